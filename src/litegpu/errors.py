@@ -1,0 +1,54 @@
+"""Every error litegpu raises: each names what was wrong, with the value, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LitegpuError(Exception):
+    """Base of all litegpu errors."""
+
+
+class OptionsError(LitegpuError, ValueError):
+    """An option, flag or environment variable has a value that cannot be used."""
+
+
+class UnsupportedDeviceError(LitegpuError, RuntimeError):
+    """The requested backend or device is not usable on this machine."""
+
+
+class CompilationError(LitegpuError, RuntimeError):
+    """A kernel was refused by the device's compiler."""
+
+
+class DeviceMemoryError(LitegpuError, MemoryError):
+    """The device could not provide the memory a partition needs."""
+
+
+class ExecutionError(LitegpuError, RuntimeError):
+    """The device failed while it ran a partition."""
+
+
+class ModelError(LitegpuError, ValueError):
+    """A model file is missing, damaged, or not a TensorFlow Lite model."""
+
+
+class MissingDependencyError(LitegpuError, ImportError):
+    """An optional Python package is needed and not installed."""
+
+
+def missing_dependency(package: str, extra: str, purpose: str) -> MissingDependencyError:
+    """Return the error for an optional `package`, naming the pip command that provides it."""
+    return MissingDependencyError(
+        f"{purpose} needs the Python package '{package}', which is not installed. "
+        f"Install it with: pip install 'litegpu[{extra}]'"
+    )
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return a closest-match hint for an unknown `word`, listing all `choices`."""
+    known = list(choices)
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{hint} Known: {', '.join(known)}."

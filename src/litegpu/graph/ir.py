@@ -1,0 +1,162 @@
+"""The model as plain data: values (tensors), nodes (operations) and the graph that holds them.
+
+All objects are immutable; a pass builds new ones with `dataclasses.replace`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ABSENT = -1
+"""Index that stands for an optional input which a node does not have."""
+
+
+class DType(enum.Enum):
+    """Element type of a value; the members' names are the runtime's printed type names."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    UINT32 = "uint32"
+    INT64 = "int64"
+    UINT64 = "uint64"
+    BOOL = "bool"
+    OTHER = "other"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element (0 for types that litegpu never touches)."""
+        return 0 if self is DType.OTHER else np.dtype(self.value).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """Affine quantization: real = scale * (q - zero_point), per tensor or along one dimension."""
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    dimension: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """One tensor. `data` is set for constants only; `shape` has the tensor's own rank."""
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    data: npt.NDArray[Any] | None = None
+    is_variable: bool = False
+    quantization: Quantization | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        return self.data is not None
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def shape4(self) -> tuple[int, int, int, int]:
+        """The shape as [N, H, W, C]: leading ones are added, as NumPy broadcasting does."""
+        if len(self.shape) > 4:
+            raise ValueError(f"rank {len(self.shape)} does not fit [N, H, W, C]: {self.shape}")
+        padded = (1,) * (4 - len(self.shape)) + self.shape
+        return padded[0], padded[1], padded[2], padded[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One element-wise step applied to a node's result before it is stored.
+
+    `operands` are the other inputs; the running result is input number `position`.
+    `extend` marks an operand whose missing trailing channels read as zero.
+    """
+
+    function: str
+    operands: tuple[int, ...] = ()
+    position: int = 0
+    attributes: tuple[tuple[str, float], ...] = ()
+    extend: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation.
+
+    `index` is its number in the runtime's graph; `params` are the fields of its C parameter
+    struct; `attributes` is what its op made of them (explicit padding and the like). `stages` are
+    element-wise steps that were fused into it, `merged` the indices of the nodes they came from.
+    """
+
+    index: int
+    op: str
+    version: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    custom: bytes = b""
+    attributes: Any = None
+    stages: tuple[Stage, ...] = ()
+    merged: tuple[int, ...] = ()
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """Every value the node reads: its own inputs, then those of its stages."""
+        extra = tuple(v for stage in self.stages for v in stage.operands)
+        return tuple(v for v in self.inputs if v != ABSENT) + extra
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Nodes in execution order over a table of values; `inputs` and `outputs` are value ids."""
+
+    values: Mapping[int, Value]
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def producers(self) -> dict[int, Node]:
+        """Map each produced value id to its node."""
+        return {v: node for node in self.nodes for v in node.outputs}
+
+    def consumers(self) -> dict[int, list[Node]]:
+        """Map each value id to the nodes that read it, once per node."""
+        found: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            for v in dict.fromkeys(node.operands):
+                found.setdefault(v, []).append(node)
+        return found
+
+    def fresh_ids(self) -> Iterable[int]:
+        """Yield value ids that are not in use."""
+        start = max(self.values, default=0) + 1
+        while True:
+            yield start
+            start += 1
+
+    def verify(self) -> None:
+        """Raise ValueError if a node reads a value that nothing before it provides."""
+        ready = set(self.inputs) | {v.id for v in self.values.values() if v.is_constant}
+        for node in self.nodes:
+            for v in node.operands:
+                if v not in ready:
+                    raise ValueError(f"node {node.index} ({node.op}) reads value {v} too early")
+            ready.update(node.outputs)
+        for v in self.outputs:
+            if v not in ready:
+                raise ValueError(f"graph output {v} is never produced")
