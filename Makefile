@@ -1,0 +1,37 @@
+# Everything a fresh Debian or Ubuntu machine needs besides this file: Python 3.10 or newer, git, make.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BIN := .venv/bin
+export PYTHON
+
+.PHONY: help setup test lint format demo clean
+
+help:
+	@echo "make demo    set everything up, then classify and segment a real picture on the GPU"
+	@echo "make test    set everything up, then run the tests (PYTEST_ARGS='-k conv' narrows them)"
+	@echo "make lint    ruff, formatting and mypy"
+	@echo "make format  let ruff fix and format the code"
+	@echo "make setup   only the set-up: .venv and an OpenCL device"
+	@echo "make clean   remove .venv, out/ and the caches"
+
+setup:
+	@sh scripts/setup
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: setup
+	@$(BIN)/litegpu demo $(DEMO_ARGS)
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
