@@ -1,0 +1,1 @@
+"""The C interface of the TensorFlow Lite runtime that litegpu plugs into."""

@@ -1,0 +1,199 @@
+"""The builtin parameter structs of the runtime's ops: one table, read into plain dictionaries.
+
+Left out on purpose: `quantized_bias_type` (CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED), which
+runtimes of the tflite-runtime 2.14 generation do not allocate, so that reading it would run past
+the end of their structs; and the padding that pools keep for their own CPU kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from litegpu.runtime_abi.enums import FusedActivation, MirrorPadding, Padding
+
+ParamValue: TypeAlias = int | float | bool | str | tuple[int, ...]
+Field: TypeAlias = tuple[str, str]
+
+_MAX_DIMENSIONS = 8
+
+_KINDS: Mapping[str, Any] = {
+    "int32": ctypes.c_int32,
+    "float": ctypes.c_float,
+    "bool": ctypes.c_bool,
+    "dims": ctypes.c_int32 * _MAX_DIMENSIONS,
+    "padding": ctypes.c_int32,
+    "mirror": ctypes.c_int32,
+    "activation": ctypes.c_int32,
+}
+_ENUMS: Mapping[str, type[enum.IntEnum]] = {
+    "padding": Padding,
+    "mirror": MirrorPadding,
+    "activation": FusedActivation,
+}
+_COUNTS: Mapping[str, str] = {"shape": "num_dimensions", "squeeze_dims": "num_squeeze_dims"}
+"""For each fixed-size array field: the field that says how many of its elements are used."""
+
+
+def _fields(kind: str, *names: str) -> tuple[Field, ...]:
+    return tuple((name, kind) for name in names)
+
+
+_PADDING = _fields("padding", "padding")
+_ACTIVATION = _fields("activation", "activation")
+_ASYMMETRIC = _fields("bool", "asymmetric_quantize_inputs")
+_AXIS = _fields("int32", "axis")
+_BLOCK = _fields("int32", "block_size")
+_CLIPS = _fields("float", "cell_clip", "proj_clip")
+_DILATIONS = _fields("int32", "dilation_width_factor", "dilation_height_factor")
+_STRIDES = _fields("int32", "stride_width", "stride_height")
+_ADD = (*_ACTIVATION, *_fields("bool", "pot_scale_int16"))
+_ARG = _fields("int32", "output_type")
+_CONV_3D = (
+    *_PADDING,
+    *_STRIDES,
+    *_fields("int32", "stride_depth"),
+    *_DILATIONS,
+    *_fields("int32", "dilation_depth_factor"),
+    *_ACTIVATION,
+)
+_POOL = (*_PADDING, *_STRIDES, *_fields("int32", "filter_width", "filter_height"), *_ACTIVATION)
+_REDUCE = _fields("bool", "keep_dims")
+_RESIZE = _fields("bool", "align_corners", "half_pixel_centers")
+_SPLIT = _fields("int32", "num_splits")
+
+PARAMS: Mapping[str, tuple[Field, ...]] = {
+    "ADD": _ADD,
+    "ARG_MAX": _ARG,
+    "ARG_MIN": _ARG,
+    "AVERAGE_POOL_2D": _POOL,
+    "BATCH_MATMUL": (*_fields("bool", "adj_x", "adj_y"), *_ASYMMETRIC),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": (
+        *_ACTIVATION,
+        *_CLIPS,
+        *_fields("bool", "merge_outputs", "time_major"),
+        *_ASYMMETRIC,
+    ),
+    "CAST": _fields("int32", "in_data_type", "out_data_type"),
+    "CONCATENATION": (*_AXIS, *_ACTIVATION),
+    "CONV_2D": (*_PADDING, *_STRIDES, *_ACTIVATION, *_DILATIONS),
+    "CONV_3D": _CONV_3D,
+    "CONV_3D_TRANSPOSE": _CONV_3D,
+    "CUMSUM": _fields("bool", "exclusive", "reverse"),
+    "DEPTHWISE_CONV_2D": (
+        *_PADDING,
+        *_STRIDES,
+        *_fields("int32", "depth_multiplier"),
+        *_ACTIVATION,
+        *_DILATIONS,
+    ),
+    "DEPTH_TO_SPACE": _BLOCK,
+    "DIV": _ACTIVATION,
+    "FAKE_QUANT": (
+        *_fields("float", "min", "max"),
+        *_fields("int32", "num_bits"),
+        *_fields("bool", "narrow_range"),
+    ),
+    "FULLY_CONNECTED": (
+        *_ACTIVATION,
+        *_fields("int32", "weights_format"),
+        *_fields("bool", "keep_num_dims"),
+        *_ASYMMETRIC,
+    ),
+    "GATHER": (*_AXIS, *_fields("int32", "batch_dims")),
+    "GELU": _fields("bool", "approximate"),
+    "L2_NORMALIZATION": _ACTIVATION,
+    "L2_POOL_2D": _POOL,
+    "LEAKY_RELU": _fields("float", "alpha"),
+    "LOCAL_RESPONSE_NORMALIZATION": (
+        *_fields("int32", "radius"),
+        *_fields("float", "bias", "alpha", "beta"),
+    ),
+    "LSTM": (*_ACTIVATION, *_CLIPS, *_fields("int32", "kernel_type"), *_ASYMMETRIC),
+    "MAX_POOL_2D": _POOL,
+    "MEAN": _REDUCE,
+    "MIRROR_PAD": _fields("mirror", "mode"),
+    "MUL": _ACTIVATION,
+    "ONE_HOT": _AXIS,
+    "PACK": (*_fields("int32", "values_count"), *_AXIS),
+    "REDUCE_ALL": _REDUCE,
+    "REDUCE_ANY": _REDUCE,
+    "REDUCE_MAX": _REDUCE,
+    "REDUCE_MIN": _REDUCE,
+    "REDUCE_PROD": _REDUCE,
+    "RESHAPE": (*_fields("dims", "shape"), *_fields("int32", "num_dimensions")),
+    "RESIZE_BILINEAR": _RESIZE,
+    "RESIZE_NEAREST_NEIGHBOR": _RESIZE,
+    "REVERSE_SEQUENCE": _fields("int32", "seq_dim", "batch_dim"),
+    "RNN": (*_ACTIVATION, *_ASYMMETRIC),
+    "SHAPE": _fields("int32", "out_type"),
+    "SOFTMAX": _fields("float", "beta"),
+    "SPACE_TO_DEPTH": _BLOCK,
+    "SPLIT": _SPLIT,
+    "SPLIT_V": _SPLIT,
+    "SQUEEZE": (*_fields("dims", "squeeze_dims"), *_fields("int32", "num_squeeze_dims")),
+    "STRIDED_SLICE": (
+        *_fields("int32", "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask"),
+        *_fields("int32", "shrink_axis_mask"),
+        *_fields("bool", "offset"),
+    ),
+    "SUB": _ADD,
+    "SUM": _REDUCE,
+    "SVDF": (*_fields("int32", "rank"), *_ACTIVATION, *_ASYMMETRIC),
+    "TRANSPOSE_CONV": (*_PADDING, *_STRIDES, *_ACTIVATION),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": (
+        *_ACTIVATION,
+        *_CLIPS,
+        *_fields("bool", "time_major"),
+        *_ASYMMETRIC,
+        *_fields("bool", "diagonal_recurrent_tensors"),
+    ),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": (*_fields("bool", "time_major"), *_ACTIVATION, *_ASYMMETRIC),
+    "UNPACK": (*_fields("int32", "num"), *_AXIS),
+}
+"""Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
+
+
+def _structure(op_name: str, fields: tuple[Field, ...]) -> type[ctypes.Structure]:
+    members = [(name, _KINDS[kind]) for name, kind in fields]
+    return type(op_name, (ctypes.Structure,), {"_fields_": members})
+
+
+STRUCTURES: Mapping[str, type[ctypes.Structure]] = {
+    op_name: _structure(op_name, fields) for op_name, fields in PARAMS.items()
+}
+"""The ctypes structure of each op in `PARAMS`."""
+
+
+def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
+    """Return the parameters of builtin op `op_name` from its struct at `address`.
+
+    Paddings, activations and mirror modes come as lower-case names ("same", "relu6",
+    "reflect"; a number without a name stays an int), arrays as tuples of their used elements.
+    Empty when `address` is null or the op has no parameters.
+    """
+    if not address or op_name not in PARAMS:
+        return {}
+    struct = STRUCTURES[op_name].from_address(address)
+    values = {name: _convert(kind, getattr(struct, name)) for name, kind in PARAMS[op_name]}
+    for name in _COUNTS.keys() & values.keys():
+        count: Any = values.pop(_COUNTS[name])
+        used: Any = values[name]
+        values[name] = used[: max(count, 0)]
+    return values
+
+
+def _convert(kind: str, raw: Any) -> ParamValue:
+    if kind == "dims":
+        return tuple(raw)
+    if kind in _ENUMS:
+        return _enum_name(_ENUMS[kind], raw)
+    value: int | float | bool = raw
+    return value
+
+
+def _enum_name(names: type[enum.IntEnum], number: int) -> str | int:
+    known = {member.value: member.name.lower() for member in names}
+    return known.get(number, number)
