@@ -34,6 +34,10 @@ class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 
 
+class DownloadError(LitegpuError, OSError):
+    """A file could not be downloaded, or is not the file that was expected."""
+
+
 class MissingDependencyError(LitegpuError, ImportError):
     """An optional Python package is needed and not installed."""
 
