@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_float, c_int, c_int32, c_size_t, c_void_p
 from typing import Annotated, Any, TypeVar
 
@@ -20,6 +20,11 @@ from litegpu.errors import DeviceMemoryError
 
 NO_BUFFER_HANDLE = -1
 """`TfLiteTensor.buffer_handle` of a tensor that no delegate owns."""
+REPORT_LIMIT = 1023
+"""Bytes that the Python interpreter's error reporter takes per call.
+
+It cuts longer texts, and one cut inside a character makes it raise UnicodeDecodeError.
+"""
 
 Int32 = Annotated[int, c_int32]
 Int64 = Annotated[int, ctypes.c_int64]
@@ -30,10 +35,10 @@ Bool = Annotated[bool, c_bool]
 Address = Annotated[int | None, c_void_p]
 Text = Annotated[bytes | None, c_char_p]
 
-S = TypeVar("S", bound=type[ctypes.Structure])
+_S = TypeVar("_S", bound=type[ctypes.Structure])
 
 
-def _c_struct(cls: S) -> S:
+def _c_struct(cls: _S) -> _S:
     """Make the annotations of `cls` its C fields, so that each field is declared once."""
     hints = typing.get_type_hints(cls, include_extras=True)
     names = inspect.get_annotations(cls)
@@ -293,6 +298,18 @@ def _c_library() -> ctypes.CDLL:
 
 
 def report_error(context: int, text: str) -> None:
-    """Hand `text` to the error reporter of the `TfLiteContext` at address `context`."""
-    message = text.replace("%", "%%").encode("utf-8", "replace")
-    TfLiteContext.from_address(context).ReportError(context, message)
+    """Hand `text` to the error reporter of the `TfLiteContext` at address `context`.
+
+    Long texts go in several calls, which the Python interpreter's reporter joins again.
+    """
+    for piece in _pieces(text.encode("utf-8", "replace")):
+        message = piece.replace(b"%", b"%%")
+        TfLiteContext.from_address(context).ReportError(context, message)
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    while data:
+        # Decoding drops a character that the limit cut in two; it opens the next piece.
+        piece = data[:REPORT_LIMIT].decode("utf-8", "ignore").encode("utf-8")
+        yield piece
+        data = data[len(piece) :]
