@@ -1,0 +1,1 @@
+"""The command-line tools; `cli` dispatches to one module per tool."""

@@ -1,0 +1,109 @@
+"""The command `litegpu TOOL …`: finds the tool, runs it, turns errors into one clean line."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from litegpu.errors import LitegpuError, did_you_mean
+from litegpu.tools.flags import FlagParser
+
+TOOLS = {
+    "devices": "list the usable devices of every backend, or why there are none",
+    "check": "say which nodes of a model would run on the GPU, and why others would not",
+    "run": "run a model on a picture: result, latency and agreement with the CPU",
+    "demo": "classify and segment a picture, and write the segmentation as a PNG",
+}
+
+HELP = """\
+usage: litegpu TOOL [ARGUMENTS]
+
+Run TensorFlow Lite (LiteRT) models on the GPU, from the command line.
+
+tools:
+{tools}
+
+`litegpu TOOL --help` shows the flags of a tool. Flags are spelt --flag=value or --flag value.
+MODEL is a .tflite file, the name of a well-known model, or a model of the zoo (zoo:NAME).
+
+examples:
+  litegpu devices
+  litegpu check zoo:mobilenet_v1_1.0_224
+  litegpu run mobilenet_v2_1.0_224 --image=picture.jpg --precision=fp16
+  litegpu demo
+"""
+
+
+def help_text() -> str:
+    """Return what `litegpu --help` prints."""
+    return HELP.format(tools="\n".join(f"  {name:<9}{text}" for name, text in TOOLS.items()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: this process's); return the exit status.
+
+    0: it worked. 1: it failed, and one line on stderr says why. 2: bad usage.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    _use_forgiving_output()
+    if not args:
+        sys.stderr.write(help_text())
+        return 2
+    if args[0] in ("help", "-h", "--help"):
+        sys.stdout.write(help_text())
+        return 0
+    if args[0] not in TOOLS:
+        print(
+            f"litegpu: error: unknown tool '{args[0]}'.{did_you_mean(args[0], TOOLS)}",
+            file=sys.stderr,
+        )
+        return 2
+    return _run_tool(args[0], args[1:])
+
+
+def _run_tool(name: str, argv: Sequence[str]) -> int:
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    tool = importlib.import_module(f"litegpu.tools.{name}")
+    try:
+        status: int = tool.main(_parser(name, tool).parse(argv))
+    except SystemExit as stop:  # argparse after --help (0) or bad usage (2)
+        return int(stop.code or 0)
+    except LitegpuError as error:
+        if _wants_traceback():
+            raise
+        print(f"litegpu: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output, `head` say, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("litegpu: interrupted", file=sys.stderr)
+        return 130
+    return status
+
+
+def _parser(name: str, tool: ModuleType) -> FlagParser:
+    parser = FlagParser(f"litegpu {name}", f"litegpu {name}: {TOOLS[name]}.", tool.EXAMPLES)
+    for argument, text in tool.ARGUMENTS.items():
+        parser.add_argument(argument, metavar=argument.upper(), help=text)
+    parser.add_flags(tool.FLAGS)
+    return parser
+
+
+def _wants_traceback() -> bool:
+    return os.environ.get("LITEGPU_DEBUG", "0") not in ("", "0")
+
+
+def _use_forgiving_output() -> None:
+    """Never fail on a character that an old console cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

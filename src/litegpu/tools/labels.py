@@ -1,0 +1,80 @@
+"""Names of classes: from a file, from the model file itself, or those of ImageNet."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+from litegpu.errors import DownloadError, OptionsError
+from litegpu.tools.console import note
+from litegpu.tools.downloads import Asset, fetch
+from litegpu.tools.models import MEDIAPIPE, model_folders
+
+IMAGENET_CLASSES = 1001  # 1000 and the background class in front
+IMAGENET = Asset(
+    "imagenet_labels.txt",
+    MEDIAPIPE + "labels.txt?generation=1667892497527642",
+    "536feacc519de3d418de26b2effb4d75694a8c4c0063e36499a46fa8061e2da9",
+)
+
+
+def find_labels(file: str | None, model: bytes, classes: int) -> list[str]:
+    """Return one name per class, or an empty list when nobody knows them.
+
+    Args:
+        file: the text file that the user named, one class a line, or None.
+        model: the bytes of the model; a labels file may be attached to it.
+        classes: how many classes the model tells apart.
+
+    Raises:
+        OptionsError: `file` cannot be read or has another number of lines.
+    """
+    if file:
+        return _checked(_read(file), classes, file)
+    attached = attached_labels(model)
+    if len(attached) == classes:
+        return attached
+    return imagenet_labels() if classes == IMAGENET_CLASSES else []
+
+
+def attached_labels(model: bytes) -> list[str]:
+    """Return the lines of the first text file zipped onto the end of a model (its metadata)."""
+    content = io.BytesIO(model)
+    if not zipfile.is_zipfile(content):
+        return []
+    with zipfile.ZipFile(content) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".txt")]
+        return archive.read(names[0]).decode().splitlines() if names else []
+
+
+def imagenet_labels() -> list[str]:
+    """Return the ImageNet class names that lie next to the models or can be fetched, else []."""
+    for folder in model_folders():
+        local = folder.parent / "images" / "imagenet" / "labels.txt"
+        if local.is_file():
+            return _read(str(local))
+    try:
+        return _read(str(fetch(IMAGENET)))
+    except DownloadError:
+        note("The names of the ImageNet classes could not be fetched; showing class numbers.")
+        return []
+
+
+def _read(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionsError(
+            f"The labels file '{file}' cannot be read: {error}. "
+            "Give a UTF-8 text file with one class a line."
+        ) from error
+
+
+def _checked(labels: list[str], classes: int, file: str) -> list[str]:
+    if len(labels) != classes:
+        raise OptionsError(
+            f"The labels file '{file}' has {len(labels)} lines but the model tells "
+            f"{classes} classes apart. Give a file with one class a line."
+        )
+    return labels

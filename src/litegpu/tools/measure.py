@@ -1,0 +1,62 @@
+"""Latency of an interpreter, and how far two runs of one model are apart."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from litegpu.tools.console import progress
+from litegpu.tools.runtime import Output
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of `invoke()` in milliseconds."""
+
+    runs: int
+    median_ms: float
+    min_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far one output is from the reference; `relative_l2` is a norm over the reference's."""
+
+    name: str
+    relative_l2: float
+    max_abs: float
+    top1_equal: bool
+
+
+def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
+    """Invoke once to warm up, then `runs` times, or fewer when `max_secs` seconds have passed."""
+    interpreter.invoke()
+    times: list[float] = []
+    deadline = time.perf_counter() + max_secs
+    for _ in progress(range(runs), label):
+        start = time.perf_counter()
+        interpreter.invoke()
+        end = time.perf_counter()
+        times.append((end - start) * 1e3)
+        if end > deadline:
+            break
+    return Latency(len(times), statistics.median(times), min(times), max(times))
+
+
+def compare(tested: Output, reference: Output) -> Agreement:
+    """Compare an output with the reference, in double precision."""
+    got = tested.values.astype(np.float64)
+    want = reference.values.astype(np.float64)
+    difference, norm = np.linalg.norm(got - want), np.linalg.norm(want)
+    relative = float(difference / norm) if norm else float(difference and np.inf)
+    return Agreement(
+        name=reference.name,
+        relative_l2=relative,
+        max_abs=float(np.max(np.abs(got - want), initial=0)),
+        top1_equal=bool(got.size == 0 or got.argmax() == want.argmax()),
+    )

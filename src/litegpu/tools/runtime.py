@@ -1,0 +1,95 @@
+"""Interpreters of the TensorFlow Lite runtime, with the delegate, with XNNPACK, or with neither."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import LitegpuError, ModelError, missing_dependency
+
+RUNTIMES = ("ai_edge_litert.interpreter", "tflite_runtime.interpreter")
+
+
+class Output(NamedTuple):
+    """One output of a model after a run, as real numbers (dequantised)."""
+
+    name: str
+    values: NDArray[Any]
+
+
+def default_threads() -> int:
+    """Return how many threads the CPU's kernels get unless told otherwise: all this process has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def interpreter(
+    model: bytes, delegate: Any = None, threads: int = 1, builtin_kernels: bool = False
+) -> Any:
+    """Return an interpreter with its tensors allocated.
+
+    Args:
+        model: the bytes of the .tflite file.
+        delegate: the GPU delegate, or None for the CPU (XNNPACK where the runtime has it).
+        threads: number of CPU threads.
+        builtin_kernels: use the runtime's reference-quality built-in kernels, not XNNPACK.
+
+    Raises:
+        ModelError: the runtime refuses the model.
+    """
+    runtime = _runtime()
+    resolvers = runtime.OpResolverType
+    try:
+        result = runtime.Interpreter(
+            model_content=model,
+            experimental_delegates=[delegate] if delegate else None,
+            num_threads=threads,
+            experimental_op_resolver_type=(
+                resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO
+            ),
+        )
+        result.allocate_tensors()
+    except LitegpuError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"The runtime refuses this model: {str(error).strip()} "
+            "Check that the file is a complete .tflite model."
+        ) from error
+    return result
+
+
+def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
+    """Give each input of the interpreter its value, in the order of `get_input_details()`."""
+    for detail, value in zip(target.get_input_details(), values, strict=True):
+        target.set_tensor(detail["index"], value)
+
+
+def outputs(source: Any) -> list[Output]:
+    """Return all outputs of the interpreter; quantised ones become real numbers."""
+    return [
+        Output(detail["name"], _dequantised(source.get_tensor(detail["index"]), detail))
+        for detail in source.get_output_details()
+    ]
+
+
+def _dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
+    scale, zero_point = detail["quantization"]
+    if not scale:
+        return values
+    real: NDArray[Any] = (values.astype(np.float32) - zero_point) * np.float32(scale)
+    return real
+
+
+def _runtime() -> Any:
+    for name in RUNTIMES:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise missing_dependency("ai-edge-litert", "runtime", "Running a model")

@@ -1,0 +1,71 @@
+"""Downloads: from a local server, checked by SHA-256, kept once."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from litegpu.errors import DownloadError
+from litegpu.tools.downloads import Asset, cached, fetch
+
+CONTENT = b"TFL3 and so on" * 100_000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a server on this machine that serves `model.tflite`."""
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "model.tflite").write_bytes(CONTENT)
+    handler = partial(QuietHandler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+def test_a_file_is_fetched_once(server: str, tmp_path: Path) -> None:
+    asset = Asset("m.tflite", f"{server}/model.tflite", SHA256)
+    folder = tmp_path / "cache" / "deep"
+    assert cached(asset, folder) is None
+    path = fetch(asset, folder)
+    assert path == folder / "m.tflite"
+    assert path.read_bytes() == CONTENT
+    offline = Asset("m.tflite", "http://127.0.0.1:9/nothing", SHA256)
+    assert fetch(offline, folder) == path
+    assert [file.name for file in folder.iterdir()] == ["m.tflite"]
+
+
+def test_a_damaged_earlier_download_is_replaced(server: str, tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(b"half of i")
+    asset = Asset("m.tflite", f"{server}/model.tflite", SHA256)
+    assert cached(asset, tmp_path) is None
+    assert fetch(asset, tmp_path).read_bytes() == CONTENT
+
+
+def test_the_wrong_content_is_refused_and_not_kept(server: str, tmp_path: Path) -> None:
+    asset = Asset("m.tflite", f"{server}/model.tflite", "0" * 64)
+    with pytest.raises(DownloadError, match=f"SHA-256 {SHA256}, not the expected 0000"):
+        fetch(asset, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_an_unreachable_place_names_url_and_remedy(server: str, tmp_path: Path) -> None:
+    asset = Asset("m.tflite", f"{server}/missing.tflite", SHA256)
+    with pytest.raises(DownloadError, match=r"missing\.tflite: .*404.*LITEGPU_MODELS"):
+        fetch(asset, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []

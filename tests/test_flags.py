@@ -1,0 +1,79 @@
+"""Flag spelling: TensorFlow Lite's `--flag=value`, `--flag value`, and booleans."""
+
+from __future__ import annotations
+
+import pytest
+
+from litegpu.tools.flags import Flag, FlagParser, positive_int
+
+FLAGS = (
+    Flag("num_runs", positive_int, 50, "how often"),
+    Flag("max_secs", float, 1.5, "how long"),
+    Flag("json", bool, False, "print JSON"),
+    Flag("precision", str, None, "fp32 or fp16"),
+)
+
+
+def parser() -> FlagParser:
+    result = FlagParser("litegpu test", "a test", ["litegpu test model.tflite"])
+    result.add_argument("model")
+    result.add_flags(FLAGS)
+    return result
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["model.tflite", "--num_runs=7", "--json=true"],
+        ["model.tflite", "--num_runs", "7", "--json", "1"],
+        ["--json", "model.tflite", "--num-runs=7"],
+        ["--json", "TRUE", "--num-runs", "7", "model.tflite"],
+        ["--num_runs=7", "model.tflite", "--json"],
+    ],
+)
+def test_all_spellings_mean_the_same(argv: list[str]) -> None:
+    args = parser().parse(argv)
+    assert (args.model, args.num_runs, args.json) == ("model.tflite", 7, True)
+
+
+def test_defaults() -> None:
+    args = parser().parse(["m"])
+    assert (args.num_runs, args.max_secs, args.json, args.precision) == (50, 1.5, False, None)
+
+
+@pytest.mark.parametrize("text", ["false", "0", "False"])
+def test_boolean_can_be_switched_off(text: str) -> None:
+    assert parser().parse(["m", f"--json={text}"]).json is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["m", "--json=maybe"], "'maybe' is not one of true, false, 1, 0"),
+        (["m", "--num_runs=0"], "'0' is not a whole number of at least 1"),
+        (["m", "--num_runs=many"], "invalid positive_int value: 'many'"),
+        (["m", "--precison=fp16"], "unknown flag '--precison'. Did you mean '--precision'?"),
+        (["m", "n"], "unexpected argument 'n'."),
+        ([], "the following arguments are required: model"),
+    ],
+)
+def test_bad_usage_is_one_line_and_status_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parser().parse(argv)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("litegpu test: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_help_shows_defaults_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parser().parse(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "(default: 50)" in text
+    assert "(default: false)" in text
+    assert "litegpu test model.tflite" in text

@@ -1,0 +1,127 @@
+"""Where models are found: paths, folders, earlier downloads, the network, the zoo."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from litegpu.errors import DownloadError, ModelError, OptionsError
+from litegpu.tools import downloads, models
+from litegpu.tools.models import KNOWN, KnownModel, find_model, model_folders
+
+CONTENT = b"a model"
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache, no checkout beside a model folder, and a zoo that says what it was asked."""
+    monkeypatch.delenv("LITEGPU_MODELS", raising=False)
+    monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(models, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr("litegpu.zoo.resolve_model", lambda name: f"written {name}".encode())
+    work = tmp_path / "somewhere"
+    work.mkdir()
+    monkeypatch.chdir(work)
+
+
+def known_at(place: Path, monkeypatch: pytest.MonkeyPatch, stand_in: str = "") -> None:
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    entry = KnownModel(place.as_uri(), digest, ("famous_float32",), stand_in)
+    monkeypatch.setitem(KNOWN, "famous", entry)
+
+
+def test_a_path_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.tflite"
+    path.write_bytes(CONTENT)
+    found = find_model(str(path))
+    assert (found.name, found.content, found.source) == ("mine", CONTENT, str(path))
+
+
+def test_a_zoo_name_goes_to_the_zoo() -> None:
+    found = find_model("zoo:mobilenet_v1_1.0_224")
+    assert found.content == b"written zoo:mobilenet_v1_1.0_224"
+    assert not found.is_stand_in
+
+
+@pytest.mark.parametrize("name", ["mine", "mine.tflite"])
+def test_a_name_is_found_in_the_named_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.tflite").write_bytes(CONTENT)
+    monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path))
+    assert find_model(name).source == str(tmp_path / "mine.tflite")
+
+
+@pytest.mark.parametrize("base", ["checkout", "somewhere"])
+def test_the_default_folder_lies_beside_the_checkout_or_the_current_folder(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "CHECKOUT", tmp_path / "a" / "checkout")
+    root = tmp_path / "a" if base == "checkout" else tmp_path
+    folder = root / "shared" / "models"
+    assert model_folders() == []
+    folder.mkdir(parents=True)
+    assert model_folders() == [folder]
+
+
+def test_a_named_folder_replaces_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared" / "models").mkdir(parents=True)
+    monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path))
+    assert model_folders() == [tmp_path]
+
+
+def test_a_named_folder_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITEGPU_MODELS", "/no/such/folder")
+    with pytest.raises(OptionsError, match="LITEGPU_MODELS is '/no/such/folder', which is not"):
+        find_model("anything")
+
+
+def test_another_local_name_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known_at(tmp_path / "absent", monkeypatch)
+    (tmp_path / "famous_float32.tflite").write_bytes(CONTENT)
+    monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path))
+    assert find_model("famous").content == CONTENT
+
+
+def test_a_known_model_is_fetched_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "official"
+    place.write_bytes(CONTENT)
+    known_at(place, monkeypatch)
+    assert find_model("famous").source == str(tmp_path / "cache" / "famous.tflite")
+    place.unlink()
+    assert find_model("famous").content == CONTENT
+
+
+def test_an_unreachable_model_is_replaced_by_its_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known_at(tmp_path / "absent", monkeypatch, stand_in="zoo:famous")
+    found = find_model("famous")
+    assert found.is_stand_in
+    assert found.content == b"written zoo:famous"
+    assert "Using zoo:famous instead: same architecture, random weights." in capsys.readouterr().err
+
+
+def test_an_unreachable_model_without_stand_in_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_at(tmp_path / "absent", monkeypatch)
+    with pytest.raises(DownloadError, match=r"famous\.tflite could not be downloaded from file:"):
+        find_model("famous")
+
+
+def test_an_unknown_name_is_an_error_with_a_suggestion() -> None:
+    with pytest.raises(ModelError, match="No model 'deeplabv3_257_gpu' in the current folder") as e:
+        find_model("deeplabv3_257_gpu")
+    assert "Did you mean 'deeplabv3_257_mv_gpu'?" in str(e.value)
+
+
+def test_known_models_name_a_place_and_a_digest() -> None:
+    for model in KNOWN.values():
+        assert model.url.startswith("https://storage.googleapis.com/")
+        assert len(bytes.fromhex(model.sha256)) == 32
+        assert not model.stand_in or model.stand_in.startswith("zoo:")
