@@ -17,6 +17,9 @@ import numpy.typing as npt
 ABSENT = -1
 """Index that stands for an optional input which a node does not have."""
 
+SELF = -2
+"""Operand of a stage that stands for the running result itself."""
+
 
 class DType(enum.Enum):
     """Element type of a value; the members' names are the runtime's printed type names."""
@@ -117,7 +120,7 @@ class Node:
     @property
     def operands(self) -> tuple[int, ...]:
         """Every value the node reads: its own inputs, then those of its stages."""
-        extra = tuple(v for stage in self.stages for v in stage.operands)
+        extra = tuple(v for stage in self.stages for v in stage.operands if v != SELF)
         return tuple(v for v in self.inputs if v != ABSENT) + extra
 
 

@@ -1,0 +1,41 @@
+"""What one GPU language needs to know to turn a kernel body into a compilable kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One buffer of a kernel: `kind` is F32, F16 or I32; `vector` means it is read 4 at a time."""
+
+    name: str
+    kind: str
+    vector: bool
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A rendered kernel in the portable dialect, before the words of a language are put in."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    local_size: tuple[int, int, int]
+    shared: tuple[tuple[str, str, int], ...]
+    """Arrays in work-group memory: (element type, name, length)."""
+    body: str
+
+
+class Dialect(ABC):
+    """A language: its prelude defines the portable words, `kernel` writes one entry point."""
+
+    name: str
+    prelude: str
+    single_kernel_modules: bool = False
+    """Whether each kernel must be a source of its own (GLSL)."""
+
+    @abstractmethod
+    def kernel(self, text: KernelText) -> str:
+        """Return the source of one entry point, without the prelude."""

@@ -1,0 +1,83 @@
+"""OpenCL C 1.2: half values are loaded and stored with vload_half, which needs no extension."""
+
+from __future__ import annotations
+
+from litegpu.codegen.dialect import Argument, Dialect, KernelText
+
+_PRELUDE = """\
+#pragma OPENCL FP_CONTRACT OFF
+#define GLOBAL_X ((int)get_global_id(0))
+#define GLOBAL_Y ((int)get_global_id(1))
+#define GLOBAL_Z ((int)get_global_id(2))
+#define GROUP_X ((int)get_group_id(0))
+#define GROUP_Y ((int)get_group_id(1))
+#define LOCAL_X ((int)get_local_id(0))
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define MAKE4(a, b, c, d) ((float4)((a), (b), (c), (d)))
+#define SPLAT4(a) ((float4)(a))
+#define LOAD4_F32(buffer, i) ((buffer)[i])
+#define LOAD4_F16(buffer, i) vload_half4((i), (buffer))
+#define LOAD1_F32(buffer, i) ((buffer)[i])
+#define LOAD1_F16(buffer, i) vload_half((i), (buffer))
+#define LANE4_F32(buffer, i) (((__global const float *)(buffer))[i])
+#define LANE4_F16(buffer, i) vload_half((i), (buffer))
+#define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
+#define STORE4_F16(buffer, i, value) vstore_half4_rte(to_half_range4(value), (i), (buffer))
+#define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
+#define STORE1_F16(buffer, i, value) vstore_half_rte(to_half_range(value), (i), (buffer))
+#define MASK4(value, left) \\
+    select(SPLAT4(0.0f), (value), (int4)(left) > (int4)(0, 1, 2, 3))
+/* The first `left` lanes of a value, the rest filled. */
+#define LANES4(value, left, fill) \\
+    select(SPLAT4(fill), (value), (int4)(left) > (int4)(0, 1, 2, 3))
+#define WHERE4(condition, yes, no) select((no), (yes), (condition))
+#define FMA4(a, b, c) fma((a), (b), (c))
+#define MAX4(a, b) fmax((a), (b))
+#define MIN4(a, b) fmin((a), (b))
+#define EXP4(a) exp(a)
+#define EXPM14(a) expm1(a)
+#define LOG4(a) log(a)
+#define SIN4(a) sin(a)
+#define COS4(a) cos(a)
+#define TANH4(a) tanh(a)
+#define SQRT4(a) sqrt(a)
+#define FLOOR4(a) floor(a)
+#define CEIL4(a) ceil(a)
+#define ADD1(a, b) ((a) + (b))
+#define ABS4(a) fabs(a)
+#define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
+#define LANE_MAX(a) fmax(fmax((a).x, (a).y), fmax((a).z, (a).w))
+/* Finite values beyond the half range become its largest value, never infinity. */
+float to_half_range(float v) { return isfinite(v) ? clamp(v, -65504.0f, 65504.0f) : v; }
+float4 to_half_range4(float4 v) {
+    return select(v, clamp(v, -65504.0f, 65504.0f), isfinite(v));
+}
+"""
+
+
+class OpenCLDialect(Dialect):
+    """OpenCL C for any OpenCL 1.2 device."""
+
+    name = "opencl"
+    prelude = _PRELUDE
+
+    def kernel(self, text: KernelText) -> str:
+        """Return the entry point as an OpenCL kernel function."""
+        x, y, z = text.local_size
+        arguments = ", ".join(_declare(argument) for argument in text.arguments)
+        shared = "".join(f"    __local {kind} {name}[{n}];\n" for kind, name, n in text.shared)
+        return (
+            f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\n"
+            f"void {text.name}({arguments}) {{\n{shared}{text.body}}}\n"
+        )
+
+
+def _declare(argument: Argument) -> str:
+    if argument.kind == "F16":
+        element = "half"
+    else:
+        scalar = {"F32": "float", "I32": "int"}[argument.kind]
+        element = f"{scalar}4" if argument.vector else scalar
+    constness = "" if argument.written else "const "
+    restrict = "" if argument.written else "restrict "
+    return f"__global {constness}{element} *{restrict}{argument.name}"

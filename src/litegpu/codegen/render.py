@@ -1,0 +1,98 @@
+"""Renders a kernel template (Jinja2) in the portable dialect."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jinja2
+
+from litegpu.codegen.dialect import Argument, KernelText
+from litegpu.codegen.storage import Position, Shape4, TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class StageText:
+    """One element-wise step: an expression over `x` and operands, e.g. ``x + b``.
+
+    `expression` has the placeholders {x} and {0}, {1}, … for the operands.
+    """
+
+    expression: str
+    operands: tuple[TensorRef | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Applies the fused steps to a result and stores it: templates call `store`."""
+
+    dst: TensorRef
+    stages: tuple[StageText, ...]
+
+    def store(
+        self,
+        s: str,
+        value: str,
+        row: str | None = None,
+        n: str = "0",
+        y: str = "0",
+        x: str = "0",
+    ) -> str:
+        """Statements that finish float4 `value` for slice `s` at a row, or at (n, y, x)."""
+        shape = self.dst.shape
+        at = Position.of_row(row, shape) if row is not None else Position(n, y, x)
+        lines = ["{", f"float4 result = {value};"]
+        for stage in self.stages:
+            operands = [
+                ref
+                if isinstance(ref, str)
+                else ref.read(at, s, shape, self.dst.slices)
+                for ref in stage.operands
+            ]
+            lines.append(f"result = {stage.expression.format(*operands, x='result')};")
+        lines += [self.dst.write(at, s, "result"), "}"]
+        return "\n".join(lines)
+
+
+def render(
+    template: str,
+    variables: Mapping[str, Any],
+    tensors: Mapping[str, TensorRef],
+    epilogue: Epilogue,
+    arguments: tuple[Argument, ...],
+    local_size: tuple[int, int, int],
+    shared: tuple[tuple[str, str, int], ...] = (),
+) -> KernelText:
+    """Return the kernel; its name ends in a hash of everything that makes its text.
+
+    Raises jinja2.UndefinedError when a template uses a word that nobody defined.
+    """
+    body = _environment().get_template(f"{template}.jinja").render(
+        **variables, **tensors, store=epilogue.store, at=_position, at_row=_row_of
+    )
+    key = repr((arguments, local_size, shared, body)).encode()
+    name = f"{template}_{hashlib.sha256(key).hexdigest()[:12]}"
+    return KernelText(name, arguments, local_size, shared, body)
+
+
+def _position(n: str, y: str, x: str) -> Position:
+    return Position(n, y, x)
+
+
+def _row_of(row: str, shape: Shape4) -> Position:
+    return Position.of_row(row, shape)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("litegpu", "kernels"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )

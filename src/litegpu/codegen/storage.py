@@ -1,0 +1,246 @@
+"""How a value lies in device memory, and the kernel text that reads or writes one element of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from litegpu.graph import DType
+
+Shape4 = tuple[int, int, int, int]
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is not below `number`."""
+    return -(-number // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Placement of one value inside an allocation (`root`), in elements of `dtype`.
+
+    `shape` is [N, H, W, C]. `strides` are those of N, H and W; channels are contiguous.
+    `lanes` is how many channels a writer fills: C itself when the value is dense, C and its zero
+    padding otherwise. `vector` tells that every 4-channel slice starts at a multiple of 4.
+    """
+
+    root: int
+    dtype: DType
+    shape: Shape4
+    strides: tuple[int, int, int]
+    offset: int
+    lanes: int
+    vector: bool
+
+    @classmethod
+    def create(cls, root: int, dtype: DType, shape: Shape4, alignment: int) -> Storage:
+        """Lay a value out from the start of `root`, its rows padded to `alignment` channels."""
+        _, height, width, channels = shape
+        pitch = round_up(channels, alignment)
+        strides = (height * width * pitch, width * pitch, pitch)
+        return cls(root, dtype, shape, strides, 0, pitch, pitch % 4 == 0)
+
+    @property
+    def channels(self) -> int:
+        return self.shape[3]
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of channels to the next."""
+        return self.strides[2]
+
+    @property
+    def slices(self) -> int:
+        """Number of 4-channel slices a writer covers, zero padding included."""
+        return -(-self.lanes // 4)
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] * self.shape[1] * self.shape[2]
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether row number r starts at `offset + r * pitch`."""
+        n, h, w, _ = self.shape
+        steps = ((w, self.strides[1]), (h * w, self.strides[0]))
+        used = ((h > 1 or n > 1, steps[0]), (n > 1, steps[1]))
+        return all(stride == rows * self.pitch for on, (rows, stride) in used if on)
+
+    @property
+    def elements(self) -> int:
+        """Elements from `offset` to the end of the last row."""
+        n, h, w, _ = self.shape
+        last = (n - 1) * self.strides[0] + (h - 1) * self.strides[1] + (w - 1) * self.strides[2]
+        return last + self.lanes
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.dtype.size
+
+    def reshaped(self, shape: Shape4) -> Storage | None:
+        """Return this storage seen as `shape`, or None when the rows do not permit it."""
+        if not self.contiguous:
+            return None
+        if shape[3] != self.channels and (self.pitch != self.channels or shape[3] == 0):
+            return None
+        same = shape[3] == self.channels
+        pitch = self.pitch if same else shape[3]
+        lanes = self.lanes if same else shape[3]
+        strides = (shape[1] * shape[2] * pitch, shape[2] * pitch, pitch)
+        vector = self.offset % 4 == 0 and pitch % 4 == 0
+        return replace(self, shape=shape, strides=strides, lanes=lanes, vector=vector)
+
+    def region(self, shape: Shape4, axis: int, start: int, lanes: int) -> Storage:
+        """Return the part that begins at `start` along `axis` and has `shape`."""
+        step = (*self.strides, 1)[axis]
+        offset = self.offset + start * step
+        lanes = lanes if axis == 3 else self.lanes
+        vector = self.vector and offset % 4 == 0
+        return replace(self, shape=shape, offset=offset, lanes=lanes, vector=vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a kernel stands in its output: coordinate texts, and the row number when it has one."""
+
+    n: str
+    y: str
+    x: str
+    row: str | None = None
+
+    @classmethod
+    def of_row(cls, row: str, shape: Shape4) -> Position:
+        """Decode the number of a row of channels in a value of `shape`."""
+        n, height, width, _ = shape
+        y = f"(({row}) / {width})" if width > 1 else f"({row})"
+        image = height * width
+        return cls(
+            n=f"(({row}) / {image})" if n > 1 else "0",
+            y=("0" if height == 1 else y if n == 1 else f"({y} % {height})"),
+            x=("0" if width == 1 else f"(({row}) % {width})" if n * height > 1 else f"({row})"),
+            row=row,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A bound buffer in a kernel: builds the text of its loads and stores.
+
+    All texts use the dialect's words (`LOAD4_F32` and the like). `extend` marks an operand whose
+    missing channels read as zero instead of being broadcast.
+    """
+
+    name: str
+    storage: Storage
+    extend: bool = False
+
+    @property
+    def shape(self) -> Shape4:
+        return self.storage.shape
+
+    @property
+    def channels(self) -> int:
+        return self.storage.channels
+
+    @property
+    def slices(self) -> int:
+        return self.storage.slices
+
+    @property
+    def rows(self) -> int:
+        return self.storage.rows
+
+    @property
+    def kind(self) -> str:
+        """Suffix of the dialect's load and store words, such as F32."""
+        return _KINDS[self.storage.dtype]
+
+    def _row_offset(self, at: Position, scale: int, like: Shape4 | None) -> str:
+        """Text of the offset of a row of channels, in units of `scale` elements."""
+        held = self.storage
+        terms: list[str] = []
+        same = like is None or like[:3] == held.shape[:3]
+        if at.row is not None and held.contiguous and same:
+            parts: list[tuple[str, int]] = [(at.row, held.pitch)] if held.rows > 1 else []
+        else:
+            dims = zip((at.n, at.y, at.x), held.strides, held.shape[:3], strict=True)
+            parts = [(text, stride) for text, stride, size in dims if size > 1 and text != "0"]
+        for text, stride in parts:
+            step = stride // scale
+            terms.append(f"({text})" if step == 1 else f"({text}) * {step}")
+        if held.offset:
+            terms.append(str(held.offset // scale))
+        return " + ".join(terms) or "0"
+
+    def read(
+        self, at: Position, s: str, like: Shape4 | None = None, reach: int | None = None
+    ) -> str:
+        """Text of the 4 channels of slice `s` as float4.
+
+        `like` is the shape to broadcast to. `reach` is the number of slices that `s` may run
+        through: those beyond the last channel read as zero without touching memory.
+        """
+        if like is not None and self.channels == 1 and like[3] > 1 and not self.extend:
+            return f"SPLAT4({self.read1(at, '0', like)})"
+        held = self.storage
+        base = self._row_offset(at, 4 if held.vector else 1, like)
+        if held.vector:
+            text = f"LOAD4_{self.kind}({self.name}, {_plus(base, s)})"
+        else:
+            text = self._gather(_plus(base, f"({s}) * 4" if s != "0" else "0"), s)
+        if reach is not None and reach > held.slices:
+            return f"(({s}) < {held.slices} ? {text} : SPLAT4(0.0f))"
+        return text
+
+    def _gather(self, start: str, s: str) -> str:
+        """Text of 4 scalar loads from `start`, zero beyond the last channel."""
+        lanes = []
+        for k in range(4):
+            text = self._load1(_plus(start, str(k)))
+            if self.channels < 4 and k >= self.channels:
+                text = "0.0f"
+            elif self.channels > 4 and self.channels % 4:
+                text = f"(({s}) * 4 + {k} < {self.channels} ? {text} : 0.0f)"
+            lanes.append(text)
+        return f"MAKE4({', '.join(lanes)})"
+
+    def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
+        """Text of channel `c` as float."""
+        return self._load1(_plus(self._row_offset(at, 1, like), c))
+
+    def linear1(self, index: str) -> str:
+        """Text of element number `index` counting channels as if the rows were dense."""
+        held = self.storage
+        if held.pitch == held.channels and held.contiguous:
+            return self._load1(_plus(index, str(held.offset)))
+        at = Position.of_row(f"(({index}) / {self.channels})", held.shape)
+        return self.read1(at, f"(({index}) % {self.channels})")
+
+    def _load1(self, index: str) -> str:
+        word = "LANE4" if self.storage.vector else "LOAD1"
+        return f"{word}_{self.kind}({self.name}, {index})"
+
+    def write(self, at: Position, s: str, value: str) -> str:
+        """Statements that store float4 variable `value` as slice `s`, zeroing padding lanes."""
+        held = self.storage
+        base = self._row_offset(at, 4 if held.vector else 1, None)
+        if held.vector:
+            mask = ""
+            if held.channels % 4 or held.slices * 4 > round_up(held.channels, 4):
+                mask = f"{value} = MASK4({value}, {held.channels} - ({s}) * 4); "
+            return f"{mask}STORE4_{self.kind}({self.name}, {_plus(base, s)}, {value});"
+        start = _plus(base, f"({s}) * 4")
+        stores = []
+        for k, lane in enumerate("xyzw"):
+            guard = "" if held.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {held.channels}) "
+            index = _plus(start, str(k))
+            stores.append(f"{guard}STORE1_{self.kind}({self.name}, {index}, {value}.{lane});")
+        return " ".join(stores)
+
+
+_KINDS = {DType.FLOAT32: "F32", DType.FLOAT16: "F16"}
+
+
+def _plus(left: str, right: str) -> str:
+    """Text of a sum; zero terms vanish."""
+    terms = [term for term in (left, right) if term != "0"]
+    return " + ".join(terms) or "0"

@@ -1,0 +1,1 @@
+"""Kernel templates (Jinja2), one per family, written in the portable dialect."""

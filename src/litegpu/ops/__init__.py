@@ -1,0 +1,32 @@
+"""Operations: one module per family. Importing this package registers them all."""
+
+from litegpu.ops import (
+    concatenation,
+    conv_2d,
+    copy,
+    depthwise_conv_2d,
+    dequantize,
+    elementwise,
+    fully_connected,
+    pool_2d,
+    reshape,
+    resize_bilinear,
+    softmax,
+)
+from litegpu.ops.base import all_ops, find
+
+__all__ = [
+    "all_ops",
+    "concatenation",
+    "conv_2d",
+    "copy",
+    "depthwise_conv_2d",
+    "dequantize",
+    "elementwise",
+    "find",
+    "fully_connected",
+    "pool_2d",
+    "reshape",
+    "resize_bilinear",
+    "softmax",
+]

@@ -1,0 +1,126 @@
+"""What every operation provides: can it run, which shape comes out, and which kernels run it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Storage
+from litegpu.graph import Graph, Node, Value
+
+Shape = tuple[int, ...]
+NewValue = Callable[[Shape], int]
+"""Makes a fresh float32 intermediate of a shape and returns its id."""
+
+COPY = "COPY"
+"""The op of a node that only carries element-wise stages (or slices and pads): see ops/copy.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """One kernel launch that an op asks for.
+
+    `grid` is in work items (rounded up to `local` by the engine). `reads` and `output` are value
+    ids by the template's names; `parts` is a list of inputs the template loops over. `constants`
+    are packed arrays, read 4 elements at a time. `flops` counts what must be computed.
+    """
+
+    template: str
+    grid: tuple[int, int, int]
+    local: tuple[int, int, int]
+    output: int
+    reads: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[int, ...] = ()
+    constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    shared: tuple[tuple[str, str, int], ...] = ()
+    destination: Storage | None = None
+    """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
+    flops: int = 0
+
+
+class Target(Protocol):
+    """The facts about a device and a precision that a choice of kernel may depend on."""
+
+    @property
+    def half(self) -> bool: ...
+
+    @property
+    def max_work_group_size(self) -> int: ...
+
+    @property
+    def parallel_items(self) -> int:
+        """Work items that keep the device busy."""
+        ...
+
+    @property
+    def max_arguments(self) -> int: ...
+
+
+class LowerContext(Protocol):
+    """What an op may ask while it chooses its kernels."""
+
+    target: Target
+
+    def value(self, value_id: int) -> Value: ...
+
+    def storage(self, value_id: int) -> Storage: ...
+
+
+class Op(ABC):
+    """One operation of the model format. Subclasses are registered by `register`."""
+
+    name: ClassVar[str]
+    max_version: ClassVar[int]
+
+    @abstractmethod
+    def check(self, graph: Graph, node: Node) -> str:
+        """Return why this node cannot run on the GPU, or an empty text when it can."""
+
+    @abstractmethod
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        """Return the output shapes that follow from the input shapes of a checked node."""
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        """Return the node with its attributes worked out, or the nodes that replace it."""
+        return (node,)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        """Return the kernel launches of a normalized node."""
+        raise KeyError(f"{self.name} is always rewritten before kernels are chosen")
+
+
+_REGISTRY: dict[str, Op] = {}
+
+
+def register(op: type[Op]) -> type[Op]:
+    """Class decorator: make an op known under its name."""
+    add(op())
+    return op
+
+
+def add(op: Op) -> None:
+    """Make one op object known (for ops that come from a table)."""
+    _REGISTRY[op.name] = op
+
+
+def find(name: str) -> Op | None:
+    """Return the op registered under a builtin (or custom) name."""
+    return _REGISTRY.get(name)
+
+
+def all_ops() -> Iterator[Op]:
+    """Yield every registered op, by name."""
+    return (op for _, op in sorted(_REGISTRY.items()))
+
+
+def as_float32(value: Value) -> npt.NDArray[np.float32]:
+    """Return a constant's elements as float32, in its own shape."""
+    if value.data is None:
+        raise ValueError(f"value {value.id} ({value.name}) is not a constant")
+    return np.asarray(value.data, dtype=np.float32).reshape(value.shape)

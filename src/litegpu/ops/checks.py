@@ -1,0 +1,113 @@
+"""Checks that several ops share. Each returns a reason, or an empty text when all is well."""
+
+from __future__ import annotations
+
+import math
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+
+MAX_RANK = 4
+MAX_ELEMENTS = 2**31 - 1
+"""Kernels index with 32-bit integers."""
+
+FUSED_ACTIVATIONS = ("none", "relu", "relu_n1_to_1", "relu6", "tanh", "sigmoid")
+READABLE_CONSTANTS = (DType.FLOAT32, DType.FLOAT16)
+
+
+def version(node: Node, highest: int) -> str:
+    """Refuse versions whose meaning is not known here."""
+    if node.version <= highest:
+        return ""
+    return f"Max version supported: {highest}. Requested version {node.version}."
+
+
+def operands(graph: Graph, node: Node, runtime: tuple[int, ...], outputs: int = 1) -> str:
+    """Require one of the given numbers of runtime inputs, and a number of outputs."""
+    count = sum(not graph.values[v].is_constant for v in node.inputs if v != ABSENT)
+    if count not in runtime:
+        wanted = " or ".join(map(str, runtime))
+        return f"Expected {wanted} runtime input tensor(s), but node has {count} runtime input(s)."
+    if len(node.outputs) != outputs:
+        return f"Expected {outputs} output tensor(s), but node has {len(node.outputs)} output(s)."
+    return ""
+
+
+def input_count(node: Node, lowest: int, highest: int) -> str:
+    """Require a number of input slots that the op's signature allows."""
+    if lowest <= len(node.inputs) <= highest:
+        return ""
+    wanted = str(lowest) if lowest == highest else f"{lowest} to {highest}"
+    return f"Expected {wanted} inputs, but node has {len(node.inputs)} inputs."
+
+
+def activation(node: Node) -> str:
+    """Require a fused activation that a kernel can apply."""
+    found = node.params.get("activation", "none")
+    if found in FUSED_ACTIVATIONS:
+        return ""
+    return f"Unsupported fused activation: {found}"
+
+
+def tensors(graph: Graph, node: Node) -> str:
+    """Require float32 tensors (or float constants) of at most 4 dimensions, of a sane size."""
+    for v in (*node.inputs, *node.outputs):
+        if v == ABSENT:
+            continue
+        value = graph.values[v]
+        reason = _shape(value) or ("" if value.is_constant else _runtime_type(value))
+        if reason:
+            return reason
+    return ""
+
+
+def constant(graph: Graph, node: Node, position: int, what: str) -> str:
+    """Require input `position` to be a constant that holds floats."""
+    if len(node.inputs) <= position or node.inputs[position] == ABSENT:
+        return f"{what} (input {position}) is missing."
+    value = graph.values[node.inputs[position]]
+    if not value.is_constant:
+        return f"{what} (input {position}) must be constant, but it is computed at run time."
+    if value.dtype not in READABLE_CONSTANTS:
+        return f"{what} (input {position}) is {value.dtype.name}; float32 or float16 is needed."
+    return ""
+
+
+def integers(graph: Graph, node: Node, position: int, what: str) -> str:
+    """Require input `position` to be a constant that holds integers."""
+    if len(node.inputs) <= position or node.inputs[position] == ABSENT:
+        return f"{what} (input {position}) is missing."
+    value = graph.values[node.inputs[position]]
+    if not value.is_constant:
+        return f"{what} (input {position}) must be constant, but it is computed at run time."
+    if value.dtype not in (DType.INT32, DType.INT64):
+        return f"{what} (input {position}) is {value.dtype.name}; int32 or int64 is needed."
+    return ""
+
+
+def first_of(*reasons: str) -> str:
+    """Return the first reason that is not empty."""
+    return next((reason for reason in reasons if reason), "")
+
+
+def _shape(value: Value) -> str:
+    if len(value.shape) > MAX_RANK:
+        return (
+            f"OP is supported, but tensor type/shape isn't compatible: tensor {value.id} has "
+            f"{len(value.shape)} dimensions, at most {MAX_RANK} are handled."
+        )
+    if any(size <= 0 for size in value.shape):
+        return f"tensor {value.id} has no elements or an unknown size: {list(value.shape)}."
+    if math.prod(value.shape) * 8 > MAX_ELEMENTS:
+        return f"tensor {value.id} has {math.prod(value.shape)} elements, too many to index."
+    return ""
+
+
+def _runtime_type(value: Value) -> str:
+    if value.dtype is not DType.FLOAT32:
+        return (
+            f"OP is supported, but tensor type/shape isn't compatible: tensor {value.id} is "
+            f"{value.dtype.name}, FLOAT32 is handled."
+        )
+    if value.is_variable:
+        return f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
+    return ""

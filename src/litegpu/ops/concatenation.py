@@ -1,0 +1,116 @@
+"""CONCATENATION: free where the producers can write in place, copies where they can't."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from litegpu.codegen import Storage
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.copy import copy_kernel
+from litegpu.ops.elementwise import activation_stages
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatAttributes:
+    """The axis, counted in [N, H, W, C]."""
+
+    axis: int
+
+
+@register
+class Concatenation(Op):
+    """Joins values of equal shape along one axis."""
+
+    name = "CONCATENATION"
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = checks.first_of(
+            checks.input_count(node, 1, 1 << 16),
+            checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
+            checks.activation(node),
+        )
+        if reason:
+            return reason
+        shapes = [graph.values[v].shape for v in node.inputs]
+        rank = len(shapes[0])
+        axis = _axis(node, rank)
+        if not 0 <= axis < rank:
+            return f"Index for axis out of range: {node.params['axis']} with {rank} dimensions."
+        rests = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
+        if len(rests) > 1 or any(len(shape) != rank for shape in shapes):
+            return f"The shapes {[list(s) for s in shapes]} do not join along axis {axis}."
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        shapes = [graph.values[v].shape for v in node.inputs]
+        axis = _axis(node, len(shapes[0]))
+        total = sum(shape[axis] for shape in shapes)
+        return ((*shapes[0][:axis], total, *shapes[0][axis + 1 :]),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape = graph.values[node.outputs[0]].shape
+        rank = len(shape)
+        attributes = ConcatAttributes(_axis(node, rank) + 4 - rank)
+        stages = activation_stages(node.params)
+        if not stages:
+            return (replace(node, attributes=attributes),)
+        joined = new_value(shape)
+        return (
+            replace(node, attributes=attributes, outputs=(joined,)),
+            Node(node.index, COPY, 1, (joined,), node.outputs, stages=stages),
+        )
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        axis: int = node.attributes.axis
+        dst = ctx.storage(node.outputs[0])
+        sources = [ctx.storage(v) for v in node.inputs]
+        places = regions(dst, [s.shape for s in sources], axis)
+        if places is None:
+            return _gather(node, ctx, dst)
+        return tuple(
+            copy_kernel(replace(node, inputs=(v,)), ctx, destination=place)
+            for v, source, place in zip(node.inputs, sources, places, strict=True)
+            if source != place
+        )
+
+
+def regions(
+    dst: Storage, shapes: Sequence[tuple[int, int, int, int]], axis: int
+) -> list[Storage] | None:
+    """Return where each part lies in the whole, or None if one begins inside a slice."""
+    sizes = [shape[axis] for shape in shapes]
+    starts = [0, *accumulate(sizes)]
+    if axis == 3 and dst.vector and any(start % 4 for start in starts[:-1]):
+        return None
+    places = []
+    for shape, start, size in zip(shapes, starts, sizes, strict=False):
+        last = start + size == dst.channels
+        lanes = dst.lanes - start if axis == 3 and last and dst.vector else shape[3]
+        places.append(dst.region(shape, axis, start, lanes))
+    return places
+
+
+def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
+    sizes = [ctx.storage(v).channels for v in node.inputs]
+    ends = list(accumulate(sizes))
+    return (
+        KernelRequest(
+            template="concat",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            parts=node.inputs,
+            variables={"starts": [0, *ends[:-1]], "ends": ends},
+        ),
+    )
+
+
+def _axis(node: Node, rank: int) -> int:
+    axis: int = node.params["axis"]
+    return axis + rank if axis < 0 else axis
+

@@ -1,0 +1,113 @@
+"""DEPTHWISE_CONV_2D: each input channel makes `multiplier` output channels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from litegpu.graph import ABSENT, Graph, Node
+from litegpu.ops import checks, window
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    as_float32,
+    register,
+)
+from litegpu.ops.conv_2d import bias_of, check_bias, in_precision, pad_channels
+from litegpu.ops.elementwise import activation_stages
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseAttributes:
+    """Window, and weights [1, H, W, O] with the bias [O] (value ids; bias may be ABSENT)."""
+
+    window: window.Window
+    weights: int
+    bias: int
+
+
+@register
+class DepthwiseConv2D(Op):
+    """Depthwise convolution with constant weights: stride, dilation, multiplier, activation."""
+
+    name = "DEPTHWISE_CONV_2D"
+    max_version = 6
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 3),
+            checks.operands(graph, node, (1,)),
+            checks.constant(graph, node, 1, "The filter"),
+            checks.activation(node),
+            _check_shapes(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        n, height, width, _ = graph.values[node.inputs[0]].shape
+        _, kh, kw, outputs = graph.values[node.inputs[1]].shape
+        out = window.output_shape(node.params, (kh, kw), (height, width))
+        return ((n, *out, outputs),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        _, height, width, _ = graph.values[node.inputs[0]].shape
+        _, kh, kw, _ = graph.values[node.inputs[1]].shape
+        view = window.window_of(node.params, (kh, kw), (height, width))
+        attributes = DepthwiseAttributes(view, node.inputs[1], bias_of(node))
+        stages = activation_stages(node.params)
+        return (
+            replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages),
+        )
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: DepthwiseAttributes = node.attributes
+        view = attributes.window
+        dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+        n, height, width, outputs = dst.shape
+        weights = as_float32(ctx.value(attributes.weights))
+        padded = np.zeros((*view.kernel, dst.slices * 4), np.float32)
+        padded[:, :, :outputs] = weights[0]
+        constants = {"weights": in_precision(padded, ctx)}
+        if attributes.bias != ABSENT:
+            bias = as_float32(ctx.value(attributes.bias)).ravel()
+            constants["bias"] = pad_channels(bias, dst.slices * 4)
+        work = n * height * width * dst.slices
+        pixels = 2 if width >= 2 and work >= 2 * ctx.target.parallel_items else 1
+        request = KernelRequest(
+            template="depthwise_conv_2d",
+            grid=(dst.slices, -(-width // pixels), n * height),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            constants=constants,
+            variables={
+                "PIXELS": pixels,
+                "kernel": view.kernel,
+                "stride": view.stride,
+                "dilation": view.dilation,
+                "pads": view.pads,
+                "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
+                "multiplier": outputs // src.channels,
+                "has_bias": attributes.bias != ABSENT,
+            },
+            flops=2 * dst.rows * int(weights.size),
+        )
+        return (request,)
+
+
+def _check_shapes(graph: Graph, node: Node) -> str:
+    image = graph.values[node.inputs[0]].shape
+    weights = graph.values[node.inputs[1]].shape
+    for what, shape in (("input", image), ("filter", weights)):
+        if len(shape) != 4:
+            return f"{what}.dims.size != 4: it has the shape {list(shape)}."
+    if weights[0] != 1 or weights[3] % image[3]:
+        return f"A filter of {list(weights)} does not match {image[3]} input channels."
+    return checks.first_of(
+        check_bias(graph, node, weights[3]),
+        window.check_window(node.params, weights[1:3], image[1:3]),
+    )

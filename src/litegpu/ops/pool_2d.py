@@ -1,0 +1,98 @@
+"""AVERAGE_POOL_2D and MAX_POOL_2D; taps outside the image do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, window
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
+from litegpu.ops.elementwise import activation_stages
+
+_SPLIT_ITEMS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAttributes:
+    """The window of a pool."""
+
+    window: window.Window
+
+
+class Pool2D(Op):
+    """A pool over H and W."""
+
+    max_version = 2
+
+    def __init__(self, name: str, maximum: bool) -> None:
+        self.name = name  # type: ignore[misc]
+        self.maximum = maximum
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1),
+            checks.operands(graph, node, (1,)),
+            checks.activation(node),
+            _check_shapes(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        n, height, width, channels = graph.values[node.inputs[0]].shape
+        out = window.output_shape(node.params, _kernel(node), (height, width))
+        return ((n, *out, channels),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        _, height, width, _ = graph.values[node.inputs[0]].shape
+        view = window.window_of(node.params, _kernel(node), (height, width))
+        stages = activation_stages(node.params)
+        return (replace(node, attributes=PoolAttributes(view), stages=stages),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        view: window.Window = node.attributes.window
+        return (pool_kernel(node, ctx, view, self.maximum),)
+
+
+def pool_kernel(
+    node: Node, ctx: LowerContext, view: window.Window, maximum: bool
+) -> KernelRequest:
+    """Return the kernel of a pool; large windows are shared out over a work group."""
+    dst = ctx.storage(node.outputs[0])
+    taps = view.kernel[0] * view.kernel[1]
+    split = (
+        taps >= 2 * _SPLIT_ITEMS
+        and dst.rows * dst.slices <= ctx.target.parallel_items
+        and ctx.target.max_work_group_size >= _SPLIT_ITEMS
+    )
+    items = _SPLIT_ITEMS if split else 1
+    return KernelRequest(
+        template="pool_2d",
+        grid=(dst.slices * items, dst.rows, 1),
+        local=(items, 1, 1) if split else (8, 8, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        variables={
+            "ITEMS": items,
+            "maximum": maximum,
+            "kernel": view.kernel,
+            "stride": view.stride,
+            "pads": view.pads,
+        },
+        shared=(("float4", "partial", items),) if split else (),
+        flops=dst.rows * dst.channels * taps,
+    )
+
+
+def _kernel(node: Node) -> tuple[int, int]:
+    return node.params["filter_height"], node.params["filter_width"]
+
+
+def _check_shapes(graph: Graph, node: Node) -> str:
+    image = graph.values[node.inputs[0]].shape
+    if len(image) != 4:
+        return f"The input must have 4 dimensions, not {list(image)}."
+    return window.check_window(node.params, _kernel(node), image[1:3])
+
+
+add(Pool2D("AVERAGE_POOL_2D", maximum=False))
+add(Pool2D("MAX_POOL_2D", maximum=True))

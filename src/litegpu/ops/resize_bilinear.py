@@ -1,0 +1,81 @@
+"""RESIZE_BILINEAR with align_corners and half_pixel_centers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.elementwise import literal
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAttributes:
+    """How output coordinates map to input coordinates."""
+
+    align_corners: bool
+    half_pixel: bool
+
+
+@register
+class ResizeBilinear(Op):
+    """Bilinear resize of H and W."""
+
+    name = "RESIZE_BILINEAR"
+    max_version = 3
+
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The new size"),
+        )
+        if reason:
+            return reason
+        image = graph.values[node.inputs[0]].shape
+        size = graph.values[node.inputs[1]]
+        if len(image) != 4 or size.elements != 2 or size.data is None or size.data.min() < 1:
+            return f"Input {list(image)} and size {size.data} do not form a 2-D resize."
+        if node.params["half_pixel_centers"] and node.params["align_corners"]:
+            return "If half_pixel_centers is True, align_corners must be False."
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        n, _, _, channels = graph.values[node.inputs[0]].shape
+        height, width = np.ravel(graph.values[node.inputs[1]].data).tolist()
+        return ((n, height, width, channels),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        attributes = ResizeAttributes(
+            node.params["align_corners"], node.params["half_pixel_centers"]
+        )
+        return (replace(node, inputs=node.inputs[:1], attributes=attributes),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: ResizeAttributes = node.attributes
+        dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+        scales = tuple(
+            literal(scale_of(src.shape[axis], dst.shape[axis], attributes.align_corners))
+            for axis in (1, 2)
+        )
+        request = KernelRequest(
+            template="resize_bilinear",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={"scales": scales, "half_pixel": attributes.half_pixel},
+            flops=8 * dst.rows * dst.channels,
+        )
+        return (request,)
+
+
+def scale_of(size: int, out: int, align_corners: bool) -> float:
+    """Input steps per output step along one axis, in float32 as the runtime computes it."""
+    if align_corners and out > 1:
+        return float(np.float32(size - 1) / np.float32(out - 1))
+    return float(np.float32(size) / np.float32(out))

@@ -1,0 +1,86 @@
+"""Sliding windows of convolutions and pools: padding, output size, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over H and W; `pads` are the rows above and the columns left of the image."""
+
+    kernel: Pair
+    stride: Pair
+    dilation: Pair = (1, 1)
+    pads: Pair = (0, 0)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each output pixel reads just the input pixel of the same place."""
+        return self.kernel == (1, 1) and self.stride == (1, 1) and self.pads == (0, 0)
+
+    def leaves(self, image: Pair, output: Pair) -> bool:
+        """Whether some tap of some output (H, W) falls outside the image."""
+        for size, out, k, s, d, p in zip(
+            image, output, self.kernel, self.stride, self.dilation, self.pads, strict=True
+        ):
+            if p > 0 or (out - 1) * s - p + (k - 1) * d >= size:
+                return True
+        return False
+
+
+def output_size(size: int, kernel: int, stride: int, dilation: int, padding: str) -> int:
+    """Number of window positions along one axis; may be < 1 when the window does not fit."""
+    extent = (kernel - 1) * dilation + 1
+    return -(-size // stride) if padding == "same" else (size + stride - extent) // stride
+
+
+def leading_pad(size: int, out: int, kernel: int, stride: int, dilation: int) -> int:
+    """Padding before the image that SAME implies along one axis."""
+    extent = (kernel - 1) * dilation + 1
+    return max((out - 1) * stride + extent - size, 0) // 2
+
+
+def window_of(params: Mapping[str, Any], kernel: Pair, image: Pair) -> Window:
+    """Build the window of a node from its parameters, kernel and image size (H, W)."""
+    stride = (params["stride_height"], params["stride_width"])
+    dilation = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
+    pads = (0, 0)
+    if params["padding"] == "same":
+        out = output_shape(params, kernel, image)
+        top, left = (
+            leading_pad(image[i], out[i], kernel[i], stride[i], dilation[i]) for i in (0, 1)
+        )
+        pads = (top, left)
+    return Window(kernel, stride, dilation, pads)
+
+
+def output_shape(params: Mapping[str, Any], kernel: Pair, image: Pair) -> Pair:
+    """Return the output's (H, W)."""
+    stride = (params["stride_height"], params["stride_width"])
+    dilation = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
+    height, width = (
+        output_size(image[i], kernel[i], stride[i], dilation[i], params["padding"])
+        for i in (0, 1)
+    )
+    return height, width
+
+
+def check_window(params: Mapping[str, Any], kernel: Pair, image: Pair) -> str:
+    """Return why a window cannot be used, or an empty text."""
+    strides = (params["stride_height"], params["stride_width"])
+    dilations = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
+    for what, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
+        if min(pair) < 1:
+            return (
+                f"Incorrect {what} values: {what}_height = {pair[0]}, {what}_width = {pair[1]}"
+            )
+    if params["padding"] not in ("same", "valid"):
+        return f"Unknown padding: {params['padding']}"
+    if min(output_shape(params, kernel, image)) < 1:
+        return f"The {kernel} window does not fit into the {image} image."
+    return ""

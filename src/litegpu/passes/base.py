@@ -1,0 +1,89 @@
+"""What a pass is: a function from graph to graph that says what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from litegpu.graph import Graph, Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """The new graph, and one line for each thing that was applied or declined (with the reason)."""
+
+    graph: Graph
+    applied: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
+
+
+Pass = Callable[[Graph], PassResult]
+
+
+@dataclass
+class Editor:
+    """Collects the changes of a pass to a graph, then builds the new graph."""
+
+    graph: Graph
+    applied: list[str] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start from the graph's own nodes and values."""
+        self.nodes: list[Node | None] = list(self.graph.nodes)
+        self.values: dict[int, Value] = dict(self.graph.values)
+        self._places = {id(node): i for i, node in enumerate(self.graph.nodes)}
+        self._fresh = iter(self.graph.fresh_ids())
+
+    def place(self, node: Node) -> int:
+        """Return the position of one of the graph's original nodes."""
+        return self._places[id(node)]
+
+    def new_value(self, like: Value, **changes: object) -> int:
+        """Add a value that resembles another and return its id."""
+        fresh = next(self._fresh)
+        self.values[fresh] = replace(like, id=fresh, **changes)  # type: ignore[arg-type]
+        return fresh
+
+    def rename(self, old: int, new: int) -> None:
+        """Let every node read value `new` where it read `old`."""
+        self.nodes = [node and rename_inputs(node, {old: new}) for node in self.nodes]
+
+    def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
+        """Build the result, dropping values that nothing refers to any more."""
+        kept = tuple(nodes if nodes is not None else (n for n in self.nodes if n is not None))
+        used = {v for node in kept for v in (*node.operands, *node.outputs, *_constants(node))}
+        used.update(self.graph.inputs, self.graph.outputs)
+        values = {v: value for v, value in self.values.items() if v in used}
+        graph = Graph(values, kept, self.graph.inputs, self.graph.outputs)
+        return PassResult(graph, tuple(self.applied), tuple(self.declined))
+
+
+def rename_inputs(node: Node, names: Mapping[int, int]) -> Node:
+    """Return the node with some of the values it reads replaced by others."""
+    if not any(v in names for v in node.operands):
+        return node
+    stages = tuple(
+        replace(stage, operands=tuple(names.get(v, v) for v in stage.operands))
+        for stage in node.stages
+    )
+    return replace(node, inputs=tuple(names.get(v, v) for v in node.inputs), stages=stages)
+
+
+def only_consumer(
+    value: int, consumers: Mapping[int, list[Node]], outputs: Collection[int]
+) -> Node | None:
+    """Return the single node that reads a value which nobody outside needs, else None."""
+    readers = consumers.get(value, [])
+    return readers[0] if len(readers) == 1 and value not in outputs else None
+
+
+def label(node: Node) -> str:
+    """Name a node in a pass's report."""
+    return f"{node.op} {node.index}"
+
+
+def _constants(node: Node) -> list[int]:
+    """Return the constants that a node's attributes refer to."""
+    names = ("weights", "bias")
+    return [getattr(node.attributes, name) for name in names if hasattr(node.attributes, name)]

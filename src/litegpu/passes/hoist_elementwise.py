@@ -1,0 +1,66 @@
+"""Moves element-wise steps above RESHAPE and CONCATENATION, to the kernels that can fuse them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litegpu.graph import Graph, Node, Value
+from litegpu.ops.base import COPY
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_VIEWS = ("RESHAPE", "CONCATENATION")
+
+
+def hoist_elementwise(graph: Graph) -> PassResult:
+    """Repeat the move until no step can rise any further."""
+    applied: list[str] = []
+    while True:
+        result = _hoist_one(graph)
+        if not result.applied:
+            return replace(result, applied=tuple(applied))
+        applied += result.applied
+        graph = result.graph
+
+
+def _hoist_one(graph: Graph) -> PassResult:
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for place, node in enumerate(graph.nodes):
+        if node.op != COPY or not node.stages:
+            continue
+        view = producers.get(node.inputs[0])
+        if view is None or view.op not in _VIEWS:
+            continue
+        reason = _obstacle(graph, node)
+        if not reason and only_consumer(node.inputs[0], consumers, graph.outputs) is None:
+            reason = "others read the value too"
+        if not reason and any(v not in producers or v in graph.outputs for v in view.inputs):
+            reason = f"{label(view)} reads an input or output of the partition"
+        if reason:
+            edit.declined.append(f"steps after {label(view)}: {reason}")
+            continue
+        nodes: list[Node] = []
+        renamed: list[int] = []
+        for v in view.inputs:
+            renamed.append(edit.new_value(graph.values[v]))
+            nodes.append(replace(node, inputs=(v,), outputs=(renamed[-1],)))
+        moved = replace(view, inputs=tuple(renamed), outputs=node.outputs)
+        at = edit.place(view)
+        kept = [n for i, n in enumerate(graph.nodes) if i not in (at, place)]
+        edit.applied.append(f"{'+'.join(s.function for s in node.stages)} above {label(view)}")
+        return edit.result([*kept[:at], *nodes, moved, *kept[at:]])
+    return edit.result()
+
+
+def _obstacle(graph: Graph, node: Node) -> str:
+    """Return why steps depend on where an element stands, or an empty text."""
+    if graph.values[node.inputs[0]].shape != graph.values[node.outputs[0]].shape:
+        return "they broadcast their input"
+    operands = [graph.values[v] for v in node.operands[1:]]
+    if any(not _is_scalar(value) for value in operands):
+        return "an operand differs from element to element"
+    return ""
+
+
+def _is_scalar(value: Value) -> bool:
+    return value.is_constant and value.elements == 1

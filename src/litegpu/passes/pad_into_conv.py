@@ -1,0 +1,60 @@
+"""Merges a zero PAD of H and W into the convolutions that follow it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litegpu.graph import Graph, Node
+from litegpu.passes.base import Editor, PassResult, label
+
+_CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+
+
+def pad_into_conv(graph: Graph) -> PassResult:
+    """Let each convolution read the unpadded image and treat what is outside as zero.
+
+    Pools keep their PAD: they do not count what is outside, but they would count zeros.
+    """
+    edit = Editor(graph)
+    consumers = graph.consumers()
+    for place, node in enumerate(graph.nodes):
+        if node.op != "PAD":
+            continue
+        readers = consumers.get(node.outputs[0], [])
+        reason = _obstacle(graph, node, readers)
+        if reason:
+            edit.declined.append(f"{label(node)}: {reason}")
+            continue
+        before = [-b for b in node.attributes.begin]
+        for reader in readers:
+            view = reader.attributes.window
+            pads = (view.pads[0] + before[1], view.pads[1] + before[2])
+            attributes = replace(reader.attributes, window=replace(view, pads=pads))
+            current = edit.nodes[edit.place(reader)] or reader
+            edit.nodes[edit.place(reader)] = replace(
+                current,
+                attributes=attributes,
+                inputs=node.inputs,
+                merged=(*current.merged, node.index),
+            )
+        edit.nodes[place] = None
+        edit.applied.append(f"{label(node)} into {', '.join(map(label, readers))}")
+    return edit.result()
+
+
+def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
+    source = graph.values[node.inputs[0]].shape4
+    padded = graph.values[node.outputs[0]].shape4
+    if node.outputs[0] in graph.outputs:
+        return "its result is an output of the partition"
+    if node.stages or not readers or any(r.op not in _CONVOLUTIONS for r in readers):
+        return "not only convolutions read its result"
+    if any(r.inputs[0] != node.outputs[0] or _reads_twice(r, node.outputs[0]) for r in readers):
+        return "a convolution also reads its result as an operand"
+    if source[0] != padded[0] or source[3] != padded[3]:
+        return "it pads the batch or the channels"
+    return ""
+
+
+def _reads_twice(reader: Node, value: int) -> bool:
+    return sum(v == value for v in reader.operands) > 1

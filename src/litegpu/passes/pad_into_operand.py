@@ -1,0 +1,61 @@
+"""Merges a PAD that only appends zero channels into the element-wise step that reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import COPY
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+
+def pad_into_operand(graph: Graph) -> PassResult:
+    """Let the step read the narrow value and take zero for the channels it lacks."""
+    edit = Editor(graph)
+    consumers = graph.consumers()
+    for place, node in enumerate(graph.nodes):
+        if node.op != "PAD" or not _appends_channels(graph, node):
+            continue
+        reader = only_consumer(node.outputs[0], consumers, graph.outputs)
+        swapped = reader and _as_operand(graph, reader, node)
+        if reader is None or swapped is None:
+            edit.declined.append(f"{label(node)}: not read by one element-wise step alone")
+            continue
+        edit.nodes[edit.place(reader)] = swapped
+        edit.nodes[place] = None
+        edit.applied.append(f"{label(node)} into {label(reader)}")
+    return edit.result()
+
+
+def _appends_channels(graph: Graph, node: Node) -> bool:
+    source = graph.values[node.inputs[0]].shape4
+    padded = graph.values[node.outputs[0]].shape4
+    begins_at_origin = node.attributes.begin == (0, 0, 0, 0)
+    return begins_at_origin and not node.stages and source[:3] == padded[:3]
+
+
+def _as_operand(graph: Graph, reader: Node, pad: Node) -> Node | None:
+    """Return `reader` with the unpadded value as the operand of its first step, if it has one."""
+    if reader.op != COPY or len(reader.operands) < 2:
+        return None
+    first, padded, narrow = reader.stages[0], pad.outputs[0], pad.inputs[0]
+    whole = graph.values[padded].shape == graph.values[reader.outputs[0]].shape
+    if not whole or sum(v == padded for v in reader.operands) > 1:
+        return None
+    if first.operands == (padded,):
+        stage, inputs = replace(first, operands=(narrow,), extend=True), reader.inputs
+    elif reader.inputs == (padded,) and _same_shape(graph, first.operands, padded):
+        # The other operand runs through the kernel instead, the padded one becomes the operand.
+        inputs = first.operands
+        stage = replace(first, operands=(narrow,), position=1 - first.position, extend=True)
+    else:
+        return None
+    merged = (*reader.merged, pad.index)
+    return replace(reader, inputs=inputs, stages=(stage, *reader.stages[1:]), merged=merged)
+
+
+def _same_shape(graph: Graph, operands: tuple[int, ...], padded: int) -> bool:
+    if len(operands) != 1 or operands[0] not in graph.values:
+        return False
+    other = graph.values[operands[0]]
+    return not other.is_constant and other.shape == graph.values[padded].shape

@@ -1,0 +1,35 @@
+"""Drops nodes that change nothing: same-shape RESHAPE and RESIZE, empty PAD, whole slices."""
+
+from __future__ import annotations
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import COPY
+from litegpu.ops.copy import CopyAttributes
+from litegpu.passes.base import Editor, PassResult, label
+
+_MOVERS = ("PAD", "PADV2", "STRIDED_SLICE", "RESHAPE", "RESIZE_BILINEAR", "CONCATENATION", COPY)
+
+
+def remove_identity(graph: Graph) -> PassResult:
+    """Let consumers read the input instead; outputs of the graph are kept as they are."""
+    edit = Editor(graph)
+    for place, node in enumerate(graph.nodes):
+        if not _is_identity(graph, node):
+            continue
+        if node.outputs[0] in graph.outputs:
+            edit.declined.append(f"{label(node)} makes an output of the partition")
+            continue
+        current = edit.nodes[place]
+        source = current.inputs[0] if current else node.inputs[0]
+        edit.nodes[place] = None
+        edit.rename(node.outputs[0], source)
+        edit.applied.append(f"{label(node)} changes nothing")
+    return edit.result()
+
+
+def _is_identity(graph: Graph, node: Node) -> bool:
+    if node.op not in _MOVERS or node.stages or len(node.inputs) != 1:
+        return False
+    if isinstance(node.attributes, CopyAttributes) and node.attributes.moves:
+        return False
+    return graph.values[node.inputs[0]].shape == graph.values[node.outputs[0]].shape
