@@ -1,0 +1,10 @@
+"""Models that need no download: well-known architectures with seeded random weights.
+
+The networks are the public ones, operation by operation; only their weights mean nothing.
+"""
+
+from litegpu.zoo.files import resolve_model
+from litegpu.zoo.registry import is_zoo_name, load, names
+from litegpu.zoo.writer import ModelWriter, TensorRef
+
+__all__ = ["ModelWriter", "TensorRef", "is_zoo_name", "load", "names", "resolve_model"]

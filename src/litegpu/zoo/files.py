@@ -1,0 +1,43 @@
+"""Reads models from files, with the zoo's names taken where a path is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from litegpu.errors import ModelError
+from litegpu.zoo.registry import PREFIX, is_zoo_name, load, names
+from litegpu.zoo.schema import FILE_IDENTIFIER
+
+
+def resolve_model(model: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a .tflite model given by its path or by the name of a zoo model.
+
+    Raises:
+        ModelError: The file is missing, cannot be read, or is not a .tflite model.
+        OptionsError: An unknown zoo model, see `load`.
+    """
+    if isinstance(model, str) and is_zoo_name(model):
+        return load(model)
+    path = Path(model)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"Model file '{path}' does not exist. {_advice(path)}") from error
+    except OSError as error:
+        raise ModelError(
+            f"Model file '{path}' cannot be read: {error.strerror}. {_advice(path)}"
+        ) from error
+    if data[4:8] != FILE_IDENTIFIER:
+        raise ModelError(
+            f"'{path}' is not a TensorFlow Lite model: its bytes 4 to 8 are {data[4:8]!r} and "
+            f"should be {FILE_IDENTIFIER!r} (the file has {len(data)} bytes). "
+            "Convert the model to .tflite, or copy or download it again."
+        )
+    return data
+
+
+def _advice(path: Path) -> str:
+    if f"{PREFIX}{path}" in names():
+        return f"Did you mean '{PREFIX}{path}'?"
+    return f"Check the path, or use a built-in model such as '{names()[0]}'."

@@ -1,0 +1,208 @@
+"""Layers of the zoo's networks: operations with weights, shapes and names filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.zoo import weights
+from litegpu.zoo.weights import ACTIVATIONS, Floats, Moments
+from litegpu.zoo.writer import ModelWriter, TensorRef
+
+# What pooling leaves of a signal, measured on these networks: averaging over a whole map keeps the
+# differences between channels, the maximum of a window after RELU is larger and varies less.
+_AVERAGED_VARIANCE = 0.25
+_MAXIMUM_MEAN = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A tensor of the network and the moments that its elements are expected to have."""
+
+    ref: TensorRef
+    moments: Moments
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions of the tensor, `[N, H, W, C]` for all but the last layers."""
+        return self.ref.shape
+
+
+class Net:
+    """Adds layers to a `ModelWriter`.
+
+    Args:
+        key: What all weights are derived from, together with the name of their layer.
+        writer: What the layers are added to.
+    """
+
+    def __init__(self, key: str, writer: ModelWriter) -> None:
+        self.key = key
+        self.writer = writer
+
+    def image(self, batch: int, size: int, name: str) -> Signal:
+        """Add the input `[batch, size, size, 3]`, values in [-1, 1]."""
+        return Signal(self.writer.input((batch, size, size, 3), name=name), weights.IMAGE)
+
+    def conv(
+        self,
+        x: Signal,
+        channels: int,
+        name: str,
+        *,
+        kernel: int = 1,
+        stride: int = 1,
+        padding: str = "SAME",
+        activation: str = "NONE",
+        result: Moments | None = None,
+    ) -> Signal:
+        """Add CONV_2D with a square kernel.
+
+        `result` overrides the moments of its result before the activation.
+        """
+        act = ACTIVATIONS[activation]
+        shape = (channels, kernel, kernel, x.shape[3])
+        pair = weights.dense(f"{self.key}/{name}", shape, x.moments, result or act.before)
+        return self._op(
+            "CONV_2D",
+            [x.ref, *self._parameters(name, pair)],
+            (x.shape[0], *_extents(x, kernel, stride, padding), channels),
+            f"{name}/{act.suffix}",
+            result if result and activation == "NONE" else act.after,
+            {**_window(stride, padding), **_dilation(1), "fused_activation_function": activation},
+        )
+
+    def depthwise(self, x: Signal, name: str, *, stride: int = 1, dilation: int = 1) -> Signal:
+        """Add a 3x3 DEPTHWISE_CONV_2D with RELU6, padding SAME and multiplier 1."""
+        act = ACTIVATIONS["RELU6"]
+        channels = x.shape[3]
+        pair = weights.depthwise(f"{self.key}/{name}", channels, x.moments, act.before)
+        return self._op(
+            "DEPTHWISE_CONV_2D",
+            [x.ref, *self._parameters(name, pair)],
+            (x.shape[0], *_extents(x, 3, stride, "SAME"), channels),
+            f"{name}/{act.suffix}",
+            act.after,
+            {
+                **_window(stride, "SAME"),
+                **_dilation(dilation),
+                "depth_multiplier": 1,
+                "fused_activation_function": "RELU6",
+            },
+            version=1 if dilation == 1 else 2,
+        )
+
+    def fully_connected(self, x: Signal, units: int, name: str, result: Moments) -> Signal:
+        """Add FULLY_CONNECTED: `[N, C]` to `[N, units]`."""
+        pair = weights.dense(f"{self.key}/{name}", (units, x.shape[1]), x.moments, result)
+        operands = [x.ref, *self._parameters(name, pair)]
+        shape = (x.shape[0], units)
+        return self._op("FULLY_CONNECTED", operands, shape, f"{name}/BiasAdd", result)
+
+    def add(self, a: Signal, b: Signal, name: str, activation: str = "NONE") -> Signal:
+        """Add ADD of two signals of one shape."""
+        moments = a.moments + b.moments if activation == "NONE" else ACTIVATIONS[activation].after
+        options = {"fused_activation_function": activation}
+        return self._op("ADD", [a.ref, b.ref], a.shape, name, moments, options)
+
+    def average_pool(self, x: Signal, name: str) -> Signal:
+        """Add AVERAGE_POOL_2D over the whole map: `[N, H, W, C]` to `[N, 1, 1, C]`."""
+        batch, height, width, channels = x.shape
+        options = {
+            "padding": "VALID",
+            "stride_h": height,
+            "stride_w": width,
+            "filter_height": height,
+            "filter_width": width,
+        }
+        shape = (batch, 1, 1, channels)
+        return self._op("AVERAGE_POOL_2D", [x.ref], shape, name, _averaged(x), options)
+
+    def mean(self, x: Signal, name: str) -> Signal:
+        """Add MEAN over the map: `[N, H, W, C]` to `[N, C]`."""
+        axes = self.writer.constant([1, 2], "int32", name=f"{name}/reduction_indices")
+        shape = (x.shape[0], x.shape[3])
+        return self._op("MEAN", [x.ref, axes], shape, name, _averaged(x), {"keep_dims": False})
+
+    def max_pool(self, x: Signal, kernel: int, stride: int, name: str) -> Signal:
+        """Add MAX_POOL_2D without padding, of a signal that RELU made."""
+        options = {
+            **_window(stride, "VALID"),
+            "filter_height": kernel,
+            "filter_width": kernel,
+        }
+        shape = (x.shape[0], *_extents(x, kernel, stride, "VALID"), x.shape[3])
+        moments = Moments(x.moments.mean * _MAXIMUM_MEAN, x.moments.variance)
+        return self._op("MAX_POOL_2D", [x.ref], shape, name, moments, options)
+
+    def pad(self, x: Signal, amount: int, name: str) -> Signal:
+        """Add PAD of `amount` zeros on each side of the map."""
+        margins = [[0, 0], [amount, amount], [amount, amount], [0, 0]]
+        paddings = self.writer.constant(margins, "int32", name=f"{name}/paddings")
+        batch, height, width, channels = x.shape
+        shape = (batch, height + 2 * amount, width + 2 * amount, channels)
+        return self._op("PAD", [x.ref, paddings], shape, name, x.moments)
+
+    def reshape(self, x: Signal, shape: tuple[int, ...], name: str) -> Signal:
+        """Add RESHAPE."""
+        target = self.writer.constant(shape, "int32", name=f"{name}/shape")
+        return self._op("RESHAPE", [x.ref, target], shape, name, x.moments, {"new_shape": shape})
+
+    def resize(self, x: Signal, size: int, name: str) -> Signal:
+        """Add RESIZE_BILINEAR with aligned corners to a map of `size` x `size`."""
+        target = self.writer.constant([size, size], "int32", name=f"{name}/size")
+        shape = (x.shape[0], size, size, x.shape[3])
+        options = {"align_corners": True}
+        return self._op("RESIZE_BILINEAR", [x.ref, target], shape, name, x.moments, options)
+
+    def concatenate(self, parts: Sequence[Signal], axis: int, name: str) -> Signal:
+        """Add CONCATENATION of signals with the moments of the first."""
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        refs = [part.ref for part in parts]
+        moments = parts[0].moments
+        return self._op("CONCATENATION", refs, tuple(shape), name, moments, {"axis": axis})
+
+    def softmax(self, x: Signal, name: str) -> TensorRef:
+        """Add SOFTMAX over the last dimension."""
+        return self.writer.op("SOFTMAX", [x.ref], [x.shape], options={"beta": 1.0}, name=name)
+
+    def logistic(self, x: Signal, name: str) -> TensorRef:
+        """Add LOGISTIC."""
+        return self.writer.op("LOGISTIC", [x.ref], [x.shape], name=name)
+
+    def _op(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef],
+        shape: tuple[int, ...],
+        name: str,
+        moments: Moments,
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+    ) -> Signal:
+        ref = self.writer.op(builtin, inputs, [shape], options=options, version=version, name=name)
+        return Signal(ref, moments)
+
+    def _parameters(self, name: str, pair: tuple[Floats, Floats]) -> list[TensorRef]:
+        names = (f"{name}/weights", f"{name}/bias")
+        return [self.writer.weights(data, name=n) for data, n in zip(pair, names, strict=True)]
+
+
+def _averaged(x: Signal) -> Moments:
+    return Moments(x.moments.mean, x.moments.variance * _AVERAGED_VARIANCE)
+
+
+def _extents(x: Signal, kernel: int, stride: int, padding: str) -> list[int]:
+    """Return height and width of the result of a sliding window."""
+    covered = kernel - 1 if padding == "VALID" else 0
+    return [-(-(size - covered) // stride) for size in x.shape[1:3]]
+
+
+def _window(stride: int, padding: str) -> dict[str, int | str]:
+    return {"padding": padding, "stride_h": stride, "stride_w": stride}
+
+
+def _dilation(factor: int) -> dict[str, int]:
+    return {"dilation_h_factor": factor, "dilation_w_factor": factor}

@@ -1,0 +1,138 @@
+"""The table of the zoo's models, and the names that people give for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from litegpu.errors import OptionsError, did_you_mean
+from litegpu.zoo import deeplab, mobilenet, posenet, resnet, ssd
+from litegpu.zoo.layers import Net
+from litegpu.zoo.writer import ModelWriter
+
+PREFIX = "zoo:"
+"""What tells the name of a zoo model from a path."""
+
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How to build a model: `build` takes a Net and a value for each of `defaults`."""
+
+    build: Callable[..., None]
+    defaults: Mapping[str, Value]
+
+
+_MODELS = {
+    "mobilenet_v1_1.0_224": Model(mobilenet.build_v1, {"batch": 1, "size": 224, "width": 1.0}),
+    "mobilenet_v1_0.25_128": Model(mobilenet.build_v1, {"batch": 1, "size": 128, "width": 0.25}),
+    "mobilenet_v2_1.0_224": Model(mobilenet.build_v2, {"batch": 1, "size": 224, "width": 1.0}),
+    "ssd_mobilenet_v1_300": Model(ssd.build, {"size": 300, "width": 1.0}),
+    "deeplab_v3_257": Model(deeplab.build, {"batch": 1, "size": 257, "width": 0.5}),
+    "posenet_mobilenet_v1_257": Model(
+        posenet.build, {"batch": 1, "size": 257, "width": 1.0, "stride": 32}
+    ),
+    "resnet50": Model(resnet.build, {"batch": 1, "size": 224}),
+}
+
+# Parameters of every model: they change the weights or how they are stored, not the network.
+_COMMON: Mapping[str, Value] = {"weights": "float32", "seed": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A parameter that is a number from `low` to `high`, written the plain way."""
+
+    kind: type[int] | type[float]
+    low: float
+    high: float
+
+    def parse(self, text: str) -> Value | None:
+        pattern = r"\d+" if self.kind is int else r"\d+(\.\d+)?"
+        value = self.kind(text) if re.fullmatch(pattern, text, re.ASCII) else -1
+        return value if self.low <= value <= self.high else None
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.kind is int else "a number"
+        return f"{kind} from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A parameter that is one of a few words or numbers."""
+
+    values: tuple[Value, ...]
+
+    def parse(self, text: str) -> Value | None:
+        return {str(value): value for value in self.values}.get(text)
+
+    def __str__(self) -> str:
+        return " or ".join(str(value) for value in self.values)
+
+
+_PARAMETERS: Mapping[str, _Number | _Choice] = {
+    "batch": _Number(int, 1, 1024),
+    "size": _Number(int, 32, 2048),
+    "width": _Number(float, 0.1, 4.0),
+    "stride": _Choice((16, 32)),
+    "weights": _Choice(("float32", "float16")),
+    "seed": _Number(int, 0, 2**32 - 1),
+}
+
+
+def names() -> list[str]:
+    """Return the name of every model of the zoo, as `load` takes it."""
+    return [PREFIX + name for name in _MODELS]
+
+
+def is_zoo_name(text: str) -> bool:
+    """Return whether `text` is written like the name of a zoo model (it may still be unknown)."""
+    return text.startswith(PREFIX)
+
+
+def load(name: str) -> bytes:
+    """Build a model of the zoo and return it as the bytes of a .tflite file.
+
+    Args:
+        name: One of `names()`, then parameters if any, as in
+            `zoo:mobilenet_v1_1.0_224?batch=8&weights=float16&seed=1`. Those of all models are
+            `weights` (float32, or float16 behind DEQUANTIZE) and `seed`; most have `batch` and
+            `size` (pixels), some `width` (multiplies the channels) or `stride` (of the output).
+            The same name gives the same bytes everywhere.
+
+    Raises:
+        OptionsError: Unknown model or parameter, or a value that a parameter cannot have.
+        MissingDependencyError: The packages of the extra `zoo` are not installed.
+    """
+    key, _, query = name.removeprefix(PREFIX).partition("?")
+    if key not in _MODELS:
+        raise OptionsError(f"Unknown zoo model '{name}'.{did_you_mean(PREFIX + key, names())}")
+    model = _MODELS[key]
+    values = {**_COMMON, **model.defaults}
+    if query:
+        values.update(_parse(name, query, values))
+    weights, seed = values.pop("weights"), values.pop("seed")
+    writer = ModelWriter(f"litegpu {PREFIX}{key}", float16_weights=weights == "float16")
+    model.build(Net(f"{key}/{seed}", writer), **values)
+    return writer.build()
+
+
+def _parse(name: str, query: str, known: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the parameters written in `query`, converted and checked."""
+    values: dict[str, Value] = {}
+    for part in query.split("&"):
+        parameter, _, text = part.partition("=")
+        if parameter not in known:
+            hint = did_you_mean(parameter, known)
+            raise OptionsError(f"Zoo model '{name}' has no parameter '{parameter}'.{hint}")
+        if parameter in values:
+            raise OptionsError(f"Zoo model '{name}' has '{parameter}' twice. Give it once.")
+        value = _PARAMETERS[parameter].parse(text)
+        if value is None:
+            raise OptionsError(
+                f"Zoo model '{name}': {parameter} cannot be '{text}'. Use {_PARAMETERS[parameter]}."
+            )
+        values[parameter] = value
+    return values

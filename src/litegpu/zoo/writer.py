@@ -1,0 +1,347 @@
+"""Writes .tflite files: tensors and operations in, bytes out.
+
+The writer checks names, not meaning: shapes are written as they are given, so a wrong one is found
+by the runtime that loads the file and not hidden here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.errors import ModelError
+from litegpu.graph.ir import ABSENT, Quantization
+from litegpu.zoo import schema
+
+Shape = Sequence[int]
+"""Tensor dimensions; -1 stands for one that is only known when the model runs."""
+
+_BUFFER_ALIGNMENT = 16
+_SCHEMA_VERSION = 3
+_DEQUANTIZE_FLOAT16_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor of the model being written; `dtype` is the schema's name in lower case."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class ModelWriter:
+    """Builds a one-subgraph .tflite model.
+
+    Args:
+        description: Text stored in the file.
+        float16_weights: Let `weights` store float16 behind DEQUANTIZE, as the converter does.
+    """
+
+    def __init__(self, description: str = "litegpu", *, float16_weights: bool = False) -> None:
+        self._schema = schema.tables()
+        self._description = description
+        self._float16_weights = float16_weights
+        self._refs: list[TensorRef] = []
+        self._tensors: list[Any] = []
+        self._buffers: dict[bytes, int] = {b"": 0}
+        self._codes: dict[tuple[int, str, int], int] = {}
+        self._prologue: list[Any] = []
+        self._operators: list[Any] = []
+        self._inputs: list[int] = []
+        self._outputs: list[int] = []
+        self._signatures: list[Any] = []
+
+    def input(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike = "float32",
+        *,
+        name: str = "input",
+        quantization: Quantization | None = None,
+    ) -> TensorRef:
+        """Add a model input."""
+        ref = self._tensor(shape, dtype, name, quantization)
+        self._inputs.append(ref.index)
+        return ref
+
+    def constant(
+        self,
+        data: npt.ArrayLike,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        name: str = "constant",
+        quantization: Quantization | None = None,
+    ) -> TensorRef:
+        """Add a constant, converted to the NumPy type `dtype` if given.
+
+        Equal contents share one buffer. The runtime takes a constant without elements for a plain
+        tensor: it has no bytes to point to.
+        """
+        array = np.asarray(data, dtype)
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        buffer = self._buffers.setdefault(little, len(self._buffers))
+        return self._tensor(array.shape, array.dtype, name, quantization, buffer=buffer)
+
+    def weights(self, data: npt.NDArray[np.float32], *, name: str) -> TensorRef:
+        """Add float32 weights; with `float16_weights` they are rounded and stored as float16."""
+        if not self._float16_weights:
+            return self.constant(data, name=name)
+        half = self.constant(data.astype(np.float16), name=f"{name}_f16")
+        full = self._tensor(data.shape, "float32", name)
+        self._prologue.append(
+            self._operator("DEQUANTIZE", [half], [full], version=_DEQUANTIZE_FLOAT16_VERSION)
+        )
+        return full
+
+    def variable(
+        self, shape: Shape, dtype: npt.DTypeLike = "float32", *, name: str = "variable"
+    ) -> TensorRef:
+        """Add a tensor that keeps its value between invokes (the state of an LSTM or SVDF)."""
+        return self._tensor(shape, dtype, name, is_variable=True)
+
+    def op(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef | None],
+        shapes: Sequence[Shape],
+        *,
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+        dtype: npt.DTypeLike = "float32",
+        name: str | None = None,
+        quantization: Quantization | None = None,
+    ) -> TensorRef:
+        """Add a builtin operation with one output and return that; see `multi` for the arguments.
+
+        Raises:
+            ModelError: `shapes` does not hold exactly one shape.
+        """
+        if len(shapes) != 1:
+            raise ModelError(
+                f"{builtin} was given {len(shapes)} output shapes where op() needs one. "
+                "Use multi() for any other number of outputs."
+            )
+        outputs = self.multi(
+            builtin,
+            inputs,
+            shapes,
+            options=options,
+            version=version,
+            dtypes=[dtype],
+            names=None if name is None else [name],
+            quantizations=[quantization],
+        )
+        return outputs[0]
+
+    def multi(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef | None],
+        shapes: Sequence[Shape],
+        *,
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+        dtypes: Sequence[npt.DTypeLike] | None = None,
+        names: Sequence[str] | None = None,
+        quantizations: Sequence[Quantization | None] | None = None,
+    ) -> tuple[TensorRef, ...]:
+        """Add a builtin operation and return its outputs, one for each of `shapes`.
+
+        Args:
+            builtin: Name in the schema's BuiltinOperator, for example "CONV_2D".
+            inputs: Input tensors; None for an optional one that is left out.
+            shapes: The shape of each output.
+            options: Fields of the operation's options table by snake_case name; members of an
+                enumeration may be given by name ("SAME", "RELU6"). The schema's defaults stand for
+                the rest, and some of them (strides: 0) are not usable.
+            version: Operation version to record.
+            dtypes: Element type of each output; float32 unless given.
+            names: Name of each output.
+            quantizations: Quantization of each output.
+
+        Raises:
+            OptionsError: Unknown operation, option, enumeration member or type.
+            ModelError: A tensor that another writer made.
+        """
+        outputs = self._results(builtin, shapes, dtypes, names, quantizations)
+        self._operators.append(self._operator(builtin, inputs, outputs, options, version))
+        return outputs
+
+    def custom(
+        self,
+        code: str,
+        inputs: Sequence[TensorRef | None],
+        shapes: Sequence[Shape],
+        *,
+        custom_options: bytes = b"",
+        version: int = 1,
+        dtypes: Sequence[npt.DTypeLike] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> tuple[TensorRef, ...]:
+        """Add the custom operation `code` and return its outputs, one for each of `shapes`.
+
+        `custom_options` are the bytes handed to the operation (most read them as a flexbuffer).
+        """
+        outputs = self._results(code, shapes, dtypes, names, None)
+        operator = self._operator("CUSTOM", inputs, outputs, None, version, custom_code=code)
+        operator.customOptions = np.frombuffer(custom_options, np.uint8)
+        self._operators.append(operator)
+        return outputs
+
+    def output(self, *refs: TensorRef) -> None:
+        """Make tensors outputs of the model, in this order after those named before."""
+        self._outputs.extend(self._index(ref) for ref in refs)
+
+    def signature(
+        self, key: str, inputs: Mapping[str, TensorRef], outputs: Mapping[str, TensorRef]
+    ) -> None:
+        """Add a signature: names by which `key` takes its inputs and returns its outputs."""
+        definition = self._schema.SignatureDefT()
+        definition.signatureKey = key
+        definition.inputs = self._tensor_maps(inputs)
+        definition.outputs = self._tensor_maps(outputs)
+        self._signatures.append(definition)
+
+    def build(self) -> bytes:
+        """Return the model as the bytes of a .tflite file."""
+        tables = self._schema
+        subgraph = tables.SubGraphT()
+        subgraph.name = "main"
+        subgraph.tensors = self._tensors
+        subgraph.inputs = self._inputs
+        subgraph.outputs = self._outputs
+        subgraph.operators = self._prologue + self._operators
+        model = tables.ModelT()
+        model.version = _SCHEMA_VERSION
+        model.description = self._description
+        model.subgraphs = [subgraph]
+        model.operatorCodes = [self._operator_code(*key) for key in self._codes]
+        model.buffers = [_AlignedBuffer(tables, content) for content in self._buffers]
+        model.signatureDefs = self._signatures or None
+        flatbuffers = schema.require("flatbuffers", "flatbuffers")
+        builder = flatbuffers.Builder(sum(len(content) + 64 for content in self._buffers))
+        builder.Finish(model.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
+        return bytes(builder.Output())
+
+    def _tensor(
+        self,
+        shape: Shape,
+        dtype: npt.DTypeLike,
+        name: str,
+        quantization: Quantization | None = None,
+        *,
+        buffer: int = 0,
+        is_variable: bool = False,
+    ) -> TensorRef:
+        dims = tuple(int(dim) for dim in shape)
+        ref = TensorRef(len(self._refs), name, dims, schema.tensor_type(dtype))
+        tensor = self._schema.TensorT()
+        tensor.name = name
+        tensor.shape = [max(dim, 1) if dim < 0 else dim for dim in dims]
+        tensor.shapeSignature = list(dims) if min(dims, default=0) < 0 else None
+        tensor.hasRank = True
+        tensor.type = schema.members("TensorType")[ref.dtype.upper()]
+        tensor.buffer = buffer
+        tensor.isVariable = is_variable
+        tensor.quantization = quantization and self._quantization(quantization)
+        self._refs.append(ref)
+        self._tensors.append(tensor)
+        return ref
+
+    def _quantization(self, quantization: Quantization) -> Any:
+        table = self._schema.QuantizationParametersT()
+        table.scale = np.asarray(quantization.scale, np.float32)
+        table.zeroPoint = np.asarray(quantization.zero_point, np.int64)
+        table.quantizedDimension = quantization.dimension
+        return table
+
+    def _results(
+        self,
+        op: str,
+        shapes: Sequence[Shape],
+        dtypes: Sequence[npt.DTypeLike] | None,
+        names: Sequence[str] | None,
+        quantizations: Sequence[Quantization | None] | None,
+    ) -> tuple[TensorRef, ...]:
+        count = len(shapes)
+        default_names = [f"{op}_{len(self._operators)}:{i}" for i in range(count)]
+        columns = (
+            shapes,
+            ["float32"] * count if dtypes is None else dtypes,
+            default_names if names is None else names,
+            [None] * count if quantizations is None else quantizations,
+        )
+        if any(len(column) != count for column in columns):
+            given = ", ".join(str(len(column)) for column in columns)
+            raise ModelError(
+                f"{op} was given shapes, types, names and quantizations for a different number of "
+                f"outputs ({given}). Give one of each for every output."
+            )
+        return tuple(self._tensor(*row) for row in zip(*columns, strict=True))
+
+    def _operator(
+        self,
+        builtin: str,
+        inputs: Iterable[TensorRef | None],
+        outputs: Iterable[TensorRef],
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+        *,
+        custom_code: str = "",
+    ) -> Any:
+        operator = self._schema.OperatorT()
+        key = (schema.member("BuiltinOperator", builtin, "operation"), custom_code, version)
+        operator.inputs = [ABSENT if ref is None else self._index(ref) for ref in inputs]
+        operator.outputs = [ref.index for ref in outputs]
+        union, number, table = schema.builtin_options(builtin, options or {})
+        second = union == "BuiltinOptions2"
+        setattr(operator, "builtinOptions2" if second else "builtinOptions", table)
+        setattr(operator, "builtinOptions2Type" if second else "builtinOptionsType", number)
+        operator.opcodeIndex = self._codes.setdefault(key, len(self._codes))
+        return operator
+
+    def _operator_code(self, builtin: int, custom_code: str, version: int) -> Any:
+        code = self._schema.OperatorCodeT()
+        code.builtinCode = builtin
+        code.deprecatedBuiltinCode = min(builtin, schema.LAST_SMALL_OPCODE)
+        code.customCode = custom_code or None
+        code.version = version
+        return code
+
+    def _tensor_maps(self, refs: Mapping[str, TensorRef]) -> list[Any]:
+        maps = []
+        for name, ref in refs.items():
+            entry = self._schema.TensorMapT()
+            entry.name = name
+            entry.tensorIndex = self._index(ref)
+            maps.append(entry)
+        return maps
+
+    def _index(self, ref: TensorRef) -> int:
+        if ref.index >= len(self._refs) or self._refs[ref.index] is not ref:
+            raise ModelError(
+                f"Tensor '{ref.name}' was made by another ModelWriter. "
+                "Use only tensors of the writer that the operation is added to."
+            )
+        return ref.index
+
+
+class _AlignedBuffer:
+    """Packs one buffer table with its data aligned as the schema asks, which its code forgets."""
+
+    def __init__(self, tables: Any, content: bytes) -> None:
+        self._table = tables.BufferT()
+        self._content = content
+
+    def Pack(self, builder: Any) -> int:  # noqa: N802 - called by the generated code
+        if self._content:
+            builder.Prep(_BUFFER_ALIGNMENT, len(self._content))
+            self._table.data = np.frombuffer(self._content, np.uint8)
+        offset: int = self._table.Pack(builder)
+        return offset
