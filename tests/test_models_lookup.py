@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from litegpu import zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError
 from litegpu.tools import downloads, models
 from litegpu.tools.models import KNOWN, KnownModel, find_model, model_folders
@@ -20,7 +21,7 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LITEGPU_MODELS", raising=False)
     monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(models, "CHECKOUT", tmp_path / "checkout")
-    monkeypatch.setattr("litegpu.zoo.resolve_model", lambda name: f"written {name}".encode())
+    monkeypatch.setattr("litegpu.zoo.load", lambda name: f"written {name}".encode())
     work = tmp_path / "somewhere"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -124,4 +125,4 @@ def test_known_models_name_a_place_and_a_digest() -> None:
     for model in KNOWN.values():
         assert model.url.startswith("https://storage.googleapis.com/")
         assert len(bytes.fromhex(model.sha256)) == 32
-        assert not model.stand_in or model.stand_in.startswith("zoo:")
+        assert not model.stand_in or model.stand_in in zoo.names()

@@ -11,7 +11,6 @@ from litegpu.errors import DownloadError, ModelError, OptionsError, did_you_mean
 from litegpu.tools.console import note
 from litegpu.tools.downloads import Asset, cached, fetch
 
-ZOO_PREFIX = "zoo:"
 CHECKOUT = Path(__file__).parents[3]
 MEDIAPIPE = "https://storage.googleapis.com/mediapipe-assets/"
 TENSORFLOW = "https://storage.googleapis.com/download.tensorflow.org/"
@@ -103,8 +102,8 @@ def find_model(name: str) -> FoundModel:
         ModelError: there is no such model; the message says where it was looked for.
         DownloadError: the model is known, is not here, and could not be fetched or replaced.
     """
-    if name.startswith(ZOO_PREFIX):
-        return FoundModel(name, zoo.resolve_model(name), name)
+    if zoo.is_zoo_name(name):
+        return FoundModel(name, zoo.load(name), name)
     path = Path(name)
     if path.is_file():
         return FoundModel(path.stem, path.read_bytes(), str(path))
@@ -137,7 +136,7 @@ def _fetch(stem: str, known: KnownModel) -> FoundModel:
         if not known.stand_in:
             raise
         note(f"{error}\nUsing {known.stand_in} instead: same architecture, random weights.")
-        content = zoo.resolve_model(known.stand_in)
+        content = zoo.load(known.stand_in)
         return FoundModel(stem, content, known.stand_in, is_stand_in=True)
     return FoundModel(stem, path.read_bytes(), str(path))
 

@@ -81,6 +81,7 @@ def _draw_legend(canvas: Image.Image, left: int, found: list[tuple[int, float]])
     for row, (number, share) in enumerate(found):
         top = MARGIN + row * LINE_HEIGHT
         box = (left, top, left + LINE_HEIGHT - 8, top + LINE_HEIGHT - 8)
-        drawing.rectangle(box, fill=tuple(map(int, colours[number])), outline="black")
+        fill = tuple(map(int, colours[number])) if number else "white"
+        drawing.rectangle(box, fill=fill, outline="black")
         text = f"{class_name(number)}  {share:.1%}"
         drawing.text((left + LINE_HEIGHT, top - 1), text, fill="black", font=font)
