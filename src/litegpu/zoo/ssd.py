@@ -17,7 +17,7 @@ _CLASSES = 91  # with the background
 # Channels between and behind the 1x1 and 3x3 convolutions that shrink the map further, at width 1.
 _EXTRA_LAYERS = ((256, 512), (128, 256), (128, 256), (64, 128))
 _BOX_CODES = Moments(0.0, 1.0)
-_CLASS_SCORES = Moments(-4.0, 2.25)
+_CLASS_SCORES = Moments(-9.0, 6.25)
 
 _MIN_SCALE, _MAX_SCALE = 0.2, 0.95
 _FIRST_MAP_BOXES = ((0.1, 1.0), (_MIN_SCALE, 2.0), (_MIN_SCALE, 0.5))
