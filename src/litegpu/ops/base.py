@@ -17,6 +17,9 @@ Shape = tuple[int, ...]
 NewValue = Callable[[Shape], int]
 """Makes a fresh float32 intermediate of a shape and returns its id."""
 
+HALF_MAX = 65504.0
+"""The largest finite float16."""
+
 COPY = "COPY"
 """The op of a node that only carries element-wise stages (or slices and pads): see ops/copy.py."""
 

@@ -13,6 +13,7 @@ from litegpu.codegen import round_up
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops import checks, window
 from litegpu.ops.base import (
+    HALF_MAX,
     KernelRequest,
     LowerContext,
     NewValue,
@@ -206,7 +207,7 @@ def in_precision(array: _FLOATS, ctx: LowerContext) -> npt.NDArray[Any]:
     """Return weights as the partition stores them; half values keep finite what is finite."""
     if not ctx.target.half:
         return array
-    return np.clip(array, -65504.0, 65504.0).astype(np.float16)
+    return np.clip(array, -HALF_MAX, HALF_MAX).astype(np.float16)
 
 
 def pack_weights(weights: _FLOATS, slices: int) -> _FLOATS:

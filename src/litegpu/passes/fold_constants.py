@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from litegpu.graph import DType, Graph
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops.base import COPY
 from litegpu.passes.base import Editor, PassResult, label
+
+_FOLDABLE = ("DEQUANTIZE", "RESHAPE", "SQUEEZE")
 
 
 def fold_constants(graph: Graph) -> PassResult:
@@ -15,17 +18,19 @@ def fold_constants(graph: Graph) -> PassResult:
     edit = Editor(graph)
     for place, node in enumerate(graph.nodes):
         source = edit.values[node.inputs[0]]
-        if node.op not in ("DEQUANTIZE", "RESHAPE", "SQUEEZE") or source.data is None:
+        if node.op not in _FOLDABLE or source.data is None:
             continue
-        for v in node.outputs:
-            target = edit.values[v]
-            # float16 weights stay float16 until a kernel packs them: half the memory to read.
-            data = np.asarray(source.data).reshape(target.shape)
-            edit.values[v] = replace(target, data=data, dtype=_float_type(data))
+        target = edit.values[node.outputs[0]]
+        # float16 weights stay float16 until a kernel packs them: half the memory to read.
+        data = np.asarray(source.data).reshape(target.shape)
+        known = replace(target, data=data, dtype=DType(data.dtype.name))
         edit.nodes[place] = None
+        if target.id in graph.outputs:
+            constant = edit.new_value(known)
+            edit.values[target.id] = replace(target, data=None)
+            edit.rename(target.id, constant)
+            edit.nodes[place] = Node(node.index, COPY, 1, (constant,), (target.id,))
+        else:
+            edit.values[target.id] = known
         edit.applied.append(f"{label(node)} folded")
     return edit.result()
-
-
-def _float_type(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> DType:
-    return DType(data.dtype.name)

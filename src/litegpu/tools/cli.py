@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from litegpu import config
 from litegpu.errors import LitegpuError, did_you_mean
 from litegpu.tools.flags import FlagParser
 
@@ -73,7 +74,7 @@ def _run_tool(name: str, argv: Sequence[str]) -> int:
     except SystemExit as stop:  # argparse after --help (0) or bad usage (2)
         return int(stop.code or 0)
     except LitegpuError as error:
-        if _wants_traceback():
+        if config.debug_level():
             raise
         print(f"litegpu: error: {error}", file=sys.stderr)
         return 1
@@ -92,10 +93,6 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
         parser.add_argument(argument, metavar=argument.upper(), help=text)
     parser.add_flags(tool.FLAGS)
     return parser
-
-
-def _wants_traceback() -> bool:
-    return os.environ.get("LITEGPU_DEBUG", "0") not in ("", "0")
 
 
 def _use_forgiving_output() -> None:

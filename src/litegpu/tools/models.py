@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu import zoo
+from litegpu import config, zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError, did_you_mean
 from litegpu.tools.console import note
 from litegpu.tools.downloads import Asset, cached, fetch
@@ -80,7 +79,7 @@ class FoundModel:
 
 def model_folders() -> list[Path]:
     """Return the folders with local models: LITEGPU_MODELS, or ../shared/models where it exists."""
-    named = os.environ.get("LITEGPU_MODELS")
+    named = config.text("LITEGPU_MODELS")
     if named:
         if not Path(named).is_dir():
             raise OptionsError(

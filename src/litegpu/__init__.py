@@ -1,0 +1,35 @@
+"""litegpu: the GPU delegate for TensorFlow Lite (LiteRT) models in Python."""
+
+from litegpu.backends import list_devices
+from litegpu.backends.base import DeviceInfo
+from litegpu.delegate import GpuDelegate
+from litegpu.errors import (
+    CompilationError,
+    DeviceMemoryError,
+    ExecutionError,
+    LitegpuError,
+    MissingDependencyError,
+    ModelError,
+    OptionsError,
+    UnsupportedDeviceError,
+)
+from litegpu.options import GpuDelegateOptions
+from litegpu.report import DelegationReport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompilationError",
+    "DelegationReport",
+    "DeviceInfo",
+    "DeviceMemoryError",
+    "ExecutionError",
+    "GpuDelegate",
+    "GpuDelegateOptions",
+    "LitegpuError",
+    "MissingDependencyError",
+    "ModelError",
+    "OptionsError",
+    "UnsupportedDeviceError",
+    "list_devices",
+]

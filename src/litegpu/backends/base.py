@@ -1,0 +1,133 @@
+"""The one small interface that every GPU API is put behind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Dialect, KernelText
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Facts about one device; sizes are in bytes."""
+
+    backend: str
+    index: int
+    name: str
+    platform: str
+    driver: str
+    software: bool
+    """Whether it is a CPU behind a GPU API."""
+    compute_units: int
+    memory_bytes: int
+    max_allocation_bytes: int
+    max_work_group_size: int
+    local_memory_bytes: int
+    half_arithmetic: bool
+    buffer_alignment: int
+    """Where a bound range of a buffer may begin."""
+    max_arguments: int
+    """Buffers that one kernel may use."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON-able data."""
+        return asdict(self)
+
+    @property
+    def title(self) -> str:
+        """Name it in a line: ``opencl:0 NVIDIA H200``."""
+        return f"{self.backend}:{self.index} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A byte range of the partition's memory (`constant` false) or of its constants."""
+
+    constant: bool
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One launch: kernel name, a buffer range per argument, work items and work-group size."""
+
+    kernel: str
+    slots: tuple[Slot, ...]
+    global_size: tuple[int, int, int]
+    local_size: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything a device needs to run a partition: kernels, memory and the list of launches.
+
+    `inputs` and `outputs` are ranges of the partition's memory that are copied from and to the
+    host, in the order in which `Recording.run` gets their host addresses.
+    """
+
+    kernels: tuple[KernelText, ...]
+    dispatches: tuple[Dispatch, ...]
+    memory_bytes: int
+    constants: npt.NDArray[np.uint8]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+
+
+class Recording(ABC):
+    """A program on a device, ready to run as often as wanted."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Copy from the input addresses, run all launches, copy to the output addresses.
+
+        Raises ExecutionError when the device fails.
+        """
+
+    @abstractmethod
+    def durations(self) -> list[float]:
+        """Run once and return the device seconds of each launch."""
+
+    @abstractmethod
+    def read_memory(self) -> npt.NDArray[np.uint8]:
+        """Return the partition's memory as it is now (for tests and debugging)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything on the device."""
+
+
+class Device(ABC):
+    """An opened device."""
+
+    info: DeviceInfo
+    dialect: Dialect
+
+    @abstractmethod
+    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
+        """Compile (keeping the result in `cache_dir` if given), allocate and record a program.
+
+        Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
+        """
+
+
+class Backend(ABC):
+    """A GPU API. Nothing of it is imported before it is asked for devices."""
+
+    name: ClassVar[str]
+    extra: ClassVar[str]
+    """The pip extra that installs what it needs."""
+
+    @abstractmethod
+    def devices(self) -> list[DeviceInfo]:
+        """Return the usable devices. Raises LitegpuError that says why there are none."""
+
+    @abstractmethod
+    def open(self, index: int) -> Device:
+        """Return the opened device of that index (one object per device and process)."""

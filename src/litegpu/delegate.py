@@ -1,0 +1,164 @@
+"""GpuDelegate: what a user passes to the interpreter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from litegpu import backends, config
+from litegpu.errors import LitegpuError
+from litegpu.graph import Graph
+from litegpu.graph.partition import Preview, Subset, choose, extract
+from litegpu.ops.support import Examination, examine, folds
+from litegpu.options import GpuDelegateOptions, make_options
+from litegpu.partition_kernel import PartitionKernel
+from litegpu.report import DelegationReport, Partition, RejectedNode
+from litegpu.runtime_abi.bridge import NativeDelegate
+from litegpu.runtime_abi.opcodes import BUILTIN_OPS, CUSTOM
+from litegpu.runtime_abi.reader import read_graph
+
+_log = logging.getLogger("litegpu")
+_CODES = {name: code for code, name in BUILTIN_OPS.items()}
+
+
+class GpuDelegate:
+    """Runs the part of a model that a GPU can run.
+
+    Pass it to an interpreter::
+
+        Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
+
+    `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
+    serve several interpreters; `report` tells about the one that applied it last.
+
+    Raises OptionsError for options that cannot be used, UnsupportedDeviceError when no device
+    fits, MissingDependencyError when the backend's package is not installed. What goes wrong
+    later never stops the model: nodes stay on the CPU, with a warning, and `error` has the cause.
+    """
+
+    def __init__(self, options: GpuDelegateOptions | None = None, /, **kwargs: Any) -> None:
+        """Open the device."""
+        self.options = make_options(options, kwargs)
+        self.precision = self.options.resolved_precision()
+        self._device = backends.select(self.options.resolved_backend(), self.options.device)
+        self.device = self._device.info
+        self.report: DelegationReport | None = None
+        self.error: BaseException | None = None
+        self._pending: dict[tuple[int, ...], PartitionKernel] = {}
+        self._native = NativeDelegate(self)
+
+    def _get_native_delegate_pointer(self) -> int:
+        """Return the address of the C struct; interpreters call this."""
+        return self._native.address
+
+    def apply(self, context: int, preview: Preview) -> list[int]:
+        """Choose and compile the partitions of an interpreter's graph. Called by the bridge."""
+        self.error = None
+        self._discard_pending()
+        examination = examine(read_graph(context))
+        kernels, notes = self._compile_chosen(examination, preview)
+        self._pending = {subset.nodes: kernel for subset, kernel in kernels}
+        self.report = self._make_report(examination, kernels, notes)
+        self._announce(self.report)
+        return [index for subset, _ in kernels for index in subset.nodes]
+
+    def _compile_chosen(
+        self, examination: Examination, preview: Preview
+    ) -> tuple[list[tuple[Subset, PartitionKernel]], list[str]]:
+        """Compile what can be delegated; what a device refuses is left out, and chosen again."""
+        graph = examination.graph
+        supported = {n.index for n in graph.nodes if n.index not in examination.reasons}
+        folded = {n.index for n in graph.nodes if folds(n, graph.values)} & supported
+        notes: list[str] = []
+        while True:
+            limit = max(self.options.max_delegated_partitions, 1)
+            subsets = choose(graph, supported, folded, preview, limit)
+            kernels: list[tuple[Subset, PartitionKernel]] = []
+            for subset in subsets:
+                try:
+                    kernels.append((subset, self._compile(extract(graph, subset))))
+                except LitegpuError as error:
+                    self.fail(error)
+                    notes.append(f"{len(subset.nodes)} nodes stay on the CPU: {error}")
+                    _log.warning("%s", notes[-1])
+                    supported -= set(subset.nodes)
+                    break
+            else:
+                idle = supported - folded - {i for s in subsets for i in s.nodes}
+                if idle:
+                    notes.append(
+                        f"{len(idle)} supported nodes stay on the CPU: they lie outside of the "
+                        f"{limit} largest partition(s) (max_delegated_partitions)."
+                    )
+                return kernels, notes
+            for _, kernel in kernels:
+                kernel.close()
+
+    def _compile(self, graph: Graph) -> PartitionKernel:
+        half = self.precision == "fp16"
+        return PartitionKernel(graph, self._device, half, self.options.cache_dir())
+
+    def take_kernel(self, subset: Subset) -> PartitionKernel:
+        """Hand over the kernel compiled for a subset. Called by the bridge."""
+        return self._pending.pop(subset.nodes)
+
+    def fail(self, error: BaseException) -> None:
+        """Keep an error that could not be raised through C. Called by the bridge."""
+        self.error = error
+
+    def _discard_pending(self) -> None:
+        for kernel in self._pending.values():
+            kernel.close()
+        self._pending = {}
+
+    def _make_report(
+        self,
+        examination: Examination,
+        kernels: Sequence[tuple[Subset, PartitionKernel]],
+        notes: Sequence[str],
+    ) -> DelegationReport:
+        nodes = examination.graph.nodes
+        rejected = tuple(
+            RejectedNode(n.index, n.op, n.version, examination.reasons[n.index])
+            for n in nodes
+            if n.index in examination.reasons
+        )
+        return DelegationReport(
+            backend=self.device.backend,
+            device=self.device.name,
+            precision=self.precision,
+            total_nodes=len(nodes),
+            ops={n.index: n.op for n in nodes},
+            rejected=rejected,
+            partitions=tuple(_describe(subset, kernel) for subset, kernel in kernels),
+            notes=tuple(notes),
+        )
+
+    def _announce(self, report: DelegationReport) -> None:
+        if config.debug_level() >= 1:
+            _log.info("%s", report)
+        if not report.rejected:
+            return
+        for code in sorted({_CODES.get(node.op, CUSTOM) for node in report.rejected}):
+            _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
+        lines = sorted({f"{node.op}: {node.reason}" for node in report.rejected})
+        _log.warning(
+            "Following operations are not supported by GPU delegate:\n%s\n%s",
+            "\n".join(lines),
+            report.summary(),
+        )
+
+
+def _describe(subset: Subset, kernel: PartitionKernel) -> Partition:
+    built = kernel.compiled.built
+    values = kernel.graph.values
+    return Partition(
+        nodes=subset.nodes,
+        kernels=len(built.launches),
+        arena_bytes=built.program.memory_bytes,
+        lower_bound_bytes=built.lower_bound,
+        constant_bytes=int(built.program.constants.size),
+        inputs=tuple(values[v].name for v in kernel.graph.inputs),
+        outputs=tuple(values[v].name for v in kernel.graph.outputs),
+    )

@@ -1,0 +1,138 @@
+"""Decides where every value lies: which share an allocation, which are dense, which are padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from litegpu.codegen import Storage
+from litegpu.graph import DType, Graph, Node, Value
+from litegpu.ops.base import COPY
+from litegpu.ops.concatenation import regions
+from litegpu.ops.reshape import RESHAPE
+
+_SMALL_CONSTANT = 4096
+"""Constants of fewer elements stay float32 at any precision: they cost nothing to read."""
+
+
+@dataclass
+class Layout:
+    """The graph (with copies added where a value must exist twice) and the place of each value.
+
+    Inputs and outputs of the partition are dense float32, as the runtime holds them. All else is
+    padded to a multiple of 4 channels (float32) or 8 (half).
+    """
+
+    graph: Graph
+    half: bool
+    storages: dict[int, Storage] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> dict[int, Storage]:
+        """The allocations that hold computed values, by the value that fills them."""
+        constant = {v for v, value in self.graph.values.items() if value.is_constant}
+        return {v: s for v, s in self.storages.items() if s.root == v and v not in constant}
+
+
+def assign(graph: Graph, half: bool, stage_boundary: bool = False) -> Layout:
+    """Place every value of a graph whose passes are done.
+
+    `stage_boundary` puts padded copies between the partition's inputs and outputs and its
+    kernels; tests use it to see the padded side of every kernel.
+    """
+    graph = _with_copies(graph, stage_boundary)
+    layout = Layout(graph, half)
+    for v in dict.fromkeys((*graph.inputs, *graph.outputs)):
+        layout.storages[v] = _dense(graph.values[v])
+    for value in graph.values.values():
+        if value.is_constant:
+            layout.storages[value.id] = _constant(value, half)
+    _place_views_of_inputs(layout)
+    consumers = graph.consumers()
+    for node in reversed(graph.nodes):
+        for v in node.outputs:
+            if v not in layout.storages:
+                layout.storages[v] = _padded(graph.values[v], half)
+        for v, place in _wanted_places(layout, node):
+            if v in layout.storages:
+                continue
+            if place.vector or len(consumers[v]) == 1:
+                layout.storages[v] = place
+    return layout
+
+
+def _dense(value: Value) -> Storage:
+    return Storage.create(value.id, DType.FLOAT32, value.shape4, 1)
+
+
+def _padded(value: Value, half: bool) -> Storage:
+    dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
+    return Storage.create(value.id, dtype, value.shape4, alignment)
+
+
+def _constant(value: Value, half: bool) -> Storage:
+    shape = value.shape4 if len(value.shape) <= 4 else (1, 1, 1, value.elements)
+    dtype = DType.FLOAT16 if half and value.elements >= _SMALL_CONSTANT else DType.FLOAT32
+    return Storage.create(value.id, dtype, shape, 8 if dtype is DType.FLOAT16 else 4)
+
+
+def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
+    """Add copies where an output is also read inside in a form that scalar loads would slow."""
+    consumers = graph.consumers()
+    values = dict(graph.values)
+    fresh = iter(graph.fresh_ids())
+    internal: dict[int, int] = {}
+    for v in dict.fromkeys(graph.outputs):
+        read_inside = v in consumers and values[v].shape4[3] % 4
+        if stage_boundary or read_inside:
+            internal[v] = next(fresh)
+            values[internal[v]] = replace(values[v], id=internal[v])
+    nodes = [_renamed(node, internal) for node in graph.nodes]
+    staged: list[Node] = []
+    for v in graph.inputs if stage_boundary else ():
+        if v in consumers:
+            copied = next(fresh)
+            values[copied] = replace(values[v], id=copied)
+            nodes = [_renamed(node, {v: copied}) for node in nodes]
+            staged.append(Node(-1, COPY, 1, (v,), (copied,)))
+    copies = [Node(-1, COPY, 1, (new,), (v,)) for v, new in internal.items()]
+    return Graph(values, (*staged, *nodes, *copies), graph.inputs, graph.outputs)
+
+
+def _renamed(node: Node, names: Mapping[int, int]) -> Node:
+    stages = tuple(
+        replace(stage, operands=tuple(names.get(v, v) for v in stage.operands))
+        for stage in node.stages
+    )
+    return replace(
+        node,
+        inputs=tuple(names.get(v, v) for v in node.inputs),
+        outputs=tuple(names.get(v, v) for v in node.outputs),
+        stages=stages,
+    )
+
+
+def _place_views_of_inputs(layout: Layout) -> None:
+    """Let reshaped inputs (and outputs that are reshaped further) be views of them."""
+    for node in layout.graph.nodes:
+        source = layout.storages.get(node.inputs[0])
+        target = node.outputs[0]
+        if node.op != RESHAPE or source is None or target in layout.storages:
+            continue
+        view = source.reshaped(layout.graph.values[target].shape4)
+        if view is not None:
+            layout.storages[target] = view
+
+
+def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
+    """Return where a node's inputs would have to lie for the node to cost nothing."""
+    values = layout.graph.values
+    dst = layout.storages[node.outputs[0]]
+    if node.op == RESHAPE:
+        view = dst.reshaped(values[node.inputs[0]].shape4)
+        return [(node.inputs[0], view)] if view is not None else []
+    if node.op == "CONCATENATION":
+        shapes = [values[v].shape4 for v in node.inputs]
+        places = regions(dst, shapes, node.attributes.axis)
+        return list(zip(node.inputs, places, strict=True)) if places is not None else []
+    return []

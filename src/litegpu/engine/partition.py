@@ -1,0 +1,99 @@
+"""Compiles a partition of the model and runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from litegpu import config
+from litegpu.backends.base import Device, Recording
+from litegpu.engine.layout import Layout, assign
+from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.graph import DType, Graph, Node, Value
+from litegpu.ops import find
+from litegpu.passes import BEFORE_NORMALIZE, PASSES, Pass
+
+_log = logging.getLogger("litegpu")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPartition:
+    """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    recording: Recording
+    layout: Layout
+    built: BuiltProgram
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
+        self.recording.run(inputs, outputs)
+
+    def close(self) -> None:
+        """Release everything on the device."""
+        self.recording.close()
+
+
+def compile_partition(
+    graph: Graph,
+    device: Device,
+    half: bool,
+    *,
+    share_memory: bool = True,
+    stage_boundary: bool = False,
+    cache_dir: str | None = None,
+) -> CompiledPartition:
+    """Rewrite, place, lower, compile and record a graph of supported nodes.
+
+    `share_memory` off gives each value memory of its own; `stage_boundary` see layout.assign.
+    `cache_dir` is where compiled kernels are kept (None: where the backend keeps them).
+    Raises CompilationError or DeviceMemoryError.
+    """
+    rewritten = rewrite(graph)
+    layout = assign(rewritten, half, stage_boundary)
+    used = {v for node in layout.graph.nodes for v in node.operands}
+    inputs = tuple(v for v in rewritten.inputs if v in used)
+    built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)
+    recording = device.record(built.program, cache_dir)
+    return CompiledPartition(inputs, rewritten.outputs, recording, layout, built)
+
+
+def rewrite(graph: Graph) -> Graph:
+    """Run all passes, with the ops' own normalization between the two groups."""
+    graph = _run_passes(graph, BEFORE_NORMALIZE)
+    graph = normalize(graph)
+    return _run_passes(graph, PASSES)
+
+
+def normalize(graph: Graph) -> Graph:
+    """Let every op work out its attributes and replace itself by simpler nodes."""
+    values = dict(graph.values)
+    fresh = iter(graph.fresh_ids())
+
+    def new_value(shape: tuple[int, ...]) -> int:
+        v = next(fresh)
+        values[v] = Value(v, f"litegpu_{v}", shape, DType.FLOAT32)
+        return v
+
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        op = find(node.op)
+        if op is None:
+            raise KeyError(f"no op is registered for {node.op}")
+        nodes += op.normalize(graph, node, new_value)
+    return replace(graph, values=values, nodes=tuple(nodes))
+
+
+def _run_passes(graph: Graph, passes: Mapping[str, Pass]) -> Graph:
+    for name, run in passes.items():
+        result = run(graph)
+        graph = result.graph
+        graph.verify()
+        if config.debug_level() >= 1:
+            for line in result.applied:
+                _log.info("pass %s: %s", name, line)
+            for line in result.declined:
+                _log.info("pass %s declined: %s", name, line)
+    return graph

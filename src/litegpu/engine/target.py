@@ -1,0 +1,31 @@
+"""What kernel choice knows about the device and the precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litegpu.backends.base import DeviceInfo
+
+_ITEMS_PER_UNIT = 256
+"""Work items that keep one compute unit of a GPU busy enough to hide its memory latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTarget:
+    """See litegpu.ops.base.Target."""
+
+    info: DeviceInfo
+    half: bool
+
+    @property
+    def max_work_group_size(self) -> int:
+        return self.info.max_work_group_size
+
+    @property
+    def parallel_items(self) -> int:
+        """A software device is kept busy by as many items as it has cores."""
+        return self.info.compute_units * (1 if self.info.software else _ITEMS_PER_UNIT)
+
+    @property
+    def max_arguments(self) -> int:
+        return self.info.max_arguments

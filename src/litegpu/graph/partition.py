@@ -1,0 +1,79 @@
+"""Chooses which nodes go to the GPU, and cuts partitions out of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph.ir import ABSENT, Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """A set of nodes that the runtime would replace by one; tensors that enter and leave it."""
+
+    nodes: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+Preview = Callable[[Sequence[int]], list[Subset]]
+"""Asks the runtime how it would cut the graph if these nodes were delegated."""
+
+
+def choose(
+    graph: Graph,
+    supported: Collection[int],
+    folded: Collection[int],
+    preview: Preview,
+    max_partitions: int,
+) -> list[Subset]:
+    """Return the subsets to delegate, largest first.
+
+    `folded` are the nodes that only widen float16 constants: they cost nothing and join the
+    partition that reads them, but never make a partition of their own.
+    """
+    plan = [node.index for node in graph.nodes]
+    real = [index for index in plan if index in supported and index not in folded]
+    if not real:
+        return []
+    if len(real) + len(folded) == len(plan):
+        whole = preview(plan)
+        if len(whole) == 1:
+            return whole
+    found = sorted(preview(real), key=lambda subset: -len(subset.nodes))[:max_partitions]
+    chosen = {index for subset in found for index in subset.nodes}
+    subsets = preview([index for index in plan if index in chosen])
+    with_folded = chosen | _readable_inside(graph, chosen, folded)
+    joined = preview([index for index in plan if index in with_folded])
+    if len(joined) == len(subsets) and all(set(s.nodes) & chosen for s in joined):
+        subsets = joined
+    return sorted(subsets, key=lambda subset: -len(subset.nodes))[:max_partitions]
+
+
+def _readable_inside(graph: Graph, chosen: Collection[int], folded: Collection[int]) -> set[int]:
+    """Return the folded nodes whose results nobody outside of the chosen nodes reads."""
+    outside = {v for n in graph.nodes if n.index not in chosen for v in n.inputs}
+    return {
+        node.index
+        for node in graph.nodes
+        if node.index in folded and not outside.intersection(node.outputs)
+    }
+
+
+def extract(graph: Graph, subset: Subset) -> Graph:
+    """Cut a subset out of the graph; constants are not inputs of the result."""
+    wanted = set(subset.nodes)
+    nodes = tuple(node for node in graph.nodes if node.index in wanted)
+    used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
+    values = {v: graph.values[v] for v in used}
+    inputs = tuple(v for v in subset.inputs if v in values and not values[v].is_constant)
+    produced = {v for node in nodes for v in node.outputs}
+    outputs = tuple(v for v in subset.outputs if v in produced)
+    return Graph(values, nodes, inputs, outputs)
+
+
+def with_shapes(graph: Graph, shapes: Iterable[tuple[int, tuple[int, ...]]]) -> Graph:
+    """Return the graph with other shapes for some of its values."""
+    changed = {v: replace(graph.values[v], shape=shape) for v, shape in shapes}
+    return replace(graph, values={**graph.values, **changed})

@@ -1,0 +1,194 @@
+"""The delegate's options: the C API's fields by their names, and litegpu's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.errors import OptionsError, did_you_mean
+
+
+class InferencePreference(enum.IntEnum):
+    """How the delegate will be used, and so how long its creation may take."""
+
+    FAST_SINGLE_ANSWER = 0
+    SUSTAINED_SPEED = 1
+    BALANCED = 2
+
+
+class InferencePriority(enum.IntEnum):
+    """What matters more when a choice must be made."""
+
+    AUTO = 0
+    MAX_PRECISION = 1
+    MIN_LATENCY = 2
+    MIN_MEMORY_USAGE = 3
+
+
+class ExperimentalFlags(enum.IntFlag):
+    """Bits of `experimental_flags`."""
+
+    NONE = 0
+    ENABLE_QUANT = 1
+    CL_ONLY = 2
+    GL_ONLY = 4
+    ENABLE_SERIALIZATION = 8
+
+
+PRECISIONS = ("fp32", "fp16")
+
+_AUTO = InferencePriority.AUTO
+_PREFERRED_AFTER = {
+    InferencePriority.MIN_LATENCY: (
+        InferencePriority.MIN_MEMORY_USAGE,
+        InferencePriority.MAX_PRECISION,
+    ),
+    InferencePriority.MIN_MEMORY_USAGE: (
+        InferencePriority.MAX_PRECISION,
+        InferencePriority.MIN_LATENCY,
+    ),
+    InferencePriority.MAX_PRECISION: (
+        InferencePriority.MIN_LATENCY,
+        InferencePriority.MIN_MEMORY_USAGE,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class GpuDelegateOptions:
+    """All options of GpuDelegate.
+
+    The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
+    `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
+    given as numbers. `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
+    `serialization_dir` and `model_token` all given, compiled kernels are kept there.
+
+    `backend`, `device` (index or part of a name) and `precision` ("fp32" or "fp16") override what
+    follows from the rest. Raises OptionsError for values that cannot be used.
+    """
+
+    is_precision_loss_allowed: int = -1
+    inference_preference: int = InferencePreference.FAST_SINGLE_ANSWER
+    inference_priority1: int = InferencePriority.MAX_PRECISION
+    inference_priority2: int = InferencePriority.AUTO
+    inference_priority3: int = InferencePriority.AUTO
+    experimental_flags: int = ExperimentalFlags.ENABLE_QUANT
+    max_delegated_partitions: int = 1
+    serialization_dir: str | None = None
+    model_token: str | None = None
+
+    backend: str | None = None
+    device: int | str | None = None
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        """Validate every field."""
+        for name in _INTEGERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) and name == "is_precision_loss_allowed":
+                continue
+            if not isinstance(value, int):
+                raise OptionsError(f"{name} must be a whole number, not {value!r}.")
+        if self.inference_preference not in set(InferencePreference):
+            raise OptionsError(
+                f"inference_preference {self.inference_preference} is not one of "
+                f"{_members(InferencePreference)}."
+            )
+        if self.experimental_flags & ~sum(ExperimentalFlags):
+            raise OptionsError(
+                f"experimental_flags {self.experimental_flags} has unknown bits; known are "
+                f"{_members(ExperimentalFlags)}."
+            )
+        if self.precision not in (None, *PRECISIONS):
+            raise OptionsError(
+                f"Unknown precision '{self.precision}'."
+                f"{did_you_mean(str(self.precision), PRECISIONS)}"
+            )
+        self.priorities()
+
+    def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:
+        """Return the three priorities with AUTO resolved. Raises OptionsError when invalid."""
+        given = (self.inference_priority1, self.inference_priority2, self.inference_priority3)
+        if self.is_precision_loss_allowed == 0:
+            given = (InferencePriority.MAX_PRECISION, _AUTO, _AUTO)
+        elif self.is_precision_loss_allowed != -1:
+            given = (InferencePriority.MIN_LATENCY, _AUTO, _AUTO)
+        first, second, third = given
+        distinct = [priority for priority in given if priority != _AUTO]
+        valid = (
+            all(priority in set(InferencePriority) for priority in given)
+            and first != _AUTO
+            and not (second == _AUTO and third != _AUTO)
+            and len(set(distinct)) == len(distinct)
+        )
+        if not valid:
+            raise OptionsError(
+                f"InferenceOptions are invalid: priorities {tuple(map(int, given))}. The first "
+                "must not be AUTO (0), none may appear twice, and after AUTO only AUTO may follow."
+            )
+        first = InferencePriority(first)
+        if second == _AUTO:
+            return (first, *_PREFERRED_AFTER[first])
+        second = InferencePriority(second)
+        if third == _AUTO:
+            third = next(p for p in _PREFERRED_AFTER[first] if p != second)
+        return first, second, InferencePriority(third)
+
+    def resolved_precision(self) -> str:
+        """Return "fp32" or "fp16": float32 only when precision matters most."""
+        if self.precision is not None:
+            return self.precision
+        return "fp32" if self.priorities()[0] == InferencePriority.MAX_PRECISION else "fp16"
+
+    def resolved_backend(self) -> str | None:
+        """Return the backend that the options force, or None when any will do."""
+        if self.backend is not None:
+            return self.backend
+        if self.experimental_flags & ExperimentalFlags.CL_ONLY:
+            return "opencl"
+        return "opengl" if self.experimental_flags & ExperimentalFlags.GL_ONLY else None
+
+    def cache_dir(self) -> str | None:
+        """Return the directory for compiled kernels, None without serialization."""
+        enabled = self.experimental_flags & ExperimentalFlags.ENABLE_SERIALIZATION
+        return self.serialization_dir if enabled and self.model_token else None
+
+
+_INTEGERS = (
+    "is_precision_loss_allowed",
+    "inference_preference",
+    "inference_priority1",
+    "inference_priority2",
+    "inference_priority3",
+    "experimental_flags",
+    "max_delegated_partitions",
+)
+
+
+def make_options(options: Any, changes: Mapping[str, Any]) -> GpuDelegateOptions:
+    """Return `options` (None, a dict or GpuDelegateOptions) with `changes` applied.
+
+    Raises OptionsError for unknown names, with the closest known one.
+    """
+    if options is None:
+        base: dict[str, Any] = {}
+    elif isinstance(options, GpuDelegateOptions):
+        base = dataclasses.asdict(options)
+    elif isinstance(options, Mapping):
+        base = dict(options)
+    else:
+        raise OptionsError(
+            f"options must be GpuDelegateOptions or a dict, not {type(options).__name__}."
+        )
+    known = [field.name for field in dataclasses.fields(GpuDelegateOptions)]
+    for name in (*base, *changes):
+        if name not in known:
+            raise OptionsError(f"Unknown option '{name}'.{did_you_mean(str(name), known)}")
+    return GpuDelegateOptions(**{**base, **changes})
+
+
+def _members(names: type[enum.IntEnum]) -> str:
+    return ", ".join(f"{member.name} ({int(member)})" for member in names)

@@ -1,0 +1,90 @@
+"""Runs one partition inside the runtime: follows its shapes, finds its data, calls the engine."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from litegpu.backends.base import Device
+from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.errors import ModelError
+from litegpu.graph import Graph
+from litegpu.graph.partition import with_shapes
+from litegpu.ops.support import examine
+from litegpu.runtime_abi import bridge, structs
+
+_TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
+_DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
+_TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
+
+
+class PartitionKernel:
+    """A compiled partition bound to the tensors of an interpreter."""
+
+    def __init__(self, graph: Graph, device: Device, half: bool, cache_dir: str | None) -> None:
+        """Compile for the shapes that the graph has now.
+
+        Raises CompilationError or DeviceMemoryError.
+        """
+        self.graph = graph
+        self._device = device
+        self._half = half
+        self._cache_dir = cache_dir
+        self.compiled = self._compile(graph)
+        self._tensors = 0
+        self._sources: list[ctypes.c_size_t] = []
+        self._targets: list[ctypes.c_size_t] = []
+
+    def _compile(self, graph: Graph) -> CompiledPartition:
+        return compile_partition(graph, self._device, self._half, cache_dir=self._cache_dir)
+
+    def prepare(self, context: int, _inputs: Sequence[int], _outputs: Sequence[int]) -> None:
+        """Compile anew if shapes have changed, and give the outputs their shapes.
+
+        Raises ModelError when the new shapes make a node impossible.
+        """
+        tensors = structs.TfLiteContext.from_address(context).tensors or 0
+        shapes = {v: bridge.tensor_shape(tensors, v) for v in self.graph.inputs}
+        if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
+            self._reshape(with_shapes(self.graph, shapes.items()))
+        for v in self.graph.outputs:
+            shape = self.graph.values[v].shape
+            if bridge.tensor_shape(tensors, v) != shape:
+                bridge.resize_tensor(context, v, shape)
+        self._tensors = 0
+
+    def _reshape(self, graph: Graph) -> None:
+        examination = examine(graph)
+        if examination.reasons:
+            index, reason = next(iter(examination.reasons.items()))
+            shapes = {graph.values[v].name: list(graph.values[v].shape) for v in graph.inputs}
+            raise ModelError(
+                f"Node {index} cannot run with the input shapes {shapes}: {reason} "
+                "Use other shapes, or the interpreter without the delegate."
+            )
+        compiled = self._compile(examination.graph)
+        self.compiled.close()
+        self.graph, self.compiled = examination.graph, compiled
+
+    def invoke(self, context: int) -> None:
+        """Run on the tensors' present data. Raises ExecutionError when the device fails."""
+        tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
+        if tensors != self._tensors:
+            self._bind(tensors)
+        self.compiled.run(
+            [source.value for source in self._sources], [target.value for target in self._targets]
+        )
+
+    def _bind(self, tensors: int) -> None:
+        """Find the fields that hold the data addresses; the runtime may move its tensor table."""
+
+        def field(index: int) -> ctypes.c_size_t:
+            return ctypes.c_size_t.from_address(tensors + index * _TENSOR_SIZE + _DATA)
+
+        self._sources = [field(v) for v in self.compiled.inputs]
+        self._targets = [field(v) for v in self.compiled.outputs]
+        self._tensors = tensors
+
+    def close(self) -> None:
+        """Release everything on the device."""
+        self.compiled.close()
