@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_tool(name: str, argv: Sequence[str]) -> int:
-    logging.basicConfig(format="%(levelname)s: %(message)s")
+    logging.basicConfig(format="%(message)s")
     tool = importlib.import_module(f"litegpu.tools.{name}")
     try:
         status: int = tool.main(_parser(name, tool).parse(argv))

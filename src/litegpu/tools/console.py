@@ -24,8 +24,8 @@ PIPE_WIDTH = 120
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on stdout; columns whose heading starts with '>' are aligned right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    """Print a blank line and a table; columns whose heading starts with '>' are aligned right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(
             column.lstrip(">"),
@@ -34,7 +34,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    _console().print(table)
+    console = _console()
+    with console.capture() as capture:
+        console.print(table)
+    print("\n" + "\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def note(message: str) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
+from typing import Any
 
-from litegpu import GpuDelegate
+from litegpu import GpuDelegate, config
 from litegpu.tools.console import note
 from litegpu.tools.flags import Flag
+from litegpu.tools.runtime import interpreter
 
 DELEGATE_FLAGS = (
     Flag("backend", str, None, "the GPU API to use, such as opencl (default: the best one here)"),
@@ -30,6 +33,21 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
         "max_delegated_partitions": args.max_delegated_partitions,
     }
     return GpuDelegate(**{name: value for name, value in options.items() if value})
+
+
+def with_delegate(model: bytes, delegate: GpuDelegate, threads: int = 1) -> Any:
+    """Return an interpreter of `model` that `delegate` was applied to.
+
+    What the delegate logs meanwhile is all in its report, so only LITEGPU_DEBUG shows it twice.
+    """
+    log = logging.getLogger("litegpu")
+    level = log.level
+    if not config.debug_level():
+        log.setLevel(logging.ERROR)
+    try:
+        return interpreter(model, delegate, threads)
+    finally:
+        log.setLevel(level)
 
 
 def print_report(delegate: GpuDelegate) -> bool:

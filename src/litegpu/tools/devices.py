@@ -40,7 +40,7 @@ def _print_text(statuses: list[backends.BackendStatus]) -> None:
         )
     for status in statuses:
         if not status.devices:
-            print(f"{status.name}: no usable device: {status.reason}\n  {status.remedy}")
+            print(f"{status.name}: no usable device. {status.reason} {status.remedy}".rstrip())
 
 
 def _device_row(device: backends.DeviceInfo) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def _device_row(device: backends.DeviceInfo) -> tuple[str, ...]:
         str(device.index),
         f"{device.name} ({device.platform})",
         "software" if device.software else "GPU",
-        device.driver,
+        device.driver.split(" (")[0],
         str(device.compute_units),
         f"{device.memory_bytes / 2**30:.1f} GiB",
         "arithmetic" if device.half_arithmetic else "storage",

@@ -8,10 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from litegpu import GpuDelegate
+from litegpu import DelegationReport, GpuDelegate
 from litegpu.errors import ModelError, OptionsError
 from litegpu.tools.console import note, print_table
-from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report
+from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
 from litegpu.tools.flags import Flag, positive_int
 from litegpu.tools.images import is_image_input, open_picture, random_tensor, to_tensor
 from litegpu.tools.labels import find_labels
@@ -69,7 +69,7 @@ def compare_sides(
     The timing is against the runtime's fastest CPU kernels (XNNPACK), the agreement against its
     built-in ones. Returns whether anything ran on the GPU, and the comparison.
     """
-    on_gpu = interpreter(model.content, delegate, args.num_threads)
+    on_gpu = with_delegate(model.content, delegate, args.num_threads)
     applied = print_report(delegate)
     inputs = make_inputs(on_gpu.get_input_details(), args)
     set_inputs(on_gpu, inputs)
@@ -91,7 +91,7 @@ def make_inputs(details: list[dict[str, Any]], args: argparse.Namespace) -> list
         picture = open_picture(args.image)
         takers = [place for place, detail in enumerate(details) if is_image_input(detail)]
         if not takers:
-            shapes = ", ".join(str(list(detail["shape"])) for detail in details)
+            shapes = ", ".join(str(detail["shape"].tolist()) for detail in details)
             raise OptionsError(
                 f"--image={args.image}: no input of this model takes a picture; their shapes are "
                 f"{shapes}, a picture needs [N, H, W, 1, 3 or 4]. Run it without --image."
@@ -112,15 +112,18 @@ def print_result(results: list[Output], model: FoundModel, labels: str | None) -
 
 def print_comparison(result: Comparison, delegate: GpuDelegate, threads: int) -> None:
     """Print both latencies side by side, and the distance of each output from the CPU's."""
-    report = delegate.report
-    name = f"{report.backend} {report.precision}" if report else "GPU"
-    rows = [_latency_row(f"delegate ({name})", result.gpu)]
+    rows = [_latency_row(_side(delegate.report), result.gpu)]
     if result.cpu:
-        rows.append(_latency_row(f"CPU (XNNPACK, {threads} threads)", result.cpu))
+        rows.append(_latency_row(f"CPU (XNNPACK, threads: {threads})", result.cpu))
     print_table(("latency", ">median ms", ">min ms", ">max ms", ">runs"), rows)
     if result.agreement:
         print_table(
-            ("agreement with the CPU's kernels", ">relative L2", ">max |difference|", "same top-1"),
+            (
+                "agreement with the built-in CPU kernels",
+                ">relative L2",
+                ">max |difference|",
+                "same top-1",
+            ),
             [
                 (
                     item.name,
@@ -131,6 +134,12 @@ def print_comparison(result: Comparison, delegate: GpuDelegate, threads: int) ->
                 for item in result.agreement
             ],
         )
+
+
+def _side(report: DelegationReport | None) -> str:
+    if not report or not report.delegated_nodes:
+        return "delegate (nothing on the GPU)"
+    return f"delegate ({report.backend} {report.precision})"
 
 
 def _latency_row(name: str, latency: Latency) -> tuple[str, ...]:

@@ -58,8 +58,9 @@ def interpreter(
         raise
     except (RuntimeError, ValueError) as error:
         raise ModelError(
-            f"The runtime refuses this model: {str(error).strip()} "
-            "Check that the file is a complete .tflite model."
+            f"The runtime refuses this model: {' '.join(str(error).split())} "
+            "Check that the file is a complete .tflite model, made of operations that the runtime "
+            "has."
         ) from error
     return result
 

@@ -1,0 +1,89 @@
+"""The command `litegpu`: dispatch, help, errors, exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from litegpu.errors import ModelError
+from litegpu.tools import cli
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], int]], None]:
+    """Returns a function that puts another tool in the place of `litegpu demo`."""
+
+    def install(main: Callable[[Any], int]) -> None:
+        fake = SimpleNamespace(main=main, ARGUMENTS={}, FLAGS=(), EXAMPLES=("litegpu demo",))
+        monkeypatch.setitem(sys.modules, "litegpu.tools.demo", cast(ModuleType, fake))
+
+    return install
+
+
+def test_help_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["-h"], ["help"]):
+        assert cli.main(argv) == 0
+        text = capsys.readouterr().out
+        assert all(f"\n  {name}" in text for name in cli.TOOLS)
+        assert "examples:" in text
+
+
+def test_without_arguments_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == cli.help_text()
+
+
+def test_unknown_tools_get_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["chekc", "model.tflite"]) == 2
+    error = capsys.readouterr().err
+    assert "litegpu: error: unknown tool 'chekc'. Did you mean 'check'?" in error
+
+
+@pytest.mark.parametrize("name", cli.TOOLS)
+def test_every_tool_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: litegpu {name} ")
+    assert "examples:" in text
+
+
+def test_errors_are_one_clean_line(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(args: Any) -> int:
+        raise ModelError("the model is damaged. Fetch it again.")
+
+    tool(fail)
+    monkeypatch.delenv("LITEGPU_DEBUG", raising=False)
+    assert cli.main(["demo"]) == 1
+    assert capsys.readouterr().err == "litegpu: error: the model is damaged. Fetch it again.\n"
+    monkeypatch.setenv("LITEGPU_DEBUG", "1")
+    with pytest.raises(ModelError):
+        cli.main(["demo"])
+
+
+def test_an_interrupt_is_no_traceback(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(args: Any) -> int:
+        raise KeyboardInterrupt
+
+    tool(interrupt)
+    assert cli.main(["demo"]) == 130
+    assert capsys.readouterr().err == "litegpu: interrupted\n"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_tool_decides_the_status(status: int, tool: Any) -> None:
+    tool(lambda args: status)
+    assert cli.main(["demo"]) == status
+
+
+def test_bad_usage_is_status_2(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tool(lambda args: 0)
+    assert cli.main(["demo", "--colour=red"]) == 2
+    assert "litegpu demo: error: unknown flag '--colour'." in capsys.readouterr().err

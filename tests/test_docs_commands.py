@@ -1,0 +1,76 @@
+"""Every command in a `console` block and every `python` block of the documents works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from litegpu import zoo
+from litegpu.tools.images import default_picture
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+TIMED_TOOLS = ("run", "demo")
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Return (document, text) of each code block in `language`."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return [
+        (str(path.relative_to(ROOT)), match)
+        for path in DOCUMENTS
+        for match in pattern.findall(path.read_text(encoding="utf-8"))
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return (document, command) for each line that starts with a `$` prompt."""
+    return [
+        (document, line[2:])
+        for document, text in blocks("console")
+        for line in text.splitlines()
+        if line.startswith("$ ")
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with the files that the documents speak of."""
+    shutil.copy(default_picture(), tmp_path / "picture.jpg")
+    (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_the_documents_show_commands() -> None:
+    assert {document for document, _ in commands()} >= {"README.md"}
+    assert blocks("python")
+
+
+@pytest.mark.parametrize(("document", "command"), commands())
+def test_command(document: str, command: str, folder: Path) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "litegpu", f"{document}: console blocks hold litegpu commands, not {program}"
+    if arguments[0] in TIMED_TOOLS:
+        arguments += ["--num_runs=1", "--max_secs=1"]
+    result = run(["-m", "litegpu.tools.cli", *arguments])
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("document", "code"), blocks("python"))
+def test_python_block(document: str, code: str, folder: Path) -> None:
+    result = run(["-c", code])
+    assert result.returncode == 0, f"{document}: {result.stderr}"

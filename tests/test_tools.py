@@ -1,0 +1,180 @@
+"""The tools on a real device, with small models."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import litegpu
+from litegpu.backends import BackendStatus
+from litegpu.tools import cli, demo
+from litegpu.tools.images import default_picture
+from litegpu.tools.models import KNOWN, FoundModel
+
+SMALL = "zoo:mobilenet_v1_0.25_128"
+NOTHING = BackendStatus("opencl", (), "There is no driver.", "Install one.")
+
+
+def test_devices_lists_every_usable_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["devices"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for device in litegpu.list_devices():
+        assert device.backend in text
+        assert device.name.split()[0] in text
+
+
+def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["devices", "--json"]) == 0
+    listed = [device for each in json.loads(capsys.readouterr().out) for device in each["devices"]]
+    assert listed == [device.to_dict() for device in litegpu.list_devices()]
+
+
+def test_devices_says_why_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("litegpu.backends.status", lambda: [NOTHING])
+    assert cli.main(["devices"]) == 1
+    expected = "opencl: no usable device. There is no driver. Install one.\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_check_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", SMALL, "--precision=fp16"]) == 0
+    text = capsys.readouterr().out
+    assert "31 operations will run on the GPU, and the remaining 0" in text
+    assert "fp16" in text
+
+
+def test_check_as_json_has_reasons_partitions_and_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["check", "zoo:ssd_mobilenet_v1_300", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    report = result["report"]
+    assert result["model"] == "zoo:ssd_mobilenet_v1_300"
+    rejected = report["rejected"]
+    assert [node["op"] for node in rejected] == ["TFLite_Detection_PostProcess"]
+    assert rejected[0]["reason"]
+    part = report["partitions"][0]
+    assert len(part["nodes"]) == report["total_nodes"] - 1
+    assert part["arena_bytes"] >= part["lower_bound_bytes"] > 0
+
+
+def test_nothing_on_the_gpu_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("litegpu.tools.check.with_delegate", lambda model, delegate: None)
+    assert cli.main(["check", SMALL, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"model": SMALL, "report": None}
+    assert cli.main(["check", SMALL]) == 1
+    assert "The delegate was not applied" in capsys.readouterr().err
+
+
+def test_run_shows_classes_latency_and_agreement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\n".join(f"name {number}" for number in range(1001)))
+    argv = ["run", SMALL, "--image", default_picture(), f"--labels={labels}", "--num_runs=2"]
+    assert cli.main(argv) == 0
+    text = capsys.readouterr().out
+    assert "31 operations will run on the GPU" in text
+    assert len(re.findall(r" name \d+", text)) == 5
+    assert "CPU (XNNPACK, threads: " in text
+    agreement = next(line for line in text.splitlines() if line.endswith("yes"))
+    assert float(agreement.split()[1]) < 1e-5
+
+
+def test_run_summarises_other_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "zoo:posenet_mobilenet_v1_257?size=65", "--num_runs=1"]) == 0
+    text = capsys.readouterr().out
+    assert "mean" in text
+    assert "float32" in text
+
+
+def test_run_without_an_image_input_refuses_a_picture(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("litegpu.tools.run.is_image_input", lambda detail: False)
+    assert cli.main(["run", SMALL, "--image", default_picture()]) == 1
+    error = capsys.readouterr().err
+    assert "no input of this model takes a picture; their shapes are [1, 128, 128, 3]" in error
+
+
+def test_a_model_that_the_cpu_refuses_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise litegpu.ModelError("unresolved custom op.")
+
+    monkeypatch.setattr("litegpu.tools.run.interpreter", refuse)
+    assert cli.main(["run", SMALL, "--num_runs=1"]) == 0
+    captured = capsys.readouterr()
+    assert "Nothing to compare with: unresolved custom op." in captured.err
+    assert "XNNPACK" not in captured.out
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--backend=opengel", "Unknown backend 'opengel'"),
+        ("--precision=fp8", "Unknown precision 'fp8'"),
+        ("--device=99", "No device matches '99'"),
+        ("--device=quantum", "No device matches 'quantum'"),
+    ],
+)
+def test_impossible_wishes_are_named(
+    flag: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", SMALL, flag]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def small_stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Makes the demo's two models small ones of the zoo, and an empty folder the current one."""
+    monkeypatch.setattr(demo, "CLASSIFIER", SMALL)
+    monkeypatch.setattr(demo, "SEGMENTER", "zoo:deeplab_v3_257?size=65")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_demo_writes_the_segmentation(
+    small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", "--num_runs=1"]) == 0
+    drawing = Image.open(small_stand_ins / "out" / "segmentation.png")
+    assert drawing.height == demo.DRAWING_WIDTH
+    assert drawing.width > demo.DRAWING_WIDTH
+    assert len(np.unique(np.asarray(drawing))) > 100
+    text = capsys.readouterr().out
+    assert "Classification with zoo:" in text
+    assert "Segmentation with zoo:" in text
+    assert "The segmentation is in out" in text
+
+
+def test_the_demo_names_a_place_it_cannot_write_to(
+    small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small_stand_ins / "file").touch()
+    assert cli.main(["demo", "--num_runs=1", "--output=file/picture.png"]) == 1
+    assert "the picture cannot be written" in capsys.readouterr().err
+
+
+def test_the_demo_knows_its_models() -> None:
+    assert KNOWN[demo.CLASSIFIER].stand_in
+    assert KNOWN[demo.SEGMENTER].stand_in
+
+
+def test_the_demo_admits_random_weights(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in = FoundModel("m", b"", "zoo:m", is_stand_in=True)
+    monkeypatch.setattr(demo, "find_model", lambda name: stand_in)
+    demo._announce("Segmentation", "m")
+    assert "the answer means nothing" in capsys.readouterr().out
