@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -87,3 +88,13 @@ def test_bad_usage_is_status_2(tool: Any, capsys: pytest.CaptureFixture[str]) ->
     tool(lambda args: 0)
     assert cli.main(["demo", "--colour=red"]) == 2
     assert "litegpu demo: error: unknown flag '--colour'." in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    command = [sys.executable, "-m", "litegpu.tools.cli", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        error = process.stderr.read()
+    assert error == b""
+    assert process.returncode == 1

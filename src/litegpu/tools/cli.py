@@ -49,41 +49,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: it worked. 1: it failed, and one line on stderr says why. 2: bad usage.
     """
-    args = list(sys.argv[1:] if argv is None else argv)
     _use_forgiving_output()
-    if not args:
-        sys.stderr.write(help_text())
-        return 2
-    if args[0] in ("help", "-h", "--help"):
-        sys.stdout.write(help_text())
-        return 0
-    if args[0] not in TOOLS:
-        print(
-            f"litegpu: error: unknown tool '{args[0]}'.{did_you_mean(args[0], TOOLS)}",
-            file=sys.stderr,
-        )
-        return 2
-    return _run_tool(args[0], args[1:])
-
-
-def _run_tool(name: str, argv: Sequence[str]) -> int:
     logging.basicConfig(format="%(message)s")
-    tool = importlib.import_module(f"litegpu.tools.{name}")
     try:
-        status: int = tool.main(_parser(name, tool).parse(argv))
+        status = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
     except SystemExit as stop:  # argparse after --help (0) or bad usage (2)
         return int(stop.code or 0)
     except LitegpuError as error:
         if config.debug_level():
             raise
-        print(f"litegpu: error: {error}", file=sys.stderr)
-        return 1
+        return _fail(f"error: {error}", 1)
     except BrokenPipeError:  # the reader of our output, `head` say, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("litegpu: interrupted", file=sys.stderr)
-        return 130
+        return _fail("interrupted", 130)
+    return status
+
+
+def _dispatch(args: Sequence[str]) -> int:
+    if not args:
+        sys.stderr.write(help_text())
+        return 2
+    name = args[0]
+    if name in ("help", "-h", "--help"):
+        sys.stdout.write(help_text())
+        return 0
+    if name not in TOOLS:
+        return _fail(f"error: unknown tool '{name}'.{did_you_mean(name, TOOLS)}", 2)
+    tool = importlib.import_module(f"litegpu.tools.{name}")
+    status: int = tool.main(_parser(name, tool).parse(args[1:]))
+    return status
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"litegpu: {message}", file=sys.stderr)
     return status
 
 
