@@ -96,8 +96,9 @@ class GpuDelegate:
                 kernel.close()
 
     def _compile(self, graph: Graph) -> PartitionKernel:
-        half = self.precision == "fp16"
-        return PartitionKernel(graph, self._device, half, self.options.cache_dir())
+        return PartitionKernel(
+            graph, self._device, self.options.half_from(), self.options.cache_dir()
+        )
 
     def take_kernel(self, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset. Called by the bridge."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.errors import OptionsError, did_you_mean
 
 
@@ -142,6 +143,16 @@ class GpuDelegateOptions:
         if self.precision is not None:
             return self.precision
         return "fp32" if self.priorities()[0] == InferencePriority.MAX_PRECISION else "fp16"
+
+    def half_from(self) -> int | None:
+        """Return the size in bytes (as float32) from which values are stored as half.
+
+        None at fp32; 0 (everything) at fp16 when memory matters most.
+        """
+        if self.resolved_precision() == "fp32":
+            return None
+        smallest = self.priorities()[0] == InferencePriority.MIN_MEMORY_USAGE
+        return 0 if smallest else HALF_FROM_BYTES
 
     def resolved_backend(self) -> str | None:
         """Return the backend that the options force, or None when any will do."""

@@ -21,14 +21,16 @@ _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 class PartitionKernel:
     """A compiled partition bound to the tensors of an interpreter."""
 
-    def __init__(self, graph: Graph, device: Device, half: bool, cache_dir: str | None) -> None:
+    def __init__(
+        self, graph: Graph, device: Device, half_from: int | None, cache_dir: str | None
+    ) -> None:
         """Compile for the shapes that the graph has now.
 
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = graph
         self._device = device
-        self._half = half
+        self._half_from = half_from
         self._cache_dir = cache_dir
         self.compiled = self._compile(graph)
         self._tensors = 0
@@ -36,7 +38,7 @@ class PartitionKernel:
         self._targets: list[ctypes.c_size_t] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
-        return compile_partition(graph, self._device, self._half, cache_dir=self._cache_dir)
+        return compile_partition(graph, self._device, self._half_from, cache_dir=self._cache_dir)
 
     def prepare(self, context: int, _inputs: Sequence[int], _outputs: Sequence[int]) -> None:
         """Compile anew if shapes have changed, and give the outputs their shapes.

@@ -11,8 +11,12 @@ from litegpu.ops.base import COPY
 from litegpu.ops.concatenation import regions
 from litegpu.ops.reshape import RESHAPE
 
-_SMALL_CONSTANT = 4096
-"""Constants of fewer elements stay float32 at any precision: they cost nothing to read."""
+HALF_FROM_BYTES = 8 << 20
+"""At fp16, values from this size (as float32) on are stored as half.
+
+Half storage pays only where a kernel waits for memory, and rounding every value costs accuracy:
+see docs/decisions/0001-half-storage.md.
+"""
 
 
 @dataclass
@@ -20,11 +24,12 @@ class Layout:
     """The graph (with copies added where a value must exist twice) and the place of each value.
 
     Inputs and outputs of the partition are dense float32, as the runtime holds them. All else is
-    padded to a multiple of 4 channels (float32) or 8 (half).
+    padded to a multiple of 4 channels (float32) or 8 (half). Values of at least `half_from` bytes
+    (as float32) are stored as half; None means none.
     """
 
     graph: Graph
-    half: bool
+    half_from: int | None
     storages: dict[int, Storage] = field(default_factory=dict)
 
     @property
@@ -34,25 +39,25 @@ class Layout:
         return {v: s for v, s in self.storages.items() if s.root == v and v not in constant}
 
 
-def assign(graph: Graph, half: bool, stage_boundary: bool = False) -> Layout:
+def assign(graph: Graph, half_from: int | None, stage_boundary: bool = False) -> Layout:
     """Place every value of a graph whose passes are done.
 
     `stage_boundary` puts padded copies between the partition's inputs and outputs and its
     kernels; tests use it to see the padded side of every kernel.
     """
     graph = _with_copies(graph, stage_boundary)
-    layout = Layout(graph, half)
+    layout = Layout(graph, half_from)
     for v in dict.fromkeys((*graph.inputs, *graph.outputs)):
         layout.storages[v] = _dense(graph.values[v])
     for value in graph.values.values():
         if value.is_constant:
-            layout.storages[value.id] = _constant(value, half)
+            layout.storages[value.id] = _padded(value, half_from)
     _place_views_of_inputs(layout)
     consumers = graph.consumers()
     for node in reversed(graph.nodes):
         for v in node.outputs:
             if v not in layout.storages:
-                layout.storages[v] = _padded(graph.values[v], half)
+                layout.storages[v] = _padded(graph.values[v], half_from)
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue
@@ -65,15 +70,11 @@ def _dense(value: Value) -> Storage:
     return Storage.create(value.id, DType.FLOAT32, value.shape4, 1)
 
 
-def _padded(value: Value, half: bool) -> Storage:
+def _padded(value: Value, half_from: int | None) -> Storage:
+    half = half_from is not None and 4 * value.elements >= half_from
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
-    return Storage.create(value.id, dtype, value.shape4, alignment)
-
-
-def _constant(value: Value, half: bool) -> Storage:
     shape = value.shape4 if len(value.shape) <= 4 else (1, 1, 1, value.elements)
-    dtype = DType.FLOAT16 if half and value.elements >= _SMALL_CONSTANT else DType.FLOAT32
-    return Storage.create(value.id, dtype, shape, 8 if dtype is DType.FLOAT16 else 4)
+    return Storage.create(value.id, dtype, shape, alignment)
 
 
 def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:

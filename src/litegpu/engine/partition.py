@@ -39,7 +39,7 @@ class CompiledPartition:
 def compile_partition(
     graph: Graph,
     device: Device,
-    half: bool,
+    half_from: int | None,
     *,
     share_memory: bool = True,
     stage_boundary: bool = False,
@@ -47,12 +47,12 @@ def compile_partition(
 ) -> CompiledPartition:
     """Rewrite, place, lower, compile and record a graph of supported nodes.
 
-    `share_memory` off gives each value memory of its own; `stage_boundary` see layout.assign.
+    `half_from` see Layout. `share_memory` off gives each value memory of its own; `stage_boundary` see layout.assign.
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them).
     Raises CompilationError or DeviceMemoryError.
     """
     rewritten = rewrite(graph)
-    layout = assign(rewritten, half, stage_boundary)
+    layout = assign(rewritten, half_from, stage_boundary)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)

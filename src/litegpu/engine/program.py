@@ -194,7 +194,7 @@ def build_program(
     share_memory: bool = True,
 ) -> BuiltProgram:
     """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer."""
-    lowering = Lowering(layout, DeviceTarget(info, layout.half))
+    lowering = Lowering(layout, DeviceTarget(info, layout.half_from))
     lowering.lower_all()
     roots = list(layout.roots)
     usages = list(_usages(layout, lowering.launches, roots))

@@ -15,7 +15,7 @@ class DeviceTarget:
     """See litegpu.ops.base.Target."""
 
     info: DeviceInfo
-    half: bool
+    half_from: int | None
 
     @property
     def max_work_group_size(self) -> int:

@@ -51,7 +51,9 @@ class Target(Protocol):
     """The facts about a device and a precision that a choice of kernel may depend on."""
 
     @property
-    def half(self) -> bool: ...
+    def half_from(self) -> int | None:
+        """Bytes (as float32) from which arrays are stored as half; None: none are."""
+        ...
 
     @property
     def max_work_group_size(self) -> int: ...

@@ -25,6 +25,8 @@ from litegpu.ops.base import (
 from litegpu.ops.elementwise import activation_stages
 
 _SPLIT_ITEMS = 64
+WEIGHTS_FACTOR = 32
+"""How many times smaller than values weights are when they begin to be stored as half."""
 _FLOATS = npt.NDArray[np.float32]
 
 
@@ -204,8 +206,12 @@ def _constants(
 
 
 def in_precision(array: _FLOATS, ctx: LowerContext) -> npt.NDArray[Any]:
-    """Return weights as the partition stores them; half values keep finite what is finite."""
-    if not ctx.target.half:
+    """Return weights as the partition stores them; half values keep finite what is finite.
+
+    Weights are read by every work item, so half pays for them far earlier than for values.
+    """
+    half_from = ctx.target.half_from
+    if half_from is None or array.nbytes * WEIGHTS_FACTOR < half_from:
         return array
     return np.clip(array, -HALF_MAX, HALF_MAX).astype(np.float16)
 
