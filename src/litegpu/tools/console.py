@@ -41,7 +41,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def note(message: str) -> None:
-    """Say on stderr what is going on; stdout keeps to the results."""
+    """Say on stderr what is going on, after all that stdout was given; results go to stdout."""
+    sys.stdout.flush()
     print(message, file=sys.stderr)
 
 
