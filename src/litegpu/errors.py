@@ -1,4 +1,4 @@
-"""Every error litegpu raises: each names what was wrong, with the value, and what to do about it."""
+"""Every error litegpu raises: what was wrong, with the value, and what to do about it."""
 
 from __future__ import annotations
 
