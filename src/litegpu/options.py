@@ -201,5 +201,5 @@ def make_options(options: Any, changes: Mapping[str, Any]) -> GpuDelegateOptions
     return GpuDelegateOptions(**{**base, **changes})
 
 
-def _members(names: type[enum.IntEnum]) -> str:
+def _members(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
     return ", ".join(f"{member.name} ({int(member)})" for member in names)

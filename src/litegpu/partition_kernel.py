@@ -36,6 +36,7 @@ class PartitionKernel:
         self._tensors = 0
         self._sources: list[ctypes.c_size_t] = []
         self._targets: list[ctypes.c_size_t] = []
+        self._constants: list[tuple[ctypes.c_size_t, int, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
         return compile_partition(graph, self._device, self._half_from, cache_dir=self._cache_dir)
@@ -76,6 +77,8 @@ class PartitionKernel:
         self.compiled.run(
             [source.value for source in self._sources], [target.value for target in self._targets]
         )
+        for target, address, size in self._constants:
+            ctypes.memmove(target.value, address, size)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
@@ -85,6 +88,10 @@ class PartitionKernel:
 
         self._sources = [field(v) for v in self.compiled.inputs]
         self._targets = [field(v) for v in self.compiled.outputs]
+        self._constants = [
+            (field(v), array.ctypes.data, array.nbytes)
+            for v, array in self.compiled.constants.items()
+        ]
         self._tensors = tensors
 
     def close(self) -> None:

@@ -27,7 +27,10 @@ BACKENDS: Mapping[str, Backend] = {
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """What a backend offers here: its devices, or why there are none and what would help."""
+    """What a backend offers here: its devices, or why there are none and what would help.
+
+    `reason` says both; `remedy` is the command to type, where one is known.
+    """
 
     name: str
     devices: tuple[DeviceInfo, ...]
@@ -58,7 +61,7 @@ def select(backend: str | None, device: int | str | None) -> Device:
     found = [_status_of(BACKENDS[backend])] if backend else status()
     candidates = [info for each in found for info in each.devices]
     if not candidates:
-        reasons = "\n".join(f"  {each.name}: {each.reason} {each.remedy}".rstrip() for each in found)
+        reasons = "\n".join(f"  {each.name}: {each.reason}" for each in found)
         raise UnsupportedDeviceError(f"No usable GPU device:\n{reasons}")
     if device is not None:
         chosen = _match(candidates, device)
@@ -75,7 +78,8 @@ def _status_of(backend: Backend) -> BackendStatus:
     try:
         return BackendStatus(backend.name, tuple(backend.devices()))
     except MissingDependencyError as error:
-        return BackendStatus(backend.name, (), str(error), "")
+        remedy = f"pip install 'litegpu[{backend.extra}]'"
+        return BackendStatus(backend.name, (), str(error), remedy)
     except LitegpuError as error:
         return BackendStatus(backend.name, (), str(error), "")
 

@@ -271,4 +271,3 @@ class OpenCLRecording(Recording):
             if buffer is not None:
                 buffer.release()
         self._ranges.clear()
-

@@ -57,9 +57,16 @@ _TRANSFER = (
 )
 
 
+_LIBRARY_NAMES = (
+    "OpenCL",
+    "libOpenCL.so.1",
+    "/System/Library/Frameworks/OpenCL.framework/OpenCL",
+)
+
+
 def _load(module: str) -> Any:
     """Find the loaded library: through pyopencl's module where symbols are global to it."""
-    for name in (module, "OpenCL", "libOpenCL.so.1", "/System/Library/Frameworks/OpenCL.framework/OpenCL"):
+    for name in (module, *_LIBRARY_NAMES):
         try:
             lib = ctypes.WinDLL(name) if hasattr(ctypes, "WinDLL") else ctypes.CDLL(name)
             if hasattr(lib, "clEnqueueWriteBuffer"):

@@ -47,9 +47,7 @@ class Epilogue:
         lines = ["{", f"float4 result = {value};"]
         for stage in self.stages:
             operands = [
-                ref
-                if isinstance(ref, str)
-                else ref.read(at, s, shape, self.dst.slices)
+                ref if isinstance(ref, str) else ref.read(at, s, shape, self.dst.slices)
                 for ref in stage.operands
             ]
             lines.append(f"result = {stage.expression.format(*operands, x='result')};")
@@ -70,8 +68,10 @@ def render(
 
     Raises jinja2.UndefinedError when a template uses a word that nobody defined.
     """
-    body = _environment().get_template(f"{template}.jinja").render(
-        **variables, **tensors, store=epilogue.store, at=_position, at_row=_row_of
+    body = (
+        _environment()
+        .get_template(f"{template}.jinja")
+        .render(**variables, **tensors, store=epilogue.store, at=_position, at_row=_row_of)
     )
     key = repr((arguments, local_size, shared, body)).encode()
     name = f"{template}_{hashlib.sha256(key).hexdigest()[:12]}"

@@ -6,12 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from litegpu import config
 from litegpu.backends.base import Device, Recording
 from litegpu.engine.layout import Layout, assign
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops import find
+from litegpu.ops.base import as_float32
 from litegpu.passes import BEFORE_NORMALIZE, PASSES, Pass
 
 _log = logging.getLogger("litegpu")
@@ -19,13 +23,17 @@ _log = logging.getLogger("litegpu")
 
 @dataclass(frozen=True, slots=True)
 class CompiledPartition:
-    """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers."""
+    """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
+
+    `constants` are outputs that do not depend on any input: dense float32, by tensor number.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     recording: Recording
     layout: Layout
     built: BuiltProgram
+    constants: Mapping[int, npt.NDArray[np.float32]]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
@@ -47,17 +55,24 @@ def compile_partition(
 ) -> CompiledPartition:
     """Rewrite, place, lower, compile and record a graph of supported nodes.
 
-    `half_from` see Layout. `share_memory` off gives each value memory of its own; `stage_boundary` see layout.assign.
+    `half_from` see Layout. `share_memory` off gives each value memory of its own;
+    `stage_boundary` see layout.assign.
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them).
     Raises CompilationError or DeviceMemoryError.
     """
+    constants = {
+        v: np.ascontiguousarray(as_float32(graph.values[v]))
+        for v in graph.outputs
+        if graph.values[v].is_constant
+    }
+    graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     rewritten = rewrite(graph)
     layout = assign(rewritten, half_from, stage_boundary)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)
     recording = device.record(built.program, cache_dir)
-    return CompiledPartition(inputs, rewritten.outputs, recording, layout, built)
+    return CompiledPartition(inputs, rewritten.outputs, recording, layout, built, constants)
 
 
 def rewrite(graph: Graph) -> Graph:

@@ -242,4 +242,3 @@ def _usages(
         start = first.get(root, 0)
         size = layout.storages[root].nbytes
         yield memory.Usage(round_up(size, 16), start, max(last.get(root, start), start))
-

@@ -31,7 +31,8 @@ def choose(
     """Return the subsets to delegate, largest first.
 
     `folded` are the nodes that only widen float16 constants: they cost nothing and join the
-    partition that reads them, but never make a partition of their own.
+    partition that reads them, but never make a partition of their own. One that the CPU reads too
+    joins only if its result is small, for the partition hands it out at each invoke.
     """
     plan = [node.index for node in graph.nodes]
     real = [index for index in plan if index in supported and index not in folded]
@@ -52,13 +53,22 @@ def choose(
 
 
 def _readable_inside(graph: Graph, chosen: Collection[int], folded: Collection[int]) -> set[int]:
-    """Return the folded nodes whose results nobody outside of the chosen nodes reads."""
+    """Return the folded nodes that only the chosen nodes read, and those of small results."""
     outside = {v for n in graph.nodes if n.index not in chosen for v in n.inputs}
     return {
         node.index
         for node in graph.nodes
-        if node.index in folded and not outside.intersection(node.outputs)
+        if node.index in folded
+        and all(v not in outside or _is_small(graph, v) for v in node.outputs)
     }
+
+
+_SMALL_BYTES = 1 << 16
+"""Copying this much takes about as long as the runtime takes to step to one more node."""
+
+
+def _is_small(graph: Graph, value: int) -> bool:
+    return graph.values[value].elements * 4 <= _SMALL_BYTES
 
 
 def extract(graph: Graph, subset: Subset) -> Graph:

@@ -70,7 +70,8 @@ class Target(Protocol):
 class LowerContext(Protocol):
     """What an op may ask while it chooses its kernels."""
 
-    target: Target
+    @property
+    def target(self) -> Target: ...
 
     def value(self, value_id: int) -> Value: ...
 
@@ -122,6 +123,12 @@ def find(name: str) -> Op | None:
 def all_ops() -> Iterator[Op]:
     """Yield every registered op, by name."""
     return (op for _, op in sorted(_REGISTRY.items()))
+
+
+def constant_list(graph: Graph, value_id: int) -> list[Any]:
+    """Return a constant's elements as a flat list of Python numbers."""
+    found: list[Any] = np.ravel(np.asarray(graph.values[value_id].data)).tolist()
+    return found
 
 
 def as_float32(value: Value) -> npt.NDArray[np.float32]:

@@ -48,16 +48,16 @@ def activation(node: Node) -> str:
     return f"Unsupported fused activation: {found}"
 
 
-def tensors(graph: Graph, node: Node) -> str:
-    """Require float32 tensors (or float constants) of at most 4 dimensions, of a sane size."""
-    for v in (*node.inputs, *node.outputs):
-        if v == ABSENT:
-            continue
-        value = graph.values[v]
-        reason = _shape(value) or ("" if value.is_constant else _runtime_type(value))
-        if reason:
-            return reason
-    return ""
+def shapes(graph: Graph, node: Node) -> str:
+    """Require tensors of at most 4 dimensions and of a sane size."""
+    values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
+    return first_of(*map(_shape, values))
+
+
+def types(graph: Graph, node: Node) -> str:
+    """Require float32 for everything that is computed."""
+    values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
+    return first_of(*(_runtime_type(value) for value in values if not value.is_constant))
 
 
 def constant(graph: Graph, node: Node, position: int, what: str) -> str:

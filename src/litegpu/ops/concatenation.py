@@ -113,4 +113,3 @@ def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest,
 def _axis(node: Node, rank: int) -> int:
     axis: int = node.params["axis"]
     return axis + rank if axis < 0 else axis
-

@@ -72,9 +72,7 @@ class Conv2D(Op):
             channels // depth,
         )
         stages = activation_stages(node.params)
-        return (
-            replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages),
-        )
+        return (replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: ConvAttributes = node.attributes
@@ -110,7 +108,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
         return f"{channels} input channels and a filter of {list(weights)} do not form groups."
     return checks.first_of(
         check_bias(graph, node, outputs),
-        window.check_window(node.params, weights[1:3], image[1:3]),
+        window.check_window(node.params, (weights[1], weights[2]), (image[1], image[2])),
     )
 
 
@@ -245,4 +243,3 @@ def _spread_groups(weights: _FLOATS, groups: int) -> _FLOATS:
         part = slice(g * each, (g + 1) * each)
         dense[part, :, :, g * depth : (g + 1) * depth] = weights[part]
     return dense
-

@@ -10,7 +10,16 @@ import numpy as np
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
-from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.base import (
+    COPY,
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    constant_list,
+    register,
+)
 from litegpu.ops.elementwise import literal
 
 _Four = tuple[int, int, int, int]
@@ -90,7 +99,7 @@ class PadV2(Pad):
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return (pad_node(graph, node, float(np.ravel(graph.values[node.inputs[2]].data)[0])),)
+        return (pad_node(graph, node, float(constant_list(graph, node.inputs[2])[0])),)
 
 
 @register
@@ -117,7 +126,7 @@ class StridedSlice(Op):
         counts = [graph.values[v].elements for v in node.inputs[1:]]
         if len(set(counts)) > 1 or counts[0] > rank:
             return f"begin, end and strides have {counts} entries for {rank} dimensions."
-        if 0 in np.ravel(graph.values[node.inputs[3]].data):
+        if 0 in constant_list(graph, node.inputs[3]):
             return "stride values must be non-zero"
         if min(map(len, _ranges(graph, node)), default=1) < 1:
             return "The slice is empty."
@@ -149,9 +158,7 @@ class StridedSlice(Op):
         return (copy_kernel(node, ctx),)
 
 
-def copy_kernel(
-    node: Node, ctx: LowerContext, destination: Storage | None = None
-) -> KernelRequest:
+def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = None) -> KernelRequest:
     """Return the kernel that copies the node's input, into a part of the output if given."""
     dst = destination or ctx.storage(node.outputs[0])
     src = ctx.storage(node.inputs[0])
@@ -202,7 +209,7 @@ def _check_paddings(graph: Graph, node: Node) -> str:
 def _ranges(graph: Graph, node: Node) -> list[range]:
     """Return the input indices that a STRIDED_SLICE takes, one range per input dimension."""
     shape = graph.values[node.inputs[0]].shape
-    begin, end, strides = (np.ravel(graph.values[v].data).tolist() for v in node.inputs[1:4])
+    begin, end, strides = (constant_list(graph, v) for v in node.inputs[1:4])
     ranges = []
     for axis, size in enumerate(shape):
         if axis >= len(begin):

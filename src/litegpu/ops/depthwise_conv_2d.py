@@ -59,9 +59,7 @@ class DepthwiseConv2D(Op):
         view = window.window_of(node.params, (kh, kw), (height, width))
         attributes = DepthwiseAttributes(view, node.inputs[1], bias_of(node))
         stages = activation_stages(node.params)
-        return (
-            replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages),
-        )
+        return (replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: DepthwiseAttributes = node.attributes
@@ -109,5 +107,5 @@ def _check_shapes(graph: Graph, node: Node) -> str:
         return f"A filter of {list(weights)} does not match {image[3]} input channels."
     return checks.first_of(
         check_bias(graph, node, weights[3]),
-        window.check_window(node.params, weights[1:3], image[1:3]),
+        window.check_window(node.params, (weights[1], weights[2]), (image[1], image[2])),
     )

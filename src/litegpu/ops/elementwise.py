@@ -117,9 +117,7 @@ class Unary(Op):
         self.function = function
 
     def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 1, 1), checks.operands(graph, node, (1,))
-        )
+        return checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (graph.values[node.inputs[0]].shape,)

@@ -53,9 +53,7 @@ class Pool2D(Op):
         return (pool_kernel(node, ctx, view, self.maximum),)
 
 
-def pool_kernel(
-    node: Node, ctx: LowerContext, view: window.Window, maximum: bool
-) -> KernelRequest:
+def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: bool) -> KernelRequest:
     """Return the kernel of a pool; large windows are shared out over a work group."""
     dst = ctx.storage(node.outputs[0])
     taps = view.kernel[0] * view.kernel[1]
@@ -91,7 +89,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     image = graph.values[node.inputs[0]].shape
     if len(image) != 4:
         return f"The input must have 4 dimensions, not {list(image)}."
-    return window.check_window(node.params, _kernel(node), image[1:3])
+    return window.check_window(node.params, _kernel(node), (image[1], image[2]))
 
 
 add(Pool2D("AVERAGE_POOL_2D", maximum=False))

@@ -23,9 +23,7 @@ class Reshape(Op):
     max_version = 1
 
     def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(
-            checks.input_count(node, 1, 2), checks.operands(graph, node, (1,))
-        )
+        reason = checks.first_of(checks.input_count(node, 1, 2), checks.operands(graph, node, (1,)))
         if reason:
             return reason
         source = graph.values[node.inputs[0]]

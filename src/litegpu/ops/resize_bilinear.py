@@ -9,7 +9,15 @@ import numpy as np
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    constant_list,
+    register,
+)
 from litegpu.ops.elementwise import literal
 
 
@@ -46,7 +54,7 @@ class ResizeBilinear(Op):
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         n, _, _, channels = graph.values[node.inputs[0]].shape
-        height, width = np.ravel(graph.values[node.inputs[1]].data).tolist()
+        height, width = constant_list(graph, node.inputs[1])
         return ((n, height, width, channels),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:

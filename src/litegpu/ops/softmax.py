@@ -26,9 +26,7 @@ class Softmax(Op):
     max_version = 2
 
     def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(
-            checks.input_count(node, 1, 1), checks.operands(graph, node, (1,))
-        )
+        reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
         if not reason and not graph.values[node.inputs[0]].shape:
             reason = "The input is a scalar; softmax needs at least 1 dimension."
         return reason

@@ -61,8 +61,12 @@ def _reason(graph: Graph, node: Node) -> str:
     late = [v for v in node.inputs if v != ABSENT and _UNKNOWN_SHAPE in graph.values[v].shape]
     if late:
         return f"The shape of tensor {late[0]} is known only when the model runs."
-    general = "" if folds(node, graph.values) else checks.tensors(graph, node)
-    return checks.first_of(checks.version(node, op.max_version), op.check(graph, node), general)
+    reason = checks.first_of(checks.version(node, op.max_version), checks.shapes(graph, node))
+    if not reason:
+        reason = op.check(graph, node)
+    if not reason and not folds(node, graph.values):
+        reason = checks.types(graph, node)
+    return reason
 
 
 _UNKNOWN_SHAPE = -1

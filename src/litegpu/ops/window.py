@@ -64,8 +64,7 @@ def output_shape(params: Mapping[str, Any], kernel: Pair, image: Pair) -> Pair:
     stride = (params["stride_height"], params["stride_width"])
     dilation = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
     height, width = (
-        output_size(image[i], kernel[i], stride[i], dilation[i], params["padding"])
-        for i in (0, 1)
+        output_size(image[i], kernel[i], stride[i], dilation[i], params["padding"]) for i in (0, 1)
     )
     return height, width
 
@@ -76,9 +75,7 @@ def check_window(params: Mapping[str, Any], kernel: Pair, image: Pair) -> str:
     dilations = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
     for what, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
         if min(pair) < 1:
-            return (
-                f"Incorrect {what} values: {what}_height = {pair[0]}, {what}_width = {pair[1]}"
-            )
+            return f"Incorrect {what} values: {what}_height = {pair[0]}, {what}_width = {pair[1]}"
     if params["padding"] not in ("same", "valid"):
         return f"Unknown padding: {params['padding']}"
     if min(output_shape(params, kernel, image)) < 1:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from litegpu.graph import DType, Graph, Node
-from litegpu.ops.base import COPY
+from litegpu.graph import DType, Graph
 from litegpu.passes.base import Editor, PassResult, label
 
 _FOLDABLE = ("DEQUANTIZE", "RESHAPE", "SQUEEZE")
@@ -23,14 +22,7 @@ def fold_constants(graph: Graph) -> PassResult:
         target = edit.values[node.outputs[0]]
         # float16 weights stay float16 until a kernel packs them: half the memory to read.
         data = np.asarray(source.data).reshape(target.shape)
-        known = replace(target, data=data, dtype=DType(data.dtype.name))
+        edit.values[target.id] = replace(target, data=data, dtype=DType(data.dtype.name))
         edit.nodes[place] = None
-        if target.id in graph.outputs:
-            constant = edit.new_value(known)
-            edit.values[target.id] = replace(target, data=None)
-            edit.rename(target.id, constant)
-            edit.nodes[place] = Node(node.index, COPY, 1, (constant,), (target.id,))
-        else:
-            edit.values[target.id] = known
         edit.applied.append(f"{label(node)} folded")
     return edit.result()

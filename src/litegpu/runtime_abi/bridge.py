@@ -12,7 +12,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from litegpu.graph.partition import Subset
 from litegpu.runtime_abi import structs
@@ -98,7 +98,15 @@ def _subset(address: int) -> Subset:
     )
 
 
-@structs.DELEGATE_PREPARE
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _callback(prototype: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Return a decorator that makes a function callable from C, keeping its type."""
+    return prototype
+
+
+@_callback(structs.DELEGATE_PREPARE)
 def _prepare_delegate(context: int, delegate: int) -> int:
     """Replace what the applicant takes; on any error the model stays on the CPU."""
     number = structs.TfLiteDelegate.from_address(delegate).data_ or 0
@@ -120,7 +128,7 @@ def _prepare_delegate(context: int, delegate: int) -> int:
     return status
 
 
-@structs.INIT
+@_callback(structs.INIT)
 def _init(context: int, buffer: int, _length: int) -> int:
     """Return the number of the partition's kernel, or 0 after an error."""
     try:
@@ -135,7 +143,7 @@ def _init(context: int, buffer: int, _length: int) -> int:
     return number
 
 
-@structs.NODE
+@_callback(structs.NODE)
 def _prepare(context: int, node: int) -> int:
     """Get a kernel ready for the shapes that its inputs have now."""
     number = structs.TfLiteNode.from_address(node).user_data
@@ -156,7 +164,7 @@ def _prepare(context: int, node: int) -> int:
 _USER_DATA = structs.TfLiteNode.user_data.offset  # type: ignore[union-attr]
 
 
-@structs.NODE
+@_callback(structs.NODE)
 def _invoke(context: int, node: int) -> int:
     """Run a kernel. This is the hot path: one dictionary look-up, then the kernel."""
     entry = _kernels[ctypes.c_size_t.from_address(node + _USER_DATA).value]
@@ -169,7 +177,7 @@ def _invoke(context: int, node: int) -> int:
     return TfLiteStatus.OK
 
 
-@structs.FREE
+@_callback(structs.FREE)
 def _free(
     _context: int, user_data: int | None, kernels: dict[int, tuple[Kernel, Applicant]] = _kernels
 ) -> None:
@@ -197,8 +205,8 @@ def _make_registration() -> structs.TfLiteRegistration:
 _registration = _make_registration()
 
 # The runtime keeps their addresses: they must survive the teardown of this module.
-for _callback in (_prepare_delegate, _init, _prepare, _invoke, _free, _registration, _CUSTOM_NAME):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+for _held in (_prepare_delegate, _init, _prepare, _invoke, _free, _registration, _CUSTOM_NAME):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
 def live_kernels() -> int:

@@ -92,11 +92,9 @@ def _read_value(index: int, tensor: TfLiteTensor) -> Value:
     is_constant = tensor.allocation_type == AllocationType.MMAP_RO and not tensor.sparsity
     if is_constant and dtype is not DType.OTHER and tensor.data and size <= tensor.bytes:
         buffer = (ctypes.c_uint8 * size).from_address(tensor.data)
-        data = np.frombuffer(buffer, dtype=dtype.value).reshape(shape)
+        data = np.frombuffer(memoryview(buffer), dtype=dtype.value).reshape(shape)
     name = (tensor.name or b"").decode("utf-8", "replace")
-    return Value(
-        index, name, shape, dtype, data, bool(tensor.is_variable), _quantization(tensor)
-    )
+    return Value(index, name, shape, dtype, data, bool(tensor.is_variable), _quantization(tensor))
 
 
 def _quantization(tensor: TfLiteTensor) -> Quantization | None:
