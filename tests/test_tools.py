@@ -14,7 +14,7 @@ import litegpu
 from litegpu.backends import BackendStatus
 from litegpu.tools import cli, demo
 from litegpu.tools.images import default_picture
-from litegpu.tools.models import KNOWN, FoundModel
+from litegpu.tools.models import KNOWN, FoundModel, model_folders
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
 NOTHING = BackendStatus("opencl", (), "There is no driver.", "Install one.")
@@ -178,3 +178,15 @@ def test_the_demo_admits_random_weights(
     monkeypatch.setattr(demo, "find_model", lambda name: stand_in)
     demo._announce("Segmentation", "m")
     assert "the answer means nothing" in capsys.readouterr().out
+
+
+@pytest.mark.real_model
+def test_real_models_recognise_the_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not any((folder / f"{demo.SEGMENTER}.tflite").is_file() for folder in model_folders()):
+        pytest.skip(f"{demo.SEGMENTER}.tflite is not in LITEGPU_MODELS")
+    assert cli.main(["demo", "--num_runs=1", f"--output={tmp_path / 'out.png'}"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^ +1 +0\.7\d+ +653( +military uniform)?$", text, re.MULTILINE)
+    assert re.search(r"^person +6\d\.\d%$", text, re.MULTILINE)
