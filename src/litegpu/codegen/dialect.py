@@ -8,12 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One buffer of a kernel: `kind` is F32, F16 or I32; `vector` means it is read 4 at a time."""
+    """One buffer of a kernel: `kind` is F32, F16 or I32; `vector` means it is read 4 at a time.
+
+    `constant` data never changes while the partition exists.
+    """
 
     name: str
     kind: str
     vector: bool
     written: bool
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Lowering:
 
         def bind(name: str, storage: Storage, index: int, constant: bool, written: bool) -> None:
             kind = "F16" if storage.dtype.size == 2 else "F32"
-            arguments.append(Argument(name, kind, storage.vector, written))
+            arguments.append(Argument(name, kind, storage.vector, written, constant))
             bindings.append((index, constant))
 
         def bind_value(name: str, value_id: int, extend: bool = False) -> TensorRef:
@@ -137,7 +137,7 @@ class Lowering:
         variables = dict(request.variables)
         for name, array in request.constants.items():
             kind = "F16" if array.dtype == np.float16 else "F32"
-            arguments.append(Argument(name, kind, True, False))
+            arguments.append(Argument(name, kind, True, False, True))
             bindings.append((self.constants.add(array), True))
             variables[f"{name}_kind"] = kind
         stages = [self._stage(i, stage, bind_value) for i, stage in enumerate(node.stages)]

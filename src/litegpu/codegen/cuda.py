@@ -1,0 +1,159 @@
+"""CUDA C++ for NVRTC, without any header: half values are converted by PTX instructions."""
+
+from __future__ import annotations
+
+from litegpu.codegen.dialect import Argument, Dialect, KernelText
+
+_VECTOR_OPERATORS = "".join(
+    f"""\
+__device__ __forceinline__ float4 operator{op}(float4 a, float4 b) {{
+    return make_float4(a.x {op} b.x, a.y {op} b.y, a.z {op} b.z, a.w {op} b.w);
+}}
+"""
+    for op in "+-*/"
+)
+
+_LANE_FUNCTIONS = "".join(
+    f"""\
+__device__ __forceinline__ float4 {word}(float4 a) {{
+    return make_float4({call}(a.x), {call}(a.y), {call}(a.z), {call}(a.w));
+}}
+"""
+    for word, call in {
+        "ABS4": "fabsf",
+        "CEIL4": "ceilf",
+        "COS4": "cosf",
+        "EXP4": "expf",
+        "EXPM14": "expm1f",
+        "FLOOR4": "floorf",
+        "LOG4": "logf",
+        "SIN4": "sinf",
+        "SQRT4": "sqrtf",
+        "TANH4": "tanhf",
+    }.items()
+)
+
+_PRELUDE = (
+    """\
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+// The y axis holds rows, of which there may be more than 65535 blocks: it takes the grid's x.
+#define GLOBAL_X ((int)(blockIdx.y * blockDim.x + threadIdx.x))
+#define GLOBAL_Y ((int)(blockIdx.x * blockDim.y + threadIdx.y))
+#define GLOBAL_Z ((int)(blockIdx.z * blockDim.z + threadIdx.z))
+#define GROUP_X ((int)blockIdx.y)
+#define GROUP_Y ((int)blockIdx.x)
+#define LOCAL_X ((int)threadIdx.x)
+#define BARRIER() __syncthreads()
+#define MAKE4(a, b, c, d) make_float4((a), (b), (c), (d))
+#define SPLAT4(a) splat4(a)
+#define LOAD4_F32(buffer, i) ((buffer)[i])
+#define LOAD4_F16(buffer, i) from_half4((buffer)[i])
+#define LOAD1_F32(buffer, i) ((buffer)[i])
+#define LOAD1_F16(buffer, i) from_half((buffer)[i])
+#define LANE4_F32(buffer, i) (((const float *)(buffer))[i])
+#define LANE4_F16(buffer, i) from_half(((const unsigned short *)(buffer))[i])
+#define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
+#define STORE4_F16(buffer, i, value) (buffer)[i] = to_half4(value)
+#define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
+#define STORE1_F16(buffer, i, value) (buffer)[i] = to_half(value)
+#define LANES4(value, left, fill) lanes4((value), (left), (fill))
+#define MASK4(value, left) lanes4((value), (left), 0.0f)
+#define WHERE4(condition, yes, no) where4((condition), (yes), (no))
+#define ADD1(a, b) ((a) + (b))
+#define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
+#define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
+// The next kernel's blocks may be launched while this one runs; each waits before it touches
+// what the kernels before it wrote.
+#if defined(OVERLAPPED) && __CUDA_ARCH__ >= 900
+#define BEGIN_KERNEL() asm volatile("griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;" ::: "memory")
+#else
+#define BEGIN_KERNEL()
+#endif
+struct Bool4 { bool x, y, z, w; };
+__device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, a); }
+__device__ __forceinline__ float4 operator-(float4 a) {
+    return make_float4(-a.x, -a.y, -a.z, -a.w);
+}
+__device__ __forceinline__ Bool4 operator<(float4 a, float4 b) {
+    return {a.x < b.x, a.y < b.y, a.z < b.z, a.w < b.w};
+}
+__device__ __forceinline__ float4 where4(Bool4 c, float4 a, float4 b) {
+    return make_float4(c.x ? a.x : b.x, c.y ? a.y : b.y, c.z ? a.z : b.z, c.w ? a.w : b.w);
+}
+__device__ __forceinline__ float4 lanes4(float4 v, int left, float fill) {
+    return make_float4(left > 0 ? v.x : fill, left > 1 ? v.y : fill, left > 2 ? v.z : fill,
+                       left > 3 ? v.w : fill);
+}
+__device__ __forceinline__ float4 FMA4(float4 a, float4 b, float4 c) {
+    return make_float4(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y), fmaf(a.z, b.z, c.z),
+                       fmaf(a.w, b.w, c.w));
+}
+__device__ __forceinline__ float4 MAX4(float4 a, float4 b) {
+    return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
+}
+__device__ __forceinline__ float4 MIN4(float4 a, float4 b) {
+    return make_float4(fminf(a.x, b.x), fminf(a.y, b.y), fminf(a.z, b.z), fminf(a.w, b.w));
+}
+__device__ __forceinline__ float from_half(unsigned short h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+// Finite values beyond the half range become its largest value, never infinity.
+__device__ __forceinline__ unsigned short to_half(float v) {
+    if (fabsf(v) < INFINITY) v = fminf(fmaxf(v, -65504.0f), 65504.0f);
+    unsigned short h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+}
+__device__ __forceinline__ unsigned int to_half2(float low, float high) {
+    return (unsigned int)to_half(low) | ((unsigned int)to_half(high) << 16);
+}
+__device__ __forceinline__ float4 from_half4(uint2 v) {
+    return make_float4(from_half(v.x & 0xffff), from_half(v.x >> 16), from_half(v.y & 0xffff),
+                       from_half(v.y >> 16));
+}
+__device__ __forceinline__ uint2 to_half4(float4 v) {
+    return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
+}
+"""
+    + _VECTOR_OPERATORS
+    + _LANE_FUNCTIONS
+)
+
+
+class CUDADialect(Dialect):
+    """CUDA C++ as NVRTC takes it."""
+
+    name = "cuda"
+    prelude = _PRELUDE
+
+    def kernel(self, text: KernelText) -> str:
+        """Return the entry point as a CUDA kernel."""
+        x, y, z = text.local_size
+        arguments = ", ".join(_declare(argument) for argument in text.arguments)
+        shared = "".join(f"    __shared__ {kind} {name}[{n}];\n" for kind, name, n in text.shared)
+        return (
+            f'extern "C" __global__ void __launch_bounds__({x * y * z})\n'
+            f"{text.name}({arguments}) {{\n{shared}    BEGIN_KERNEL();\n{text.body}}}\n"
+        )
+
+
+_ELEMENTS = {
+    ("F32", False): "float",
+    ("F32", True): "float4",
+    ("F16", False): "unsigned short",
+    ("F16", True): "uint2",
+    ("I32", False): "int",
+    ("I32", True): "int4",
+}
+
+
+def _declare(argument: Argument) -> str:
+    element = _ELEMENTS[argument.kind, argument.vector]
+    if argument.written:
+        return f"{element} *{argument.name}"
+    # Only constants may be read through the incoherent cache: kernels overlap at run time.
+    restrict = "__restrict__ " if argument.constant else ""
+    return f"const {element} *{restrict}{argument.name}"
