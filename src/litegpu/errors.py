@@ -30,6 +30,10 @@ class ExecutionError(LitegpuError, RuntimeError):
     """The device failed while it ran a partition."""
 
 
+class CudaError(ExecutionError):
+    """A call of the CUDA driver or of its compiler failed; names the call and the code."""
+
+
 class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 

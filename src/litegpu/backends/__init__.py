@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
+from litegpu.backends.cuda import CUDABackend
 from litegpu.backends.opencl import OpenCLBackend
 from litegpu.errors import (
     LitegpuError,
@@ -21,7 +22,7 @@ _log = logging.getLogger("litegpu")
 
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
-    for backend in (OpenCLBackend(),)  # in order of preference
+    for backend in (CUDABackend(), OpenCLBackend())  # in order of preference
 }
 
 

@@ -66,7 +66,8 @@ _PRELUDE = (
 // The next kernel's blocks may be launched while this one runs; each waits before it touches
 // what the kernels before it wrote.
 #if defined(OVERLAPPED) && __CUDA_ARCH__ >= 900
-#define BEGIN_KERNEL() asm volatile("griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;" ::: "memory")
+#define BEGIN_KERNEL() \\
+    asm volatile("griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;" ::: "memory")
 #else
 #define BEGIN_KERNEL()
 #endif

@@ -1,0 +1,164 @@
+"""Checks and times models on a GPU machine: accuracy against the CPU, device and whole-call time.
+
+python benchmarks/gpu_check.py --backend cuda --models DIR_OR_ZOO... --out result.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from litegpu import GpuDelegate, LitegpuError, __version__
+from litegpu.runtime_abi import bridge
+from litegpu.zoo import resolve_model
+
+_BUILTIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+
+
+def median_ms(run: Callable[[], object], repeats: int) -> float:
+    """Return the median wall time of a call in milliseconds, after a warm-up."""
+    for _ in range(max(repeats // 5, 3)):
+        run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def make_inputs(interpreter: Any, picture: Path | None, seed: int = 0) -> list[Any]:
+    """Return one array per input: the picture in [-1, 1] where it fits, else seeded noise."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for detail in interpreter.get_input_details():
+        shape = tuple(detail["shape"])
+        data = generator.uniform(-1, 1, shape).astype(detail["dtype"])
+        if picture and len(shape) == 4 and shape[3] == 3:
+            from PIL import Image
+
+            image = Image.open(picture).convert("RGB").resize((shape[2], shape[1]))
+            data = np.broadcast_to(np.asarray(image, np.float32) / 127.5 - 1, shape).copy()
+        found.append(data)
+    return found
+
+
+def call(interpreter: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Run set_tensor, invoke, get_tensor."""
+    details = interpreter.get_input_details()
+    for detail, data in zip(details, inputs, strict=True):
+        interpreter.set_tensor(detail["index"], data)
+    interpreter.invoke()
+    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+
+def check(
+    name: str, backend: str, precision: str, picture: Path | None, repeats: int
+) -> dict[str, Any]:
+    """Return accuracy and times of one model."""
+    content = resolve_model(name)
+    cpu = Interpreter(model_content=content, experimental_op_resolver_type=_BUILTIN, num_threads=8)
+    cpu.allocate_tensors()
+    inputs = make_inputs(cpu, picture)
+    expected = call(cpu, inputs)
+    start = time.perf_counter()
+    delegate = GpuDelegate(backend=backend, precision=precision)
+    gpu = Interpreter(model_content=content, experimental_delegates=[delegate])
+    gpu.allocate_tensors()
+    created = time.perf_counter() - start
+    got = call(gpu, inputs)
+    errors = [
+        float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
+        for a, b in zip(got, expected, strict=True)
+    ]
+    again = call(gpu, inputs)
+    report = delegate.report
+    row: dict[str, Any] = {
+        "model": Path(name).stem,
+        "backend": backend,
+        "precision": precision,
+        "create_ms": created * 1e3,
+        "whole_call_ms": median_ms(lambda: call(gpu, inputs), repeats),
+        "errors": errors,
+        "finite": all(bool(np.isfinite(a).all()) for a in got),
+        "repeatable": all(np.array_equal(a, b) for a, b in zip(got, again, strict=True)),
+        "kernels": [part.kernels for part in report.partitions] if report else [],
+        "rejected": len(report.rejected) if report else 0,
+    }
+    for kernel, owner in bridge._kernels.values():
+        if owner is delegate:
+            add_device_times(row, kernel, repeats)
+    return row
+
+
+def add_device_times(row: dict[str, Any], kernel: Any, repeats: int) -> None:
+    """Add the graph's device time and the slowest kernels, where the backend can tell."""
+    compiled = kernel.compiled
+    recording = compiled.recording
+    if hasattr(recording, "device_seconds"):
+        row["device_ms"] = recording.device_seconds(repeats) * 1e3
+    rounds = [recording.durations() for _ in range(10)]
+    times = [statistics.median(each) for each in zip(*rounds, strict=True)]
+    launches = compiled.built.launches
+    named: list[tuple[float, Any]] = list(zip(times, launches, strict=True))
+    named.sort(key=lambda pair: -pair[0])
+    row["slowest"] = [
+        {
+            "us": round(seconds * 1e6, 2),
+            "kernel": launch.kernel.name,
+            "op": launch.node.op,
+            "node": launch.node.index,
+            "gflops": round(launch.flops / seconds / 1e9, 1),
+        }
+        for seconds, launch in named[:8]
+    ]
+    row["kernel_sum_ms"] = sum(times) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--backend", action="append")
+    parser.add_argument("--precision", action="append")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.models:
+        for backend in arguments.backend or ["cuda", "opencl"]:
+            for precision in arguments.precision or ["fp32", "fp16"]:
+                try:
+                    row = check(name, backend, precision, arguments.picture, arguments.repeats)
+                except (LitegpuError, RuntimeError) as error:
+                    row = {"model": name, "backend": backend, "error": str(error)}
+                rows.append(row)
+                print(line(row), flush=True)
+    if arguments.out:
+        result = {"version": __version__, "machine": platform.platform(), "rows": rows}
+        arguments.out.write_text(json.dumps(result, indent=1))
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row as one line of text."""
+    if "error" in row:
+        return f"{row['model']:36} {row['backend']:7} ERROR {row['error']}"
+    return (
+        f"{row['model'][:36]:36} {row['backend']:7} {row['precision']} "
+        f"whole {row['whole_call_ms']:.3f} ms  device {row.get('device_ms', float('nan')):.3f} ms  "
+        f"sum {row.get('kernel_sum_ms', float('nan')):.3f} ms  kernels {sum(row['kernels']):3} "
+        f"create {row['create_ms']:.0f} ms  worst error {max(row['errors']):.1e} "
+        f"{'' if row['finite'] else 'NOT FINITE '}{'' if row['repeatable'] else 'NOT REPEATABLE'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Calls of the CUDA driver and of NVRTC that turn every error code into a typed error."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from litegpu.codegen import Dialect, KernelText
+from litegpu.errors import (
+    CompilationError,
+    CudaError,
+    UnsupportedDeviceError,
+    missing_dependency,
+)
+
+_CHUNKS = 8
+"""Modules that the kernels of a partition are compiled in, side by side."""
+
+
+@cache
+def driver() -> Any:
+    """Return the driver bindings. Raises when the package or the driver is not there."""
+    try:
+        from cuda.bindings import driver as bindings
+    except ImportError as error:
+        raise missing_dependency("cuda-bindings", "cuda13", "The CUDA backend") from error
+    try:
+        bindings.cuDriverGetVersion()
+    except RuntimeError as error:
+        raise UnsupportedDeviceError(
+            f"The NVIDIA driver library cannot be loaded ({error}). Install NVIDIA's driver; "
+            "without an NVIDIA GPU use backend='opencl'."
+        ) from error
+    return bindings
+
+
+@cache
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise missing_dependency("nvidia-cuda-nvrtc", "cuda13", "Compiling CUDA kernels") from error
+    return nvrtc
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """Call a driver or NVRTC function; return its results without the status.
+
+    Raises CudaError with the function, the code's name and number and the driver's explanation.
+    """
+    status, *results = function(*arguments)
+    if status.value:
+        raise CudaError(_explain(function, status))
+    return tuple(results)
+
+
+def _explain(function: Callable[..., Any], status: Any) -> str:
+    name = getattr(function, "__name__", str(function))
+    text = ""
+    if name.startswith("cu"):
+        code, explanation = driver().cuGetErrorString(status)
+        text = explanation.decode() if not code.value and explanation else ""
+    return f"{name} returned {status.name} ({status.value}): {text or 'no explanation'}."
+
+
+def compile_kernels(
+    dialect: Dialect,
+    kernels: Sequence[KernelText],
+    capability: tuple[int, int],
+    cache_dir: str | None,
+) -> list[bytes]:
+    """Compile kernels for a compute capability; return cubins. Raises CompilationError."""
+    if not kernels:
+        return []
+    count = min(_CHUNKS, os.cpu_count() or 1, len(kernels))
+    sources = [
+        dialect.prelude + "\n".join(map(dialect.kernel, kernels[i::count])) for i in range(count)
+    ]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda source: _cubin(source, capability, cache_dir), sources))
+
+
+def _cubin(source: str, capability: tuple[int, int], cache_dir: str | None) -> bytes:
+    options = options_for(capability)
+    if cache_dir is None:
+        return compile_source(source, options)
+    version = call(_nvrtc().nvrtcVersion)
+    key = hashlib.sha256(repr((source, options, version)).encode()).hexdigest()
+    path = Path(cache_dir) / f"{key}.cubin"
+    try:
+        return path.read_bytes()
+    except OSError:
+        cubin = compile_source(source, options)
+        _write(path, cubin)
+        return cubin
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file so that readers see all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
+
+
+def options_for(capability: tuple[int, int]) -> tuple[str, ...]:
+    """Return NVRTC's options for a compute capability."""
+    major, minor = capability
+    # sm_90a has the instructions of Hopper's tensor cores.
+    suffix = "a" if (major, minor) == (9, 0) else ""
+    return (
+        f"--gpu-architecture=sm_{major}{minor}{suffix}",
+        "--std=c++17",
+        "--fmad=false",
+        "--define-macro=OVERLAPPED",
+    )
+
+
+def compile_source(source: str, options: Sequence[str]) -> bytes:
+    """Compile one source to a cubin. Raises CompilationError with the compiler's log."""
+    nvrtc = _nvrtc()
+    (program,) = call(nvrtc.nvrtcCreateProgram, source.encode(), b"litegpu.cu", 0, [], [])
+    try:
+        encoded = [option.encode() for option in options]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        if status.value:
+            (size,) = call(nvrtc.nvrtcGetProgramLogSize, program)
+            log = bytearray(size)
+            call(nvrtc.nvrtcGetProgramLog, program, log)
+            text = log.rstrip(b"\0").decode(errors="replace")
+            raise CompilationError(
+                f"NVRTC refuses a kernel ({status.name}, {' '.join(options)}): {text} "
+                "LITEGPU_DEBUG=2 prints the sources; backend='opencl' may help."
+            )
+        (size,) = call(nvrtc.nvrtcGetCUBINSize, program)
+        cubin = bytearray(size)
+        call(nvrtc.nvrtcGetCUBIN, program, cubin)
+        return bytes(cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
