@@ -76,7 +76,7 @@ def check(
     created = time.perf_counter() - start
     got = call(gpu, inputs)
     errors = [
-        float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
+        float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-30)
         for a, b in zip(got, expected, strict=True)
     ]
     again = call(gpu, inputs)
@@ -130,6 +130,7 @@ def main() -> None:
     parser.add_argument("--precision", action="append")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--kernels", action="store_true", help="list the slowest kernels")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = []
@@ -142,6 +143,9 @@ def main() -> None:
                     row = {"model": name, "backend": backend, "error": str(error)}
                 rows.append(row)
                 print(line(row), flush=True)
+                if arguments.kernels:
+                    for each in row.get("slowest", []):
+                        print("   ", each)
     if arguments.out:
         result = {"version": __version__, "machine": platform.platform(), "rows": rows}
         arguments.out.write_text(json.dumps(result, indent=1))

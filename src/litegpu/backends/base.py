@@ -34,6 +34,8 @@ class DeviceInfo:
     """Where a bound range of a buffer may begin."""
     max_arguments: int
     """Buffers that one kernel may use."""
+    tensor_cores: bool = False
+    """Whether CUDA's matrix instructions for half (compute capability 8.0) exist."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON-able data."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Dispatch, Program, Recording, Slot
 from litegpu.backends.cuda_driver import call, compile_kernels, driver
-from litegpu.codegen.cuda import CUDADialect
+from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
 from litegpu.errors import CudaError, DeviceMemoryError, UnsupportedDeviceError
 
 _OLDEST = (6, 0)
@@ -97,6 +97,7 @@ def _describe(index: int) -> DeviceInfo:
         half_arithmetic=True,
         buffer_alignment=256,
         max_arguments=256,
+        tensor_cores=(major, minor) >= (8, 0),
     )
 
 
@@ -163,6 +164,11 @@ class CUDARecording(Recording):
         self._inputs = [self._stage(slot) for slot in program.inputs]
         self._outputs = [self._stage(slot) for slot in program.outputs]
         self._functions = self._find_functions(program)
+        self._shared = {k.name: dynamic_shared_bytes(k) for k in program.kernels}
+        for name, nbytes in self._shared.items():
+            if nbytes:
+                limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                call(cu.cuFuncSetAttribute, self._functions[name], limit, nbytes)
         self._launches = [self._launch(dispatch) for dispatch in program.dispatches]
         self._graph = self._capture()
         # cuGraphLaunch returns before the work is done; the last call waits for it.
@@ -209,6 +215,7 @@ class CUDARecording(Recording):
         config.gridDimY, config.gridDimX, config.gridDimZ = sizes
         config.blockDimX, config.blockDimY, config.blockDimZ = dispatch.local_size
         config.hStream = self._stream
+        config.sharedMemBytes = self._shared[dispatch.kernel]
         if self._device.capability >= (9, 0):
             overlap = cu.CUlaunchAttribute()
             overlap.id = (

@@ -71,6 +71,20 @@ _PRELUDE = (
 #else
 #define BEGIN_KERNEL()
 #endif
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void load_matrix(unsigned int (&a)[4], const unsigned short *row) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
+}
+__device__ __forceinline__ void multiply(float (&d)[4], const unsigned int (&a)[4],
+                                         unsigned int b0, unsigned int b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
 struct Bool4 { bool x, y, z, w; };
 __device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, a); }
 __device__ __forceinline__ float4 operator-(float4 a) {
@@ -134,11 +148,34 @@ class CUDADialect(Dialect):
         """Return the entry point as a CUDA kernel."""
         x, y, z = text.local_size
         arguments = ", ".join(_declare(argument) for argument in text.arguments)
-        shared = "".join(f"    __shared__ {kind} {name}[{n}];\n" for kind, name, n in text.shared)
+        # Templates written for CUDA begin by themselves, after loading what never changes.
+        begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
         return (
             f'extern "C" __global__ void __launch_bounds__({x * y * z})\n'
-            f"{text.name}({arguments}) {{\n{shared}    BEGIN_KERNEL();\n{text.body}}}\n"
+            f"{text.name}({arguments}) {{\n{_declare_shared(text)}{begin}{text.body}}}\n"
         )
+
+
+STATIC_SHARED_BYTES = 48 << 10
+"""Work-group memory beyond this must be asked for at launch."""
+_SHARED_SIZES = {"float": 4, "float4": 16, "uint4": 16}
+
+
+def dynamic_shared_bytes(text: KernelText) -> int:
+    """Return the bytes of work-group memory that a launch must ask for; 0 for small arrays."""
+    total = sum(_SHARED_SIZES[kind] * length for kind, _, length in text.shared)
+    return total if total > STATIC_SHARED_BYTES else 0
+
+
+def _declare_shared(text: KernelText) -> str:
+    if not dynamic_shared_bytes(text):
+        arrays = (f"    __shared__ {kind} {name}[{n}];\n" for kind, name, n in text.shared)
+        return "".join(arrays)
+    lines, start = ["    extern __shared__ uint4 dynamic_shared[];\n"], 0
+    for kind, name, length in text.shared:
+        lines.append(f"    {kind} *const {name} = ({kind} *)(dynamic_shared + {start});\n")
+        start += -(-_SHARED_SIZES[kind] * length // 16)
+    return "".join(lines)
 
 
 _ELEMENTS = {
@@ -146,6 +183,7 @@ _ELEMENTS = {
     ("F32", True): "float4",
     ("F16", False): "unsigned short",
     ("F16", True): "uint2",
+    ("U32", True): "uint4",
     ("I32", False): "int",
     ("I32", True): "int4",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -45,14 +45,25 @@ class Epilogue:
         shape = self.dst.shape
         at = Position.of_row(row, shape) if row is not None else Position(n, y, x)
         lines = ["{", f"float4 result = {value};"]
-        for stage in self.stages:
-            operands = [
-                ref if isinstance(ref, str) else ref.read(at, s, shape, self.dst.slices)
-                for ref in stage.operands
-            ]
-            lines.append(f"result = {stage.expression.format(*operands, x='result')};")
+        lines += apply_stages(self.stages, "result", at, s, shape, self.dst.slices)
         lines += [self.dst.write(at, s, "result"), "}"]
         return "\n".join(lines)
+
+
+def apply_stages(
+    stages: Sequence[StageText], result: str, at: Position, s: str, shape: Shape4, reach: int
+) -> list[str]:
+    """Statements that apply steps to float4 variable `result` of slice `s` in a value of `shape`.
+
+    `reach` is the number of slices that `s` may run through.
+    """
+    lines = []
+    for stage in stages:
+        operands = [
+            ref if isinstance(ref, str) else ref.read(at, s, shape, reach) for ref in stage.operands
+        ]
+        lines.append(f"{result} = {stage.expression.format(*operands, x=result)};")
+    return lines
 
 
 def render(
@@ -63,18 +74,24 @@ def render(
     arguments: tuple[Argument, ...],
     local_size: tuple[int, int, int],
     shared: tuple[tuple[str, str, int], ...] = (),
+    inner: tuple[StageText, ...] = (),
 ) -> KernelText:
-    """Return the kernel; its name ends in a hash of everything that makes its text.
+    """Return the kernel; `inner` are steps on an operand that the template computes itself.
+
+    Its name ends in a hash of everything that makes its text.
 
     Raises jinja2.UndefinedError when a template uses a word that nobody defined.
     """
-    body = (
-        _environment()
-        .get_template(f"{template}.jinja")
-        .render(**variables, **tensors, store=epilogue.store, at=_position, at_row=_row_of)
-    )
+
+    def apply_inner(s: str, result: str, row: str) -> str:
+        shape: Shape4 = variables["middle"]
+        at = Position.of_row(row, shape)
+        return "\n".join(apply_stages(inner, result, at, s, shape, -(-shape[3] // 4)))
+
+    words = {"store": epilogue.store, "inner": apply_inner, "at": _position, "at_row": _row_of}
+    body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
     key = repr((arguments, local_size, shared, body)).encode()
-    name = f"{template}_{hashlib.sha256(key).hexdigest()[:12]}"
+    name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"
     return KernelText(name, arguments, local_size, shared, body)
 
 

@@ -29,6 +29,7 @@ from litegpu.ops.base import HALF_MAX, KernelRequest, as_float32
 from litegpu.ops.elementwise import expression, literal
 
 _CONSTANT_ALIGNMENT = 256
+_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,12 @@ class Lowering:
             tensors["parts"] = [bind_value(f"part{i}", v) for i, v in enumerate(request.parts)]
         variables = dict(request.variables)
         for name, array in request.constants.items():
-            kind = "F16" if array.dtype == np.float16 else "F32"
+            kind = _KINDS[array.dtype.name]
             arguments.append(Argument(name, kind, True, False, True))
             bindings.append((self.constants.add(array), True))
             variables[f"{name}_kind"] = kind
-        stages = [self._stage(i, stage, bind_value) for i, stage in enumerate(node.stages)]
+        stages = [self._stage(f"e{i}", s, bind_value) for i, s in enumerate(node.stages)]
+        inner = [self._stage(f"i{i}", s, bind_value) for i, s in enumerate(request.inner_stages)]
         kernel = render(
             request.template,
             variables,
@@ -149,6 +151,7 @@ class Lowering:
             tuple(arguments),
             request.local,
             request.shared,
+            tuple(inner),
         )
         sizes = [round_up(g, b) for g, b in zip(request.grid, request.local, strict=True)]
         read = [self.storage(v).nbytes for v in (*request.reads.values(), *request.parts)]
@@ -163,7 +166,7 @@ class Lowering:
         )
 
     def _stage(
-        self, number: int, stage: Stage, bind_value: Callable[[str, int, bool], TensorRef]
+        self, name: str, stage: Stage, bind_value: Callable[[str, int, bool], TensorRef]
     ) -> StageText:
         operands: list[TensorRef | str] = []
         for i, value_id in enumerate(v for v in stage.operands if v != SELF):
@@ -171,7 +174,7 @@ class Lowering:
             if value.is_constant and value.elements == 1 and not stage.extend:
                 operands.append(f"SPLAT4({literal(float(as_float32(value).ravel()[0]))})")
             else:
-                operands.append(bind_value(f"e{number}_{i}", value_id, stage.extend))
+                operands.append(bind_value(f"{name}_{i}", value_id, stage.extend))
         return StageText(expression(stage), tuple(operands))
 
 

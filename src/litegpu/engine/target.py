@@ -9,6 +9,9 @@ from litegpu.backends.base import DeviceInfo
 _ITEMS_PER_UNIT = 256
 """Work items that keep one compute unit of a GPU busy enough to hide its memory latency."""
 
+WEIGHTS_FACTOR = 32
+"""How many times smaller than values weights are when they begin to be stored as half."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceTarget:
@@ -29,3 +32,15 @@ class DeviceTarget:
     @property
     def max_arguments(self) -> int:
         return self.info.max_arguments
+
+    @property
+    def compute_units(self) -> int:
+        return self.info.compute_units
+
+    @property
+    def tensor_cores(self) -> bool:
+        return self.info.tensor_cores and self.half_from is not None
+
+    def exact_weights(self, nbytes: int) -> bool:
+        """All work items read the weights, so half pays for them far earlier than for values."""
+        return self.half_from is None or nbytes * WEIGHTS_FACTOR < self.half_from

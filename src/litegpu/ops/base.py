@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage
-from litegpu.graph import Graph, Node, Value
+from litegpu.graph import Graph, Node, Stage, Value
 
 Shape = tuple[int, ...]
 NewValue = Callable[[Shape], int]
@@ -44,6 +44,8 @@ class KernelRequest:
     shared: tuple[tuple[str, str, int], ...] = ()
     destination: Storage | None = None
     """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
+    inner_stages: tuple[Stage, ...] = ()
+    """Steps that the template applies to an operand it computes itself, by calling `inner`."""
     flops: int = 0
 
 
@@ -65,6 +67,18 @@ class Target(Protocol):
 
     @property
     def max_arguments(self) -> int: ...
+
+    @property
+    def compute_units(self) -> int: ...
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether half-precision matrix instructions exist and the precision allows them."""
+        ...
+
+    def exact_weights(self, nbytes: int) -> bool:
+        """Whether weights of so many bytes (as float32) keep their full precision."""
+        ...
 
 
 class LowerContext(Protocol):

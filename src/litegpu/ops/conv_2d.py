@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import round_up
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import checks, window
+from litegpu.ops import checks, conv_mma, window
 from litegpu.ops.base import (
     HALF_MAX,
     KernelRequest,
@@ -25,8 +25,6 @@ from litegpu.ops.base import (
 from litegpu.ops.elementwise import activation_stages
 
 _SPLIT_ITEMS = 64
-WEIGHTS_FACTOR = 32
-"""How many times smaller than values weights are when they begin to be stored as half."""
 _FLOATS = npt.NDArray[np.float32]
 
 
@@ -125,6 +123,8 @@ def dense_kernel(
     The node's first input and output may have any shape whose rows of channels match the window:
     a fully connected layer is a 1x1 convolution over its rows.
     """
+    if conv_mma.usable(ctx, weights, groups):
+        return conv_mma.mma_kernel(node, ctx, weights, bias, view)
     dst = ctx.storage(node.outputs[0])
     src_shape = ctx.storage(node.inputs[0]).shape
     if groups > 1 and (weights.shape[3] % 4 or (weights.shape[0] // groups) % 4):
@@ -204,12 +204,8 @@ def _constants(
 
 
 def in_precision(array: _FLOATS, ctx: LowerContext) -> npt.NDArray[Any]:
-    """Return weights as the partition stores them; half values keep finite what is finite.
-
-    Weights are read by every work item, so half pays for them far earlier than for values.
-    """
-    half_from = ctx.target.half_from
-    if half_from is None or array.nbytes * WEIGHTS_FACTOR < half_from:
+    """Return weights as the partition stores them; half values keep finite what is finite."""
+    if ctx.target.exact_weights(array.nbytes):
         return array
     return np.clip(array, -HALF_MAX, HALF_MAX).astype(np.float16)
 
