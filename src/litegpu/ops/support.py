@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops import checks
-from litegpu.ops.base import find
+from litegpu.ops import checks, dynamic
+from litegpu.ops.base import COPY, Op, Shape, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ def examine(graph: Graph) -> Examination:
     """Check every node in order, on the shapes that follow from the ones before it.
 
     The runtime may ask a delegate before it has computed any shape itself, so the shapes that
-    the file states are replaced by inferred ones.
+    the file states are replaced by inferred ones. What depends on a shape that only the running
+    model knows stays on the CPU: it might be one that no kernel can be made for.
     """
     values = dict(graph.values)
     reasons: dict[int, str] = {}
+    from_shapes: set[int] = set()
     for node in graph.nodes:
-        reason = _reason(replace(graph, values=values), node)
+        reason, shapes = _judge(replace(graph, values=values), node)
         if reason:
             reasons[node.index] = reason
-            _distrust_outputs(values, node)
+            _follow_cpu(values, node, from_shapes)
             continue
-        op = find(node.op)
-        shapes = op.infer(replace(graph, values=values), node) if op else ()
         for v, shape in zip(node.outputs, shapes, strict=True):
             values[v] = replace(values[v], shape=shape)
         if folds(node, values):
@@ -48,17 +48,31 @@ def folds(node: Node, values: Mapping[int, Value]) -> bool:
     """Whether a node widens float16 weights, which the passes fold away."""
     if node.op != "DEQUANTIZE" or len(node.inputs) != 1:
         return False
-    source = values[node.inputs[0]]
-    return source.is_constant and source.dtype is DType.FLOAT16
+    source = values.get(node.inputs[0])
+    return source is not None and source.is_constant and source.dtype is DType.FLOAT16
 
 
-def _reason(graph: Graph, node: Node) -> str:
+def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
+    """Return why a node cannot run, or an empty text and the shapes of its outputs."""
     op = find(node.op)
-    if op is None or node.op == "COPY":
-        return "Operation is not supported."
-    if any(v != ABSENT and v not in graph.values for v in (*node.inputs, *node.outputs)):
-        return "It refers to tensors that the model does not have."
-    late = [v for v in node.inputs if v != ABSENT and _UNKNOWN_SHAPE in graph.values[v].shape]
+    if op is None or node.op == COPY:
+        return "Operation is not supported.", ()
+    if _missing(node, graph.values):
+        return "It refers to tensors that the model does not have.", ()
+    try:
+        reason = _reason(graph, node, op)
+        shapes = () if reason else op.infer(graph, node)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # What no converter writes and the runtime lets pass, such as a required input left out.
+        return f"Its operands make no sense ({type(error).__name__}: {error}).", ()
+    if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):
+        present = sum(v != ABSENT for v in node.outputs)
+        return f"Expected {len(shapes)} output tensor(s), but node has {present} output(s).", ()
+    return reason, shapes
+
+
+def _reason(graph: Graph, node: Node, op: Op) -> str:
+    late = [v for v in node.inputs if v != ABSENT and graph.values[v].shape == dynamic.UNKNOWN]
     if late:
         return f"The shape of tensor {late[0]} is known only when the model runs."
     reason = checks.first_of(checks.version(node, op.max_version), checks.shapes(graph, node))
@@ -69,11 +83,18 @@ def _reason(graph: Graph, node: Node) -> str:
     return reason
 
 
-_UNKNOWN_SHAPE = -1
+def _missing(node: Node, values: Mapping[int, Value]) -> bool:
+    return any(v != ABSENT and v not in values for v in (*node.inputs, *node.outputs))
 
 
-def _distrust_outputs(values: dict[int, Value], node: Node) -> None:
-    """Mark shapes that only the CPU's own kernels can tell; files write them as scalars."""
+def _follow_cpu(values: dict[int, Value], node: Node, from_shapes: set[int]) -> None:
+    """Note what is known of the results of a node that stays on the CPU."""
+    if _missing(node, values):
+        return
+    if dynamic.follows_from_shapes(node, values, from_shapes):
+        from_shapes.update(node.outputs)
+    unknown = dynamic.has_unknown_result(node, values, from_shapes)
     for v in node.outputs:
-        if v != ABSENT and v in values and values[v].shape == ():
-            values[v] = replace(values[v], shape=(_UNKNOWN_SHAPE,))
+        # Files write a shape that they do not know as that of a scalar.
+        if v != ABSENT and (unknown or (values[v].shape == () and v not in from_shapes)):
+            values[v] = replace(values[v], shape=dynamic.UNKNOWN)

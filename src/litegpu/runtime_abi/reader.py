@@ -51,9 +51,10 @@ def read_graph(context: int) -> Graph:
 
 
 def read_values(context: int, indices: Iterable[int]) -> dict[int, Value]:
-    """Read tensors by index."""
-    tensors = TfLiteContext.from_address(context).tensors or 0
-    return {index: _read_value(index, tensor_at(tensors, index)) for index in sorted(indices)}
+    """Read tensors by index; those that the model does not have are left out."""
+    held = TfLiteContext.from_address(context)
+    present = sorted(index for index in set(indices) if 0 <= index < held.tensors_size)
+    return {index: _read_value(index, tensor_at(held.tensors or 0, index)) for index in present}
 
 
 def _read_node(context: int, index: int) -> Node:

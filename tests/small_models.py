@@ -1,0 +1,113 @@
+"""Small models for tests of the bridge, and interpreters of them with and without the delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from litegpu import GpuDelegate
+from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
+
+Array = npt.NDArray[Any]
+
+CPU_ONLY = "REVERSE_V2"
+"""An operation that litegpu leaves to the CPU."""
+
+
+def step(writer: ModelWriter, op: str, x: TensorRef, name: str | None = None) -> TensorRef:
+    """Add an operation with one input that keeps the shape; CPU_ONLY flips the last axis."""
+    operands = [x]
+    if op == CPU_ONLY:
+        operands.append(writer.constant([len(x.shape) - 1], "int32", name="axis"))
+    return writer.op(op, operands, [x.shape], name=name)
+
+
+def chain(ops: Sequence[str], shape: Shape = (1, 4, 4, 4)) -> bytes:
+    """Return a model that applies `ops` one after the other."""
+    writer = ModelWriter()
+    x = writer.input(shape)
+    for op in ops:
+        x = step(writer, op, x)
+    writer.output(x)
+    return writer.build()
+
+
+def convolution(
+    writer: ModelWriter, x: TensorRef, channels: int, stride: int = 1, seed: int = 0
+) -> TensorRef:
+    """Add a 3x3 CONV_2D with padding SAME and RELU6; dimensions of size -1 stay unknown."""
+    random = np.random.default_rng(seed)
+    weights = random.normal(0, 0.2, (channels, 3, 3, x.shape[3])).astype(np.float32)
+    bias = random.normal(0, 0.2, channels).astype(np.float32)
+    spatial = [-(-size // stride) if size > 0 else -1 for size in x.shape[1:3]]
+    options = {
+        "padding": "SAME",
+        "stride_h": stride,
+        "stride_w": stride,
+        "dilation_h_factor": 1,
+        "dilation_w_factor": 1,
+        "fused_activation_function": "RELU6",
+    }
+    operands = [x, writer.weights(weights, name="weights"), writer.weights(bias, name="bias")]
+    return writer.op("CONV_2D", operands, [(x.shape[0], *spatial, channels)], options=options)
+
+
+def fully_convolutional(shape: Shape = (1, 9, 7, 3)) -> bytes:
+    """Return a model of three convolutions that takes pictures of any size."""
+    writer = ModelWriter()
+    x = writer.input(shape)
+    y = convolution(writer, x, 8, stride=2, seed=1)
+    y = convolution(writer, y, 5, seed=2)
+    writer.output(step(writer, "LOGISTIC", convolution(writer, y, 6, seed=3)))
+    return writer.build()
+
+
+def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> Interpreter:
+    """Return an interpreter with tensors allocated; `builtin` off lets XNNPACK take the rest."""
+    kinds = OpResolverType
+    result = Interpreter(
+        model_content=model,
+        experimental_delegates=list(delegates) or None,
+        experimental_op_resolver_type=(
+            kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin else kinds.AUTO
+        ),
+    )
+    result.allocate_tensors()
+    return result
+
+
+def run(target: Interpreter, *inputs: Array) -> list[Array]:
+    """Set the inputs, invoke, and return copies of all outputs."""
+    for detail, value in zip(target.get_input_details(), inputs, strict=True):
+        target.set_tensor(detail["index"], value)
+    target.invoke()
+    return [target.get_tensor(detail["index"]) for detail in target.get_output_details()]
+
+
+def reference(model: bytes, *inputs: Array) -> list[Array]:
+    """Return what the runtime's own CPU kernels make of `inputs`, of whatever shape they are."""
+    target = Interpreter(
+        model_content=model,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+    for detail, value in zip(target.get_input_details(), inputs, strict=True):
+        target.resize_tensor_input(detail["index"], value.shape)
+    target.allocate_tensors()
+    return run(target, *inputs)
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    """Return normally distributed float32 values."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def assert_close(got: Sequence[Array], expected: Sequence[Array], tolerance: float = 1e-5) -> None:
+    """Compare lists of outputs: shapes exactly, values by the norm of the difference."""
+    assert [g.shape for g in got] == [e.shape for e in expected]
+    for number, (g, e) in enumerate(zip(got, expected, strict=True)):
+        error = float(np.linalg.norm(g - e)) / (float(np.linalg.norm(e)) or 1.0)
+        assert error <= tolerance, f"output {number} is {error:.2e} away, {tolerance:.0e} allowed"

@@ -1,0 +1,57 @@
+"""What is decided before partitioning: which nodes can run, and why the others cannot."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops import all_ops
+from litegpu.ops.support import examine
+
+
+def value(number: int, shape: tuple[int, ...], data: float | None = None) -> Value:
+    filled = None if data is None else np.full(shape, data, np.float32)
+    return Value(number, f"v{number}", shape, DType.FLOAT32, filled)
+
+
+ODD_VALUES = {
+    0: value(0, (1, 4, 4, 3)),
+    1: value(1, ()),
+    2: value(2, (0,)),
+    3: value(3, (2, 2), 0.0),
+    4: Value(4, "integers", (2,), DType.INT32, np.array([-7, 1 << 30], np.int32)),
+    5: Value(5, "no data", (4,), DType.INT32),
+    6: value(6, (1, 1, 1, 1, 1, 1)),
+    7: Value(7, "half", (3,), DType.FLOAT16, np.ones(3, np.float16)),
+    8: value(8, (-1,)),
+    9: value(9, (2,)),
+}
+
+
+@pytest.mark.parametrize("op", [op.name for op in all_ops()])
+def test_odd_operands_are_refused_or_run_never_raise(op: str) -> None:
+    """Damaged files give operations any operands: none, too many, absent ones, wrong ranks."""
+    choices = (ABSENT, *ODD_VALUES)
+    operands = itertools.chain.from_iterable(
+        itertools.product(choices, repeat=count) for count in range(4)
+    )
+    for inputs in operands:
+        for outputs in ((), (9,), (9, 9)):
+            examine(Graph(ODD_VALUES, (Node(0, op, 1, inputs, outputs),), (), ()))
+
+
+def test_tensors_that_do_not_exist() -> None:
+    for inputs in ((77,), (0, 77)):
+        node = Node(0, "ABS", 1, inputs, (9,))
+        found = examine(Graph(ODD_VALUES, (node,), (), ()))
+        assert found.reasons == {0: "It refers to tensors that the model does not have."}
+
+
+def test_a_node_that_makes_no_sense_does_not_spoil_the_others() -> None:
+    nodes = (Node(0, "CONV_2D", 1, (ABSENT, ABSENT), (9,)), Node(1, "ABS", 1, (0,), (9,)))
+    found = examine(Graph(ODD_VALUES, nodes, (), ()))
+    assert list(found.reasons) == [0]
+    assert found.reasons[0] != ""
