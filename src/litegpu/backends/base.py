@@ -36,6 +36,8 @@ class DeviceInfo:
     """Buffers that one kernel may use."""
     tensor_cores: bool = False
     """Whether CUDA's matrix instructions for half (compute capability 8.0) exist."""
+    clusters: bool = False
+    """Whether CUDA's thread block clusters (compute capability 9.0) exist."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON-able data."""

@@ -98,6 +98,7 @@ def _describe(index: int) -> DeviceInfo:
         buffer_alignment=256,
         max_arguments=256,
         tensor_cores=(major, minor) >= (8, 0),
+        clusters=(major, minor) >= (9, 0),
     )
 
 

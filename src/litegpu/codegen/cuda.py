@@ -85,6 +85,29 @@ __device__ __forceinline__ void multiply(float (&d)[4], const unsigned int (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #endif
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Store into the shared memory of another block of the cluster, at this block's address.
+__device__ __forceinline__ void store_remote(const void *local, int block, uint2 v) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(local);
+    unsigned int remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(block));
+    asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};"
+                 :: "r"(remote), "r"(v.x), "r"(v.y) : "memory");
+}
+#endif
+// A load that the compiler may not move towards its use.
+__device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
 struct Bool4 { bool x, y, z, w; };
 __device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, a); }
 __device__ __forceinline__ float4 operator-(float4 a) {
@@ -150,8 +173,10 @@ class CUDADialect(Dialect):
         arguments = ", ".join(_declare(argument) for argument in text.arguments)
         # Templates written for CUDA begin by themselves, after loading what never changes.
         begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
+        # Blocks of a cluster are neighbours on the template's x axis.
+        cluster = f"__cluster_dims__(1, {text.cluster}, 1) " if text.cluster > 1 else ""
         return (
-            f'extern "C" __global__ void __launch_bounds__({x * y * z})\n'
+            f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z})\n'
             f"{text.name}({arguments}) {{\n{_declare_shared(text)}{begin}{text.body}}}\n"
         )
 

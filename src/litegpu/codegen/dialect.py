@@ -30,6 +30,8 @@ class KernelText:
     shared: tuple[tuple[str, str, int], ...]
     """Arrays in work-group memory: (element type, name, length)."""
     body: str
+    cluster: int = 1
+    """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
 
 
 class Dialect(ABC):

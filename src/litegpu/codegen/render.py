@@ -92,7 +92,7 @@ def render(
     body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
     key = repr((arguments, local_size, shared, body)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"
-    return KernelText(name, arguments, local_size, shared, body)
+    return KernelText(name, arguments, local_size, shared, body, variables.get("CLUSTER", 1))
 
 
 def _position(n: str, y: str, x: str) -> Position:

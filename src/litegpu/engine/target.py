@@ -41,6 +41,10 @@ class DeviceTarget:
     def tensor_cores(self) -> bool:
         return self.info.tensor_cores and self.half_from is not None
 
+    @property
+    def clusters(self) -> bool:
+        return self.info.clusters
+
     def exact_weights(self, nbytes: int) -> bool:
         """All work items read the weights, so half pays for them far earlier than for values."""
         return self.half_from is None or nbytes * WEIGHTS_FACTOR < self.half_from

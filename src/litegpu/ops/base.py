@@ -76,6 +76,11 @@ class Target(Protocol):
         """Whether half-precision matrix instructions exist and the precision allows them."""
         ...
 
+    @property
+    def clusters(self) -> bool:
+        """Whether blocks can reach each other's shared memory (compute capability 9.0)."""
+        ...
+
     def exact_weights(self, nbytes: int) -> bool:
         """Whether weights of so many bytes (as float32) keep their full precision."""
         ...

@@ -48,6 +48,10 @@ class Tile:
     """k-steps of 16 that lie in shared memory at a time."""
     steps: int
     """All k-steps, padded to whole chunks."""
+    cluster: int
+    """Blocks that share out the operand."""
+    ahead: int
+    """k-steps whose weights wait in registers."""
 
     @property
     def columns(self) -> int:
@@ -102,8 +106,10 @@ def mma_kernel(
         "NT": tile.groups,
         "CHUNK": tile.chunk,
         "STEPS": tile.steps,
+        "CLUSTER": tile.cluster,
+        "AHEAD": tile.ahead,
         "ALL_PAIRS": columns // 16,
-        "FILL_UNROLL": 2 if depthwise else 4,
+        "FILL_UNROLL": 2 if depthwise else 8,
         "SPLIT_A": split_values,
         "SPLIT_W": low is not None,
         "input_slices": slices,
@@ -164,7 +170,8 @@ def choose_tile(
         blocks = -(-dst.rows // tile.pixels) * -(-dst.slices * 4 // tile.columns)
         per_unit = -(-blocks // ctx.target.compute_units)
         depth = tile.steps * _STEP
-        operand = tile.pixels * depth * 4 * reads_per_value
+        operand = tile.pixels * depth * 4 * reads_per_value / tile.cluster
+        operand += tile.pixels * depth * parts  # what the cluster's other blocks store
         weights = tile.columns * depth * 2 * (2 if split_weights else 1)
         multiply = tile.steps * (tile.pixels // 16) * tile.warps_n * tile.groups * products * 2.0
         rounds = tile.steps // tile.chunk
@@ -172,26 +179,36 @@ def choose_tile(
             _LATENCY_CLOCKS * (1 + 0.5 * (rounds - 1))
         )
 
-    return min(_tiles(dst, steps, parts), key=clocks)
+    return min(_tiles(dst, steps, parts, split_weights, ctx), key=clocks)
 
 
-def _tiles(dst: Storage, steps: int, parts: int) -> Iterator[Tile]:
+_WEIGHT_REGISTERS = 64
+
+
+def _tiles(
+    dst: Storage, steps: int, parts: int, split_weights: bool, ctx: LowerContext
+) -> Iterator[Tile]:
     widths: Sequence[tuple[int, int]] = ((1, 2), (2, 2), (4, 2), (2, 4), (4, 4), (8, 2), (8, 4))
     for pixels in (16, 32, 64):
         for warps_n, groups in widths:
             columns = warps_n * groups * 8
             if columns >= 2 * round_up(dst.slices * 4, 16) or (pixels == 64 and groups == 2):
                 continue
+            blocks = -(-dst.slices * 4 // columns)
+            cluster = next(c for c in (8, 4, 2, 1) if blocks % c == 0)
+            cluster = cluster if ctx.target.clusters else 1
             warps_k = max(8 // warps_n, 1)
             while warps_k > 1 and steps < 2 * warps_k:
                 warps_k //= 2
-            group = 4 if groups == 2 else 2
-            unit = warps_k * 2 * group
-            whole = round_up(steps, warps_k)
+            ahead = _WEIGHT_REGISTERS // (2 * groups * (2 if split_weights else 1))
+            unit = max(warps_k * ahead, 2)
+            whole = round_up(steps, max(warps_k, 2))
             limit = (_SHARED_LIMIT // (pixels * 2 * parts) - 8) // _STEP
             chunk = whole if whole <= limit else limit // unit * unit
-            if chunk >= warps_k:
-                yield Tile(pixels, warps_n, warps_k, groups, chunk, round_up(whole, chunk))
+            if chunk:
+                padded = round_up(whole, chunk)
+                ahead = min(ahead, padded // warps_k)
+                yield Tile(pixels, warps_n, warps_k, groups, chunk, padded, cluster, ahead)
 
 
 def pack_fragments(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint32]:
