@@ -13,10 +13,11 @@ from litegpu import config
 from litegpu.backends.base import Device, Recording
 from litegpu.engine.layout import Layout, assign
 from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops import find
 from litegpu.ops.base import as_float32
-from litegpu.passes import BEFORE_NORMALIZE, PASSES, Pass
+from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, Pass
 
 _log = logging.getLogger("litegpu")
 
@@ -66,7 +67,7 @@ def compile_partition(
         if graph.values[v].is_constant
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
-    rewritten = rewrite(graph)
+    rewritten = rewrite(graph, DeviceTarget(device.info, half_from).tensor_cores)
     layout = assign(rewritten, half_from, stage_boundary)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
@@ -75,11 +76,12 @@ def compile_partition(
     return CompiledPartition(inputs, rewritten.outputs, recording, layout, built, constants)
 
 
-def rewrite(graph: Graph) -> Graph:
-    """Run all passes, with the ops' own normalization between the two groups."""
+def rewrite(graph: Graph, tensor_cores: bool = False) -> Graph:
+    """Run all passes, with the ops' own normalization between the first two groups."""
     graph = _run_passes(graph, BEFORE_NORMALIZE)
     graph = normalize(graph)
-    return _run_passes(graph, PASSES)
+    graph = _run_passes(graph, PASSES)
+    return _run_passes(graph, TENSOR_CORE_PASSES) if tensor_cores else graph
 
 
 def normalize(graph: Graph) -> Graph:

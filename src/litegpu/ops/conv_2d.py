@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import round_up
-from litegpu.graph import ABSENT, Graph, Node
+from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
 from litegpu.ops import checks, conv_mma, window
 from litegpu.ops.base import (
     HALF_MAX,
@@ -23,19 +23,42 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.window import DepthwiseAttributes
 
 _SPLIT_ITEMS = 64
 _FLOATS = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class DepthwiseStep:
+    """A depthwise convolution, its element-wise steps and the shape [N, H, W, C] it makes."""
+
+    attributes: DepthwiseAttributes
+    stages: tuple[Stage, ...]
+    shape: tuple[int, int, int, int]
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        operands = tuple(v for stage in self.stages for v in stage.operands if v != SELF)
+        return (self.attributes.weights, self.attributes.bias, *operands)
+
+
+@dataclass(frozen=True, slots=True)
 class ConvAttributes:
-    """Window, and weights [O, H, W, I] with the bias [O] (value ids; bias may be ABSENT)."""
+    """Window, and weights [O, H, W, I] with the bias [O] (value ids; bias may be ABSENT).
+
+    `depthwise` is computed on the fly as the input of a pointwise convolution.
+    """
 
     window: window.Window
     weights: int
     bias: int
     groups: int = 1
+    depthwise: DepthwiseStep | None = None
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (self.weights, self.bias, *(self.depthwise.constants if self.depthwise else ()))
 
 
 @register
@@ -76,7 +99,18 @@ class Conv2D(Op):
         attributes: ConvAttributes = node.attributes
         weights = as_float32(ctx.value(attributes.weights))
         bias = None if attributes.bias == ABSENT else as_float32(ctx.value(attributes.bias))
+        if attributes.depthwise is not None:
+            step = _depthwise_operand(attributes.depthwise, ctx)
+            view = attributes.window
+            return (conv_mma.mma_kernel(node, ctx, weights, bias, view, step),)
         return (dense_kernel(node, ctx, weights, bias, attributes.window, attributes.groups),)
+
+
+def _depthwise_operand(step: DepthwiseStep, ctx: LowerContext) -> conv_mma.Depthwise:
+    attributes = step.attributes
+    bias = None if attributes.bias == ABSENT else as_float32(ctx.value(attributes.bias)).ravel()
+    taps = as_float32(ctx.value(attributes.weights))[0]
+    return conv_mma.Depthwise(attributes.window, taps, bias, step.stages, step.shape)
 
 
 def bias_of(node: Node, position: int = 2) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,15 +20,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_2d import bias_of, check_bias, in_precision, pad_channels
 from litegpu.ops.elementwise import activation_stages
-
-
-@dataclass(frozen=True, slots=True)
-class DepthwiseAttributes:
-    """Window, and weights [1, H, W, O] with the bias [O] (value ids; bias may be ABSENT)."""
-
-    window: window.Window
-    weights: int
-    bias: int
+from litegpu.ops.window import DepthwiseAttributes
 
 
 @register

@@ -33,6 +33,19 @@ class Window:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class DepthwiseAttributes:
+    """Window, and weights [1, H, W, O] with the bias [O] (value ids; bias may be ABSENT)."""
+
+    window: Window
+    weights: int
+    bias: int
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (self.weights, self.bias)
+
+
 def output_size(size: int, kernel: int, stride: int, dilation: int, padding: str) -> int:
     """Number of window positions along one axis; may be < 1 when the window does not fit."""
     extent = (kernel - 1) * dilation + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from litegpu.passes.base import Pass, PassResult
+from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
@@ -24,4 +25,8 @@ PASSES: Mapping[str, Pass] = {
     "fuse_elementwise": fuse_elementwise,
 }
 
-__all__ = ["BEFORE_NORMALIZE", "PASSES", "Pass", "PassResult"]
+TENSOR_CORE_PASSES: Mapping[str, Pass] = {
+    "depthwise_into_pointwise": depthwise_into_pointwise,  # after fusion: takes the steps along
+}
+
+__all__ = ["BEFORE_NORMALIZE", "PASSES", "TENSOR_CORE_PASSES", "Pass", "PassResult"]

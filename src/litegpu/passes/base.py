@@ -85,5 +85,4 @@ def label(node: Node) -> str:
 
 def _constants(node: Node) -> list[int]:
     """Return the constants that a node's attributes refer to."""
-    names = ("weights", "bias")
-    return [getattr(node.attributes, name) for name in names if hasattr(node.attributes, name)]
+    return list(getattr(node.attributes, "constants", ()))

@@ -17,7 +17,9 @@ def pad_into_operand(graph: Graph) -> PassResult:
         if node.op != "PAD" or not _appends_channels(graph, node):
             continue
         reader = only_consumer(node.outputs[0], consumers, graph.outputs)
-        swapped = reader and _as_operand(graph, reader, node)
+        # An earlier PAD may have changed the reader already: ADD(PAD(a), PAD(b)).
+        current = reader and edit.nodes[edit.place(reader)]
+        swapped = current and _as_operand(graph, current, node)
         if reader is None or swapped is None:
             edit.declined.append(f"{label(node)}: not read by one element-wise step alone")
             continue
