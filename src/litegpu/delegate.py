@@ -45,7 +45,7 @@ class GpuDelegate:
         self.device = self._device.info
         self.report: DelegationReport | None = None
         self.error: BaseException | None = None
-        self._pending: dict[tuple[int, ...], PartitionKernel] = {}
+        self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
         self._native = NativeDelegate(self)
 
     def _get_native_delegate_pointer(self) -> int:
@@ -55,10 +55,9 @@ class GpuDelegate:
     def apply(self, context: int, preview: Preview) -> list[int]:
         """Choose and compile the partitions of an interpreter's graph. Called by the bridge."""
         self.error = None
-        self._discard_pending()
         examination = examine(read_graph(context))
         kernels, notes = self._compile_chosen(examination, preview)
-        self._pending = {subset.nodes: kernel for subset, kernel in kernels}
+        self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
         self.report = self._make_report(examination, kernels, notes)
         self._announce(self.report)
         return [index for subset, _ in kernels for index in subset.nodes]
@@ -100,18 +99,18 @@ class GpuDelegate:
             graph, self._device, self.options.half_from(), self.options.cache_dir()
         )
 
-    def take_kernel(self, subset: Subset) -> PartitionKernel:
+    def take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset. Called by the bridge."""
-        return self._pending.pop(subset.nodes)
+        return self._pending[context].pop(subset.nodes)
+
+    def settle(self, context: int) -> None:
+        """Release the kernels that an interpreter did not take. Called by the bridge."""
+        for kernel in self._pending.pop(context, {}).values():
+            kernel.close()
 
     def fail(self, error: BaseException) -> None:
         """Keep an error that could not be raised through C. Called by the bridge."""
         self.error = error
-
-    def _discard_pending(self) -> None:
-        for kernel in self._pending.values():
-            kernel.close()
-        self._pending = {}
 
     def _make_report(
         self,

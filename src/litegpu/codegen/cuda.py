@@ -109,6 +109,8 @@ __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
     return v;
 }
 struct Bool4 { bool x, y, z, w; };
+__device__ __forceinline__ int clamp(int i, int low, int high) { return min(max(i, low), high); }
+__device__ __forceinline__ bool inside(int i, int size) { return i >= 0 && i < size; }
 __device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, a); }
 __device__ __forceinline__ float4 operator-(float4 a) {
     return make_float4(-a.x, -a.y, -a.z, -a.w);

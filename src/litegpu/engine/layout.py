@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
@@ -88,29 +87,19 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
         if stage_boundary or read_inside:
             internal[v] = next(fresh)
             values[internal[v]] = replace(values[v], id=internal[v])
-    nodes = [_renamed(node, internal) for node in graph.nodes]
+    nodes = [
+        replace(node.reading(internal), outputs=tuple(internal.get(v, v) for v in node.outputs))
+        for node in graph.nodes
+    ]
     staged: list[Node] = []
     for v in graph.inputs if stage_boundary else ():
         if v in consumers:
             copied = next(fresh)
             values[copied] = replace(values[v], id=copied)
-            nodes = [_renamed(node, {v: copied}) for node in nodes]
+            nodes = [node.reading({v: copied}) for node in nodes]
             staged.append(Node(-1, COPY, 1, (v,), (copied,)))
     copies = [Node(-1, COPY, 1, (new,), (v,)) for v, new in internal.items()]
     return Graph(values, (*staged, *nodes, *copies), graph.inputs, graph.outputs)
-
-
-def _renamed(node: Node, names: Mapping[int, int]) -> Node:
-    stages = tuple(
-        replace(stage, operands=tuple(names.get(v, v) for v in stage.operands))
-        for stage in node.stages
-    )
-    return replace(
-        node,
-        inputs=tuple(names.get(v, v) for v in node.inputs),
-        outputs=tuple(names.get(v, v) for v in node.outputs),
-        stages=stages,
-    )
 
 
 def _place_views_of_inputs(layout: Layout) -> None:

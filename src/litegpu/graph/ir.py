@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,16 @@ class Node:
         extra = tuple(v for stage in self.stages for v in stage.operands if v != SELF)
         return tuple(v for v in self.inputs if v != ABSENT) + extra
 
+    def reading(self, names: Mapping[int, int]) -> Node:
+        """Return the node with some of the values it reads replaced by others."""
+        if not any(v in names for v in self.operands):
+            return self
+        stages = tuple(
+            replace(stage, operands=tuple(names.get(v, v) for v in stage.operands))
+            for stage in self.stages
+        )
+        return replace(self, inputs=tuple(names.get(v, v) for v in self.inputs), stages=stages)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -153,13 +163,16 @@ class Graph:
             start += 1
 
     def verify(self) -> None:
-        """Raise ValueError if a node reads a value that nothing before it provides."""
+        """Raise ValueError if a value is read before it is there, or made twice."""
         ready = set(self.inputs) | {v.id for v in self.values.values() if v.is_constant}
         for node in self.nodes:
             for v in node.operands:
                 if v not in ready:
                     raise ValueError(f"node {node.index} ({node.op}) reads value {v} too early")
-            ready.update(node.outputs)
+            for v in node.outputs:
+                if v in ready:
+                    raise ValueError(f"node {node.index} ({node.op}) makes value {v} once more")
+                ready.add(v)
         for v in self.outputs:
             if v not in ready:
                 raise ValueError(f"graph output {v} is never produced")

@@ -144,6 +144,19 @@ def all_ops() -> Iterator[Op]:
     return (op for _, op in sorted(_REGISTRY.items()))
 
 
+def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
+    """Return how many work items (a power of 2) should share out a reduction of `terms`.
+
+    `groups` reductions run side by side: as long as they keep the device busy, one item each.
+    """
+    items, target = 1, ctx.target
+    while items < min(terms, 256, target.max_work_group_size // 2):
+        if groups * items >= target.parallel_items:
+            break
+        items *= 2
+    return items
+
+
 def constant_list(graph: Graph, value_id: int) -> list[Any]:
     """Return a constant's elements as a flat list of Python numbers."""
     found: list[Any] = np.ravel(np.asarray(graph.values[value_id].data)).tolist()

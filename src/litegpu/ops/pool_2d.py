@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, window
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    add,
+    shared_items,
+)
 from litegpu.ops.elementwise import activation_stages
-
-_SPLIT_ITEMS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +63,11 @@ def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: boo
     """Return the kernel of a pool; large windows are shared out over a work group."""
     dst = ctx.storage(node.outputs[0])
     taps = view.kernel[0] * view.kernel[1]
-    split = (
-        taps >= 2 * _SPLIT_ITEMS
-        and dst.rows * dst.slices <= ctx.target.parallel_items
-        and ctx.target.max_work_group_size >= _SPLIT_ITEMS
-    )
-    items = _SPLIT_ITEMS if split else 1
+    items = shared_items(dst.rows * dst.slices, taps // 2, ctx)
     return KernelRequest(
         template="pool_2d",
         grid=(dst.slices * items, dst.rows, 1),
-        local=(items, 1, 1) if split else (8, 8, 1),
+        local=(items, 1, 1) if items > 1 else (8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
         variables={
@@ -76,7 +77,7 @@ def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: boo
             "stride": view.stride,
             "pads": view.pads,
         },
-        shared=(("float4", "partial", items),) if split else (),
+        shared=(("float4", "partial", items),) if items > 1 else (),
         flops=dst.rows * dst.channels * taps,
     )
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    register,
+    shared_items,
+)
 from litegpu.ops.elementwise import literal
 
 
@@ -40,9 +48,7 @@ class Softmax(Op):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
         slices = -(-dst.channels // 4)
-        items = 1
-        while items < 64 and items * 4 <= slices and items * 2 <= ctx.target.max_work_group_size:
-            items *= 2
+        items = shared_items(dst.rows, slices, ctx)
         request = KernelRequest(
             template="softmax",
             grid=(items, dst.rows, 1),

@@ -47,7 +47,7 @@ class Editor:
 
     def rename(self, old: int, new: int) -> None:
         """Let every node read value `new` where it read `old`."""
-        self.nodes = [node and rename_inputs(node, {old: new}) for node in self.nodes]
+        self.nodes = [node and node.reading({old: new}) for node in self.nodes]
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
         """Build the result, dropping values that nothing refers to any more."""
@@ -57,17 +57,6 @@ class Editor:
         values = {v: value for v, value in self.values.items() if v in used}
         graph = Graph(values, kept, self.graph.inputs, self.graph.outputs)
         return PassResult(graph, tuple(self.applied), tuple(self.declined))
-
-
-def rename_inputs(node: Node, names: Mapping[int, int]) -> Node:
-    """Return the node with some of the values it reads replaced by others."""
-    if not any(v in names for v in node.operands):
-        return node
-    stages = tuple(
-        replace(stage, operands=tuple(names.get(v, v) for v in stage.operands))
-        for stage in node.stages
-    )
-    return replace(node, inputs=tuple(names.get(v, v) for v in node.inputs), stages=stages)
 
 
 def only_consumer(

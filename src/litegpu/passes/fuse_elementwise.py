@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
@@ -11,34 +12,30 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 _UNFUSABLE = ("RESHAPE", "CONCATENATION")
 """Ops that may cost nothing at all; a step on top would make them a kernel."""
 
+MAX_OPERANDS = 8
+"""Buffers that the steps of one kernel may read: devices limit how many a kernel may use."""
+
 
 def fuse_elementwise(graph: Graph) -> PassResult:
     """Walk in execution order, so that chains collapse into their first kernel."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    current: dict[int, int] = {}  # value id -> place of the node that makes it by now
+    makers: dict[int, int] = {}  # value id -> place of the node that makes it by now
     for place, node in enumerate(graph.nodes):
-        current.update(dict.fromkeys(node.outputs, place))
+        makers.update(dict.fromkeys(node.outputs, place))
         if node.op != COPY or not node.stages:
             continue
-        chosen: tuple[int, Node, Node] | None = None
-        for candidate in _orientations(graph, node):
-            source = current.get(candidate.inputs[0])
+        found = []
+        for step in _orientations(graph, node):
+            source = makers.get(step.inputs[0])
             producer = None if source is None else edit.nodes[source]
-            if source is None or producer is None:
-                continue
-            if producer.op in _UNFUSABLE or len(producer.outputs) > 1:
-                continue
-            if only_consumer(candidate.inputs[0], consumers, graph.outputs) is None:
-                continue
-            if graph.values[candidate.inputs[0]].shape != graph.values[node.outputs[0]].shape:
-                continue
-            if chosen is None or source > chosen[0]:
-                chosen = (source, producer, candidate)
-        if chosen is None:
+            if source is not None and producer and _fits(graph, producer, step, consumers):
+                found.append((source, producer, step))
+        if not found:
             edit.declined.append(f"{label(node)} ({_names(node)}): no kernel before it is free")
             continue
-        source, producer, step = chosen
+        # The later of two producers: the earlier one then is not put off.
+        source, producer, step = max(found, key=lambda each: each[0])
         # The fused node stands where the step stood: its other operands are ready only there.
         edit.nodes[place] = replace(
             producer,
@@ -49,6 +46,24 @@ def fuse_elementwise(graph: Graph) -> PassResult:
         edit.nodes[source] = None
         edit.applied.append(f"{_names(step)} {step.index} into {label(producer)}")
     return edit.result()
+
+
+def _fits(graph: Graph, producer: Node, step: Node, consumers: Mapping[int, list[Node]]) -> bool:
+    """Whether the producer of the running value can take a step."""
+    value = step.inputs[0]
+    if producer.op in _UNFUSABLE or len(producer.outputs) > 1:
+        return False
+    if only_consumer(value, consumers, graph.outputs) is None or step.operands.count(value) > 1:
+        return False
+    if graph.values[value].shape != graph.values[step.outputs[0]].shape:
+        return False
+    return _buffers(graph, producer) + _buffers(graph, step) <= MAX_OPERANDS
+
+
+def _buffers(graph: Graph, node: Node) -> int:
+    """Return how many buffers the steps of a node read; scalars are part of the kernel's text."""
+    values = [graph.values[v] for stage in node.stages for v in stage.operands if v != SELF]
+    return sum(not (value.is_constant and value.elements == 1) for value in values)
 
 
 def _orientations(graph: Graph, node: Node) -> list[Node]:

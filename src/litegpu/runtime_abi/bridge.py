@@ -7,6 +7,7 @@ that travel in `TfLiteDelegate.data_` and `TfLiteNode.user_data`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import logging
@@ -43,8 +44,11 @@ class Applicant(Protocol):
     def apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
         """Return the nodes to replace; nothing may fail for them afterwards."""
 
-    def take_kernel(self, subset: Subset) -> Kernel:
+    def take_kernel(self, context: int, subset: Subset) -> Kernel:
         """Return the kernel for a subset that the runtime is about to replace."""
+
+    def settle(self, context: int) -> None:
+        """Release the kernels of an interpreter that the runtime did not ask for."""
 
     def fail(self, error: BaseException) -> None:
         """Remember an error that could not be raised through C."""
@@ -54,7 +58,10 @@ class NativeDelegate:
     """Owns the C struct of one delegate."""
 
     def __init__(self, applicant: Applicant) -> None:
-        """Register the applicant under a fresh number."""
+        """Register under a fresh number. The applicant must own this object."""
+        # Not a strong reference: partitions keep this object alive, and through the applicant
+        # they might keep the interpreter alive that should release them.
+        self._applicant = weakref.ref(applicant)
         self._number = next(_numbers)
         self.struct = structs.TfLiteDelegate()
         self.struct.data_ = self._number
@@ -62,16 +69,29 @@ class NativeDelegate:
         # With this flag the runtime asks before it prepares nodes (so that custom ops without a
         # CPU kernel can be taken), and graphs with dynamic tensors are not refused as a whole.
         self.struct.flags = DelegateFlags.ALLOW_DYNAMIC_TENSORS
-        _applicants[self._number] = applicant
+        _natives[self._number] = self
 
     @property
     def address(self) -> int:
         """Address of the `TfLiteDelegate`."""
         return ctypes.addressof(self.struct)
 
+    @property
+    def applicant(self) -> Applicant:
+        """The delegate. Raises RuntimeError when it is gone."""
+        found = self._applicant()
+        if found is None:
+            raise RuntimeError("the delegate was dropped while its interpreter was in use")
+        return found
 
-_applicants: weakref.WeakValueDictionary[int, Applicant] = weakref.WeakValueDictionary()
-_kernels: dict[int, tuple[Kernel, Applicant]] = {}
+
+_natives: weakref.WeakValueDictionary[int, NativeDelegate] = weakref.WeakValueDictionary()
+_kernels: dict[int, tuple[Kernel, NativeDelegate]] = {}
+
+
+def _native(delegate: int | None) -> NativeDelegate:
+    """Return the owner of the `TfLiteDelegate` at an address."""
+    return _natives[structs.TfLiteDelegate.from_address(delegate or 0).data_ or 0]
 
 
 def _preview(context: int) -> Callable[[Sequence[int]], list[Subset]]:
@@ -106,39 +126,63 @@ def _callback(prototype: Callable[[Any], Any]) -> Callable[[_F], _F]:
     return prototype
 
 
+def _report(
+    context: int, moment: str, error: BaseException, native: NativeDelegate | None = None
+) -> None:
+    """Hand an error that may not cross into C to the delegate and to the runtime."""
+    # Not even a second error, such as one while the first is shown, may cross.
+    with contextlib.suppress(BaseException):
+        text = str(error) or type(error).__name__
+        structs.report_error(context, f"TfLiteGpuDelegate {moment}: {text}")
+    with contextlib.suppress(BaseException):
+        if native is not None:
+            native.applicant.fail(error)
+
+
+def _warn(text: str, error: BaseException) -> None:
+    """Log an error; a log handler that raises must not do so through C."""
+    with contextlib.suppress(BaseException):
+        _log.warning(text, str(error) or type(error).__name__)
+
+
 @_callback(structs.DELEGATE_PREPARE)
 def _prepare_delegate(context: int, delegate: int) -> int:
-    """Replace what the applicant takes; on any error the model stays on the CPU."""
-    number = structs.TfLiteDelegate.from_address(delegate).data_ or 0
-    applicant = _applicants.get(number)
-    if applicant is None:
-        structs.report_error(context, "TfLiteGpuDelegate Prepare: the delegate was closed.")
-        return TfLiteStatus.DELEGATE_ERROR
+    """Replace what the applicant takes; on any error before that the model stays on the CPU."""
+    applicant = None
     try:
-        nodes = applicant.apply(context, _preview(context))
+        applicant = _native(delegate).applicant
+        return _apply(context, delegate, applicant)
     except BaseException as error:
-        applicant.fail(error)
-        _log.warning("The model runs on the CPU, because the delegate failed: %s", error)
+        with contextlib.suppress(BaseException):
+            if applicant is not None:
+                applicant.fail(error)
+        _warn("The model runs on the CPU, because the delegate failed: %s", error)
         return TfLiteStatus.OK
-    if not nodes:
-        return TfLiteStatus.OK
-    array = structs.make_int_array(nodes)
-    replace = structs.TfLiteContext.from_address(context).ReplaceNodeSubsetsWithDelegateKernels
-    status: int = replace(context, _registration, ctypes.addressof(array), delegate)
-    return status
+
+
+def _apply(context: int, delegate: int, applicant: Applicant) -> int:
+    try:
+        nodes = structs.make_int_array(applicant.apply(context, _preview(context)))
+        if len(nodes) == 1:  # nothing but the count
+            return TfLiteStatus.OK
+        replace = structs.TfLiteContext.from_address(context).ReplaceNodeSubsetsWithDelegateKernels
+        status: int = replace(context, _registration, ctypes.addressof(nodes), delegate)
+        return status
+    finally:
+        applicant.settle(context)
 
 
 @_callback(structs.INIT)
 def _init(context: int, buffer: int, _length: int) -> int:
     """Return the number of the partition's kernel, or 0 after an error."""
+    native = None
     try:
-        delegate = structs.TfLiteDelegateParams.from_address(buffer).delegate
-        applicant = _applicants[structs.TfLiteDelegate.from_address(delegate or 0).data_ or 0]
-        kernel = applicant.take_kernel(_subset(buffer))
+        native = _native(structs.TfLiteDelegateParams.from_address(buffer).delegate)
+        kernel = native.applicant.take_kernel(context, _subset(buffer))
         number = next(_numbers)
-        _kernels[number] = (kernel, applicant)
+        _kernels[number] = (kernel, native)
     except BaseException as error:
-        structs.report_error(context, f"TfLiteGpuDelegate Init: {error}")
+        _report(context, "Init", error, native)
         return 0
     return number
 
@@ -146,17 +190,16 @@ def _init(context: int, buffer: int, _length: int) -> int:
 @_callback(structs.NODE)
 def _prepare(context: int, node: int) -> int:
     """Get a kernel ready for the shapes that its inputs have now."""
-    number = structs.TfLiteNode.from_address(node).user_data
-    if not number or number not in _kernels:
-        structs.report_error(context, "TfLiteGpuDelegate Prepare: delegate is not initialized")
-        return TfLiteStatus.ERROR
-    kernel, applicant = _kernels[number]
+    native = None
     try:
         held = structs.TfLiteNode.from_address(node)
+        entry = _kernels.get(held.user_data or 0)
+        if entry is None:
+            raise RuntimeError("delegate is not initialized")
+        kernel, native = entry
         kernel.prepare(context, structs.int_array(held.inputs), structs.int_array(held.outputs))
     except BaseException as error:
-        applicant.fail(error)
-        structs.report_error(context, f"TfLiteGpuDelegate Prepare: {error}")
+        _report(context, "Prepare", error, native)
         return TfLiteStatus.ERROR
     return TfLiteStatus.OK
 
@@ -167,28 +210,33 @@ _USER_DATA = structs.TfLiteNode.user_data.offset  # type: ignore[union-attr]
 @_callback(structs.NODE)
 def _invoke(context: int, node: int) -> int:
     """Run a kernel. This is the hot path: one dictionary look-up, then the kernel."""
-    entry = _kernels[ctypes.c_size_t.from_address(node + _USER_DATA).value]
+    native = None
     try:
-        entry[0].invoke(context)
+        kernel, native = _kernels[_read_size(node + _USER_DATA).value]
+        kernel.invoke(context)
     except BaseException as error:
-        entry[1].fail(error)
-        structs.report_error(context, f"TfLiteGpuDelegate Invoke: {error}")
+        _report(context, "Invoke", error, native)
         return TfLiteStatus.ERROR
     return TfLiteStatus.OK
 
 
+_read_size = ctypes.c_size_t.from_address
+
+
 @_callback(structs.FREE)
 def _free(
-    _context: int, user_data: int | None, kernels: dict[int, tuple[Kernel, Applicant]] = _kernels
+    _context: int,
+    user_data: int | None,
+    kernels: dict[int, tuple[Kernel, NativeDelegate]] = _kernels,
+    warn: Callable[[str, BaseException], None] = _warn,
 ) -> None:
-    """Release a kernel. The table is bound early: at exit the module's names may be gone."""
+    """Release a kernel. What it needs is bound early: at exit the module's names may be gone."""
     try:
         entry = kernels.pop(user_data or 0, None)
         if entry is not None:
             entry[0].close()
     except BaseException as error:
-        if _log is not None:
-            _log.warning("A partition could not be released cleanly: %s", error)
+        warn("A partition could not be released cleanly: %s", error)
 
 
 def _make_registration() -> structs.TfLiteRegistration:
