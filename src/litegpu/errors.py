@@ -34,6 +34,10 @@ class CudaError(ExecutionError):
     """A call of the CUDA driver or of its compiler failed; names the call and the code."""
 
 
+class InterpreterError(LitegpuError, RuntimeError):
+    """The TensorFlow Lite runtime refuses what the delegate asks of it."""
+
+
 class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 

@@ -15,10 +15,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from litegpu.errors import InterpreterError
 from litegpu.graph.partition import Subset
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.enums import DelegateFlags, TfLiteStatus
-from litegpu.runtime_abi.reader import tensor_at
+from litegpu.runtime_abi.reader import UPGRADE, tensor_at
 
 _log = logging.getLogger("litegpu")
 _CUSTOM_NAME = b"TfLiteGpuDelegateV2"
@@ -78,10 +79,13 @@ class NativeDelegate:
 
     @property
     def applicant(self) -> Applicant:
-        """The delegate. Raises RuntimeError when it is gone."""
+        """The delegate. Raises InterpreterError when it is gone."""
         found = self._applicant()
         if found is None:
-            raise RuntimeError("the delegate was dropped while its interpreter was in use")
+            raise InterpreterError(
+                "The delegate is gone, but an interpreter still uses it. "
+                "Keep the GpuDelegate for as long as the interpreter."
+            )
         return found
 
 
@@ -102,7 +106,9 @@ def _preview(context: int) -> Callable[[Sequence[int]], list[Subset]]:
             context, ctypes.addressof(array), ctypes.byref(params), ctypes.byref(count)
         )
         if status:
-            raise OSError("Unable to preview delegate partition.")
+            raise InterpreterError(
+                f"Unable to preview delegate partition (status {status}). {UPGRADE}"
+            )
         step = ctypes.sizeof(structs.TfLiteDelegateParams)
         return [_subset((params.value or 0) + i * step) for i in range(count.value)]
 
@@ -195,7 +201,8 @@ def _prepare(context: int, node: int) -> int:
         held = structs.TfLiteNode.from_address(node)
         entry = _kernels.get(held.user_data or 0)
         if entry is None:
-            raise RuntimeError("delegate is not initialized")
+            # In words that users of TensorFlow Lite know; the cause was reported before.
+            raise InterpreterError("delegate is not initialized")
         kernel, native = entry
         kernel.prepare(context, structs.int_array(held.inputs), structs.int_array(held.outputs))
     except BaseException as error:
@@ -268,9 +275,12 @@ def tensor_shape(tensors: int, index: int) -> tuple[int, ...]:
 
 
 def resize_tensor(context: int, index: int, shape: Sequence[int]) -> None:
-    """Give a tensor another shape. Raises OSError when the runtime refuses."""
+    """Give a tensor another shape. Raises InterpreterError when the runtime refuses."""
     held = structs.TfLiteContext.from_address(context)
     address = (held.tensors or 0) + index * ctypes.sizeof(structs.TfLiteTensor)
     status = held.ResizeTensor(context, address, structs.malloc_int_array(shape))
     if status:
-        raise OSError(f"The runtime refuses to resize tensor {index} to {list(shape)}.")
+        raise InterpreterError(
+            f"The runtime refuses to resize tensor {index} to {list(shape)} (status {status}). "
+            "Use a smaller input."
+        )

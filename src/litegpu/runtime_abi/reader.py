@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType
 from litegpu.runtime_abi.opcodes import BUILTIN_OPS, CUSTOM
@@ -22,6 +23,9 @@ from litegpu.runtime_abi.structs import (
     int_array,
 )
 
+UPGRADE = "Known to work are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
+"""What a user can do when the runtime refuses."""
+
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
 
 
@@ -31,11 +35,11 @@ def tensor_at(tensors: int, index: int) -> TfLiteTensor:
 
 
 def execution_plan(context: int) -> tuple[int, ...]:
-    """Return the node indices in execution order. Raises OSError when the runtime refuses."""
+    """Return the node indices in execution order. Raises InterpreterError when refused."""
     address = ctypes.c_void_p()
     status = TfLiteContext.from_address(context).GetExecutionPlan(context, ctypes.byref(address))
     if status:
-        raise OSError(f"Unable to get graph execution plan (status {status}).")
+        raise InterpreterError(f"Unable to get graph execution plan (status {status}). {UPGRADE}")
     return int_array(address.value)
 
 
@@ -63,7 +67,9 @@ def _read_node(context: int, index: int) -> Node:
         context, index, ctypes.byref(node_address), ctypes.byref(registration_address)
     )
     if status or not node_address.value or not registration_address.value:
-        raise OSError(f"Couldn't get node and registration info for op: {index}")
+        raise InterpreterError(
+            f"Couldn't get node and registration info for op: {index} (status {status}). {UPGRADE}"
+        )
     node = TfLiteNode.from_address(node_address.value)
     registration = TfLiteRegistration.from_address(registration_address.value)
     code = registration.builtin_code

@@ -1,0 +1,193 @@
+"""Interpreters, delegates and models may be dropped in any order, also when Python ends."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+import textwrap
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+
+from litegpu import GpuDelegate
+from litegpu.runtime_abi import bridge
+from small_models import assert_close, chain, fully_convolutional, interpreter, random, run
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_earlier_tests() -> None:
+    gc.collect()
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(["interpreter", "delegate", "model"])])
+@pytest.mark.parametrize("resized", [False, True])
+def test_dropping_in_every_order(order: tuple[str, ...], resized: bool) -> None:
+    live = bridge.live_kernels()
+    model = bytes(bytearray(fully_convolutional()))  # not shared with any cache
+    held: dict[str, Any] = {"model": model, "delegate": GpuDelegate()}
+    del model
+    target = Interpreter(model_content=held["model"], experimental_delegates=[held["delegate"]])
+    target.allocate_tensors()
+    held["interpreter"] = target
+    del target
+    x = random(1, 9, 7, 3)
+    if resized:
+        x = random(2, 9, 7, 3)
+        held["interpreter"].resize_tensor_input(0, x.shape)
+        held["interpreter"].allocate_tensors()
+    before = run(held["interpreter"], x)
+    for name in order:
+        del held[name]
+        gc.collect()
+        if "interpreter" in held:
+            np.testing.assert_array_equal(run(held["interpreter"], x)[0], before[0])
+            held["interpreter"].resize_tensor_input(0, x.shape)
+            held["interpreter"].allocate_tensors()
+    assert bridge.live_kernels() == live
+
+
+def test_a_delegate_goes_with_the_last_interpreter() -> None:
+    delegate = GpuDelegate()
+    watch = weakref.ref(delegate)
+    first, second = (interpreter(chain(["ABS"]), delegate) for _ in range(2))
+    del delegate, first
+    gc.collect()
+    assert watch() is not None
+    assert_close(run(second, random(1, 4, 4, 4)), [abs(random(1, 4, 4, 4))])
+    del second
+    gc.collect()
+    assert watch() is None
+
+
+def test_a_delegate_that_was_never_used_goes_at_once() -> None:
+    watch = weakref.ref(GpuDelegate())
+    assert watch() is None
+
+
+def test_an_interpreter_in_a_cycle() -> None:
+    """Python's collector clears such an interpreter and its delegate in no fixed order."""
+    live = bridge.live_kernels()
+    for _ in range(3):
+        target = interpreter(chain(["ABS"]), GpuDelegate())
+        target.itself = [target]
+        del target
+    gc.collect()
+    assert bridge.live_kernels() == live
+
+
+def test_a_delegate_in_a_cycle_with_its_interpreter() -> None:
+    live = bridge.live_kernels()
+    delegate = GpuDelegate()
+    target = interpreter(chain(["ABS"]), delegate)
+    delegate.owner = target  # type: ignore[attr-defined]
+    del target, delegate
+    gc.collect()
+    assert bridge.live_kernels() == live
+
+
+def test_two_interpreters_of_one_delegate_dropped_one_by_one() -> None:
+    live = bridge.live_kernels()
+    delegate = GpuDelegate()
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    targets = [interpreter(model, delegate) for _ in range(3)]
+    del delegate
+    expected = run(targets[0], x)
+    while targets:
+        targets.pop(0)
+        gc.collect()
+        for output in [run(target, x)[0] for target in targets]:
+            np.testing.assert_array_equal(output, expected[0])
+    assert bridge.live_kernels() == live
+
+
+def test_a_view_of_a_tensor_outlives_the_names_of_its_interpreter() -> None:
+    target = interpreter(chain(["NEG"], (1, 2, 2, 4)), GpuDelegate())
+    target.tensor(0)()[...] = 2.0
+    target.invoke()
+    view = target.tensor(1)()
+    del target
+    gc.collect()
+    assert (view == -2.0).all()
+
+
+ENDINGS = {
+    "both are globals": """
+        delegate = GpuDelegate()
+        target = interpreter(model, delegate)
+        run(target, x)
+        """,
+    "the interpreter is a global": """
+        target = interpreter(model, GpuDelegate())
+        run(target, x)
+        """,
+    "the delegate alone is a global": """
+        delegate = GpuDelegate()
+        run(interpreter(model, delegate), x)
+        """,
+    "two interpreters of one delegate": """
+        delegate = GpuDelegate()
+        first, second = interpreter(model, delegate), interpreter(model, delegate)
+        run(first, x), run(second, x)
+        del first
+        """,
+    "held by a module": """
+        import json
+        json.held = interpreter(model, GpuDelegate())
+        run(json.held, x)
+        """,
+    "in a cycle": """
+        target = interpreter(model, GpuDelegate())
+        target.itself = target
+        run(target, x)
+        """,
+    "held by a thread that waits": """
+        import threading
+        target = interpreter(model, GpuDelegate())
+        run(target, x)
+        threading.Thread(target=lambda: threading.Event().wait(), args=(), daemon=True).start()
+        """,
+    "invoked by a daemon thread": """
+        import threading, time
+        target = interpreter(model, GpuDelegate())
+        def work():
+            while True:
+                target.invoke()
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.2)
+        """,
+    "an exit in the middle": """
+        target = interpreter(model, GpuDelegate())
+        run(target, x)
+        sys.exit(0)
+        """,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_python_ends_cleanly(ending: str) -> None:
+    start = """
+        import logging, sys
+        logging.getLogger("litegpu").setLevel(logging.ERROR)
+        from litegpu import GpuDelegate
+        from small_models import fully_convolutional, interpreter, random, run
+        model, x = fully_convolutional(), random(1, 9, 7, 3)
+        """
+    source = textwrap.dedent(start) + textwrap.dedent(ENDINGS[ending])
+    path = [str(HERE), str(HERE.parent / "src")]
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{source}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    stderr = [line for line in result.stderr.splitlines() if not line.startswith("INFO: ")]
+    assert (result.returncode, stderr) == (0, [])
