@@ -35,7 +35,7 @@ def _hoist_one(graph: Graph) -> PassResult:
         if not reason and only_consumer(node.inputs[0], consumers, graph.outputs) is None:
             reason = "others read the value too"
         if not reason and any(v not in producers or v in graph.outputs for v in view.inputs):
-            reason = f"{label(view)} reads an input, an output or a constant of the partition"
+            reason = "it reads an input, an output or a constant of the partition"
         if reason:
             edit.declined.append(f"steps after {label(view)}: {reason}")
             continue

@@ -1,0 +1,1 @@
+"""Tests of the graph rewrites: each on graphs made by hand, and on models that run."""

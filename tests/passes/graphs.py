@@ -1,0 +1,143 @@
+"""Graphs made by hand, as the passes get them, and what every pass must hold to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Stage, Value
+from litegpu.ops.base import COPY
+from litegpu.ops.concatenation import ConcatAttributes
+from litegpu.ops.conv_2d import ConvAttributes, DepthwiseAttributes
+from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.window import Window
+from litegpu.passes import Pass, PassResult
+
+Shape = tuple[int, ...]
+RELU = Stage("RELU")
+
+
+@dataclass
+class Maker:
+    """Makes a graph node by node; every method returns the id of the value it makes."""
+
+    values: dict[int, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    ids: itertools.count[int] = field(default_factory=itertools.count)
+
+    def value(self, shape: Shape, data: npt.NDArray[Any] | None = None) -> int:
+        v = next(self.ids)
+        dtype = DType.FLOAT32 if data is None else DType(data.dtype.name)
+        self.values[v] = Value(v, f"v{v}", shape, dtype, data)
+        return v
+
+    def input(self, *shape: int) -> int:
+        self.inputs.append(self.value(shape))
+        return self.inputs[-1]
+
+    def constant(self, *shape: int, dtype: str = "float32") -> int:
+        return self.value(shape, np.arange(1, 1 + int(np.prod(shape)), dtype=dtype).reshape(shape))
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[int],
+        shape: Shape,
+        stages: Sequence[Stage] = (),
+        attributes: Any = None,
+    ) -> int:
+        made = self.value(shape)
+        index = len(self.nodes)
+        self.nodes.append(
+            Node(index, op, 1, tuple(inputs), (made,), attributes=attributes, stages=tuple(stages))
+        )
+        return made
+
+    def steps(self, source: int, *stages: Stage, shape: Shape | None = None) -> int:
+        """Add element-wise steps, as ops are normalized to."""
+        return self.node(COPY, [source], shape or self.shape(source), stages)
+
+    def conv(
+        self, source: int, channels: int, kernel: int = 1, stages: Sequence[Stage] = ()
+    ) -> int:
+        """Add a convolution whose output has the size of its input."""
+        *rest, depth = self.shape(source)
+        weights = self.constant(channels, kernel, kernel, depth)
+        pads = (kernel // 2, kernel // 2)
+        window = Window((kernel, kernel), (1, 1), pads=pads)
+        attributes = ConvAttributes(window, weights, ABSENT)
+        return self.node("CONV_2D", [source], (*rest, channels), stages, attributes)
+
+    def depthwise(self, source: int, kernel: int = 3) -> int:
+        """Add a depthwise convolution with padding VALID."""
+        n, h, w, c = self.shape(source)
+        weights = self.constant(1, kernel, kernel, c)
+        attributes = DepthwiseAttributes(Window((kernel, kernel), (1, 1)), weights, ABSENT)
+        shape = (n, h - kernel + 1, w - kernel + 1, c)
+        return self.node("DEPTHWISE_CONV_2D", [source], shape, attributes=attributes)
+
+    def pad(self, source: int, *pads: tuple[int, int], stages: Sequence[Stage] = ()) -> int:
+        """Add a PAD with (before, after) of every dimension."""
+        sizes = zip(self.shape(source), pads, strict=True)
+        begin = [0] * (4 - len(pads)) + [-before for before, _ in pads]
+        attributes = CopyAttributes(begin=(begin[0], begin[1], begin[2], begin[3]))
+        shape = tuple(before + size + after for size, (before, after) in sizes)
+        return self.node("PAD", [source], shape, stages, attributes)
+
+    def concat(self, axis: int, *parts: int) -> int:
+        """Join rank 4 values."""
+        shape = list(self.shape(parts[0]))
+        shape[axis] = sum(self.shape(part)[axis] for part in parts)
+        return self.node("CONCATENATION", parts, tuple(shape), attributes=ConcatAttributes(axis))
+
+    def shape(self, v: int) -> Shape:
+        return self.values[v].shape
+
+    def graph(self, *outputs: int) -> Graph:
+        """Return the graph; it is sound."""
+        graph = Graph(self.values, tuple(self.nodes), tuple(self.inputs), outputs)
+        graph.verify()
+        return graph
+
+
+def applied(run: Pass, graph: Graph) -> PassResult:
+    """Run a pass that must find something to do, and leave a sound graph."""
+    result = run(graph)
+    assert result.applied, f"nothing applied; declined: {result.declined}"
+    result.graph.verify()
+    assert result.graph.inputs == graph.inputs
+    assert result.graph.outputs == graph.outputs
+    read = {v for node in result.graph.nodes for v in (*node.operands, *node.outputs)}
+    kept = {v for node in result.graph.nodes for v in getattr(node.attributes, "constants", ())}
+    wanted = {*read, *kept, *graph.inputs, *graph.outputs} - {ABSENT}
+    assert result.graph.values.keys() == wanted
+    return result
+
+
+def untouched(run: Pass, graph: Graph) -> PassResult:
+    """Run a pass that must return the same nodes and values."""
+    result = run(graph)
+    assert result.applied == ()
+    assert len(result.graph.nodes) == len(graph.nodes)
+    assert all(a is b for a, b in zip(result.graph.nodes, graph.nodes, strict=True))
+    assert result.graph.values.keys() == graph.values.keys()
+    assert all(value is graph.values[v] for v, value in result.graph.values.items())
+    assert (result.graph.inputs, result.graph.outputs) == (graph.inputs, graph.outputs)
+    result.graph.verify()
+    return result
+
+
+def ops(result: PassResult) -> list[str]:
+    """Return the op of each node that is left."""
+    return [node.op for node in result.graph.nodes]
+
+
+def functions(node: Node) -> list[str]:
+    """Return the functions of a node's steps."""
+    return [stage.function for stage in node.stages]

@@ -1,0 +1,112 @@
+"""Small models that run with and without a pass; their arithmetic is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu import GpuDelegate
+from litegpu.engine import partition
+from litegpu.passes import PASSES
+from litegpu.tools import runtime
+from litegpu.zoo.writer import ModelWriter, TensorRef
+from random_models import whole_numbers
+
+Outputs = dict[str, npt.NDArray[Any]]
+_UNKNOWN = (1,)
+"""The file's shape of computed tensors: it is inferred."""
+
+
+@dataclass
+class Model:
+    """A model being written, with whole numbers for weights."""
+
+    writer: ModelWriter = field(default_factory=ModelWriter)
+    inputs: int = 0
+    constants: int = 0
+
+    def input(self, *shape: int) -> TensorRef:
+        self.inputs += 1
+        return self.writer.input(shape, name=f"input_{self.inputs}")
+
+    def constant(self, *shape: int) -> TensorRef:
+        self.constants += 1
+        return self.writer.constant(whole_numbers(shape, self.constants))
+
+    def op(self, name: str, *inputs: TensorRef, **options: Any) -> TensorRef:
+        return self.writer.op(name, inputs, [_UNKNOWN], options=options)
+
+    def conv(
+        self, source: TensorRef, shape: tuple[int, int, int, int], padding: str = "SAME"
+    ) -> TensorRef:
+        """Add a convolution with weights of `shape` [O, H, W, I]."""
+        weights, bias = self.constant(*shape), self.constant(shape[0])
+        options = {"padding": padding, "stride_h": 1, "stride_w": 1}
+        return self.op("CONV_2D", source, weights, bias, **options)
+
+    def depthwise(self, source: TensorRef, channels: int) -> TensorRef:
+        """Add a 3x3 depthwise convolution with padding VALID."""
+        operands = self.constant(1, 3, 3, channels), self.constant(channels)
+        options = {"padding": "VALID", "stride_h": 1, "stride_w": 1, "depth_multiplier": 1}
+        return self.op("DEPTHWISE_CONV_2D", source, *operands, **options)
+
+    def max_pool(self, source: TensorRef) -> TensorRef:
+        """Add a 2x2 pool of the input's size."""
+        sizes = {"filter_height": 2, "filter_width": 2, "stride_h": 1, "stride_w": 1}
+        return self.op("MAX_POOL_2D", source, padding="SAME", **sizes)
+
+    def pad(self, source: TensorRef, *pads: tuple[int, int]) -> TensorRef:
+        return self.op("PAD", source, self.writer.constant(pads, "int32"))
+
+    def reshape(self, source: TensorRef, *shape: int) -> TensorRef:
+        return self.op("RESHAPE", source, self.writer.constant(shape, "int32"))
+
+    def concat(self, axis: int, *parts: TensorRef) -> TensorRef:
+        return self.op("CONCATENATION", *parts, axis=axis)
+
+    def build(self, *outputs: TensorRef) -> bytes:
+        self.writer.output(*outputs)
+        return self.writer.build()
+
+
+Write = Callable[[Model], list[TensorRef]]
+
+
+def check_numbers(write: Write, name: str, saved: int) -> None:
+    """Check that a model gives the CPU's numbers with all passes, and without pass `name`.
+
+    `saved` is the number of kernels that the pass makes unnecessary.
+    """
+    model = Model()
+    outputs = write(model)
+    content = model.build(*outputs)
+    expected = _run(runtime.interpreter(content, builtin_kernels=True))
+    kernels = []
+    for passes in (PASSES, {key: run for key, run in PASSES.items() if key != name}):
+        got, count = _on_device(content, passes)
+        kernels.append(count)
+        for output, values in expected.items():
+            np.testing.assert_array_equal(got[output], values)
+    assert kernels[1] - kernels[0] == saved, f"kernels with and without the pass: {kernels}"
+
+
+def _on_device(content: bytes, passes: Any) -> tuple[Outputs, int]:
+    """Return the outputs under these passes, and the number of kernels."""
+    delegate = GpuDelegate(precision="fp32")
+    with mock.patch.object(partition, "PASSES", passes):
+        target = runtime.interpreter(content, delegate, builtin_kernels=True)
+    report = delegate.report
+    assert report is not None and report.whole_graph, str(report)
+    return _run(target), report.partitions[0].kernels
+
+
+def _run(target: Any) -> Outputs:
+    for seed, detail in enumerate(target.get_input_details()):
+        target.set_tensor(detail["index"], whole_numbers(tuple(detail["shape"]), seed))
+    target.invoke()
+    return {str(i): output.values for i, output in enumerate(runtime.outputs(target))}

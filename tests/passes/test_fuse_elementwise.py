@@ -1,0 +1,261 @@
+"""Element-wise steps become part of the kernel before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from litegpu.graph import SELF, Graph, Stage
+from litegpu.passes.fuse_elementwise import MAX_OPERANDS, fuse_elementwise
+from litegpu.zoo.writer import TensorRef
+from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.models import Model, Write, check_numbers
+
+SHAPE = (1, 4, 4, 8)
+NO_KERNEL = "no kernel before it is free"
+
+
+def test_a_chain_collapses_into_its_first_kernel() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 8, stages=[RELU])
+    value = maker.steps(made, Stage("NEG"))
+    value = maker.steps(value, Stage("MUL", (maker.constant(8),)), RELU)
+    out = maker.steps(value, Stage("ADD", (SELF,)))
+    result = applied(fuse_elementwise, maker.graph(out))
+    (node,) = result.graph.nodes
+    assert functions(node) == ["RELU", "NEG", "MUL", "RELU", "ADD"]
+    assert node.outputs == (out,)
+    assert node.merged == (1, 2, 3)
+    assert result.applied[0] == "NEG 1 into CONV_2D 0"
+
+
+def test_a_chain_without_a_kernel_collapses_into_its_first_step() -> None:
+    maker = Maker()
+    out = maker.steps(maker.steps(maker.input(*SHAPE), RELU), Stage("NEG"))
+    result = applied(fuse_elementwise, maker.graph(out))
+    assert [functions(node) for node in result.graph.nodes] == [["RELU", "NEG"]]
+    assert result.declined == (f"COPY 0 (RELU): {NO_KERNEL}",)
+
+
+def test_the_fused_kernel_stands_where_all_its_operands_are_ready() -> None:
+    """The other operand is made after the kernel that takes the step."""
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    made = maker.conv(source, 8)
+    late = maker.node("MAX_POOL_2D", [source], SHAPE)
+    out = maker.steps(made, Stage("SUB", (late,)))
+    extra = maker.conv(late, 2)
+    result = applied(fuse_elementwise, maker.graph(out, extra))
+    assert ops(result) == ["MAX_POOL_2D", "CONV_2D", "CONV_2D"]
+    assert result.graph.nodes[1].stages == (Stage("SUB", (late,)),)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_the_later_of_two_producers_takes_the_step(position: int) -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    early, late = maker.conv(source, 8), maker.conv(source, 8)
+    out = maker.steps(early, Stage("SUB", (late,), position), RELU)
+    result = applied(fuse_elementwise, maker.graph(out))
+    first, second = result.graph.nodes
+    assert first.outputs == (early,)
+    assert second.outputs == (out,)
+    # SUB keeps its order: the running value is the other one now.
+    assert second.stages == (Stage("SUB", (early,), 1 - position), RELU)
+
+
+def test_the_earlier_producer_takes_it_when_the_later_is_read_elsewhere() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    early, late = maker.conv(source, 8), maker.conv(source, 8)
+    out = maker.steps(early, Stage("ADD", (late,)))
+    result = applied(fuse_elementwise, maker.graph(out, maker.conv(late, 2)))
+    assert ops(result) == ["CONV_2D"] * 3
+    assert result.graph.nodes[1].stages == (Stage("ADD", (late,)),)
+
+
+def test_the_order_of_a_broadcast_operand_is_not_exchanged() -> None:
+    maker = Maker()
+    gate = maker.conv(maker.input(1, 1, 1, 8), 8)
+    out = maker.steps(maker.input(*SHAPE), Stage("MUL", (gate,)))
+    result = untouched(fuse_elementwise, maker.graph(out))
+    assert result.declined == (f"COPY 1 (MUL): {NO_KERNEL}",)
+
+
+def test_an_extended_operand_is_not_exchanged() -> None:
+    maker = Maker()
+    narrow = maker.conv(maker.input(*SHAPE), 3)
+    out = maker.steps(maker.input(*SHAPE), Stage("ADD", (narrow,), extend=True))
+    assert untouched(fuse_elementwise, maker.graph(out)).declined
+
+
+def test_operands_of_one_kernel_are_limited() -> None:
+    maker = Maker()
+    value = maker.conv(maker.input(*SHAPE), 8)
+    for _ in range(MAX_OPERANDS + 1):
+        value = maker.steps(value, Stage("MUL", (maker.constant(1),)))
+        value = maker.steps(value, Stage("ADD", (maker.input(*SHAPE),)))
+    result = applied(fuse_elementwise, maker.graph(value))
+    assert ops(result) == ["CONV_2D", "COPY"]
+    assert functions(result.graph.nodes[0]).count("ADD") == MAX_OPERANDS
+    # Scalars are part of the kernel's text and do not count.
+    assert functions(result.graph.nodes[0]).count("MUL") == MAX_OPERANDS + 1
+    assert result.declined == (f"COPY {2 * MAX_OPERANDS + 2} (ADD): {NO_KERNEL}",)
+
+
+def _of_an_input(maker: Maker) -> Graph:
+    return maker.graph(maker.steps(maker.input(*SHAPE), RELU))
+
+
+def _of_an_output(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    return maker.graph(maker.steps(made, RELU), made)
+
+
+def _of_a_shared_value(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    return maker.graph(maker.steps(made, RELU), maker.conv(made, 2))
+
+
+def _of_a_broadcast_value(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(1, 1, 1, 8), 8)
+    return maker.graph(maker.steps(made, Stage("MUL", (maker.constant(*SHAPE),)), shape=SHAPE))
+
+
+def _of_a_view(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    flat = maker.node("RESHAPE", [made], (1, 128))
+    return maker.graph(maker.steps(flat, Stage("ADD", (maker.constant(128),))))
+
+
+def _of_a_concatenation(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    joined = maker.concat(3, made, made)
+    return maker.graph(maker.steps(joined, Stage("ADD", (maker.constant(16),))))
+
+
+def _of_one_of_two_outputs(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    other = maker.value(SHAPE)
+    maker.nodes[-1] = replace(maker.nodes[-1], op="SPLIT", outputs=(made, other))
+    return maker.graph(maker.steps(made, RELU), other)
+
+
+def _of_a_value_read_again_later(maker: Maker) -> Graph:
+    """The second step would read what the fused kernel has not stored."""
+    made = maker.conv(maker.input(*SHAPE), 8)
+    return maker.graph(maker.steps(made, RELU, Stage("ADD", (made,))))
+
+
+def _of_a_value_that_is_its_operand(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    return maker.graph(maker.steps(made, Stage("ADD", (made,))))
+
+
+DECLINED: list[Callable[[Maker], Graph]] = [
+    *(_of_an_input, _of_an_output, _of_a_shared_value, _of_a_broadcast_value, _of_a_view),
+    *(_of_a_concatenation, _of_one_of_two_outputs, _of_a_value_read_again_later),
+    _of_a_value_that_is_its_operand,
+]
+
+
+@pytest.mark.parametrize("make", DECLINED)
+def test_declines(make: Callable[[Maker], Graph]) -> None:
+    (line,) = untouched(fuse_elementwise, make(Maker())).declined
+    assert line.startswith("COPY ")
+    assert line.endswith(f": {NO_KERNEL}")
+
+
+def test_nodes_without_steps_are_left_alone() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 8)
+    assert untouched(fuse_elementwise, maker.graph(maker.steps(made))).declined == ()
+
+
+def _chain(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(2, 4, 3, 5), (6, 1, 1, 5))
+    made = model.op("PRELU", made, model.constant(4, 3, 6))
+    return [model.op("SUB", model.constant(6), model.op("ABS", made))]
+
+
+def _difference_with_a_later_value(model: Model) -> list[TensorRef]:
+    source = model.input(1, 4, 3, 5)
+    first = model.conv(source, (6, 1, 1, 5))
+    second = model.conv(model.max_pool(source), (6, 1, 1, 5))
+    return [model.op("SUB", first, second), model.op("NEG", source)]
+
+
+def _difference_the_other_way(model: Model) -> list[TensorRef]:
+    source = model.input(1, 4, 3, 5)
+    first = model.conv(source, (6, 1, 1, 5))
+    second = model.conv(model.max_pool(source), (6, 1, 1, 5))
+    return [model.op("SUB", second, first)]
+
+
+def _with_itself(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("ADD", made, made)]
+
+
+def _read_twice(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("SUB", model.op("RELU", made), made)]
+
+
+def _value_that_is_an_output(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [made, model.op("RELU", made)]
+
+
+def _broadcast_running_value(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 1, 1, 5), (6, 1, 1, 5))
+    return [model.op("SUB", made, model.input(1, 4, 3, 6))]
+
+
+def _broadcast_of_both(model: Model) -> list[TensorRef]:
+    row = model.conv(model.input(1, 1, 3, 5), (6, 1, 1, 5))
+    column = model.conv(model.input(1, 4, 1, 5), (6, 1, 1, 5))
+    return [model.op("RELU", model.op("SUB", row, column))]
+
+
+def _many_operands(model: Model) -> list[TensorRef]:
+    value = model.conv(model.input(1, 2, 3, 5), (6, 1, 1, 5))
+    for _ in range(MAX_OPERANDS + 2):
+        value = model.op("ADD", value, model.input(1, 2, 3, 6))
+    return [value]
+
+
+def _after_a_pad(model: Model) -> list[TensorRef]:
+    """The step applies to the padding too."""
+    padded = model.pad(model.input(1, 4, 3, 5), (0, 0), (1, 0), (0, 1), (1, 2))
+    return [model.op("ADD", padded, model.constant(8))]
+
+
+def _residuals(model: Model) -> list[TensorRef]:
+    value = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    for _ in range(2):
+        made = model.op("RELU", model.conv(value, (6, 1, 1, 6)))
+        value = model.op("ADD", value, made)
+    return [value]
+
+
+MODELS: list[tuple[Write, int]] = [
+    (_chain, 3),
+    (_difference_with_a_later_value, 1),
+    (_difference_the_other_way, 1),
+    (_with_itself, 1),
+    (_read_twice, 1),
+    (_value_that_is_an_output, 0),
+    (_broadcast_running_value, 0),
+    (_broadcast_of_both, 1),
+    (_many_operands, MAX_OPERANDS + 1),
+    (_after_a_pad, 1),
+    (_residuals, 4),
+]
+
+
+@pytest.mark.parametrize(("write", "saved"), MODELS)
+def test_keeps_the_numbers(write: Write, saved: int) -> None:
+    check_numbers(write, "fuse_elementwise", saved)

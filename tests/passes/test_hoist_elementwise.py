@@ -1,0 +1,190 @@
+"""Steps that treat all elements alike move above RESHAPE and CONCATENATION."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from litegpu.graph import SELF, Graph, Stage
+from litegpu.passes.hoist_elementwise import hoist_elementwise
+from litegpu.zoo.writer import TensorRef
+from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.models import Model, Write, check_numbers
+
+SHAPE = (1, 4, 4, 8)
+
+
+def test_above_a_reshape() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 8)
+    flat = maker.node("RESHAPE", [made], (1, 128))
+    out = maker.steps(flat, Stage("MUL", (maker.constant(1),)), Stage("ADD", (SELF,)), RELU)
+    result = applied(hoist_elementwise, maker.graph(out))
+    assert ops(result) == ["CONV_2D", "COPY", "RESHAPE"]
+    _, steps, view = result.graph.nodes
+    assert steps.inputs == (made,)
+    assert functions(steps) == ["MUL", "ADD", "RELU"]
+    assert result.graph.values[steps.outputs[0]].shape == SHAPE
+    assert view.inputs == steps.outputs
+    assert view.outputs == (out,)
+    assert result.applied == ("MUL+ADD+RELU above RESHAPE 1",)
+
+
+def test_above_every_part_of_a_concatenation() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    parts = [maker.conv(source, channels) for channels in (8, 4)]
+    out = maker.steps(maker.concat(3, *parts), RELU)
+    result = applied(hoist_elementwise, maker.graph(out))
+    assert ops(result) == ["CONV_2D", "CONV_2D", "COPY", "COPY", "CONCATENATION"]
+    first, second, joined = result.graph.nodes[2:]
+    assert (first.inputs, second.inputs) == ((parts[0],), (parts[1],))
+    assert joined.inputs == (*first.outputs, *second.outputs)
+    assert [maker.shape(v) for v in parts] == [result.graph.values[v].shape for v in joined.inputs]
+
+
+def test_a_repeated_part_is_computed_for_each_place() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 4)
+    result = applied(hoist_elementwise, maker.graph(maker.steps(maker.concat(3, made, made), RELU)))
+    steps = [node for node in result.graph.nodes if node.op == "COPY"]
+    assert [node.inputs for node in steps] == [(made,), (made,)]
+    assert steps[0].outputs != steps[1].outputs
+
+
+def test_through_several_views() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    parts = [maker.node("RESHAPE", [maker.conv(source, 2)], (1, 1, 1, 32)) for _ in range(2)]
+    out = maker.steps(maker.steps(maker.concat(3, *parts), RELU), Stage("NEG"))
+    result = applied(hoist_elementwise, maker.graph(out))
+    convolutions = [n.outputs[0] for n in result.graph.nodes if n.op == "CONV_2D"]
+    first = [n for n in result.graph.nodes if n.op == "COPY" and n.inputs[0] in convolutions]
+    assert [functions(node) for node in first] == [["RELU"], ["RELU"]]
+    assert ops(result)[-1] == "CONCATENATION"
+    assert len(result.applied) == 6
+
+
+def _reshaped(maker: Maker) -> int:
+    return maker.node("RESHAPE", [maker.conv(maker.input(*SHAPE), 8)], (1, 1, 16, 8))
+
+
+def _per_channel(maker: Maker) -> Graph:
+    return maker.graph(maker.steps(_reshaped(maker), Stage("PRELU", (maker.constant(8),))))
+
+
+def _per_position(maker: Maker) -> Graph:
+    return maker.graph(maker.steps(_reshaped(maker), Stage("PRELU", (maker.constant(1, 16, 8),))))
+
+
+def _computed_scalar(maker: Maker) -> Graph:
+    return maker.graph(maker.steps(_reshaped(maker), Stage("MUL", (maker.input(1, 1, 1, 1),))))
+
+
+def _broadcast(maker: Maker) -> Graph:
+    step = Stage("MUL", (maker.input(2, 1, 16, 8),))
+    return maker.graph(maker.steps(_reshaped(maker), step, shape=(2, 1, 16, 8)))
+
+
+def _two_readers(maker: Maker) -> Graph:
+    flat = _reshaped(maker)
+    return maker.graph(maker.steps(flat, RELU), maker.conv(flat, 2))
+
+
+def _output(maker: Maker) -> Graph:
+    flat = _reshaped(maker)
+    return maker.graph(maker.steps(flat, RELU), flat)
+
+
+def _of_an_input(maker: Maker) -> Graph:
+    flat = maker.node("RESHAPE", [maker.input(*SHAPE)], (1, 1, 16, 8))
+    return maker.graph(maker.steps(flat, RELU))
+
+
+def _of_an_output(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    flat = maker.node("RESHAPE", [made], (1, 1, 16, 8))
+    return maker.graph(maker.steps(flat, RELU), made)
+
+
+def _of_a_constant(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 8)
+    joined = maker.concat(3, made, maker.constant(*SHAPE))
+    return maker.graph(maker.steps(joined, RELU))
+
+
+_DIFFERS = "an operand differs from element to element"
+_OUTSIDE = "it reads an input, an output or a constant of the partition"
+DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+    (_per_channel, f"RESHAPE 1: {_DIFFERS}"),
+    (_per_position, f"RESHAPE 1: {_DIFFERS}"),
+    (_computed_scalar, f"RESHAPE 1: {_DIFFERS}"),
+    (_broadcast, "RESHAPE 1: they broadcast their input"),
+    (_two_readers, "RESHAPE 1: others read the value too"),
+    (_output, "RESHAPE 1: others read the value too"),
+    (_of_an_input, f"RESHAPE 0: {_OUTSIDE}"),
+    (_of_an_output, f"RESHAPE 1: {_OUTSIDE}"),
+    (_of_a_constant, f"CONCATENATION 1: {_OUTSIDE}"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), DECLINED)
+def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
+    assert untouched(hoist_elementwise, make(Maker())).declined == (f"steps after {reason}",)
+
+
+def test_steps_elsewhere_are_left_alone() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    pooled = maker.node("MAX_POOL_2D", [maker.steps(source, RELU)], SHAPE)
+    assert untouched(hoist_elementwise, maker.graph(maker.steps(pooled, RELU))).declined == ()
+
+
+def _after_reshape(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("NEG", model.op("RELU", model.reshape(made, 2, 6, 6)))]
+
+
+def _after_concat(model: Model) -> list[TensorRef]:
+    source = model.input(1, 4, 3, 5)
+    parts = [model.conv(source, (channels, 1, 1, 5)) for channels in (8, 4, 3)]
+    return [model.op("RELU6", model.concat(3, *parts))]
+
+
+def _repeated(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (4, 1, 1, 5))
+    return [model.op("ABS", model.concat(2, made, made))]
+
+
+def _heads(model: Model) -> list[TensorRef]:
+    """The heads of a detector: reshaped, joined, squashed."""
+    source = model.input(1, 4, 3, 5)
+    first = model.reshape(model.conv(source, (6, 1, 1, 5)), 1, 36, 2)
+    second = model.reshape(model.conv(model.max_pool(source), (2, 1, 1, 5)), 1, 12, 2)
+    return [model.op("RELU", model.concat(1, first, second))]
+
+
+def _with_scalar(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("SUB", model.constant(1, 1), model.reshape(made, 12, 6))]
+
+
+def _with_prelu(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("PRELU", model.reshape(made, 1, 3, 4, 6), model.constant(3, 4, 6))]
+
+
+MODELS: list[tuple[Write, int]] = [
+    (_after_reshape, 1),
+    (_after_concat, 1),
+    (_repeated, 0),
+    (_heads, 1),
+    (_with_scalar, 1),
+    (_with_prelu, 0),
+]
+
+
+@pytest.mark.parametrize(("write", "saved"), MODELS)
+def test_keeps_the_numbers(write: Write, saved: int) -> None:
+    check_numbers(write, "hoist_elementwise", saved)

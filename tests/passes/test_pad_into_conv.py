@@ -1,0 +1,175 @@
+"""A PAD of H and W becomes part of the convolutions that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from litegpu.graph import Graph, Stage
+from litegpu.passes.pad_into_conv import pad_into_conv
+from litegpu.zoo.writer import TensorRef
+from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.models import Model, Write, check_numbers
+
+NONE = (0, 0)
+
+
+def test_the_convolution_reads_the_unpadded_image() -> None:
+    maker = Maker()
+    source = maker.input(1, 6, 5, 3)
+    padded = maker.pad(source, NONE, (1, 2), (2, 0), NONE)
+    graph = maker.graph(maker.depthwise(padded))
+    result = applied(pad_into_conv, graph)
+    (node,) = result.graph.nodes
+    assert node.inputs == (source,)
+    assert node.attributes.window.pads == (1, 2)
+    assert node.merged == (0,)
+    assert result.applied == ("PAD 0 into DEPTHWISE_CONV_2D 1",)
+
+
+def test_it_adds_to_the_padding_that_is_there() -> None:
+    maker = Maker()
+    padded = maker.pad(maker.input(1, 6, 5, 3), NONE, (1, 0), (3, 0), NONE)
+    result = applied(pad_into_conv, maker.graph(maker.conv(padded, 4, kernel=3)))
+    assert result.graph.nodes[0].attributes.window.pads == (2, 4)
+
+
+def test_every_reader_is_changed() -> None:
+    maker = Maker()
+    source = maker.input(1, 6, 5, 4)
+    padded = maker.pad(source, NONE, (1, 1), (1, 1), NONE)
+    first, second = maker.conv(padded, 4), maker.depthwise(padded)
+    result = applied(pad_into_conv, maker.graph(first, second))
+    assert ops(result) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
+    assert [node.inputs for node in result.graph.nodes] == [(source,), (source,)]
+    assert [node.attributes.window.pads for node in result.graph.nodes] == [(1, 1), (1, 1)]
+    assert result.applied == ("PAD 0 into CONV_2D 1, DEPTHWISE_CONV_2D 2",)
+
+
+def test_only_the_last_pad_of_two_has_a_convolution_after_it() -> None:
+    maker = Maker()
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    again = maker.pad(padded, NONE, (1, 0), (0, 1), NONE)
+    result = applied(pad_into_conv, maker.graph(maker.conv(again, 2)))
+    assert ops(result) == ["PAD", "CONV_2D"]
+    assert result.graph.nodes[1].inputs == (padded,)
+    assert result.declined == ("PAD 0: not only convolutions read its result",)
+
+
+def _output(maker: Maker) -> Graph:
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return maker.graph(maker.conv(padded, 2), padded)
+
+
+def _pool_too(maker: Maker) -> Graph:
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return maker.graph(maker.conv(padded, 2), maker.node("MAX_POOL_2D", [padded], (1, 7, 6, 4)))
+
+
+def _with_steps(maker: Maker) -> Graph:
+    source = maker.input(1, 6, 5, 4)
+    padded = maker.pad(source, NONE, (1, 1), (1, 1), NONE, stages=[RELU])
+    return maker.graph(maker.conv(padded, 2))
+
+
+def _unread(maker: Maker) -> Graph:
+    source = maker.input(1, 6, 5, 4)
+    maker.pad(source, NONE, (1, 1), (1, 1), NONE)
+    return maker.graph(maker.conv(source, 2))
+
+
+def _data_and_operand(maker: Maker) -> Graph:
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return maker.graph(maker.conv(padded, 4, stages=[Stage("ADD", (padded,))]))
+
+
+def _operand_only(maker: Maker) -> Graph:
+    source = maker.input(1, 6, 5, 4)
+    padded = maker.pad(source, NONE, (1, 0), NONE, NONE)
+    other = maker.input(1, 7, 5, 4)
+    return maker.graph(maker.conv(other, 4, stages=[Stage("ADD", (padded,))]))
+
+
+def _batch(maker: Maker) -> Graph:
+    padded = maker.pad(maker.input(1, 6, 5, 4), (0, 1), (1, 1), (1, 1), NONE)
+    return maker.graph(maker.conv(padded, 2))
+
+
+def _channels(maker: Maker) -> Graph:
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), (1, 0))
+    return maker.graph(maker.conv(padded, 2))
+
+
+_MIXED = "not only convolutions read its result"
+_OPERAND = "a convolution also reads its result as an operand"
+DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+    (_output, "its result is an output of the partition"),
+    (_pool_too, _MIXED),
+    (_with_steps, _MIXED),
+    (_unread, _MIXED),
+    (_data_and_operand, _OPERAND),
+    (_operand_only, _OPERAND),
+    (_batch, "it pads the batch or the channels"),
+    (_channels, "it pads the batch or the channels"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), DECLINED)
+def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
+    assert untouched(pad_into_conv, make(Maker())).declined == (f"PAD 0: {reason}",)
+
+
+def test_padding_with_another_value_is_left_alone() -> None:
+    maker = Maker()
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    maker.nodes[0] = replace(maker.nodes[0], op="PADV2")
+    assert untouched(pad_into_conv, maker.graph(maker.conv(padded, 2))).declined == ()
+
+
+def _of_a_convolution(model: Model) -> list[TensorRef]:
+    padded = model.pad(model.input(2, 4, 3, 5), NONE, (2, 0), (0, 3), NONE)
+    return [model.conv(padded, (6, 3, 3, 5), "VALID")]
+
+
+def _of_a_padded_convolution(model: Model) -> list[TensorRef]:
+    padded = model.pad(model.input(1, 4, 3, 5), NONE, (1, 2), (3, 0), NONE)
+    return [model.conv(padded, (3, 3, 3, 5), "SAME")]
+
+
+def _of_two(model: Model) -> list[TensorRef]:
+    padded = model.pad(model.input(1, 4, 3, 5), NONE, (1, 1), (1, 1), NONE)
+    return [model.depthwise(padded, 5), model.conv(padded, (3, 2, 2, 5), "VALID")]
+
+
+def _of_a_pool_too(model: Model) -> list[TensorRef]:
+    source = model.op("NEG", model.op("ABS", model.input(1, 4, 3, 5)))
+    padded = model.pad(source, NONE, (1, 1), (1, 1), NONE)
+    return [model.max_pool(padded), model.conv(padded, (3, 2, 2, 5), "VALID")]
+
+
+def _of_a_residual(model: Model) -> list[TensorRef]:
+    padded = model.pad(model.input(1, 4, 3, 5), NONE, (1, 0), (0, 1), NONE)
+    return [model.op("ADD", padded, model.conv(padded, (5, 1, 1, 5)))]
+
+
+def _far_outside(model: Model) -> list[TensorRef]:
+    """Some windows lie in the padding altogether."""
+    padded = model.pad(model.input(1, 2, 2, 3), NONE, (4, 5), (5, 4), NONE)
+    return [model.conv(padded, (4, 2, 2, 3), "VALID"), model.depthwise(padded, 3)]
+
+
+MODELS: list[tuple[Write, int]] = [
+    (_of_a_convolution, 1),
+    (_of_a_padded_convolution, 1),
+    (_of_two, 1),
+    (_of_a_pool_too, 0),
+    (_of_a_residual, 0),
+    (_far_outside, 1),
+]
+
+
+@pytest.mark.parametrize(("write", "saved"), MODELS)
+def test_keeps_the_numbers(write: Write, saved: int) -> None:
+    check_numbers(write, "pad_into_conv", saved)

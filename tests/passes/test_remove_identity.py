@@ -1,0 +1,146 @@
+"""Nodes that change nothing are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from litegpu.graph import SELF, Stage
+from litegpu.ops.copy import CopyAttributes
+from litegpu.passes.remove_identity import remove_identity
+from litegpu.zoo.writer import TensorRef
+from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.models import Model, Write, check_numbers
+
+SHAPE = (1, 4, 4, 3)
+UNCHANGED: dict[str, Callable[[Maker, int], int]] = {
+    "reshape": lambda maker, v: maker.node("RESHAPE", [v], SHAPE),
+    "resize": lambda maker, v: maker.node("RESIZE_BILINEAR", [v], SHAPE),
+    "empty pad": lambda maker, v: maker.pad(v, *[(0, 0)] * 4),
+    "padv2": lambda maker, v: maker.node("PADV2", [v], SHAPE, attributes=CopyAttributes(fill=2.0)),
+    "whole slice": lambda maker, v: maker.node(
+        "STRIDED_SLICE", [v], SHAPE, attributes=CopyAttributes()
+    ),
+    "concat of one": lambda maker, v: maker.concat(3, v),
+}
+
+
+@pytest.mark.parametrize("kind", UNCHANGED)
+def test_the_consumer_reads_the_input_instead(kind: str) -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    out = maker.conv(UNCHANGED[kind](maker, source), 2)
+    graph = maker.graph(out)
+    result = applied(remove_identity, graph)
+    assert ops(result) == ["CONV_2D"]
+    assert result.graph.nodes[0].inputs == (source,)
+    assert result.applied == (f"{graph.nodes[0].op} 0 changes nothing",)
+
+
+def test_a_chain_of_them_goes_at_once() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    value = source
+    for kind in ("reshape", "resize", "empty pad"):
+        value = UNCHANGED[kind](maker, value)
+    result = applied(remove_identity, maker.graph(maker.conv(value, 2)))
+    assert ops(result) == ["CONV_2D"]
+    assert result.graph.nodes[0].inputs == (source,)
+
+
+def test_operands_of_steps_are_renamed_too() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    same = UNCHANGED["reshape"](maker, source)
+    made = maker.conv(source, 3)
+    out = maker.steps(made, Stage("ADD", (same,)), Stage("MUL", (SELF,)))
+    result = applied(remove_identity, maker.graph(out))
+    assert result.graph.nodes[-1].stages == (Stage("ADD", (source,)), Stage("MUL", (SELF,)))
+
+
+def test_all_readers_are_renamed() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    same = UNCHANGED["reshape"](maker, source)
+    graph = maker.graph(maker.conv(same, 2), maker.concat(3, same, source))
+    result = applied(remove_identity, graph)
+    assert [node.inputs for node in result.graph.nodes] == [(source,), (source, source)]
+
+
+@pytest.mark.parametrize("kind", UNCHANGED)
+def test_outputs_are_declined(kind: str) -> None:
+    maker = Maker()
+    graph = maker.graph(UNCHANGED[kind](maker, maker.input(*SHAPE)))
+    result = untouched(remove_identity, graph)
+    assert result.declined == (f"{graph.nodes[0].op} 0 makes an output of the partition",)
+
+
+def _flipped(maker: Maker, v: int) -> int:
+    attributes = CopyAttributes(begin=(0, 3, 0, 0), step=(1, -1, 1, 1))
+    return maker.node("STRIDED_SLICE", [v], SHAPE, attributes=attributes)
+
+
+def _shifted(maker: Maker, v: int) -> int:
+    """A slice that begins later and a size that agrees by chance is no identity."""
+    attributes = CopyAttributes(begin=(0, 1, 0, 0))
+    return maker.node("PAD", [v], SHAPE, attributes=attributes)
+
+
+CHANGED: dict[str, Callable[[Maker, int], int]] = {
+    "flipped": _flipped,
+    "shifted": _shifted,
+    "other shape": lambda maker, v: maker.node("RESHAPE", [v], (1, 16, 1, 3)),
+    "padded": lambda maker, v: maker.pad(v, (0, 0), (0, 1), (0, 0), (0, 0)),
+    "with a step": lambda maker, v: maker.pad(v, *[(0, 0)] * 4, stages=[RELU]),
+    "steps": lambda maker, v: maker.steps(v, RELU),
+    "pool": lambda maker, v: maker.node("MAX_POOL_2D", [v], SHAPE),
+    "concat of two": lambda maker, v: maker.concat(3, v, v),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_what_changes_something_stays(kind: str) -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(CHANGED[kind](maker, maker.input(*SHAPE)), 2))
+    assert untouched(remove_identity, graph).declined == ()
+
+
+def _before_a_pool(model: Model) -> list[TensorRef]:
+    source = model.pad(model.input(1, 4, 3, 5), *[(0, 0)] * 4)
+    return [model.max_pool(source)]
+
+
+def _input_to_output(model: Model) -> list[TensorRef]:
+    return [model.reshape(model.input(1, 4, 3, 5), 1, 4, 3, 5)]
+
+
+def _both_names_of_a_value(model: Model) -> list[TensorRef]:
+    """The step reads its running value under another name."""
+    made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
+    return [model.op("ADD", made, model.op("CONCATENATION", made, axis=3))]
+
+
+def _difference_of_both_names(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
+    return [model.op("SUB", model.op("RELU", made), model.reshape(made, 1, 4, 3, 5))]
+
+
+def _also_an_output(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
+    same = model.reshape(made, 1, 4, 3, 5)
+    return [same, model.op("NEG", same)]
+
+
+MODELS: list[tuple[Write, int]] = [
+    (_before_a_pool, 1),
+    (_input_to_output, 0),
+    (_both_names_of_a_value, 0),
+    (_difference_of_both_names, 0),
+    (_also_an_output, 0),
+]
+
+
+@pytest.mark.parametrize(("write", "saved"), MODELS)
+def test_keeps_the_numbers(write: Write, saved: int) -> None:
+    check_numbers(write, "remove_identity", saved)
