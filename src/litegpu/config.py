@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Mapping
+from typing import TextIO
 
 VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
@@ -24,4 +27,28 @@ def text(name: str) -> str:
 def debug_level() -> int:
     """Return LITEGPU_DEBUG as a number; anything that is not a number counts as 1."""
     value = text("LITEGPU_DEBUG")
-    return int(value) if value.isdigit() else int(bool(value))
+    return int(value) if value.isdecimal() else int(bool(value))
+
+
+class _DebugHandler(logging.StreamHandler[TextIO]):
+    """Prints on stderr, as it is at the time, unless the program has set up logging itself."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(logging.Formatter("litegpu: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
+def show_debug_messages() -> None:
+    """Make what litegpu logs visible if LITEGPU_DEBUG asks for it."""
+    if not debug_level():
+        return
+    log = logging.getLogger("litegpu")
+    if log.getEffectiveLevel() > logging.INFO:
+        log.setLevel(logging.INFO)
+    if not any(isinstance(handler, _DebugHandler) for handler in log.handlers):
+        log.addHandler(_DebugHandler())

@@ -15,11 +15,10 @@ from litegpu.options import GpuDelegateOptions, make_options
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
-from litegpu.runtime_abi.opcodes import BUILTIN_OPS, CUSTOM
+from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.reader import read_graph
 
 _log = logging.getLogger("litegpu")
-_CODES = {name: code for code, name in BUILTIN_OPS.items()}
 
 
 class GpuDelegate:
@@ -39,6 +38,7 @@ class GpuDelegate:
 
     def __init__(self, options: GpuDelegateOptions | None = None, /, **kwargs: Any) -> None:
         """Open the device."""
+        config.show_debug_messages()
         self.options = make_options(options, kwargs)
         self.precision = self.options.resolved_precision()
         self._device = backends.select(self.options.resolved_backend(), self.options.device)
@@ -140,14 +140,19 @@ class GpuDelegate:
             _log.info("%s", report)
         if not report.rejected:
             return
-        for code in sorted({_CODES.get(node.op, CUSTOM) for node in report.rejected}):
+        for code in sorted({code_of(node.op) for node in report.rejected}):
             _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
-        lines = sorted({f"{node.op}: {node.reason}" for node in report.rejected})
+        lines = sorted({f"{_known_name(node.op)}: {node.reason}" for node in report.rejected})
         _log.warning(
             "Following operations are not supported by GPU delegate:\n%s\n%s",
             "\n".join(lines),
             report.summary(),
         )
+
+
+def _known_name(op: str) -> str:
+    """Return an operation's name as users of TensorFlow Lite know it."""
+    return f"CUSTOM {op}" if code_of(op) == CUSTOM else op
 
 
 def _describe(subset: Subset, kernel: PartitionKernel) -> Partition:

@@ -61,6 +61,7 @@ def missing_dependency(package: str, extra: str, purpose: str) -> MissingDepende
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a closest-match hint for an unknown `word`, listing all `choices`."""
     known = list(choices)
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
+    by_lower_case = {choice.lower(): choice for choice in known}
+    close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    hint = f" Did you mean '{by_lower_case[close[0]]}'?" if close else ""
     return f"{hint} Known: {', '.join(known)}."

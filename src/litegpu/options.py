@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,13 +88,13 @@ class GpuDelegateOptions:
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        """Validate every field."""
+        """Validate every field; numbers become plain ints, paths become text."""
         for name in _INTEGERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) and name == "is_precision_loss_allowed":
-                continue
-            if not isinstance(value, int):
-                raise OptionsError(f"{name} must be a whole number, not {value!r}.")
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        for name in _TEXTS:
+            object.__setattr__(self, name, _text(name, getattr(self, name)))
+        if not isinstance(self.device, str | None):
+            object.__setattr__(self, "device", _whole("device", self.device))
         if self.inference_preference not in set(InferencePreference):
             raise OptionsError(
                 f"inference_preference {self.inference_preference} is not one of "
@@ -177,6 +179,22 @@ _INTEGERS = (
     "experimental_flags",
     "max_delegated_partitions",
 )
+_TEXTS = ("serialization_dir", "model_token", "backend")
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        kinds = "a device's index or part of its name" if name == "device" else "a whole number"
+        raise OptionsError(f"{name} must be {kinds}, not {value!r}.") from None
+
+
+def _text(name: str, value: Any) -> str | None:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if path is None or isinstance(path, str):
+        return path
+    raise OptionsError(f"{name} must be text, not {value!r}.")
 
 
 def make_options(options: Any, changes: Mapping[str, Any]) -> GpuDelegateOptions:

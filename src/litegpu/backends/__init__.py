@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from litegpu import config
@@ -52,27 +52,64 @@ def list_devices() -> list[DeviceInfo]:
 def select(backend: str | None, device: int | str | None) -> Device:
     """Open the device that the options (then the environment) ask for, else the best one.
 
-    Raises OptionsError for unknown names, UnsupportedDeviceError when nothing fits.
+    Raises OptionsError for unknown names, MissingDependencyError when the package of the
+    backend that was asked for is not installed, UnsupportedDeviceError when nothing fits.
     """
-    backend = backend or config.text("LITEGPU_BACKEND") or None
-    if device is None:
+    backend = backend or _backend_of_environment()
+    if device is None or device == "":
         device = config.text("LITEGPU_DEVICE") or None
     if backend is not None and backend not in BACKENDS:
         raise OptionsError(f"Unknown backend '{backend}'.{did_you_mean(backend, BACKENDS)}")
-    found = [_status_of(BACKENDS[backend])] if backend else status()
+    candidates = BACKENDS[backend].devices() if backend else _all_candidates()
+    if device is not None:
+        return _open(_match(candidates, device))
+    return _open_best(candidates)
+
+
+def _backend_of_environment() -> str | None:
+    backend = config.text("LITEGPU_BACKEND")
+    if backend and backend not in BACKENDS:
+        hint = did_you_mean(backend, BACKENDS)
+        raise OptionsError(f"LITEGPU_BACKEND names an unknown backend '{backend}'.{hint}")
+    return backend or None
+
+
+def _all_candidates() -> list[DeviceInfo]:
+    found = status()
     candidates = [info for each in found for info in each.devices]
     if not candidates:
-        reasons = "\n".join(f"  {each.name}: {each.reason}" for each in found)
-        raise UnsupportedDeviceError(f"No usable GPU device:\n{reasons}")
-    if device is not None:
-        chosen = _match(candidates, device)
-    else:
-        chosen = min(candidates, key=lambda info: info.software)
-        if chosen.software:
+        raise _nothing_usable(f"{each.name}: {each.reason}" for each in found)
+    return candidates
+
+
+def _open_best(candidates: Sequence[DeviceInfo]) -> Device:
+    """Open the first device that can be opened, those that are no CPUs first."""
+    refused = []
+    for info in sorted(candidates, key=lambda info: info.software):
+        try:
+            device = _open(info)
+        except LitegpuError as error:
+            refused.append(f"{info.title}: {error}")
+            continue
+        for reason in refused:
+            _log.warning("%s. %s is used instead.", reason, info.title)
+        if info.software:
             _log.warning(
-                "%s is a software device: the runtime's own CPU kernels are faster.", chosen.title
+                "%s is a software device: the runtime's own CPU kernels are faster.", info.title
             )
-    return BACKENDS[chosen.backend].open(chosen.index)
+        return device
+    raise _nothing_usable(refused)
+
+
+def _open(info: DeviceInfo) -> Device:
+    device = BACKENDS[info.backend].open(info.index)
+    if config.debug_level() >= 1:
+        _log.info("device %s (%s, driver %s)", info.title, info.platform, info.driver)
+    return device
+
+
+def _nothing_usable(reasons: Iterable[str]) -> UnsupportedDeviceError:
+    return UnsupportedDeviceError("\n  ".join(("No usable GPU device:", *reasons)))
 
 
 def _status_of(backend: Backend) -> BackendStatus:
@@ -85,13 +122,14 @@ def _status_of(backend: Backend) -> BackendStatus:
         return BackendStatus(backend.name, (), str(error), "")
 
 
-def _match(candidates: list[DeviceInfo], wanted: int | str) -> DeviceInfo:
-    """Return the device of that index, or the first whose name contains the text."""
+def _match(candidates: Sequence[DeviceInfo], wanted: int | str) -> DeviceInfo:
+    """Return the device of that index, else the first whose name contains the text."""
     text = str(wanted)
     for info in candidates:
-        if text.isdigit() and info.index == int(text):
+        if text.isdecimal() and info.index == int(text):
             return info
-        if not text.isdigit() and text.lower() in f"{info.name} {info.platform}".lower():
+    for info in candidates:
+        if isinstance(wanted, str) and text.lower() in f"{info.title} {info.platform}".lower():
             return info
     names = "; ".join(f"{info.title} ({info.platform})" for info in candidates)
     raise UnsupportedDeviceError(

@@ -64,10 +64,10 @@ _PRELUDE = (
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
 // The next kernel's blocks may be launched while this one runs; each waits before it touches
-// what the kernels before it wrote.
+// what the kernels before it wrote. Only the very next: waiting blocks take up room.
 #if defined(OVERLAPPED) && __CUDA_ARCH__ >= 900
 #define BEGIN_KERNEL() \\
-    asm volatile("griddepcontrol.launch_dependents;\\n\\tgriddepcontrol.wait;" ::: "memory")
+    asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory")
 #else
 #define BEGIN_KERNEL()
 #endif

@@ -72,6 +72,9 @@ def compile_partition(
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)
+    if config.debug_level() >= 2:
+        for kernel in built.program.kernels:
+            _log.info("%s", device.dialect.kernel(kernel))
     recording = device.record(built.program, cache_dir)
     return CompiledPartition(inputs, rewritten.outputs, recording, layout, built, constants)
 

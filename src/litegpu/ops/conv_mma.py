@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Storage, round_up
+from litegpu.codegen import round_up
 from litegpu.graph import DType, Node, Stage
 from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
 from litegpu.ops.window import Window
@@ -19,8 +19,6 @@ _STEP = 16
 """Inputs that one instruction sums up."""
 _SHARED_LIMIT = 100 << 10
 """Shared memory of a block; two blocks fit a multiprocessor."""
-_BYTES_PER_CLOCK = 48.0
-_LATENCY_CLOCKS = 1500.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,14 @@ class Depthwise:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """BM pixels and WN warps of NT column groups of 8 each; WK warps share out the k-steps."""
+    """`pixels` x `columns` outputs of a block, and how its warps share out the work."""
 
     pixels: int
+    warps_m: int
     warps_n: int
     warps_k: int
     groups: int
+    """Groups of 8 columns that a warp makes."""
     chunk: int
     """k-steps of 16 that lie in shared memory at a time."""
     steps: int
@@ -59,7 +59,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        return 32 * self.warps_n * self.warps_k
+        return 32 * self.warps_m * self.warps_n * self.warps_k
 
     def shared_bytes(self, parts: int) -> int:
         """Bytes for the operand in `parts` halves, or for the sums that reuse its memory."""
@@ -90,7 +90,18 @@ def mma_kernel(
     split_values = src.dtype is DType.FLOAT32
     low = _low_part(weights, ctx)
     parts = 2 if split_values else 1
-    tile = choose_tile(dst, -(-taps * slices * 4 // _STEP), parts, low is not None, depthwise, ctx)
+    taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
+    gathered = 0 if depthwise or view.pointwise else 30
+    problem = Problem(
+        rows=dst.rows,
+        channels=dst.slices * 4,
+        steps=-(-taps * slices * 4 // _STEP),
+        parts=parts,
+        weight_parts=1 if low is None else 2,
+        loads=taken if src.vector else 4 * taken,
+        instructions=40 + gathered + 18 * (taken - 1),
+    )
+    tile = choose_tile(problem, ctx)
     columns = round_up(dst.slices * 4, tile.columns)
     constants: dict[str, npt.NDArray[Any]] = {
         "weights": pack_fragments(weights, tile.steps, columns)
@@ -101,6 +112,7 @@ def mma_kernel(
         constants["bias"] = _padded(bias, columns)
     variables: dict[str, Any] = {
         "BM": tile.pixels,
+        "WM": tile.warps_m,
         "WN": tile.warps_n,
         "WK": tile.warps_k,
         "NT": tile.groups,
@@ -152,63 +164,87 @@ def mma_kernel(
     )
 
 
-def choose_tile(
-    dst: Storage,
-    steps: int,
-    parts: int,
-    split_weights: bool,
-    depthwise: Depthwise | None,
-    ctx: LowerContext,
-) -> Tile:
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What decides about tiles: sizes, and what one slice of the operand costs."""
+
+    rows: int
+    channels: int
+    steps: int
+    parts: int
+    """Halves that a value is split into."""
+    weight_parts: int
+    loads: float
+    """Loads for one slice of the operand."""
+    instructions: float
+    """Instructions for one slice of the operand."""
+
+
+def choose_tile(problem: Problem, ctx: LowerContext) -> Tile:
     """Return the tile of the least estimated time."""
-    reads_per_value = 1.0
-    if depthwise is not None:
-        reads_per_value = 1 + 0.5 * depthwise.window.kernel[0] * depthwise.window.kernel[1]
-    products = parts + split_weights
-
-    def clocks(tile: Tile) -> float:
-        blocks = -(-dst.rows // tile.pixels) * -(-dst.slices * 4 // tile.columns)
-        per_unit = -(-blocks // ctx.target.compute_units)
-        depth = tile.steps * _STEP
-        operand = tile.pixels * depth * 4 * reads_per_value / tile.cluster
-        operand += tile.pixels * depth * parts  # what the cluster's other blocks store
-        weights = tile.columns * depth * 2 * (2 if split_weights else 1)
-        multiply = tile.steps * (tile.pixels // 16) * tile.warps_n * tile.groups * products * 2.0
-        rounds = tile.steps // tile.chunk
-        return per_unit * ((operand + weights) / _BYTES_PER_CLOCK + multiply) + (
-            _LATENCY_CLOCKS * (1 + 0.5 * (rounds - 1))
-        )
-
-    return min(_tiles(dst, steps, parts, split_weights, ctx), key=clocks)
+    return min(_tiles(problem, ctx), key=lambda tile: _clocks(tile, problem, ctx))
 
 
+def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
+    """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
+    blocks = -(-problem.rows // tile.pixels) * -(-problem.channels // tile.columns)
+    per_unit = -(-blocks // ctx.target.compute_units)
+    slices = min(tile.pixels, problem.rows) * tile.steps * 4 / tile.cluster
+    weights = tile.columns * tile.steps * _STEP * 2 * problem.weight_parts
+    products = tile.steps * (tile.pixels // 16) * (tile.columns // 8)
+    products *= problem.parts + problem.weight_parts - 1
+    stored = tile.pixels * tile.steps * _STEP * 2 * problem.parts
+    busy = max(
+        slices * problem.instructions / 128 + products * 2,
+        (slices * problem.loads * 16 + weights + (stored if tile.cluster > 1 else 0)) / 64,
+    )
+    turns = -(-slices // (tile.threads * 2))
+    waits = _LOAD_CLOCKS * turns * max(1.0, problem.loads / 8)
+    waits += 40 * tile.steps / tile.warps_k + (_LOAD_CLOCKS if tile.cluster > 1 else 0)
+    waits += _LOAD_CLOCKS * (tile.steps // tile.chunk - 1)
+    # Blocks that lie on one multiprocessor wait at the same time.
+    together = max(1, min(per_unit, 1024 // tile.threads))
+    return per_unit * busy + waits * -(-per_unit // together)
+
+
+_LOAD_CLOCKS = 700.0
 _WEIGHT_REGISTERS = 64
 
 
-def _tiles(
-    dst: Storage, steps: int, parts: int, split_weights: bool, ctx: LowerContext
-) -> Iterator[Tile]:
-    widths: Sequence[tuple[int, int]] = ((1, 2), (2, 2), (4, 2), (2, 4), (4, 4), (8, 2), (8, 4))
-    for pixels in (16, 32, 64):
-        for warps_n, groups in widths:
+def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
+    for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
+        for warps_n, groups in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2)):
             columns = warps_n * groups * 8
-            if columns >= 2 * round_up(dst.slices * 4, 16) or (pixels == 64 and groups == 2):
+            if columns >= 2 * round_up(problem.channels, 16) or warps_m * warps_n > 8:
                 continue
-            blocks = -(-dst.slices * 4 // columns)
-            cluster = next(c for c in (8, 4, 2, 1) if blocks % c == 0)
-            cluster = cluster if ctx.target.clusters else 1
-            warps_k = max(8 // warps_n, 1)
-            while warps_k > 1 and steps < 2 * warps_k:
-                warps_k //= 2
-            ahead = _WEIGHT_REGISTERS // (2 * groups * (2 if split_weights else 1))
-            unit = max(warps_k * ahead, 2)
-            whole = round_up(steps, max(warps_k, 2))
-            limit = (_SHARED_LIMIT // (pixels * 2 * parts) - 8) // _STEP
-            chunk = whole if whole <= limit else limit // unit * unit
-            if chunk:
-                padded = round_up(whole, chunk)
-                ahead = min(ahead, padded // warps_k)
-                yield Tile(pixels, warps_n, warps_k, groups, chunk, padded, cluster, ahead)
+            if pixels // 16 // warps_m * groups > 8:  # the sums would not fit the registers
+                continue
+            tile = _fill_in(problem, ctx, pixels, warps_m, warps_n, groups)
+            if tile is not None:
+                yield tile
+
+
+def _fill_in(
+    problem: Problem, ctx: LowerContext, pixels: int, warps_m: int, warps_n: int, groups: int
+) -> Tile | None:
+    """Complete a tile; None when not even one chunk of its operand fits shared memory."""
+    blocks = -(-problem.channels // (warps_n * groups * 8))
+    warps_k = max(8 // (warps_m * warps_n), 1)
+    while warps_k > 1 and problem.steps < 2 * warps_k:
+        warps_k //= 2
+    ahead = _WEIGHT_REGISTERS // (2 * groups * problem.weight_parts)
+    whole = round_up(problem.steps, warps_k)
+    limit = (_SHARED_LIMIT // (pixels * 2 * problem.parts) - 8) // _STEP
+    unit = warps_k * ahead
+    chunk = whole if whole <= limit else limit // unit * unit
+    if not chunk:
+        return None
+    cluster = 1
+    if ctx.target.clusters:
+        cluster = next(c for c in range(8, 0, -1) if blocks % c == 0 and chunk * 4 % c == 0)
+    steps = round_up(whole, chunk)
+    ahead = min(ahead, steps // warps_k)
+    return Tile(pixels, warps_m, warps_n, warps_k, groups, chunk, steps, cluster, ahead)
 
 
 def pack_fragments(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint32]:

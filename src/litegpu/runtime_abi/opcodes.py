@@ -221,3 +221,18 @@ CUSTOM = 32
 """Code of an op that is known by its custom name only."""
 DELEGATE = 51
 """Code of a node that stands for a delegated partition."""
+
+_CODES = {name: code for code, name in BUILTIN_OPS.items()}
+_UNNAMED = "BUILTIN_"
+
+
+def name_of(code: int) -> str:
+    """Return the name of a builtin operator, "BUILTIN_250" for a code without one."""
+    return BUILTIN_OPS.get(code, f"{_UNNAMED}{code}")
+
+
+def code_of(name: str) -> int:
+    """Return the code of a builtin operator by its name; other names are of custom operators."""
+    if name.startswith(_UNNAMED) and name[len(_UNNAMED) :].isdecimal():
+        return int(name[len(_UNNAMED) :])
+    return _CODES.get(name, CUSTOM)

@@ -11,7 +11,7 @@ import numpy as np
 from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType
-from litegpu.runtime_abi.opcodes import BUILTIN_OPS, CUSTOM
+from litegpu.runtime_abi.opcodes import CUSTOM, name_of
 from litegpu.runtime_abi.params import read_params
 from litegpu.runtime_abi.structs import (
     TfLiteAffineQuantization,
@@ -76,7 +76,7 @@ def _read_node(context: int, index: int) -> Node:
     if code == CUSTOM:
         name = (registration.custom_name or b"").decode("utf-8", "replace")
     else:
-        name = BUILTIN_OPS.get(code, f"BUILTIN_{code}")
+        name = name_of(code)
     custom = b""
     if node.custom_initial_data and node.custom_initial_data_size > 0:
         custom = ctypes.string_at(node.custom_initial_data, node.custom_initial_data_size)
