@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any, NoReturn
 
 import numpy as np
@@ -193,6 +195,28 @@ def test_kernels_that_the_runtime_does_not_take_are_released(
     with pytest.raises(RuntimeError, match="not today"):
         interpreter(chain(["ABS", CPU_ONLY, "ABS"]), GpuDelegate(max_delegated_partitions=2))
     assert len(closed) == 2
+
+
+def test_a_remembered_error_holds_on_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Big:
+        pass
+
+    watch = []
+
+    def fail(*_args: Any) -> NoReturn:
+        big = Big()
+        watch.append(weakref.ref(big))
+        try:
+            raise OSError("too big")
+        except OSError as error:
+            raise DeviceMemoryError("no room; use less") from error
+
+    monkeypatch.setattr(GpuDelegate, "_compile", fail)
+    delegate = GpuDelegate()
+    interpreter(chain(["ABS"]), delegate)
+    assert isinstance(delegate.error, DeviceMemoryError)
+    gc.collect()
+    assert watch[0]() is None
 
 
 def refuse(*_args: Any) -> int:

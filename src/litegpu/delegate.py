@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +112,11 @@ class GpuDelegate:
     def fail(self, error: BaseException) -> None:
         """Keep an error that could not be raised through C. Called by the bridge."""
         self.error = error
+        # The frames of its traceback hold weights and device memory.
+        link: BaseException | None = error
+        while link is not None:
+            traceback.clear_frames(link.__traceback__)
+            link = link.__cause__ or link.__context__
 
     def _make_report(
         self,

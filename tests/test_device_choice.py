@@ -1,0 +1,228 @@
+"""Which device a delegate opens, and what it says when there is none that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from litegpu import (
+    GpuDelegate,
+    MissingDependencyError,
+    OptionsError,
+    UnsupportedDeviceError,
+    backends,
+    list_devices,
+)
+from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.errors import LitegpuError, missing_dependency
+
+
+def info(backend: str, index: int, name: str, software: bool = False) -> DeviceInfo:
+    return DeviceInfo(
+        backend=backend,
+        index=index,
+        name=name,
+        platform=f"{backend} platform",
+        driver="1.0",
+        software=software,
+        compute_units=4,
+        memory_bytes=1 << 30,
+        max_allocation_bytes=1 << 28,
+        max_work_group_size=256,
+        local_memory_bytes=1 << 15,
+        half_arithmetic=False,
+        buffer_alignment=256,
+        max_arguments=32,
+    )
+
+
+class FakeDevice(Device):
+    def __init__(self, device_info: DeviceInfo) -> None:
+        self.info = device_info
+
+    def record(self, program: Any, cache_dir: str | None = None) -> Any:
+        raise AssertionError
+
+
+class FakeBackend(Backend):
+    extra = "fake"
+
+    def __init__(
+        self, name: str, found: list[DeviceInfo] | LitegpuError, broken: tuple[int, ...] = ()
+    ) -> None:
+        self.name = name  # type: ignore[misc]
+        self._found = found
+        self._broken = broken
+
+    def devices(self) -> list[DeviceInfo]:
+        if isinstance(self._found, LitegpuError):
+            raise self._found
+        return self._found
+
+    def open(self, index: int) -> Device:
+        if index in self._broken:
+            raise UnsupportedDeviceError(f"number {index} is asleep")
+        return FakeDevice(self.devices()[index])
+
+
+FIRST = FakeBackend("first", [info("first", 0, "Soft CPU", software=True)])
+SECOND = FakeBackend(
+    "second", [info("second", 0, "Fast 4090"), info("second", 1, "Slow Radeon")], broken=(1,)
+)
+ABSENT = FakeBackend("absent", missing_dependency("pyabsent", "absent", "The absent backend"))
+NO_DRIVER = FakeBackend("bare", UnsupportedDeviceError("There is no driver. Install one."))
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, FIRST, SECOND, ABSENT, NO_DRIVER)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *offered: FakeBackend) -> None:
+    monkeypatch.delenv("LITEGPU_BACKEND", raising=False)
+    monkeypatch.delenv("LITEGPU_DEVICE", raising=False)
+    monkeypatch.setattr(backends, "BACKENDS", {backend.name: backend for backend in offered})
+
+
+def chosen(backend: str | None = None, device: int | str | None = None) -> str:
+    return backends.select(backend, device).info.title
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "expected"),
+    [
+        (None, None, "second:0 Fast 4090"),
+        ("", "", "second:0 Fast 4090"),
+        ("first", None, "first:0 Soft CPU"),
+        (None, 0, "first:0 Soft CPU"),
+        (None, "0", "first:0 Soft CPU"),
+        ("second", 0, "second:0 Fast 4090"),
+        (None, "4090", "second:0 Fast 4090"),
+        (None, "SOFT", "first:0 Soft CPU"),
+        (None, "second:0", "second:0 Fast 4090"),
+        (None, "second platform", "second:0 Fast 4090"),
+    ],
+)
+def test_the_choice(
+    fakes: None, backend: str | None, device: int | str | None, expected: str
+) -> None:
+    assert chosen(backend, device) == expected
+
+
+def test_the_environment_decides_where_the_options_do_not(
+    fakes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITEGPU_BACKEND", "first")
+    assert chosen() == "first:0 Soft CPU"
+    assert chosen("second") == "second:0 Fast 4090"
+    monkeypatch.setenv("LITEGPU_BACKEND", "second")
+    monkeypatch.setenv("LITEGPU_DEVICE", "fast")
+    assert chosen() == "second:0 Fast 4090"
+    monkeypatch.setenv("LITEGPU_DEVICE", "toaster")
+    with pytest.raises(UnsupportedDeviceError, match="No device matches 'toaster'"):
+        chosen()
+    assert chosen(device="4090") == "second:0 Fast 4090"
+
+
+def test_a_software_device_is_chosen_last_and_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer(monkeypatch, FIRST, SECOND)
+    chosen()
+    chosen(device="soft")
+    assert not caplog.records
+    offer(monkeypatch, FIRST)
+    assert chosen() == "first:0 Soft CPU"
+    assert "first:0 Soft CPU is a software device" in caplog.text
+
+
+def test_a_device_that_cannot_be_opened_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = FakeBackend("second", [info("second", 0, "Fast 4090")], broken=(0,))
+    offer(monkeypatch, broken, FIRST)
+    assert chosen() == "first:0 Soft CPU"
+    expected = "second:0 Fast 4090: number 0 is asleep. first:0 Soft CPU is used instead."
+    assert expected in caplog.text
+
+
+def test_no_device_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, FakeBackend("second", [info("second", 0, "Fast 4090")], broken=(0,)))
+    with pytest.raises(UnsupportedDeviceError, match="second:0 Fast 4090: number 0 is asleep"):
+        chosen()
+
+
+def test_a_device_that_was_asked_for_and_cannot_be_opened(fakes: None) -> None:
+    with pytest.raises(UnsupportedDeviceError, match="number 1 is asleep"):
+        chosen("second", 1)
+
+
+@pytest.mark.parametrize("device", [7, "7", "-1", "toaster"])
+def test_a_device_that_is_not_there(fakes: None, device: int | str) -> None:
+    with pytest.raises(UnsupportedDeviceError) as caught:
+        chosen(None, device)
+    assert str(caught.value) == (
+        f"No device matches '{device}'. Usable devices: first:0 Soft CPU (first platform); "
+        "second:0 Fast 4090 (second platform); second:1 Slow Radeon (second platform). "
+        "Give an index or part of a name."
+    )
+
+
+def test_an_unknown_backend(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = r"Did you mean 'second'\? Known: first, second, absent, bare\."
+    with pytest.raises(OptionsError, match=rf"Unknown backend 'sceond'\. {hint}"):
+        chosen("sceond")
+    monkeypatch.setenv("LITEGPU_BACKEND", "sceond")
+    expected = rf"LITEGPU_BACKEND names an unknown backend 'sceond'\. {hint}"
+    with pytest.raises(OptionsError, match=expected):
+        chosen()
+
+
+def test_a_backend_whose_package_is_missing(fakes: None) -> None:
+    with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[absent\]'"):
+        chosen("absent")
+
+
+def test_a_backend_without_devices(fakes: None) -> None:
+    with pytest.raises(UnsupportedDeviceError, match=r"There is no driver\. Install one\."):
+        chosen("bare")
+
+
+def test_nothing_usable_names_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, ABSENT, NO_DRIVER)
+    with pytest.raises(UnsupportedDeviceError, match="No usable GPU device:") as caught:
+        chosen()
+    assert "absent: The absent backend needs the Python package 'pyabsent'" in str(caught.value)
+    assert "bare: There is no driver. Install one." in str(caught.value)
+
+
+def test_the_status_of_every_backend(fakes: None) -> None:
+    first, second, absent, bare = backends.status()
+    assert first.devices[0].software
+    assert [device.name for device in second.devices] == ["Fast 4090", "Slow Radeon"]
+    assert absent.devices == () and "'pyabsent', which is not installed" in absent.reason
+    assert absent.remedy == "pip install 'litegpu[fake]'"
+    assert bare.reason == "There is no driver. Install one."
+    assert [device.title for device in list_devices()] == [
+        "first:0 Soft CPU",
+        "second:0 Fast 4090",
+        "second:1 Slow Radeon",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"backend": "opencl"}, {"experimental_flags": 2}, {"backend": "opencl", "device": 0}],
+)
+def test_the_delegate_opens_what_the_options_say(fields: dict[str, Any]) -> None:
+    assert GpuDelegate(**fields).device.backend == "opencl"
+
+
+def test_the_delegate_passes_errors_on(fakes: None) -> None:
+    with pytest.raises(OptionsError, match="Unknown backend 'opengl'"):
+        GpuDelegate(experimental_flags=4)
+    with pytest.raises(UnsupportedDeviceError, match="No device matches 'toaster'"):
+        GpuDelegate(device="toaster")
+    with pytest.raises(MissingDependencyError, match="'pyabsent'"):
+        GpuDelegate(backend="absent")

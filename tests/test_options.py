@@ -1,0 +1,224 @@
+"""The delegate's options: the C API's rules, litegpu's own fields, and how to get them wrong."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litegpu import GpuDelegate, GpuDelegateOptions, OptionsError
+from litegpu.engine.layout import HALF_FROM_BYTES
+from litegpu.errors import did_you_mean
+from litegpu.options import (
+    ExperimentalFlags,
+    InferencePreference,
+    InferencePriority,
+    make_options,
+)
+
+AUTO, PRECISION, LATENCY, MEMORY = range(4)
+
+
+def options(*priorities: int, **fields: Any) -> GpuDelegateOptions:
+    names = ("inference_priority1", "inference_priority2", "inference_priority3")
+    given: dict[str, Any] = dict(zip(names, priorities, strict=False))
+    return GpuDelegateOptions(**given, **fields)
+
+
+def test_defaults_are_those_of_the_c_api() -> None:
+    found = GpuDelegateOptions()
+    assert found.is_precision_loss_allowed == -1
+    assert found.inference_preference == 0
+    assert (found.inference_priority1, found.inference_priority2) == (1, 0)
+    assert found.inference_priority3 == 0
+    assert found.experimental_flags == 1
+    assert found.max_delegated_partitions == 1
+    assert found.serialization_dir is None and found.model_token is None
+    assert found.backend is None and found.device is None and found.precision is None
+
+
+def test_enumerations_have_the_numbers_of_the_c_api() -> None:
+    assert [int(p) for p in InferencePreference] == [0, 1, 2]
+    assert [int(p) for p in InferencePriority] == [0, 1, 2, 3]
+    flags = {flag.name: int(flag) for flag in ExperimentalFlags}
+    known = {"ENABLE_QUANT": 1, "CL_ONLY": 2, "GL_ONLY": 4, "ENABLE_SERIALIZATION": 8}
+    assert flags.items() >= known.items()
+
+
+RESOLVED = {
+    (LATENCY, AUTO, AUTO): (LATENCY, MEMORY, PRECISION),
+    (MEMORY, AUTO, AUTO): (MEMORY, PRECISION, LATENCY),
+    (PRECISION, AUTO, AUTO): (PRECISION, LATENCY, MEMORY),
+    (LATENCY, PRECISION, AUTO): (LATENCY, PRECISION, MEMORY),
+    (LATENCY, MEMORY, AUTO): (LATENCY, MEMORY, PRECISION),
+    (MEMORY, LATENCY, AUTO): (MEMORY, LATENCY, PRECISION),
+    (MEMORY, PRECISION, AUTO): (MEMORY, PRECISION, LATENCY),
+    (PRECISION, LATENCY, AUTO): (PRECISION, LATENCY, MEMORY),
+    (PRECISION, MEMORY, AUTO): (PRECISION, MEMORY, LATENCY),
+    **{order: order for order in itertools.permutations((PRECISION, LATENCY, MEMORY))},
+}
+
+
+@pytest.mark.parametrize("given", RESOLVED)
+def test_auto_priorities_are_resolved(given: tuple[int, int, int]) -> None:
+    assert options(*given).priorities() == RESOLVED[given]
+
+
+def test_all_other_priorities_are_invalid() -> None:
+    for given in set(itertools.product(range(-1, 5), repeat=3)) - set(RESOLVED):
+        with pytest.raises(OptionsError, match="InferenceOptions are invalid: pri") as caught:
+            options(*given)
+        assert f"priorities {given}." in str(caught.value)
+        assert "after AUTO only AUTO may follow" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        (0, (PRECISION, LATENCY, MEMORY)),
+        (1, (LATENCY, MEMORY, PRECISION)),
+        (7, (LATENCY, MEMORY, PRECISION)),
+        (True, (LATENCY, MEMORY, PRECISION)),
+        (False, (PRECISION, LATENCY, MEMORY)),
+        (-1, (MEMORY, LATENCY, PRECISION)),
+    ],
+)
+def test_precision_loss_overrides_the_priorities(
+    allowed: int, expected: tuple[int, int, int]
+) -> None:
+    found = options(MEMORY, LATENCY, PRECISION, is_precision_loss_allowed=allowed)
+    assert found.priorities() == expected
+
+
+def test_precision_loss_drops_priorities_that_would_be_invalid() -> None:
+    assert options(AUTO, AUTO, AUTO, is_precision_loss_allowed=1).resolved_precision() == "fp16"
+
+
+PRECISIONS = [
+    ({}, "fp32", None),
+    ({"inference_priority1": LATENCY}, "fp16", HALF_FROM_BYTES),
+    ({"inference_priority1": LATENCY, "inference_priority2": PRECISION}, "fp16", HALF_FROM_BYTES),
+    ({"inference_priority1": MEMORY}, "fp16", 0),
+    ({"is_precision_loss_allowed": 0, "inference_priority1": LATENCY}, "fp32", None),
+    ({"is_precision_loss_allowed": 1}, "fp16", HALF_FROM_BYTES),
+    ({"precision": "fp16"}, "fp16", HALF_FROM_BYTES),
+    ({"precision": "fp32", "inference_priority1": MEMORY}, "fp32", None),
+    ({"precision": "fp16", "inference_priority1": MEMORY}, "fp16", 0),
+]
+
+
+@pytest.mark.parametrize(("fields", "precision", "half_from"), PRECISIONS)
+def test_precision_follows(fields: dict[str, Any], precision: str, half_from: int | None) -> None:
+    found = GpuDelegateOptions(**fields)
+    assert found.resolved_precision() == precision
+    assert found.half_from() == half_from
+
+
+@pytest.mark.parametrize(
+    ("fields", "backend"),
+    [
+        ({}, None),
+        ({"experimental_flags": ExperimentalFlags.CL_ONLY}, "opencl"),
+        ({"experimental_flags": ExperimentalFlags.GL_ONLY}, "opengl"),
+        ({"experimental_flags": 2 + 4}, "opencl"),
+        ({"experimental_flags": 4, "backend": "opencl"}, "opencl"),
+        ({"experimental_flags": 0}, None),
+    ],
+)
+def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> None:
+    assert GpuDelegateOptions(**fields).resolved_backend() == backend
+
+
+@pytest.mark.parametrize(
+    ("fields", "directory"),
+    [
+        ({"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"}, "here"),
+        ({"experimental_flags": 9, "serialization_dir": "here", "model_token": "m"}, "here"),
+        ({"experimental_flags": 1, "serialization_dir": "here", "model_token": "m"}, None),
+        ({"experimental_flags": 8, "serialization_dir": "here"}, None),
+        ({"experimental_flags": 8, "model_token": "m"}, None),
+        ({}, None),
+    ],
+)
+def test_serialization_needs_flag_directory_and_token(
+    fields: dict[str, Any], directory: str | None
+) -> None:
+    assert GpuDelegateOptions(**fields).cache_dir() == directory
+
+
+def test_numbers_and_paths_of_other_types_are_welcome() -> None:
+    found = GpuDelegateOptions(
+        inference_priority1=np.int64(2),  # type: ignore[arg-type]
+        device=np.uint8(0),  # type: ignore[arg-type]
+        serialization_dir=Path("cache"),  # type: ignore[arg-type]
+    )
+    assert found == GpuDelegateOptions(
+        inference_priority1=2, device=0, serialization_dir=str(Path("cache"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"precision": "fp64"},
+            r"Unknown precision 'fp64'. Did you mean 'fp\d\d'\? Known: fp32, fp16.",
+        ),
+        ({"precision": "FP16"}, "Unknown precision 'FP16'. Did you mean 'fp16'?"),
+        ({"precision": 16}, "Unknown precision '16'. Did you mean 'fp16'?"),
+        (
+            {"inference_preference": 3},
+            r"inference_preference 3 is not one of FAST_SINGLE_ANSWER \(0\), "
+            r"SUSTAINED_SPEED \(1\), BALANCED \(2\).",
+        ),
+        (
+            {"experimental_flags": 17},
+            r"experimental_flags 17 has unknown bits; known are .*CL_ONLY \(2\)",
+        ),
+        ({"experimental_flags": -1}, "experimental_flags -1 has unknown bits"),
+        (
+            {"max_delegated_partitions": "2"},
+            "max_delegated_partitions must be a whole number, not '2'.",
+        ),
+        ({"inference_priority1": 1.0}, "inference_priority1 must be a whole number, not 1.0."),
+        ({"is_precision_loss_allowed": None}, "is_precision_loss_allowed must be a whole number"),
+        ({"device": 1.5}, "device must be a device's index or part of its name, not 1.5."),
+        ({"backend": 3}, "backend must be text, not 3."),
+        ({"model_token": b"x"}, "model_token must be text, not b'x'."),
+        ({"serialization_dir": 3}, "serialization_dir must be text, not 3."),
+        ({"presision": "fp16"}, "Unknown option 'presision'. Did you mean 'precision'?"),
+        ({"qqq": 1}, "Unknown option 'qqq'. Known: is_precision_loss_allowed, "),
+    ],
+)
+def test_impossible_options(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionsError, match=text.replace("'?", r"'\?")):
+        make_options(None, fields)
+    with pytest.raises(OptionsError, match=text.replace("'?", r"'\?")):
+        GpuDelegate(fields)  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match=text.replace("'?", r"'\?")):
+        GpuDelegate(**fields)
+
+
+@pytest.mark.parametrize("given", [3, "fp16", [("precision", "fp16")]])
+def test_options_of_a_wrong_type(given: Any) -> None:
+    expected = f"options must be GpuDelegateOptions or a dict, not {type(given).__name__}."
+    with pytest.raises(OptionsError, match=expected):
+        GpuDelegate(given)
+
+
+def test_keywords_override_options() -> None:
+    base = GpuDelegateOptions(precision="fp32", max_delegated_partitions=3)
+    found = make_options(base, {"precision": "fp16"})
+    assert (found.precision, found.max_delegated_partitions) == ("fp16", 3)
+    assert make_options({"device": 2}, {"device": 0}).device == 0
+    assert base.precision == "fp32"
+
+
+def test_hints() -> None:
+    assert did_you_mean("open-cl", ["cuda", "opencl"]) == (
+        " Did you mean 'opencl'? Known: cuda, opencl."
+    )
+    assert did_you_mean("zzz", ["cuda"]) == " Known: cuda."
