@@ -13,9 +13,9 @@ import numpy.typing as npt
 from litegpu.graph import ABSENT, DType, Graph, Node, Stage, Value
 from litegpu.ops.base import COPY
 from litegpu.ops.concatenation import ConcatAttributes
-from litegpu.ops.conv_2d import ConvAttributes, DepthwiseAttributes
+from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.window import Window
+from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes import Pass, PassResult
 
 Shape = tuple[int, ...]

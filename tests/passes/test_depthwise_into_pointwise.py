@@ -1,0 +1,123 @@
+"""A depthwise convolution is computed inside the pointwise one after it (on tensor cores)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from litegpu.graph import Graph, Stage
+from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
+from passes.graphs import RELU, Maker, applied, untouched
+
+
+def _pair(maker: Maker, channels: int = 16) -> int:
+    return maker.depthwise(maker.input(1, 6, 5, channels))
+
+
+def test_the_pointwise_convolution_takes_the_depthwise_one_with_its_steps() -> None:
+    maker = Maker()
+    between = _pair(maker)
+    slope = maker.constant(16)
+    maker.nodes[0] = replace(maker.nodes[0], stages=(Stage("PRELU", (slope,)),))
+    graph = maker.graph(maker.conv(between, 8, stages=[RELU]))
+    result = applied(depthwise_into_pointwise, graph)
+    (node,) = result.graph.nodes
+    first, second = graph.nodes
+    step = node.attributes.depthwise
+    assert node.inputs == graph.inputs
+    assert node.stages == (RELU,)
+    assert node.merged == (0,)
+    assert (step.attributes, step.stages) == (first.attributes, first.stages)
+    assert step.shape == (1, 4, 3, 16)
+    assert replace(node.attributes, depthwise=None) == second.attributes
+    # The constants of both stay, those of the steps too: `applied` compares the values kept.
+    assert slope in node.attributes.constants
+    assert result.applied == ("DEPTHWISE_CONV_2D 0 into CONV_2D 1",)
+
+
+def test_only_one_depthwise_convolution_fits_into_a_pointwise_one() -> None:
+    maker = Maker()
+    first = maker.depthwise(maker.input(1, 8, 8, 16))
+    second = maker.depthwise(first)
+    result = applied(depthwise_into_pointwise, maker.graph(maker.conv(second, 8)))
+    assert result.applied == ("DEPTHWISE_CONV_2D 1 into CONV_2D 2",)
+    assert result.declined == ("DEPTHWISE_CONV_2D 0: DEPTHWISE_CONV_2D 1 is no convolution",)
+
+
+def _output(maker: Maker) -> Graph:
+    between = _pair(maker)
+    return maker.graph(maker.conv(between, 8), between)
+
+
+def _two_readers(maker: Maker) -> Graph:
+    between = _pair(maker)
+    return maker.graph(maker.conv(between, 8), maker.conv(between, 8))
+
+
+def _operand(maker: Maker) -> Graph:
+    between = _pair(maker)
+    other = maker.input(1, 4, 3, 16)
+    return maker.graph(maker.conv(other, 16, stages=[Stage("ADD", (between,))]))
+
+
+def _pool(maker: Maker) -> Graph:
+    return maker.graph(maker.node("MAX_POOL_2D", [_pair(maker)], (1, 4, 3, 16)))
+
+
+def _wide_kernel(maker: Maker) -> Graph:
+    return maker.graph(maker.conv(_pair(maker), 8, kernel=3))
+
+
+def _twice(maker: Maker) -> Graph:
+    between = _pair(maker)
+    return maker.graph(maker.conv(between, 16, stages=[Stage("ADD", (between,))]))
+
+
+def _few_inputs(maker: Maker) -> Graph:
+    return maker.graph(maker.conv(_pair(maker, 12), 8))
+
+
+def _few_outputs(maker: Maker) -> Graph:
+    return maker.graph(maker.conv(_pair(maker), 4))
+
+
+def _multiplied(maker: Maker) -> Graph:
+    between = maker.node("DEPTHWISE_CONV_2D", [maker.input(1, 4, 3, 16)], (1, 4, 3, 32))
+    return maker.graph(maker.conv(between, 8))
+
+
+def _computed_operand(maker: Maker) -> Graph:
+    between = _pair(maker)
+    gate = maker.input(1, 1, 1, 16)
+    maker.nodes[0] = replace(maker.nodes[0], stages=(Stage("MUL", (gate,)),))
+    return maker.graph(maker.conv(between, 8))
+
+
+_ALONE = "not read by one convolution alone"
+_FEW = "too few channels for tensor cores"
+DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+    (_output, _ALONE),
+    (_two_readers, _ALONE),
+    (_operand, _ALONE),
+    (_pool, "MAX_POOL_2D 1 is no convolution"),
+    (_wide_kernel, "CONV_2D 1 is not pointwise"),
+    (_twice, "CONV_2D 1 reads it twice"),
+    (_few_inputs, _FEW),
+    (_few_outputs, _FEW),
+    (_multiplied, "it multiplies channels"),
+    (_computed_operand, "its steps read computed values"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), DECLINED)
+def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
+    result = untouched(depthwise_into_pointwise, make(Maker()))
+    assert result.declined == (f"DEPTHWISE_CONV_2D 0: {reason}",)
+
+
+def test_other_nodes_are_left_alone() -> None:
+    maker = Maker()
+    made = maker.conv(maker.conv(maker.input(1, 4, 4, 16), 16), 16)
+    assert untouched(depthwise_into_pointwise, maker.graph(made)).declined == ()
