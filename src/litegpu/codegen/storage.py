@@ -61,9 +61,8 @@ class Storage:
     def contiguous(self) -> bool:
         """Whether row number r starts at `offset + r * pitch`."""
         n, h, w, _ = self.shape
-        steps = ((w, self.strides[1]), (h * w, self.strides[0]))
-        used = ((h > 1 or n > 1, steps[0]), (n > 1, steps[1]))
-        return all(stride == rows * self.pitch for on, (rows, stride) in used if on)
+        lines = h == 1 or self.strides[1] == w * self.pitch
+        return lines and (n == 1 or self.strides[0] == h * w * self.pitch)
 
     @property
     def elements(self) -> int:

@@ -72,8 +72,7 @@ def _dense(value: Value) -> Storage:
 def _padded(value: Value, half_from: int | None) -> Storage:
     half = half_from is not None and 4 * value.elements >= half_from
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
-    shape = value.shape4 if len(value.shape) <= 4 else (1, 1, 1, value.elements)
-    return Storage.create(value.id, dtype, shape, alignment)
+    return Storage.create(value.id, dtype, value.shape4, alignment)
 
 
 def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:

@@ -1,0 +1,262 @@
+"""Placements are index arithmetic: all of it against NumPy, the kernel text included."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernel_text import evaluate, execute, lanes
+from litegpu.codegen import Position, Storage, TensorRef, round_up
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import DType
+from litegpu.ops.concatenation import regions
+
+Array = npt.NDArray[Any]
+property_test = settings(max_examples=150, deadline=None, derandomize=True)
+
+sizes = st.integers(1, 4)
+shapes = st.tuples(st.integers(1, 3), sizes, sizes, st.integers(1, 13))
+alignments = st.sampled_from([1, 4, 8])
+
+
+def indices(storage: Storage) -> Array:
+    """Return where each element [N, H, W, C] lies."""
+    n, y, x, c = np.indices(storage.shape)
+    rows = sum(i * stride for i, stride in zip((n, y, x), storage.strides, strict=True))
+    return np.asarray(storage.offset + rows + c)
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+@st.composite
+def reshapes(draw: Any, shape: Shape4) -> Shape4:
+    """Draw a shape of as many elements."""
+    total = math.prod(shape)
+    channels = draw(st.sampled_from([shape[3], *divisors(total)]))
+    width = draw(st.sampled_from(divisors(total // channels)))
+    height = draw(st.sampled_from(divisors(total // channels // width)))
+    return total // channels // width // height, height, width, channels
+
+
+@st.composite
+def parts(draw: Any, storage: Storage) -> Storage:
+    """Draw one part of a concatenation that writes into `storage`."""
+    axis = draw(st.integers(0, 3))
+    cuts = sorted(draw(st.sets(st.integers(1, max(storage.shape[axis] - 1, 1)), max_size=2)))
+    bounds = [0, *(cut for cut in cuts if cut < storage.shape[axis]), storage.shape[axis]]
+    each = []
+    for start, end in itertools.pairwise(bounds):
+        size = [*storage.shape]
+        size[axis] = end - start
+        each.append((size[0], size[1], size[2], size[3]))
+    places = regions(storage, each, axis)
+    return storage if places is None else draw(st.sampled_from(places))
+
+
+@st.composite
+def storages(draw: Any) -> Storage:
+    """Draw a fresh storage, a part of one, a view of one, or a part of a part."""
+    dtype = draw(st.sampled_from([DType.FLOAT32, DType.FLOAT16]))
+    storage = Storage.create(0, dtype, draw(shapes), draw(alignments))
+    for _ in range(draw(st.integers(0, 2))):
+        if draw(st.booleans()):
+            storage = draw(parts(storage))
+        else:
+            storage = storage.reshaped(draw(reshapes(storage.shape))) or storage
+    return storage
+
+
+@given(shape=shapes, alignment=alignments)
+@property_test
+def test_rows_are_padded_to_the_alignment(shape: Shape4, alignment: int) -> None:
+    storage = Storage.create(7, DType.FLOAT16, shape, alignment)
+    pitch = round_up(shape[3], alignment)
+    expected = np.arange(math.prod(shape[:3]) * pitch).reshape(*shape[:3], pitch)
+    np.testing.assert_array_equal(indices(storage), expected[..., : shape[3]])
+    assert storage.elements == expected.size
+    assert storage.nbytes == 2 * expected.size
+    assert storage.contiguous
+    assert (storage.root, storage.channels, storage.pitch) == (7, shape[3], pitch)
+    assert storage.rows == math.prod(shape[:3])
+    assert storage.vector == (pitch % 4 == 0)
+    assert storage.lanes == pitch
+    assert storage.slices == -(-pitch // 4)
+
+
+@given(storage=storages())
+@property_test
+def test_contiguous_means_evenly_spaced_rows(storage: Storage) -> None:
+    starts = indices(storage)[..., 0].ravel()
+    expected = storage.offset + np.arange(storage.rows) * storage.pitch
+    assert storage.contiguous == np.array_equal(starts, expected)
+
+
+@given(storage=storages(), data=st.data())
+@property_test
+def test_reshaped_is_a_view_in_row_major_order(storage: Storage, data: st.DataObject) -> None:
+    shape = data.draw(reshapes(storage.shape))
+    view = storage.reshaped(shape)
+    if view is None:
+        assert not storage.contiguous or (
+            shape[3] != storage.channels and storage.pitch != storage.channels
+        )
+        return
+    np.testing.assert_array_equal(indices(view), indices(storage).reshape(shape))
+    assert view.elements == storage.elements
+    assert (view.root, view.dtype) == (storage.root, storage.dtype)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 12, 5), (1, 12, 1, 5), (3, 4, 1, 5)])
+def test_rows_with_padding_may_be_arranged_otherwise(shape: Shape4) -> None:
+    storage = Storage.create(0, DType.FLOAT32, (1, 4, 3, 5), 4)
+    view = storage.reshaped(shape)
+    assert view is not None
+    assert (view.pitch, view.lanes) == (8, 8)
+
+
+def test_rows_with_padding_cannot_be_cut_differently() -> None:
+    assert Storage.create(0, DType.FLOAT32, (1, 4, 3, 5), 4).reshaped((1, 1, 5, 12)) is None
+
+
+@given(shape=shapes, alignment=alignments, axis=st.integers(0, 3), data=st.data())
+@property_test
+def test_regions_tile_the_whole(
+    shape: Shape4, alignment: int, axis: int, data: st.DataObject
+) -> None:
+    whole = Storage.create(0, DType.FLOAT32, shape, alignment)
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(shape[axis] - 1, 1)), max_size=3)))
+    cuts = [cut for cut in cuts if cut < shape[axis]]
+    wanted = np.split(indices(whole), cuts, axis)
+    places = regions(whole, [part.shape for part in wanted], axis)
+    if places is None:
+        assert axis == 3 and whole.vector and any(cut % 4 for cut in cuts)
+        return
+    for place, expected in zip(places, wanted, strict=True):
+        np.testing.assert_array_equal(indices(place), expected)
+        assert place.vector <= whole.vector
+    written = [place.shape[0] * place.shape[1] * place.shape[2] * place.lanes for place in places]
+    assert sum(written) == whole.rows * whole.lanes, "padding lanes belong to one part each"
+
+
+# Kernel text
+
+
+def filled(storage: Storage) -> tuple[Array, Array]:
+    """Return memory that holds a value (NaN elsewhere, padding lanes zero), and the value."""
+    size = storage.offset + storage.elements
+    memory = np.full(size, np.nan)
+    starts = indices(storage)[..., 0]
+    if storage.vector:
+        for lane in range(storage.lanes):
+            memory[starts + lane] = 0.0
+    value = 1.0 + np.arange(math.prod(storage.shape)).reshape(storage.shape)
+    memory[indices(storage)] = value
+    return memory, value
+
+
+def quads(value: Array, slices: int) -> Array:
+    """Return a value with its channels in slices of 4, zeros beyond the last channel."""
+    missing = slices * 4 - value.shape[3]
+    padded = np.pad(value, [(0, 0)] * 3 + [(0, max(missing, 0))])
+    return np.asarray(padded[..., : slices * 4].reshape(*value.shape[:3], slices, 4))
+
+
+@given(storage=storages(), by_row=st.booleans())
+@property_test
+def test_read_gives_every_slice(storage: Storage, by_row: bool) -> None:
+    memory, value = filled(storage)
+    ref = TensorRef("t", storage)
+    at = Position.of_row("p", storage.shape) if by_row else Position("n", "y", "x")
+    text = ref.read(at, "s")
+    slices = -(-storage.channels // 4)
+    expected = quads(value, slices)
+    for p, (n, y, x) in enumerate(np.ndindex(storage.shape[:3])):
+        for s in range(slices):
+            got = evaluate(text, memory, {"p": p, "n": n, "y": y, "x": x, "s": s})
+            np.testing.assert_array_equal(got, expected[n, y, x, s])
+
+
+@given(storage=storages(), wider=st.integers(0, 9), data=st.data())
+@property_test
+def test_read_broadcasts_to_the_shape_it_is_asked_for(
+    storage: Storage, wider: int, data: st.DataObject
+) -> None:
+    n, h, w, c = (size if size > 1 else data.draw(st.integers(1, 3)) for size in storage.shape)
+    like = (n, h, w, c if c > 1 else 1 + wider)
+    memory, value = filled(storage)
+    at = Position.of_row("p", like)
+    slices = -(-like[3] // 4)
+    text = TensorRef("t", storage).read(at, "s", like, slices)
+    rows = np.broadcast_to(value, (*like[:3], storage.channels))
+    if storage.channels == 1 and like[3] > 1:
+        rows = np.repeat(rows, 4 * slices, axis=3)
+    expected = quads(rows, slices)
+    for p, (n, y, x) in enumerate(np.ndindex(like[:3])):
+        for s in range(slices):
+            got = evaluate(text, memory, {"p": p, "s": s})
+            np.testing.assert_array_equal(got, expected[n, y, x, s])
+
+
+@given(storage=storages(), missing=st.integers(0, 9))
+@property_test
+def test_extended_operands_read_as_zero_beyond_their_channels(
+    storage: Storage, missing: int
+) -> None:
+    like = (*storage.shape[:3], storage.channels + missing)
+    memory, value = filled(storage)
+    slices = -(-like[3] // 4)
+    text = TensorRef("t", storage, extend=True).read(Position.of_row("p", like), "s", like, slices)
+    expected = quads(value, slices)
+    for p, (n, y, x) in enumerate(np.ndindex(like[:3])):
+        for s in range(slices):
+            got = evaluate(text, memory, {"p": p, "s": s})
+            np.testing.assert_array_equal(got, expected[n, y, x, s])
+
+
+@given(storage=storages())
+@property_test
+def test_single_channels_by_coordinates_and_by_number(storage: Storage) -> None:
+    memory, value = filled(storage)
+    ref = TensorRef("t", storage)
+    by_place, by_number = ref.read1(Position("n", "y", "x"), "c"), ref.linear1("e")
+    for e, (n, y, x, c) in enumerate(np.ndindex(storage.shape)):
+        variables = {"n": n, "y": y, "x": x, "c": c, "e": e}
+        assert evaluate(by_place, memory, variables) == value[n, y, x, c]
+        assert evaluate(by_number, memory, variables) == value[n, y, x, c]
+
+
+@given(storage=storages(), by_row=st.booleans())
+@property_test
+def test_write_fills_all_lanes_and_nothing_else(storage: Storage, by_row: bool) -> None:
+    expected, value = filled(storage)
+    memory = np.full_like(expected, np.nan)
+    at = Position.of_row("p", storage.shape) if by_row else Position("n", "y", "x")
+    text = TensorRef("t", storage).write(at, "s", "v")
+    # Whatever a kernel computes beyond the last channel must not reach the memory.
+    sources = np.where(np.arange(4 * storage.slices) < storage.channels, 0.0, 1e9)
+    for p, (n, y, x) in enumerate(np.ndindex(storage.shape[:3])):
+        row = sources.copy()
+        row[: storage.channels] = value[n, y, x]
+        for s in range(storage.slices):
+            variables = {"p": p, "n": n, "y": y, "x": x, "s": s, "v": lanes(row[4 * s :][:4])}
+            execute(text, memory, variables)
+    np.testing.assert_array_equal(memory, expected)
+
+
+@given(shape=shapes)
+@property_test
+def test_positions_decode_row_numbers(shape: Shape4) -> None:
+    at = Position.of_row("p", shape)
+    for p, place in enumerate(np.ndindex(shape[:3])):
+        got = [evaluate(text, np.empty(0), {"p": p}) for text in (at.n, at.y, at.x)]
+        assert tuple(got) == place
+    assert at.row == "p"
