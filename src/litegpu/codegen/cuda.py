@@ -108,6 +108,11 @@ __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
+__device__ __forceinline__ float4 load_ahead(const float4 *p) {
+    const uint4 v = load_ahead((const uint4 *)p);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                       __uint_as_float(v.w));
+}
 struct Bool4 { bool x, y, z, w; };
 __device__ __forceinline__ int clamp(int i, int low, int high) { return min(max(i, low), high); }
 __device__ __forceinline__ bool inside(int i, int size) { return i >= 0 && i < size; }

@@ -144,6 +144,10 @@ def all_ops() -> Iterator[Op]:
     return (op for _, op in sorted(_REGISTRY.items()))
 
 
+_SMALLEST_GROUP = 16
+"""Smaller work groups leave most lanes of a GPU's vector units idle."""
+
+
 def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
     """Return how many work items (a power of 2) should share out a reduction of `terms`.
 
@@ -154,7 +158,7 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
         if groups * items >= target.parallel_items:
             break
         items *= 2
-    return items
+    return items if items >= _SMALLEST_GROUP else 1
 
 
 def constant_list(graph: Graph, value_id: int) -> list[Any]:

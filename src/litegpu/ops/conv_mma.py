@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,7 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
     )
     turns = -(-slices // (tile.threads * 2))
     waits = _LOAD_CLOCKS * turns * max(1.0, problem.loads / 8)
-    waits += 40 * tile.steps / tile.warps_k + (_LOAD_CLOCKS if tile.cluster > 1 else 0)
+    waits += 40 * tile.steps / tile.warps_k + (_CLUSTER_CLOCKS if tile.cluster > 1 else 0)
     waits += _LOAD_CLOCKS * (tile.steps // tile.chunk - 1)
     # Blocks that lie on one multiprocessor wait at the same time.
     together = max(1, min(per_unit, 1024 // tile.threads))
@@ -208,6 +208,8 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
 
 
 _LOAD_CLOCKS = 700.0
+_CLUSTER_CLOCKS = 2500.0
+"""What the blocks of a cluster lose by waiting for each other, measured on an H200."""
 _WEIGHT_REGISTERS = 64
 
 
@@ -219,16 +221,21 @@ def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
                 continue
             if pixels // 16 // warps_m * groups > 8:  # the sums would not fit the registers
                 continue
-            tile = _fill_in(problem, ctx, pixels, warps_m, warps_n, groups)
+            tile = _fill_in(problem, pixels, warps_m, warps_n, groups)
             if tile is not None:
                 yield tile
+                if ctx.target.clusters:
+                    yield replace(tile, cluster=_largest_cluster(problem, tile))
 
 
-def _fill_in(
-    problem: Problem, ctx: LowerContext, pixels: int, warps_m: int, warps_n: int, groups: int
-) -> Tile | None:
+def _largest_cluster(problem: Problem, tile: Tile) -> int:
+    """Return how many blocks can share out an operand: all of them are of one row of tiles."""
+    blocks = -(-problem.channels // tile.columns)
+    return next(c for c in range(8, 0, -1) if blocks % c == 0 and tile.chunk * 4 % c == 0)
+
+
+def _fill_in(problem: Problem, pixels: int, warps_m: int, warps_n: int, groups: int) -> Tile | None:
     """Complete a tile; None when not even one chunk of its operand fits shared memory."""
-    blocks = -(-problem.channels // (warps_n * groups * 8))
     warps_k = max(8 // (warps_m * warps_n), 1)
     while warps_k > 1 and problem.steps < 2 * warps_k:
         warps_k //= 2
@@ -239,12 +246,9 @@ def _fill_in(
     chunk = whole if whole <= limit else limit // unit * unit
     if not chunk:
         return None
-    cluster = 1
-    if ctx.target.clusters:
-        cluster = next(c for c in range(8, 0, -1) if blocks % c == 0 and chunk * 4 % c == 0)
     steps = round_up(whole, chunk)
     ahead = min(ahead, steps // warps_k)
-    return Tile(pixels, warps_m, warps_n, warps_k, groups, chunk, steps, cluster, ahead)
+    return Tile(pixels, warps_m, warps_n, warps_k, groups, chunk, steps, 1, ahead)
 
 
 def pack_fragments(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint32]:
