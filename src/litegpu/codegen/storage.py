@@ -90,11 +90,17 @@ class Storage:
 
     def region(self, shape: Shape4, axis: int, start: int, lanes: int) -> Storage:
         """Return the part that begins at `start` along `axis` and has `shape`."""
-        step = (*self.strides, 1)[axis]
-        offset = self.offset + start * step
+        offset = self.offset + start * (*self.strides, 1)[axis]
         lanes = lanes if axis == 3 else self.lanes
         vector = self.vector and offset % 4 == 0
-        return replace(self, shape=shape, offset=offset, lanes=lanes, vector=vector)
+        # A step that is never taken must not make equal places look different.
+        image, line, pitch = self.strides
+        line = line if shape[1] > 1 else shape[2] * pitch
+        image = image if shape[0] > 1 else shape[1] * line
+        strides = (image, line, pitch)
+        return replace(
+            self, shape=shape, strides=strides, offset=offset, lanes=lanes, vector=vector
+        )
 
 
 @dataclass(frozen=True, slots=True)

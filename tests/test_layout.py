@@ -1,0 +1,376 @@
+"""Where values lie: what costs nothing, what is dense, what is padded, what is half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from litegpu.backends.base import DeviceInfo
+from litegpu.codegen import Storage
+from litegpu.engine.layout import Layout, assign
+from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.graph import DType, Graph, Stage
+from litegpu.ops.base import COPY
+from litegpu.ops.softmax import SoftmaxAttributes
+from passes.graphs import RELU, Maker
+
+DEVICE = DeviceInfo(
+    backend="none",
+    index=0,
+    name="a device that only exists on paper",
+    platform="",
+    driver="",
+    software=False,
+    compute_units=8,
+    memory_bytes=1 << 30,
+    max_allocation_bytes=1 << 30,
+    max_work_group_size=256,
+    local_memory_bytes=1 << 15,
+    half_arithmetic=False,
+    buffer_alignment=128,
+    max_arguments=128,
+)
+
+
+def build(layout: Layout) -> BuiltProgram:
+    graph = layout.graph
+    return build_program(layout, DEVICE, graph.inputs, graph.outputs)
+
+
+def launched(layout: Layout) -> list[str]:
+    """Return the op of each kernel."""
+    return [launch.node.op for launch in build(layout).launches]
+
+
+def nested(layout: Layout, parts: Sequence[int], whole: int) -> list[int]:
+    """Return where parts begin in the whole that they are part of."""
+    root = layout.storages[whole].root
+    assert all(layout.storages[part].root == root for part in parts)
+    return [layout.storages[part].offset - layout.storages[whole].offset for part in parts]
+
+
+def softmax(maker: Maker, source: int) -> int:
+    return maker.node("SOFTMAX", [source], maker.shape(source), attributes=SoftmaxAttributes(1.0))
+
+
+# The boundary and the padding
+
+
+@pytest.mark.parametrize("half_from", [None, 0])
+def test_inputs_and_outputs_are_dense_floats(half_from: int | None) -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 3, 5)
+    out = maker.conv(source, 7)
+    layout = assign(maker.graph(out), half_from)
+    assert layout.storages[source] == Storage.create(source, DType.FLOAT32, (1, 4, 3, 5), 1)
+    assert layout.storages[out] == Storage.create(out, DType.FLOAT32, (1, 4, 3, 7), 1)
+    assert set(layout.roots) == {source, out}, "constants lie elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("half_from", "dtype", "lanes"), [(None, DType.FLOAT32, 8), (0, DType.FLOAT16, 8)]
+)
+def test_values_in_between_are_padded(half_from: int | None, dtype: DType, lanes: int) -> None:
+    maker = Maker()
+    between = maker.conv(maker.input(1, 4, 3, 5), 5)
+    layout = assign(maker.graph(maker.conv(between, 7)), half_from)
+    storage = layout.storages[between]
+    assert (storage.dtype, storage.lanes, storage.vector) == (dtype, lanes, True)
+
+
+def test_half_storage_begins_at_a_size() -> None:
+    maker = Maker()
+    small = maker.conv(maker.input(1, 4, 4, 4), 15)
+    large = maker.conv(small, 16)
+    scale = maker.constant(1, 4, 4, 16)
+    layout = assign(maker.graph(maker.steps(maker.conv(large, 3), RELU), scale), 4 * 4 * 16 * 4)
+    assert layout.storages[small].dtype is DType.FLOAT32
+    assert layout.storages[large].dtype is DType.FLOAT16
+    assert layout.storages[small].lanes == 16
+    assert layout.storages[large].lanes == 16
+
+
+def test_constants_are_half_by_their_size_too() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 4), 8)
+    large, small = maker.constant(4, 4, 8), maker.constant(8)
+    out = maker.steps(made, Stage("MUL", (large,)), Stage("ADD", (small,)))
+    layout = assign(maker.graph(out), 4 * 4 * 8 * 4)
+    assert layout.storages[large].dtype is DType.FLOAT16
+    assert layout.storages[small].dtype is DType.FLOAT32
+
+
+def test_low_ranks_get_leading_ones() -> None:
+    maker = Maker()
+    between = maker.steps(maker.input(3, 6), RELU)
+    layout = assign(maker.graph(maker.steps(between, RELU)), None)
+    assert layout.storages[between].shape == (1, 1, 3, 6)
+
+
+# Concatenation
+
+
+def test_producers_write_in_place() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    parts = [maker.conv(source, channels) for channels in (8, 4, 5)]
+    joined = maker.concat(3, *parts)
+    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    assert nested(layout, parts, joined) == [0, 8, 12]
+    assert launched(layout) == ["CONV_2D"] * 4
+    # The last part also writes the zeros that pad the whole.
+    assert [layout.storages[part].lanes for part in parts] == [8, 4, 8]
+
+
+@pytest.mark.parametrize(("axis", "step"), [(0, 4 * 4 * 8), (1, 4 * 8), (2, 8)])
+def test_in_place_along_other_axes(axis: int, step: int) -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    parts = [maker.conv(source, 5) for _ in range(3)]
+    joined = maker.concat(axis, *parts)
+    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    size = maker.shape(parts[0])[axis]
+    assert nested(layout, parts, joined) == [0, size * step, 2 * size * step]
+    assert launched(layout) == ["CONV_2D"] * 4
+
+
+def test_in_place_inside_a_part_that_is_in_place() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    first, second, third = (maker.conv(source, 4) for _ in range(3))
+    inner = maker.concat(3, first, second)
+    outer = maker.concat(3, third, inner)
+    layout = assign(maker.graph(maker.conv(outer, 2)), None)
+    assert nested(layout, [third, first, second], outer) == [0, 4, 8]
+    assert launched(layout) == ["CONV_2D"] * 4
+
+
+def test_parts_that_begin_inside_a_slice_are_gathered() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    parts = [maker.conv(source, 3), maker.conv(source, 5)]
+    joined = maker.concat(3, *parts)
+    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    assert [layout.storages[part].root for part in parts] == parts
+    assert launched(layout) == ["CONV_2D", "CONV_2D", "CONCATENATION", "CONV_2D"]
+
+
+def test_a_repeated_part_is_copied_once() -> None:
+    maker = Maker()
+    part = maker.conv(maker.input(1, 4, 4, 3), 4)
+    joined = maker.concat(3, part, part)
+    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    assert nested(layout, [part], joined) == [0]
+    assert launched(layout) == ["CONV_2D", "CONCATENATION", "CONV_2D"]
+
+
+def test_a_part_of_two_wholes_is_copied_into_one() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    shared, other = maker.conv(source, 4), maker.conv(source, 4)
+    wholes = [maker.concat(3, shared, other), maker.concat(3, other, shared)]
+    outputs = [maker.conv(whole, 2) for whole in wholes]
+    layout = assign(maker.graph(*outputs), None)
+    assert launched(layout).count("CONCATENATION") == 2
+    assert {layout.storages[v].root for v in (shared, other)} == {wholes[1]}
+
+
+def test_inputs_and_outputs_are_copied_into_a_whole() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 4)
+    made = maker.conv(source, 4)
+    layout = assign(maker.graph(maker.conv(maker.concat(3, source, made), 2), made), None)
+    assert layout.storages[source].root == source
+    assert layout.storages[made].root == made
+    assert launched(layout).count("CONCATENATION") == 2
+
+
+def test_constants_are_copied_into_a_whole() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 4), 4)
+    joined = maker.concat(3, made, maker.constant(1, 4, 4, 4))
+    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    assert launched(layout) == ["CONV_2D", "CONCATENATION", "CONV_2D"]
+
+
+def test_a_part_read_elsewhere_is_in_place_where_it_can_be_read_in_slices() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    shared, other = maker.conv(source, 4), maker.conv(source, 4)
+    joined = maker.concat(3, shared, other)
+    layout = assign(maker.graph(maker.conv(joined, 2), maker.conv(shared, 2)), None)
+    assert nested(layout, [shared], joined) == [0]
+
+
+def test_a_part_read_elsewhere_stays_out_of_a_dense_output_of_odd_channels() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    shared, other = maker.conv(source, 4), maker.conv(source, 5)
+    joined = maker.concat(3, shared, other)
+    layout = assign(maker.graph(joined, maker.conv(shared, 2)), None)
+    assert layout.storages[shared].root == shared
+    # Only the joined output reads the other: it is written straight into it.
+    assert nested(layout, [other], joined) == [4]
+
+
+# Reshape
+
+
+def test_a_reshape_of_whole_slices_is_a_view() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 8)
+    flat = maker.node("RESHAPE", [made], (1, 128))
+    layout = assign(maker.graph(softmax(maker, flat)), None)
+    assert layout.storages[made].root == flat
+    assert launched(layout) == ["CONV_2D", "SOFTMAX"]
+
+
+def test_a_reshape_that_cuts_padded_rows_costs_a_kernel() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 5)
+    outputs = [softmax(maker, maker.node("RESHAPE", [made], (1, 80))), maker.conv(made, 2)]
+    layout = assign(maker.graph(*outputs), None)
+    assert layout.storages[made].root == made
+    assert launched(layout) == ["CONV_2D", "RESHAPE", "SOFTMAX", "CONV_2D"]
+
+
+def test_a_producer_whose_only_reader_cuts_rows_writes_without_padding() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 5)
+    flat = maker.node("RESHAPE", [made], (1, 80))
+    layout = assign(maker.graph(softmax(maker, flat)), None)
+    assert (layout.storages[made].root, layout.storages[made].vector) == (flat, False)
+    assert launched(layout) == ["CONV_2D", "SOFTMAX"]
+
+
+def test_a_producer_may_write_an_output_through_a_reshape() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 5)
+    flat = maker.node("RESHAPE", [made], (1, 80))
+    layout = assign(maker.graph(flat), None)
+    assert layout.storages[made].root == flat
+    assert launched(layout) == ["CONV_2D"]
+
+
+def test_reshaped_inputs_are_views() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    once = maker.node("RESHAPE", [source], (1, 1, 12, 4))
+    twice = maker.node("RESHAPE", [once], (1, 1, 6, 8))
+    layout = assign(maker.graph(maker.conv(twice, 2)), 0)
+    assert [layout.storages[v].root for v in (once, twice)] == [source, source]
+    assert layout.storages[twice].vector
+    assert launched(layout) == ["CONV_2D"]
+
+
+def test_reshaped_outputs_are_views_of_them() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 8)
+    flat = maker.node("RESHAPE", [made], (1, 1, 16, 8))
+    layout = assign(maker.graph(made, maker.conv(flat, 2)), None)
+    assert layout.storages[flat].root == made
+    assert launched(layout) == ["CONV_2D", "CONV_2D"]
+
+
+def test_an_input_reshaped_into_an_output_is_copied() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    flat = maker.node("RESHAPE", [source], (1, 48))
+    layout = assign(maker.graph(flat), None)
+    assert set(layout.roots) == {source, flat}
+    assert launched(layout) == ["RESHAPE"]
+
+
+def test_reshaped_parts_are_written_in_place() -> None:
+    """The heads of a detector: each is reshaped, then joined."""
+    maker = Maker()
+    source = maker.input(1, 4, 4, 3)
+    heads = [maker.conv(source, 12) for _ in range(2)]
+    flat = [maker.node("RESHAPE", [head], (1, 1, 48, 4)) for head in heads]
+    joined = maker.concat(2, *flat)
+    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    assert nested(layout, heads, joined) == [0, 192]
+    assert launched(layout) == ["CONV_2D"] * 3
+
+
+# Values that exist twice
+
+
+def test_an_odd_output_that_is_read_inside_is_stored_twice() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 5)
+    out = maker.conv(made, 2)
+    layout = assign(maker.graph(made, out), None)
+    assert launched(layout) == ["CONV_2D", "CONV_2D", COPY]
+    first, second, copy = layout.graph.nodes
+    assert first.outputs == second.inputs == copy.inputs
+    assert copy.outputs == (made,)
+    assert layout.storages[first.outputs[0]].vector
+    layout.graph.verify()
+
+
+@pytest.mark.parametrize(("channels", "read"), [(8, True), (5, False)])
+def test_other_outputs_are_stored_once(channels: int, read: bool) -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), channels)
+    outputs = [made, maker.conv(made, 2)] if read else [made]
+    layout = assign(maker.graph(*outputs), None)
+    assert COPY not in launched(layout)
+    assert not layout.storages[made].lanes % 4 or not read
+
+
+def test_the_stage_boundary_keeps_inputs_and_outputs_away_from_the_kernels() -> None:
+    maker = Maker()
+    source, other = maker.input(1, 4, 4, 3), maker.input(1, 4, 4, 5)
+    unread = maker.input(2, 2)
+    out = maker.conv(source, 5, stages=[Stage("ADD", (other,))])
+    layout = assign(maker.graph(out), None, stage_boundary=True)
+    layout.graph.verify()
+    assert launched(layout) == [COPY, COPY, "CONV_2D", COPY]
+    node = layout.graph.nodes[2]
+    assert not set(node.operands) & {source, other}
+    assert node.outputs != (out,)
+    assert all(layout.storages[v].vector for v in (*node.operands, *node.outputs))
+    assert layout.graph.inputs == (source, other, unread)
+    assert layout.graph.outputs == (out,)
+
+
+def test_the_graph_that_was_given_stays_as_it_is() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(1, 4, 4, 3), 5)
+    graph: Graph = maker.graph(made, maker.conv(made, 2))
+    nodes, values = graph.nodes, dict(graph.values)
+    assign(graph, 0, stage_boundary=True)
+    assert graph.nodes == nodes
+    assert graph.values == values
+
+
+# The memory behind it
+
+
+def test_nothing_that_is_live_shares_memory() -> None:
+    """Launch by launch: what is read or written lies apart from all that is still needed."""
+    maker = Maker()
+    source = maker.input(1, 8, 8, 4)
+    value = source
+    skipped = maker.conv(source, 8)
+    for _ in range(4):
+        value = maker.conv(value, 8)
+    out = maker.conv(maker.concat(3, value, skipped), 8)
+    layout = assign(maker.graph(out), None)
+    built = build(layout)
+    life: dict[int, list[int]] = {v: [0] for v in layout.graph.inputs}
+    for number, launch in enumerate(built.launches):
+        for root in launch.roots:
+            life.setdefault(root, []).append(number)
+    life[out].append(len(built.launches) - 1)
+    spans = [
+        (min(at), max(at), built.offsets[v], built.offsets[v] + layout.roots[v].nbytes)
+        for v, at in life.items()
+    ]
+    for i, (first, last, start, end) in enumerate(spans):
+        for other_first, other_last, other_start, other_end in spans[:i]:
+            apart_in_time = last < other_first or other_last < first
+            assert apart_in_time or end <= other_start or other_end <= start
+    assert built.program.memory_bytes < sum(s.nbytes for s in layout.roots.values())
