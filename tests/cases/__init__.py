@@ -1,0 +1,45 @@
+"""The one table of op cases: plain data that every backend runs at every precision.
+
+Each module holds the cases of a family of operations in `CASES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cases import (
+    chains,
+    concatenation,
+    conv_2d,
+    copy,
+    depthwise_conv_2d,
+    dequantize,
+    elementwise,
+    fully_connected,
+    pool_2d,
+    reshape,
+    resize_bilinear,
+    softmax,
+)
+from cases.base import Case
+
+_MODULES = (
+    conv_2d,
+    depthwise_conv_2d,
+    fully_connected,
+    pool_2d,
+    softmax,
+    resize_bilinear,
+    concatenation,
+    copy,
+    reshape,
+    elementwise,
+    dequantize,
+    chains,
+)
+
+TABLE: Mapping[str, Case] = {case.name: case for module in _MODULES for case in module.CASES}
+"""Every case by its name."""
+
+CASE_COUNT = sum(len(module.CASES) for module in _MODULES)
+"""Number of lines; equal names would make `TABLE` shorter."""

@@ -1,0 +1,198 @@
+"""What a case is: plain data that writes a piece of a model on a sheet."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.zoo.writer import ModelWriter, TensorRef
+
+Shape = tuple[int, ...]
+Pair = tuple[int, int]
+Floats = npt.NDArray[np.float32]
+
+EXACT = 0.0
+"""Tolerance of what only moves elements."""
+CLOSE = 1e-6
+"""Tolerance of a few correctly rounded operations."""
+SUMS = 1e-5
+"""Tolerance of sums in another order, and of exp, sin and the like."""
+HALF = 1e-2
+"""Tolerance where values are stored as float16."""
+
+SMALL, LARGE = 1, 1 << 16
+"""Work items that a device may need to be busy: a few CPU cores, a large GPU."""
+
+UNKNOWN: Shape = (1,)
+"""The file's shape of every computed tensor: nobody may rely on it before it is inferred."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where the elements of an input lie: uniform in [low, high), in steps of `grid` if given."""
+
+    low: float = -2.0
+    high: float = 2.0
+    grid: float | None = None
+
+    def draw(self, shape: Shape, random: np.random.Generator) -> Floats:
+        """Return seeded float32 elements."""
+        values = np.asarray(random.uniform(self.low, self.high, shape))
+        if self.grid is not None:
+            values = np.round(values / self.grid) * self.grid
+        return np.asarray(values, np.float32)
+
+
+ANY = Range()
+STEPS = Range(-4.0, 4.0, grid=1 / 32)
+"""Elements that float16 holds."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a case put into a model: its inputs, and counts of outputs, nodes and tensors."""
+
+    inputs: tuple[tuple[Shape, Range], ...]
+    outputs: int
+    nodes: range
+    tensors: range
+
+
+@dataclass
+class Sheet:
+    """A model being written; several cases may share one, side by side.
+
+    The runtime's CPU kernels ignore or refuse some fused activations. On a `reference` sheet those
+    are operations of their own; everything else is written the same.
+    """
+
+    reference: bool = False
+    writer: ModelWriter = field(default_factory=lambda: ModelWriter("op cases"))
+    ops: list[str] = field(default_factory=list)
+    tensors: int = 0
+    outputs: int = 0
+    ranges: list[tuple[Shape, Range]] = field(default_factory=list)
+    random: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    def add(self, case: Case) -> Piece:
+        """Write a case with constants that depend on its name alone."""
+        self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
+        inputs, outputs = len(self.ranges), self.outputs
+        nodes, tensors = len(self.ops), self.tensors
+        case.write(self)
+        return Piece(
+            tuple(self.ranges[inputs:]),
+            self.outputs - outputs,
+            range(nodes, len(self.ops)),
+            range(tensors, self.tensors),
+        )
+
+    def input(self, shape: Shape, values: Range = ANY) -> TensorRef:
+        """Add a float32 input of the model."""
+        self.ranges.append((shape, values))
+        self.tensors += 1
+        return self.writer.input(shape)
+
+    def constant(self, data: npt.ArrayLike, dtype: npt.DTypeLike = "float32") -> TensorRef:
+        """Add a constant."""
+        self.tensors += 1
+        return self.writer.constant(data, dtype)
+
+    def weights(self, shape: Shape, values: Range = ANY, *, half: bool = False) -> TensorRef:
+        """Add seeded weights; with `half` they are float16 behind DEQUANTIZE."""
+        data = values.draw(shape, self.random)
+        if not half:
+            return self.constant(data)
+        return self.op("DEQUANTIZE", [self.constant(data, "float16")], version=2)
+
+    def layer(
+        self, shape: Shape, outputs: int, *, bias: bool = True, half: bool = False
+    ) -> tuple[TensorRef, ...]:
+        """Add seeded weights in [-1, 1) and, unless left out, a bias for each output."""
+        spread = Range(-1.0, 1.0)
+        weights = self.weights(shape, spread, half=half)
+        if bias:
+            return weights, self.weights((outputs,), spread, half=half)
+        # Some of the CPU's kernels refuse to do without, or crash.
+        return (weights, self.constant(np.zeros(outputs))) if self.reference else (weights,)
+
+    def op(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef | None],
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+    ) -> TensorRef:
+        """Add an operation with one output, whose shape is left to those who read the file."""
+        self.ops.append(builtin)
+        self.tensors += 1
+        return self.writer.op(builtin, inputs, [UNKNOWN], options=options, version=version)
+
+    def fused(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef | None],
+        activation: str,
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+    ) -> TensorRef:
+        """Add an operation with a fused activation."""
+        apart = self.reference and (activation == "TANH" or builtin == "CONCATENATION")
+        inside = "NONE" if apart else activation
+        options = {**(options or {}), "fused_activation_function": inside}
+        result = self.op(builtin, inputs, options, version)
+        return self.op(activation, [result]) if apart and activation != "NONE" else result
+
+    def output(self, *refs: TensorRef) -> None:
+        """Make tensors outputs of the model."""
+        self.outputs += len(refs)
+        self.writer.output(*refs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(ABC):
+    """One line of the table. Its name is made of the fields that differ from their defaults.
+
+    `items` stands for the number of work items that keep the device busy (None: the device's own),
+    on which the choice of kernel depends.
+    """
+
+    tolerance: ClassVar[float] = SUMS
+    """Greatest relative L2 error with float32 storage."""
+
+    items: int | None = None
+
+    def limit(self, half: bool) -> float:
+        """Return the greatest relative L2 error with float32 or half storage."""
+        return HALF if half and self.tolerance > EXACT else self.tolerance
+
+    @property
+    def name(self) -> str:
+        """The case in one word: family, then field=value for what is special."""
+        parts = [type(self).__name__]
+        # What all cases have comes last.
+        for each in sorted(dataclasses.fields(self), key=lambda each: each.name == "items"):
+            value = getattr(self, each.name)
+            if value != each.default:
+                parts.append(f"{each.name}={_compact(value)}")
+        return "-".join(parts)
+
+    @abstractmethod
+    def write(self, sheet: Sheet) -> None:
+        """Put inputs, constants, operations and outputs on the sheet."""
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, tuple):
+        joint = "+" if any(isinstance(part, tuple | str) for part in value) else "x"
+        return joint.join(map(_compact, value)) or "()"
+    if isinstance(value, Range):
+        return f"{value.low:g}..{value.high:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

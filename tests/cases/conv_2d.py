@@ -1,0 +1,104 @@
+"""Cases of CONV_2D."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet
+
+ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH")
+"""Every fused activation that the file format has and that is defined for floats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv(Case):
+    """A convolution with seeded weights."""
+
+    image: Shape = (1, 5, 4, 4)
+    filters: int = 4
+    kernel: Pair = (1, 1)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: str = "SAME"
+    activation: str = "NONE"
+    groups: int = 1
+    bias: bool = True
+    half_weights: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one convolution, one output."""
+        depth = self.image[3] // self.groups
+        shape = (self.filters, *self.kernel, depth)
+        image = sheet.input(self.image)
+        weights = sheet.layer(shape, self.filters, bias=self.bias, half=self.half_weights)
+        options = {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "dilation_h_factor": self.dilation[0],
+            "dilation_w_factor": self.dilation[1],
+        }
+        sheet.output(sheet.fused("CONV_2D", [image, *weights], self.activation, options))
+
+
+_ODD = (2, 9, 7, 5)
+
+CASES: tuple[Case, ...] = (
+    # Channels
+    *(Conv(image=(1, 5, 4, c), filters=10 - c) for c in range(1, 10)),
+    *(Conv(image=(1, 5, 4, c), filters=c, kernel=(3, 3)) for c in range(1, 10)),
+    Conv(image=(1, 7, 5, 64), filters=96),
+    Conv(image=(1, 7, 5, 40), filters=36, kernel=(3, 3)),
+    Conv(image=(3, 5, 3, 12), filters=20, kernel=(3, 3)),
+    # Padding, strides, dilation, kernel sizes
+    *(
+        Conv(image=_ODD, filters=6, kernel=(3, 2), stride=stride, padding=padding)
+        for padding in ("SAME", "VALID")
+        for stride in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 3))
+    ),
+    *(
+        Conv(image=_ODD, filters=6, kernel=(3, 2), dilation=dilation, padding=padding)
+        for padding in ("SAME", "VALID")
+        for dilation in ((2, 1), (1, 3), (2, 2))
+    ),
+    Conv(image=_ODD, filters=6, stride=(2, 2)),
+    Conv(image=_ODD, filters=6, stride=(2, 3), padding="VALID"),
+    Conv(image=_ODD, filters=3, kernel=(1, 5)),
+    Conv(image=_ODD, filters=3, kernel=(5, 1), padding="VALID"),
+    Conv(image=(1, 8, 6, 3), filters=8, kernel=(2, 2), stride=(2, 2)),
+    Conv(image=(1, 3, 3, 4), filters=4, kernel=(7, 7)),
+    Conv(image=(1, 5, 4, 4), filters=6, kernel=(5, 4), padding="VALID"),
+    Conv(image=(1, 1, 1, 7), filters=5, kernel=(3, 3)),
+    # Activation, bias, weights
+    *(Conv(kernel=(3, 3), activation=activation) for activation in ACTIVATIONS[1:]),
+    *(Conv(image=_ODD, filters=6, activation=activation) for activation in ACTIVATIONS),
+    Conv(image=_ODD, filters=6, bias=False),
+    Conv(image=_ODD, filters=6, kernel=(3, 3), bias=False, activation="RELU6"),
+    Conv(image=_ODD, filters=6, half_weights=True),
+    Conv(image=_ODD, filters=9, kernel=(3, 3), half_weights=True, bias=False),
+    # Groups: of whole slices, of half tiles, and across slices
+    Conv(image=(1, 5, 4, 16), filters=16, kernel=(3, 3), groups=2),
+    Conv(image=(2, 5, 4, 16), filters=16, kernel=(1, 1), groups=4),
+    Conv(image=(1, 5, 4, 8), filters=24, kernel=(3, 2), groups=2, activation="RELU"),
+    Conv(image=(1, 5, 4, 6), filters=4, kernel=(3, 3), groups=2),
+    Conv(image=(1, 5, 4, 9), filters=6, groups=3, bias=False),
+    Conv(image=(1, 5, 4, 8), filters=8, kernel=(3, 3), stride=(2, 2), groups=8),
+    Conv(image=(1, 5, 4, 8), filters=12, kernel=(3, 3), groups=2),
+    # Every tile: 1, 2 or 4 pixels by 1 or 2 slices
+    *(
+        Conv(image=(1, 1, rows, 6), filters=filters, items=SMALL, kernel=(1, 2))
+        for rows in (1, 2, 3, 9)
+        for filters in (4, 7, 12)
+    ),
+    *(Conv(image=(1, 3, 3, 6), filters=filters, items=LARGE) for filters in (4, 7, 12)),
+    Conv(image=(1, 5, 4, 16), filters=16, kernel=(3, 3), groups=2, items=SMALL),
+    Conv(image=(1, 5, 4, 16), filters=16, kernel=(3, 3), groups=4, items=LARGE),
+    # Few outputs of many inputs, shared out over a work group
+    Conv(image=(1, 1, 1, 1024), filters=11, items=LARGE),
+    Conv(image=(2, 1, 3, 517), filters=6, items=LARGE, activation="RELU6"),
+    Conv(image=(1, 5, 5, 64), filters=9, kernel=(3, 3), stride=(2, 2), items=LARGE),
+    Conv(image=(2, 5, 4, 41), filters=5, kernel=(5, 3), dilation=(1, 2), items=LARGE, bias=False),
+    Conv(image=(1, 7, 7, 32), filters=8, kernel=(7, 7), padding="VALID", items=LARGE),
+    Conv(image=(1, 4, 4, 128), filters=8, kernel=(3, 3), groups=2, items=LARGE),
+    Conv(image=(1, 4, 4, 130), filters=6, kernel=(3, 3), groups=2, items=LARGE, half_weights=True),
+)

@@ -1,0 +1,83 @@
+"""Cases of DEPTHWISE_CONV_2D."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet
+from cases.conv_2d import ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depthwise(Case):
+    """A depthwise convolution with seeded weights."""
+
+    image: Shape = (1, 5, 4, 4)
+    multiplier: int = 1
+    kernel: Pair = (3, 3)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: str = "SAME"
+    activation: str = "NONE"
+    bias: bool = True
+    half_weights: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one convolution, one output."""
+        outputs = self.image[3] * self.multiplier
+        shape = (1, *self.kernel, outputs)
+        image = sheet.input(self.image)
+        weights = sheet.layer(shape, outputs, bias=self.bias, half=self.half_weights)
+        options = {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "depth_multiplier": self.multiplier,
+            "dilation_h_factor": self.dilation[0],
+            "dilation_w_factor": self.dilation[1],
+        }
+        version = 2 if self.dilation != (1, 1) else 1
+        inputs = [image, *weights]
+        sheet.output(sheet.fused("DEPTHWISE_CONV_2D", inputs, self.activation, options, version))
+
+
+_ODD = (2, 9, 7, 5)
+
+CASES: tuple[Case, ...] = (
+    *(Depthwise(image=(1, 5, 4, c)) for c in range(1, 10)),
+    Depthwise(image=(1, 7, 5, 40)),
+    Depthwise(image=(3, 5, 3, 12), kernel=(1, 1)),
+    *(Depthwise(image=(1, 5, 4, 3), multiplier=multiplier) for multiplier in (2, 3, 4, 8)),
+    *(Depthwise(image=(1, 5, 4, 1), multiplier=multiplier) for multiplier in (2, 3, 4, 8)),
+    Depthwise(image=_ODD, multiplier=2, stride=(2, 2)),
+    Depthwise(image=_ODD, multiplier=4, padding="VALID", dilation=(2, 2)),
+    Depthwise(image=(1, 5, 4, 8), multiplier=6, kernel=(2, 2)),
+    *(
+        Depthwise(image=_ODD, kernel=(3, 2), stride=stride, padding=padding)
+        for padding in ("SAME", "VALID")
+        for stride in ((1, 1), (2, 2), (3, 3))
+    ),
+    # The runtime's own kernel needs strides that are equal; the format does not.
+    Depthwise(image=_ODD, kernel=(3, 2), stride=(2, 1)),
+    Depthwise(image=_ODD, kernel=(3, 2), stride=(1, 2), padding="VALID"),
+    *(
+        Depthwise(image=_ODD, kernel=(3, 2), dilation=dilation, padding=padding)
+        for padding in ("SAME", "VALID")
+        for dilation in ((2, 1), (1, 3), (2, 2))
+    ),
+    Depthwise(image=(1, 6, 6, 8), kernel=(5, 5), stride=(2, 2)),
+    Depthwise(image=(1, 3, 3, 4), kernel=(7, 7)),
+    Depthwise(image=(1, 5, 4, 6), kernel=(5, 4), padding="VALID"),
+    *(Depthwise(activation=activation) for activation in ACTIVATIONS[1:]),
+    Depthwise(image=_ODD, bias=False),
+    Depthwise(image=_ODD, bias=False, activation="RELU6", half_weights=True),
+    Depthwise(image=_ODD, multiplier=2, half_weights=True),
+    # One pixel or two for each work item
+    *(
+        Depthwise(image=(2, 3, width, 6), items=items)
+        for items in (SMALL, LARGE)
+        for width in (1, 2, 5)
+    ),
+    Depthwise(image=(1, 4, 5, 3), multiplier=4, items=SMALL, padding="VALID"),
+    Depthwise(image=(1, 4, 5, 3), multiplier=3, items=LARGE),
+)

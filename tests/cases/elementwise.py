@@ -1,0 +1,168 @@
+"""Cases of the element-wise operations, PRELU among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cases.base import STEPS, Case, Range, Shape, Sheet
+from cases.conv_2d import ACTIVATIONS
+
+_SIGNED = Range(-4.0, 4.0)
+_POSITIVE = Range(0.1, 4.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unary(Case):
+    """One input."""
+
+    op: str
+    shape: Shape = (2, 3, 2, 6)
+    values: Range = _SIGNED
+    alpha: float | None = None
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one operation, one output."""
+        source = sheet.input(self.shape, self.values)
+        options = None if self.alpha is None else {"alpha": self.alpha}
+        sheet.output(sheet.op(self.op, [source], options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binary(Case):
+    """Two inputs; the one numbered `constant` is a constant. Without `second` both are one."""
+
+    op: str
+    first: Shape = (2, 3, 2, 6)
+    second: Shape | None = field(default=(2, 3, 2, 6))
+    constant: int | None = None
+    half_weights: bool = False
+    activation: str = "NONE"
+
+    def write(self, sheet: Sheet) -> None:
+        """Two values, one operation, one output."""
+        shapes = (self.first,) if self.second is None else (self.first, self.second)
+        values = _POSITIVE if self.op == "DIV" else _SIGNED
+        inputs = [
+            sheet.weights(shape, values, half=self.half_weights)
+            if i == self.constant
+            else sheet.input(shape, values)
+            for i, shape in enumerate(shapes)
+        ]
+        pair = [inputs[0], inputs[-1]]
+        if self.activation == "NONE":
+            sheet.output(sheet.op(self.op, pair))
+        else:
+            sheet.output(sheet.fused(self.op, pair, self.activation))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prelu(Case):
+    """PRELU with a constant slope, or one that is computed."""
+
+    shape: Shape = (2, 3, 2, 6)
+    alpha: Shape
+    constant: bool = True
+    half_weights: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one operation, one output."""
+        source = sheet.input(self.shape)
+        if self.constant:
+            alpha = sheet.weights(self.alpha, half=self.half_weights)
+        else:
+            alpha = sheet.input(self.alpha)
+        sheet.output(sheet.op("PRELU", [source, alpha]))
+
+
+# Rounding to half must not carry an element over a whole number: CEIL and FLOOR get STEPS.
+_UNARY = {
+    "ABS": _SIGNED,
+    "CEIL": STEPS,
+    "COS": _SIGNED,
+    "ELU": _SIGNED,
+    "EXP": _SIGNED,
+    "FLOOR": STEPS,
+    "HARD_SWISH": _SIGNED,
+    "LOG": _POSITIVE,
+    "LOGISTIC": _SIGNED,
+    "NEG": _SIGNED,
+    "RELU": _SIGNED,
+    "RELU6": Range(-4.0, 9.0),
+    "RELU_0_TO_1": _SIGNED,
+    "RELU_N1_TO_1": _SIGNED,
+    "RSQRT": _POSITIVE,
+    "SIN": _SIGNED,
+    "SQRT": _POSITIVE,
+    "SQUARE": _SIGNED,
+    "TANH": _SIGNED,
+}
+_BINARY = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+_WHOLE = (2, 3, 2, 6)
+
+CASES: tuple[Case, ...] = (
+    *(Unary(op=op, values=values) for op, values in _UNARY.items()),
+    *(Unary(op="LEAKY_RELU", alpha=alpha) for alpha in (0.25, -0.5, 1.75)),
+    *(Unary(op="NEG", shape=(1, 3, 2, c)) for c in range(1, 10)),
+    # Of a function that is not zero at zero, so that padding lanes show
+    *(Unary(op="COS", shape=shape) for shape in ((), (5,), (3, 7), (2, 3, 9), (3, 1, 5, 1))),
+    # exp of these overflows float32, or is smaller than any float16
+    *(
+        Unary(op=op, values=Range(-2000.0, 2000.0))
+        for op in ("LOGISTIC", "TANH", "HARD_SWISH", "ABS", "RELU6")
+    ),
+    Unary(op="EXP", values=Range(-90.0, 88.0)),
+    Unary(op="ELU", values=Range(-1000.0, 1.0)),
+    Unary(op="ELU", values=Range(-1e-3, 1e-3)),
+    Unary(op="SQUARE", values=Range(-250.0, 250.0)),
+    Unary(op="SQRT", values=Range(0.0, 0.0)),
+    # Operands of every kind, for every operation
+    *(Binary(op=op) for op in _BINARY),
+    *(Binary(op=op, second=None) for op in _BINARY),
+    *(Binary(op=op, second=(6,), constant=1) for op in _BINARY),
+    *(Binary(op=op, first=(), constant=0) for op in _BINARY),
+    *(Binary(op=op, second=(2, 1, 1, 6)) for op in _BINARY),
+    *(Binary(op=op, first=(3, 1, 1)) for op in _BINARY),
+    *(
+        Binary(op=op, second=(6,), constant=1, activation=activation)
+        for op in ("ADD", "SUB", "MUL", "DIV")
+        for activation in ACTIVATIONS[1:]
+    ),
+    # Constants of every rank, smaller and larger than the computed operand
+    *(
+        Binary(op="SUB", second=shape, constant=1)
+        for shape in ((), (1,), (1, 1), (2, 6), (2, 1), (3, 2, 6), (3, 1, 1), _WHOLE, (2, 1, 1, 1))
+    ),
+    *(Binary(op="SUB", first=shape, constant=0) for shape in ((1,), (2, 6), _WHOLE)),
+    *(Binary(op="SUB", first=_WHOLE, second=shape, constant=0) for shape in ((6,), (1, 3, 1, 1))),
+    Binary(op="SUB", first=(1, 3, 1, 6), second=(2, 1, 2, 1), constant=0),
+    Binary(op="ADD", second=(3, 2, 6), constant=1, half_weights=True),
+    Binary(op="MUL", second=(), constant=1, half_weights=True),
+    # Computed operands that are broadcast: one, the other, both
+    *(
+        Binary(op="SUB", first=first, second=second)
+        for first, second in (
+            (_WHOLE, (6,)),
+            ((1, 1, 2, 1), _WHOLE),
+            ((2, 3, 1, 1), (1, 1, 2, 6)),
+            ((2, 1, 2, 6), (1, 3, 1, 1)),
+            ((3, 2, 1), (2, 1, 2, 5)),
+            ((2, 3, 2, 1), (2, 3, 2, 9)),
+            ((1, 1, 1, 1), (2, 3, 2, 9)),
+        )
+    ),
+    # Ranks and channels
+    *(
+        Binary(op="SUB", first=shape, second=shape)
+        for shape in ((), (5,), (3, 7), (2, 3, 9), (1, 3, 2, 1), (1, 3, 2, 3), (1, 3, 2, 8))
+    ),
+    Binary(op="SUB", first=(), second=(3, 5)),
+    Binary(op="SUB", first=(3, 1), second=(4,)),
+    Binary(op="SUB", first=(), second=(), constant=1),
+    # PRELU
+    *(Prelu(alpha=alpha) for alpha in ((6,), (1, 1, 6), (3, 2, 6), (1, 1, 1), (3, 2, 1), (1,))),
+    Prelu(alpha=(6,), half_weights=True),
+    Prelu(shape=(1, 3, 2, 3), alpha=(1, 1, 3)),
+    Prelu(shape=(3, 5), alpha=(5,)),
+    Prelu(alpha=(1, 1, 6), constant=False),
+    Prelu(alpha=_WHOLE, constant=False),
+)

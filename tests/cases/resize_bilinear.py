@@ -1,0 +1,41 @@
+"""Cases of RESIZE_BILINEAR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import Case, Pair, Shape, Sheet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize(Case):
+    """A resize to `size` (H, W); `corners` is align_corners, `centers` half_pixel_centers."""
+
+    image: Shape = (1, 5, 4, 4)
+    size: Pair = (9, 7)
+    corners: bool = False
+    centers: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one resize, one output."""
+        options = {"align_corners": self.corners, "half_pixel_centers": self.centers}
+        version = 3 if self.centers else 1
+        inputs = [sheet.input(self.image), sheet.constant(self.size, "int32")]
+        sheet.output(sheet.op("RESIZE_BILINEAR", inputs, options, version))
+
+
+_SIZES = (
+    ((1, 5, 4, 4), (9, 7)),
+    ((2, 9, 7, 5), (4, 3)),
+    ((1, 4, 3, 6), (8, 9)),
+    ((1, 5, 4, 3), (1, 1)),
+    ((3, 1, 1, 9), (3, 4)),
+    ((1, 5, 4, 1), (5, 9)),
+    ((1, 5, 4, 2), (5, 4)),
+)
+
+CASES: tuple[Case, ...] = tuple(
+    Resize(image=image, size=size, corners=corners, centers=centers)
+    for image, size in _SIZES
+    for corners, centers in ((False, False), (True, False), (False, True))
+)

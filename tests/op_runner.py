@@ -1,0 +1,253 @@
+"""Runs op cases on a device and on the runtime's CPU kernels, many in one model.
+
+Compiling and launching cost more than the few numbers of a case, so the cases of a family share a
+model, side by side: one partition, one program. When such a model fails as a whole, each of its
+cases runs alone, so that the one to blame is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from cases.base import Case, Floats, Piece, Sheet
+from litegpu import GpuDelegate, partition_kernel
+from litegpu.backends.base import DeviceInfo
+from litegpu.codegen import Storage
+from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import Node
+from litegpu.ops.base import HALF_MAX
+from litegpu.options import InferencePriority
+from litegpu.runtime_abi import bridge
+from litegpu.tools import runtime
+
+GROUP_SIZE = 24
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run.
+
+    Staged, every value is padded memory of its own, inputs and outputs included, and at fp16 it is
+    stored as half however small it is. Direct is as users run it.
+    """
+
+    precision: str
+    staged: bool
+
+    @property
+    def name(self) -> str:
+        """Precision and way, in one word."""
+        return f"{self.precision}-{'staged' if self.staged else 'direct'}"
+
+    @property
+    def half(self) -> bool:
+        """Whether values are stored as half."""
+        return self.staged and self.precision == "fp16"
+
+    def options(self) -> dict[str, Any]:
+        """Return the delegate's options."""
+        smallest = {"inference_priority1": InferencePriority.MIN_MEMORY_USAGE} if self.half else {}
+        return {"precision": self.precision, **smallest}
+
+
+MODES = tuple(Mode(precision, staged) for precision in ("fp32", "fp16") for staged in (False, True))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case gave: outputs of CPU and device, those of a later run, and other findings."""
+
+    expected: tuple[Floats, ...]
+    got: tuple[Floats, ...]
+    again: tuple[Floats, ...]
+    kernels: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A written model with its cases; `reference` has what CPU kernels lack written apart."""
+
+    content: bytes
+    reference: bytes
+    pieces: Mapping[str, Piece]
+    ops: frozenset[str]
+
+
+def groups(table: Mapping[str, Case]) -> list[tuple[Case, ...]]:
+    """Cut a table into the cases that share a model."""
+    found: list[tuple[Case, ...]] = []
+    for _, family in itertools.groupby(table.values(), lambda case: (type(case), case.items)):
+        cases = tuple(family)
+        found += [cases[i : i + GROUP_SIZE] for i in range(0, len(cases), GROUP_SIZE)]
+    return found
+
+
+def run(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> dict[str, Outcome | Exception]:
+    """Run cases that share a model; if that fails, each alone."""
+    try:
+        return {**_run_together(cases, device, mode)}
+    except Exception as error:
+        if len(cases) == 1:
+            return {cases[0].name: error}
+    outcomes: dict[str, Outcome | Exception] = {}
+    for case in cases:
+        outcomes |= run((case,), device, mode)
+    return outcomes
+
+
+@functools.lru_cache(maxsize=2)
+def write(cases: tuple[Case, ...]) -> Model:
+    """Write the model that some cases share."""
+    sheet, reference = Sheet(), Sheet(reference=True)
+    pieces = {}
+    for case in cases:
+        pieces[case.name] = sheet.add(case)
+        reference.add(case)
+    return Model(sheet.writer.build(), reference.writer.build(), pieces, frozenset(sheet.ops))
+
+
+@functools.lru_cache(maxsize=4)
+def _expected(cases: tuple[Case, ...], half: bool) -> tuple[Floats, ...]:
+    model = write(cases)
+    interpreter = runtime.interpreter(model.reference, builtin_kernels=True)
+    outputs = _invoke(interpreter, _inputs(model, 0, half))
+    return tuple(np.clip(o, -HALF_MAX, HALF_MAX) for o in outputs) if half else outputs
+
+
+def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Mapping[str, Outcome]:
+    model = write(cases)
+    with _as_asked(mode, cases[0].items):
+        delegate = GpuDelegate(backend=device.backend, device=device.index, **mode.options())
+        before = set(bridge._kernels)
+        interpreter = runtime.interpreter(model.content, delegate, builtin_kernels=True)
+    report = delegate.report
+    assert report is not None and report.whole_graph, f"Not one partition:\n{report}"
+    (number,) = bridge._kernels.keys() - before
+    kernel = bridge._kernels[number][0]
+    assert isinstance(kernel, partition_kernel.PartitionKernel)
+    first = _inputs(model, 0, mode.half)
+    got = _invoke(interpreter, first)
+    places = _Places(model.pieces, kernel.compiled)
+    faults = places.faults() if mode.staged else {}
+    _invoke(interpreter, _inputs(model, 1, mode.half))
+    again = _invoke(interpreter, first)
+    expected = _expected(cases, mode.half)
+    outcomes = {}
+    start = 0
+    for case in cases:
+        stop = start + model.pieces[case.name].outputs
+        outcomes[case.name] = Outcome(
+            expected[start:stop],
+            got[start:stop],
+            again[start:stop],
+            places.kernels(case.name),
+            tuple(faults.get(case.name, ())),
+        )
+        start = stop
+    return outcomes
+
+
+@contextlib.contextmanager
+def _as_asked(mode: Mode, items: int | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if mode.staged:
+            staged = functools.partial(compile_partition, share_memory=False, stage_boundary=True)
+            stack.enter_context(mock.patch.object(partition_kernel, "compile_partition", staged))
+        if items is not None:
+            busy = property(lambda _target: items)
+            stack.enter_context(mock.patch.object(DeviceTarget, "parallel_items", busy))
+        yield
+
+
+def _inputs(model: Model, seed: int, half: bool) -> list[Floats]:
+    """Return seeded inputs; where values are stored as half, such as half can hold."""
+    drawn = []
+    for piece in model.pieces.values():
+        random = np.random.default_rng(seed)
+        drawn += [values.draw(shape, random) for shape, values in piece.inputs]
+    return [d.astype(np.float16).astype(np.float32) for d in drawn] if half else drawn
+
+
+def _invoke(interpreter: Any, inputs: Sequence[Floats]) -> tuple[Floats, ...]:
+    """Run on the inputs, with outputs that are NaN before."""
+    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
+        interpreter.set_tensor(detail["index"], value)
+    outputs = interpreter.get_output_details()
+    for detail in outputs:
+        interpreter.set_tensor(detail["index"], np.full(detail["shape"], np.nan, np.float32))
+    interpreter.invoke()
+    return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
+
+
+@dataclass
+class _Places:
+    """Finds the kernels and the device memory of each case in a partition."""
+
+    pieces: Mapping[str, Piece]
+    compiled: CompiledPartition
+
+    def kernels(self, name: str) -> tuple[str, ...]:
+        """Return the names of the kernels that were made for a case."""
+        nodes = self.pieces[name].nodes
+        return tuple(
+            launch.kernel.name
+            for launch in self.compiled.built.launches
+            if launch.node.index in nodes
+        )
+
+    def faults(self) -> dict[str, list[str]]:
+        """Return what is wrong in device memory: padding that is not zero, lanes left NaN."""
+        memory = self.compiled.recording.read_memory()
+        offsets = self.compiled.built.offsets
+        found: dict[str, list[str]] = {}
+        for v, storage in self.compiled.layout.storages.items():
+            if storage.root not in offsets or not storage.vector:
+                continue
+            lanes = _lanes(memory[offsets[storage.root] :], storage)
+            for text in _lane_faults(lanes, storage.channels):
+                found.setdefault(self._owner(v), []).append(f"value {v}: {text}")
+        return found
+
+    def _owner(self, value: int) -> str:
+        """Return the case that a value belongs to."""
+        producers = self.compiled.layout.graph.producers()
+        while True:
+            for name, piece in self.pieces.items():
+                node = producers.get(value)
+                if value in piece.tensors or (node and node.index in piece.nodes):
+                    return name
+            value = _source(producers[value])
+
+
+def _source(node: Node) -> int:
+    """Return the first input of a node that the engine added."""
+    return node.inputs[0]
+
+
+def _lanes(memory: Any, storage: Storage) -> Any:
+    """Return a value with its padding, [N, H, W, lanes], as it lies in memory."""
+    kind = np.dtype(storage.dtype.value)
+    flat = memory[: len(memory) // kind.itemsize * kind.itemsize].view(kind)[storage.offset :]
+    strides = tuple(step * kind.itemsize for step in (*storage.strides, 1))
+    shape = (*storage.shape[:3], storage.lanes)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
+
+
+def _lane_faults(lanes: Any, channels: int) -> Iterator[str]:
+    padding = lanes[..., channels:]
+    if np.any(padding != 0):
+        where = tuple(map(int, np.argwhere(padding != 0)[0]))
+        yield f"padding lane {where} after {channels} channels holds {padding[where]}"
+    missing = np.isnan(lanes[..., :channels])
+    if np.any(missing):
+        yield f"{int(missing.sum())} of {missing.size} elements are NaN in device memory"

@@ -1,0 +1,66 @@
+"""Every case of the op table, on every device, at every precision, against the CPU's kernels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+import cases
+from cases.base import Case
+from comparing import mismatch
+from litegpu import backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.ops import all_ops
+from litegpu.ops.base import COPY
+from op_runner import MODES, Mode, Outcome, groups, run, write
+
+DEVICES = backends.list_devices()
+GROUPS = groups(cases.TABLE)
+
+
+@functools.lru_cache(maxsize=1)
+def outcomes(group: int, device: DeviceInfo, mode: Mode) -> dict[str, Outcome | Exception]:
+    """Return what the cases of a group gave; tests ask in such an order that one is enough."""
+    return run(GROUPS[group], device, mode)
+
+
+def runs() -> list[Any]:
+    """Return the parameters of all runs, those that share a model next to each other."""
+    return [
+        pytest.param(group, device, mode, case, id=f"{device.backend}-{mode.name}-{case.name}")
+        for group, members in enumerate(GROUPS)
+        for device in DEVICES
+        for mode in MODES
+        for case in members
+    ]
+
+
+@pytest.mark.parametrize(("group", "device", "mode", "case"), runs())
+def test_case_agrees_with_the_cpu(group: int, device: DeviceInfo, mode: Mode, case: Case) -> None:
+    outcome = outcomes(group, device, mode)[case.name]
+    if isinstance(outcome, Exception):
+        raise outcome
+    about = f"{case.name} on {device.title}, {mode.name}, kernels {', '.join(outcome.kernels)}"
+    pairs = zip(outcome.expected, outcome.got, strict=True)
+    for number, (expected, got) in enumerate(pairs):
+        problem = mismatch(expected, got, case.limit(mode.half))
+        assert not problem, f"{about}: output {number}: {problem}"
+    assert not outcome.faults, f"{about}: {'; '.join(outcome.faults)}"
+    for number, (got, again) in enumerate(zip(outcome.got, outcome.again, strict=True)):
+        assert got.tobytes() == again.tobytes(), f"{about}: output {number} changes with time"
+
+
+def test_there_is_a_device() -> None:
+    found = "; ".join(f"{each.name}: {each.reason or 'usable'}" for each in backends.status())
+    assert DEVICES, f"No backend is usable, so no case ran. {found}"
+
+
+def test_cases_have_distinct_names() -> None:
+    assert len(cases.TABLE) == cases.CASE_COUNT
+
+
+def test_every_op_has_a_case() -> None:
+    covered = {op for group in GROUPS for op in write(group).ops}
+    assert {op.name for op in all_ops()} - {COPY} <= covered
