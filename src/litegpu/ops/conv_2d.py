@@ -176,6 +176,7 @@ def dense_kernel(
         "groups": groups,
         "group_outputs": weights.shape[0] // groups,
         "has_bias": bias is not None,
+        "pointwise": view.pointwise,
     }
     work = dst.rows * dst.slices
     split = (
@@ -209,7 +210,6 @@ def dense_kernel(
             "PIXELS": pixels,
             "SLICES": slices,
             "weight_slices": padded_slices,
-            "pointwise": view.pointwise,
         },
         flops=flops,
     )
