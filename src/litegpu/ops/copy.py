@@ -210,6 +210,7 @@ def _ranges(graph: Graph, node: Node) -> list[range]:
     """Return the input indices that a STRIDED_SLICE takes, one range per input dimension."""
     shape = graph.values[node.inputs[0]].shape
     begin, end, strides = (constant_list(graph, v) for v in node.inputs[1:4])
+    offset = int(node.params.get("offset", False))  # whether ends count from the begins
     ranges = []
     for axis, size in enumerate(shape):
         if axis >= len(begin):
@@ -222,7 +223,7 @@ def _ranges(graph: Graph, node: Node) -> list[range]:
             first += size if first < 0 else 0
             ranges.append(range(first, first + 1) if 0 <= first < size else range(0))
             continue
-        stop = None if masked["end"] else end[axis]
+        stop = None if masked["end"] else end[axis] + offset * begin[axis]
         ranges.append(range(size)[slice(start, stop, strides[axis])])
     return ranges
 
