@@ -179,7 +179,7 @@ MODELS: list[tuple[Write, int]] = [
     (_after_reshape, 1),
     (_after_concat, 1),
     (_repeated, 0),
-    (_heads, 1),
+    (_heads, 2),
     (_with_scalar, 1),
     (_with_prelu, 0),
 ]
