@@ -175,11 +175,25 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
             "begin": attributes.begin,
             "step": attributes.step,
             "fill": literal(attributes.fill),
+            "limits": _limits(attributes, src, dst),
             "channels_aligned": attributes.step[3] == 1 and attributes.begin[3] % 4 == 0,
             "real_slices": -(-src.channels // 4),
         },
         destination=destination,
     )
+
+
+def _limits(attributes: CopyAttributes, src: Storage, dst: Storage) -> list[str]:
+    """Return the conditions under which a row of the output has one in the input."""
+    conditions = []
+    for axis, name in enumerate("nyx"):
+        begin, step = attributes.begin[axis], attributes.step[axis]
+        reached = (begin, begin + (dst.shape[axis] - 1) * step)
+        if min(reached) < 0:
+            conditions.append(f"{name} >= 0")
+        if max(reached) >= src.shape[axis]:
+            conditions.append(f"{name} < {src.shape[axis]}")
+    return conditions
 
 
 def pad_node(graph: Graph, node: Node, fill: float) -> Node:
