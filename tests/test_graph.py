@@ -1,0 +1,105 @@
+"""The model as plain data."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Stage, Value
+from passes.graphs import RELU, Maker
+
+
+def test_a_node_reads_its_inputs_and_the_operands_of_its_steps() -> None:
+    stages = (Stage("ADD", (3,)), Stage("MUL", (SELF,)), Stage("SUB", (1,)))
+    node = Node(0, "CONV_2D", 1, (1, ABSENT, 2), (9,), stages=stages)
+    assert node.operands == (1, 2, 3, 1)
+
+
+def test_reading_renames_inputs_and_operands_but_not_outputs() -> None:
+    node = Node(0, "COPY", 1, (1, ABSENT), (2,), stages=(Stage("ADD", (1,)), Stage("MUL", (SELF,))))
+    renamed = node.reading({1: 7, 2: 8})
+    assert renamed.inputs == (7, ABSENT)
+    assert renamed.stages == (Stage("ADD", (7,)), Stage("MUL", (SELF,)))
+    assert renamed.outputs == (2,)
+    assert node.reading({2: 8}) is node
+
+
+def test_readers_are_listed_once_per_node() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 4)
+    maker.concat(3, source, source)
+    maker.conv(source, 4, stages=[Stage("ADD", (source,))])
+    graph = maker.graph()
+    assert graph.consumers()[source] == list(graph.nodes)
+    assert graph.producers() == {node.outputs[0]: node for node in graph.nodes}
+
+
+def test_fresh_ids_are_not_in_use() -> None:
+    maker = Maker()
+    maker.input(1, 2)
+    graph = maker.graph()
+    assert not set(itertools.islice(graph.fresh_ids(), 5)) & set(graph.values)
+    assert next(iter(Graph({}, (), (), ()).fresh_ids())) == 1
+
+
+def test_verify_finds_a_value_read_too_early() -> None:
+    maker = Maker()
+    out = maker.conv(maker.steps(maker.input(1, 4, 4, 4), RELU), 2)
+    graph = maker.graph(out)
+    with pytest.raises(ValueError, match=r"node 1 \(CONV_2D\) reads value 1 too early"):
+        replace(graph, nodes=graph.nodes[::-1]).verify()
+
+
+def test_verify_finds_an_operand_read_too_early() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 4)
+    late = maker.value((1, 4, 4, 4))
+    graph = replace(maker.graph(), values=maker.values)
+    node = Node(5, "COPY", 1, (source,), (late,), stages=(Stage("ADD", (late,)),))
+    with pytest.raises(ValueError, match=rf"node 5 \(COPY\) reads value {late} too early"):
+        replace(graph, nodes=(node,)).verify()
+
+
+def test_verify_finds_a_value_made_twice() -> None:
+    maker = Maker()
+    out = maker.conv(maker.input(1, 4, 4, 4), 2)
+    graph = maker.graph(out)
+    with pytest.raises(ValueError, match=rf"node 0 \(CONV_2D\) makes value {out} once more"):
+        replace(graph, nodes=graph.nodes * 2).verify()
+
+
+def test_verify_finds_an_output_that_is_never_produced() -> None:
+    maker = Maker()
+    out = maker.conv(maker.input(1, 4, 4, 4), 2)
+    graph = maker.graph(out)
+    with pytest.raises(ValueError, match=rf"graph output {out} is never produced"):
+        replace(graph, nodes=()).verify()
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((), (1, 1, 1, 1)),
+        ((5,), (1, 1, 1, 5)),
+        ((3, 5), (1, 1, 3, 5)),
+        ((2, 3, 5), (1, 2, 3, 5)),
+        ((7, 2, 3, 5), (7, 2, 3, 5)),
+    ],
+)
+def test_shapes_get_leading_ones(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert Value(0, "", shape, DType.FLOAT32).shape4 == expected
+
+
+def test_five_dimensions_do_not_fit() -> None:
+    value = Value(0, "", (1, 2, 3, 4, 5), DType.FLOAT32)
+    with pytest.raises(ValueError, match=r"rank 5 does not fit \[N, H, W, C\]: \(1, 2, 3, 4, 5\)"):
+        _ = value.shape4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(DType.FLOAT32, 4), (DType.INT8, 1), (DType.BOOL, 1), (DType.OTHER, 0)]
+)
+def test_sizes_of_elements(dtype: DType, size: int) -> None:
+    assert dtype.size == size
