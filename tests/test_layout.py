@@ -6,36 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
-from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.graph import DType, Graph, Stage
 from litegpu.ops.base import COPY
 from litegpu.ops.softmax import SoftmaxAttributes
+from paper_device import build
 from passes.graphs import RELU, Maker
-
-DEVICE = DeviceInfo(
-    backend="none",
-    index=0,
-    name="a device that only exists on paper",
-    platform="",
-    driver="",
-    software=False,
-    compute_units=8,
-    memory_bytes=1 << 30,
-    max_allocation_bytes=1 << 30,
-    max_work_group_size=256,
-    local_memory_bytes=1 << 15,
-    half_arithmetic=False,
-    buffer_alignment=128,
-    max_arguments=128,
-)
-
-
-def build(layout: Layout) -> BuiltProgram:
-    graph = layout.graph
-    return build_program(layout, DEVICE, graph.inputs, graph.outputs)
 
 
 def launched(layout: Layout) -> list[str]:

@@ -216,8 +216,6 @@ _ELEMENTS = {
     ("F16", False): "unsigned short",
     ("F16", True): "uint2",
     ("U32", True): "uint4",
-    ("I32", False): "int",
-    ("I32", True): "int4",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One buffer of a kernel: `kind` is F32, F16 or I32; `vector` means it is read 4 at a time.
+    """One buffer of a kernel: `kind` is F32, F16 or U32; `vector` means it is read 4 at a time.
 
     `constant` data never changes while the partition exists.
     """
@@ -39,8 +39,6 @@ class Dialect(ABC):
 
     name: str
     prelude: str
-    single_kernel_modules: bool = False
-    """Whether each kernel must be a source of its own (GLSL)."""
 
     @abstractmethod
     def kernel(self, text: KernelText) -> str:

@@ -72,12 +72,17 @@ class OpenCLDialect(Dialect):
         )
 
 
+_ELEMENTS = {
+    ("F32", False): "float",
+    ("F32", True): "float4",
+    # vload_half and vstore_half take single halves, whatever they load and store.
+    ("F16", False): "half",
+    ("F16", True): "half",
+}
+
+
 def _declare(argument: Argument) -> str:
-    if argument.kind == "F16":
-        element = "half"
-    else:
-        scalar = {"F32": "float", "I32": "int"}[argument.kind]
-        element = f"{scalar}4" if argument.vector else scalar
+    element = _ELEMENTS[argument.kind, argument.vector]
     constness = "" if argument.written else "const "
     restrict = "" if argument.written else "restrict "
     return f"__global {constness}{element} *{restrict}{argument.name}"

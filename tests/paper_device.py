@@ -1,0 +1,30 @@
+"""A device that exists on paper only: kernels are chosen and written for it, but never run."""
+
+from __future__ import annotations
+
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine.layout import Layout
+from litegpu.engine.program import BuiltProgram, build_program
+
+DEVICE = DeviceInfo(
+    backend="none",
+    index=0,
+    name="a device that only exists on paper",
+    platform="",
+    driver="",
+    software=False,
+    compute_units=8,
+    memory_bytes=1 << 30,
+    max_allocation_bytes=1 << 30,
+    max_work_group_size=256,
+    local_memory_bytes=1 << 15,
+    half_arithmetic=False,
+    buffer_alignment=128,
+    max_arguments=128,
+)
+
+
+def build(layout: Layout) -> BuiltProgram:
+    """Choose the kernels of a placed graph, and plan its memory."""
+    graph = layout.graph
+    return build_program(layout, DEVICE, graph.inputs, graph.outputs)
