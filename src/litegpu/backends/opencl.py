@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import logging
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording, Slot
-from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop, Launch, library
+from litegpu.backends.base import Backend, Device, DeviceInfo, Dispatch, Program, Recording, Slot
+from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
+from litegpu.backends.opencl_library import Kernel, library, status_name
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
@@ -23,15 +28,29 @@ from litegpu.errors import (
     missing_dependency,
 )
 
-_SOFTWARE_TYPES = 1 << 1  # CL_DEVICE_TYPE_CPU
-_OUT_OF_MEMORY = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY")
+_log = logging.getLogger("litegpu")
+_GPU, _CPU = 1 << 2, 1 << 1
+"""Bits of CL_DEVICE_TYPE."""
+
+_TOO_LITTLE_MEMORY = (
+    "INVALID_BUFFER_SIZE",
+    "MEM_OBJECT_ALLOCATION_FAILURE",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+)
+_POCL = "to run on the CPU: apt-get install pocl-opencl-icd"
 
 
 def _pyopencl() -> Any:
     try:
         import pyopencl
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise missing_dependency("pyopencl", "opencl", "The OpenCL backend") from error
+    except ImportError as error:
+        raise UnsupportedDeviceError(
+            f"The Python package 'pyopencl' is installed but cannot be loaded ({error}). "
+            "Install it anew: pip install --force-reinstall pyopencl"
+        ) from error
     return pyopencl
 
 
@@ -47,11 +66,15 @@ class OpenCLBackend(Backend):
 
     def open(self, index: int) -> Device:
         """Return the device of that index; its context is shared by all delegates."""
-        return _open(index)
+        with _opening:
+            return _open_once(index)
+
+
+_opening = threading.Lock()
 
 
 @cache
-def _open(index: int) -> OpenCLDevice:
+def _open_once(index: int) -> OpenCLDevice:
     device = _raw_devices()[index]
     return OpenCLDevice(_describe(index, device), device)
 
@@ -63,7 +86,7 @@ def _raw_devices() -> list[Any]:
     except cl.Error as error:
         raise UnsupportedDeviceError(
             f"OpenCL finds no platform ({error}). Install your GPU's driver with its OpenCL "
-            "part; to run on the CPU: apt-get install pocl-opencl-icd"
+            f"part; {_POCL}"
         ) from error
     found = []
     for platform in platforms:
@@ -72,12 +95,17 @@ def _raw_devices() -> list[Any]:
         except cl.Error:  # a platform without devices reports an error
             continue
     if not found:
-        names = ", ".join(platform.name for platform in platforms)
+        names = ", ".join(platform.name for platform in platforms) or "none"
+        cache = " (PoCL must be able to write to POCL_CACHE_DIR)" if "Portable" in names else ""
         raise UnsupportedDeviceError(
-            f"The OpenCL platforms ({names}) have no devices. Check that the GPU's driver is "
-            "loaded; to run on the CPU: apt-get install pocl-opencl-icd"
+            f"OpenCL has no devices (platforms: {names}). Check that the GPU's driver is "
+            f"loaded{cache}; {_POCL}"
         )
-    return sorted(found, key=lambda device: bool(device.type & _SOFTWARE_TYPES))
+    return sorted(found, key=_rank)
+
+
+def _rank(device: Any) -> tuple[bool, bool]:
+    return bool(device.type & _CPU), not device.type & _GPU
 
 
 def _describe(index: int, device: Any) -> DeviceInfo:
@@ -88,7 +116,7 @@ def _describe(index: int, device: Any) -> DeviceInfo:
         name=device.name.strip(),
         platform=device.platform.name.strip(),
         driver=f"{device.driver_version} ({device.version.strip()})",
-        software=bool(device.type & _SOFTWARE_TYPES),
+        software=bool(device.type & _CPU),
         compute_units=device.max_compute_units,
         memory_bytes=device.global_mem_size,
         max_allocation_bytes=device.max_mem_alloc_size,
@@ -131,9 +159,7 @@ class OpenCLDevice(Device):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the build log of a successful build
-                return self._cl.Program(self.context, source).build(
-                    options=["-cl-std=CL1.2"], cache_dir=cache_dir
-                )
+                return self._build(source, cache_dir)
         except self._cl.RuntimeError as error:
             names = ", ".join(kernel.name for kernel in kernels)
             raise CompilationError(
@@ -141,6 +167,28 @@ class OpenCLDevice(Device):
                 f"{names}: {error}. LITEGPU_DEBUG=2 prints their sources; precision='fp32' or "
                 "another backend may help."
             ) from error
+
+    def _build(self, source: str, cache_dir: str | None) -> Any:
+        """Build a program, with a cache of pyopencl's only where one is asked for.
+
+        Drivers keep caches of their own. That of pyopencl cannot work in a home directory which
+        is not writable, and waits up to a minute for a lock that a killed process left behind.
+        """
+        options = ["-cl-std=CL1.2"]
+        if cache_dir is not None:
+            try:
+                return self._program(source).build(options, cache_dir=cache_dir)
+            except self._cl.Error:
+                raise
+            except Exception as error:
+                _log.warning(
+                    "Compiled kernels cannot be kept in '%s' (%s: %s); check serialization_dir.",
+                    *(cache_dir, type(error).__name__, error),
+                )
+        return self._program(source).build(options, cache_dir=False)
+
+    def _program(self, source: str) -> Any:
+        return self._cl.Program(self.context, source)
 
 
 class OpenCLRecording(Recording):
@@ -153,29 +201,41 @@ class OpenCLRecording(Recording):
         self._program = program
         self._queue = cl.CommandQueue(device.context)
         self._profiled: Any = None
-        self._check_size(program.memory_bytes)
+        self._memory: Any = None
+        self._constants: Any = None
+        self._commands: CommandBuffer | EnqueueLoop | None = None
+        self._kernels: list[Kernel] = []
+        self._ranges: dict[Slot, Any] = {}
+        self._check_sizes(program)
         try:
             self._allocate(program)
-            self._launches = self._prepare(program, built)
+            for dispatch in program.dispatches:
+                self._kernels.append(self._kernel(built, dispatch))
             self._commands = self._record()
-        except (cl.MemoryError, cl.LogicError, cl.RuntimeError) as error:
-            raise self._typed(error, program.memory_bytes) from error
+        except ExecutionError:
+            self.close()
+            raise
+        except cl.Error as error:
+            self.close()
+            raise self._typed(error, program) from error
         self._lib = library()
-        self._plan_transfers(program)
+        self._plan_transfers(program, self._commands.submit)
 
-    def _check_size(self, nbytes: int) -> None:
+    def _check_sizes(self, program: Program) -> None:
         limit = self._device.info.max_allocation_bytes
-        if nbytes > limit:
-            raise DeviceMemoryError(
-                f"The partition needs {nbytes} bytes in one buffer, but OpenCL device "
-                f"'{self._device.info.name}' allows {limit}. Use precision='fp16', a smaller "
-                "batch or another device."
-            )
+        for what, nbytes in (("values", program.memory_bytes), ("weights", program.constants.size)):
+            if nbytes > limit:
+                raise DeviceMemoryError(
+                    f"The partition needs {nbytes} bytes for {what} in one buffer, but OpenCL "
+                    f"device '{self._device.info.name}' allows {limit}. Use precision='fp16', a "
+                    "smaller batch or another device."
+                )
 
-    def _typed(self, error: Exception, nbytes: int) -> LitegpuError:
+    def _typed(self, error: Exception, program: Program) -> LitegpuError:
         name = self._device.info.name
         text = str(error)
-        if isinstance(error, self._cl.MemoryError) or any(c in text for c in _OUT_OF_MEMORY):
+        if any(code in text for code in _TOO_LITTLE_MEMORY):
+            nbytes = program.memory_bytes + int(program.constants.size)
             return DeviceMemoryError(
                 f"OpenCL device '{name}' cannot provide {nbytes} bytes: {text}. Close other "
                 "programs, use precision='fp16' or a smaller batch."
@@ -194,37 +254,31 @@ class OpenCLRecording(Recording):
         poison = np.full(1, 0xFF, np.uint8)
         self._cl.enqueue_fill_buffer(self._queue, self._memory, poison, 0, program.memory_bytes)
         self._queue.finish()
-        self._constants: Any = None
         if program.constants.size:
             copy = flags.READ_ONLY | flags.COPY_HOST_PTR
             self._constants = self._cl.Buffer(context, copy, hostbuf=program.constants)
 
-    def _prepare(self, program: Program, built: Any) -> list[Launch]:
-        ranges: dict[Slot, Any] = {}
+    def _kernel(self, built: Any, dispatch: Dispatch) -> Kernel:
+        buffers = [self._range(slot).int_ptr for slot in dispatch.slots]
+        sizes = (dispatch.global_size, dispatch.local_size)
+        return Kernel(built.int_ptr, dispatch.kernel, buffers, *sizes)
 
-        def view(slot: Slot) -> Any:
-            if slot not in ranges:
-                whole = self._constants if slot.constant else self._memory
-                ranges[slot] = whole.get_sub_region(slot.offset, slot.size)
-            return ranges[slot]
-
-        launches = []
-        for dispatch in program.dispatches:
-            kernel = self._cl.Kernel(built, dispatch.kernel)
-            kernel.set_args(*map(view, dispatch.slots))
-            launches.append(Launch(kernel, dispatch.global_size, dispatch.local_size))
-        self._ranges = ranges
-        return launches
+    def _range(self, slot: Slot) -> Any:
+        if slot not in self._ranges:
+            whole = self._constants if slot.constant else self._memory
+            self._ranges[slot] = whole.get_sub_region(slot.offset, slot.size)
+        return self._ranges[slot]
 
     def _record(self) -> CommandBuffer | EnqueueLoop:
-        commands = CommandBuffer.create(self._queue, self._launches)
-        return commands or EnqueueLoop(self._queue, self._launches)
+        commands = CommandBuffer.create(self._queue, self._kernels)
+        return commands or EnqueueLoop(self._queue, self._kernels)
 
-    def _plan_transfers(self, program: Program) -> None:
+    def _plan_transfers(self, program: Program, submit: Callable[[], int]) -> None:
         self._queue_handle = self._queue.int_ptr
-        self._memory_handle = self._memory.int_ptr
+        self._memory_handle: int | None = self._memory.int_ptr
         self._inputs = [(slot.offset, slot.size) for slot in program.inputs]
         self._outputs = [(slot.offset, slot.size) for slot in program.outputs]
+        self._submit = submit
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Enqueue copies in, the recorded commands and copies out; wait once at the end."""
@@ -233,27 +287,32 @@ class OpenCLRecording(Recording):
         status = 0
         for address, (offset, size) in zip(inputs, self._inputs, strict=True):
             status |= write(queue, memory, 0, offset, size, address, 0, None, None)
-        status |= self._commands.submit()
+        status |= self._submit()
         for address, (offset, size) in zip(outputs, self._outputs, strict=True):
             status |= read(queue, memory, 0, offset, size, address, 0, None, None)
         status |= lib.clFinish(queue)
         if status:
-            raise ExecutionError(
-                f"OpenCL device '{self._device.info.name}' failed while running a partition "
-                f"(status {status}). The model runs without the delegate."
-            )
+            raise self._failed(status)
+
+    def _failed(self, status: int) -> ExecutionError:
+        return ExecutionError(
+            f"OpenCL device '{self._device.info.name}' failed while running a partition: "
+            f"{status_name(status)}. Make the interpreter anew; if it happens again, use another "
+            "device or no delegate."
+        )
 
     def durations(self) -> list[float]:
         """Run all launches on a profiling queue; seconds by the device's clock."""
         if self._profiled is None:
             properties = self._cl.command_queue_properties.PROFILING_ENABLE
             self._profiled = self._cl.CommandQueue(self._device.context, properties=properties)
-        events = [
-            self._cl.enqueue_nd_range_kernel(
-                self._profiled, launch.kernel, launch.global_size, launch.local_size
-            )
-            for launch in self._launches
-        ]
+        events = []
+        for kernel in self._kernels:
+            event = ctypes.c_void_p()
+            status = kernel.enqueue(self._profiled.int_ptr, ctypes.byref(event))
+            if status:
+                raise self._failed(status)
+            events.append(self._cl.Event.from_int_ptr(event.value, retain=False))
         self._profiled.finish()
         return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
 
@@ -265,9 +324,20 @@ class OpenCLRecording(Recording):
 
     def close(self) -> None:
         """Release commands, kernels and buffers now instead of at the next collection."""
-        self._commands.close()
-        self._launches.clear()
+        if self._commands is not None:
+            self._commands.close()
+            self._submit = EnqueueLoop(self._queue, ()).submit
+            self._commands = self._memory_handle = None
+        for kernel in self._kernels:
+            kernel.close()
+        self._kernels.clear()
         for buffer in (*self._ranges.values(), self._memory, self._constants):
             if buffer is not None:
                 buffer.release()
         self._ranges.clear()
+        self._memory = self._constants = None
+
+    def __del__(self) -> None:
+        """Release what was never closed: handles that no Python object owns."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

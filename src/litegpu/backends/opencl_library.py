@@ -1,0 +1,135 @@
+"""The OpenCL library that pyopencl has loaded, called directly.
+
+pyopencl costs several microseconds a call, has no cl_khr_command_buffer, and writes generated code
+into the user's cache directory for each kernel that it wraps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
+from functools import cache
+from typing import Any
+
+from litegpu.errors import ExecutionError
+
+Sizes = POINTER(c_size_t)
+
+_TRANSFER = (
+    *(c_void_p, c_void_p, c_uint32, c_size_t, c_size_t, c_void_p),
+    *(c_uint32, c_void_p, c_void_p),
+)
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "clCreateKernel": (c_void_p, c_void_p, ctypes.c_char_p, POINTER(c_int32)),
+    "clEnqueueNDRangeKernel": (
+        *(c_int32, c_void_p, c_void_p, c_uint32, c_void_p, Sizes, Sizes),
+        *(c_uint32, c_void_p, POINTER(c_void_p)),
+    ),
+    "clEnqueueReadBuffer": (c_int32, *_TRANSFER),
+    "clEnqueueWriteBuffer": (c_int32, *_TRANSFER),
+    "clFinish": (c_int32, c_void_p),
+    "clGetExtensionFunctionAddressForPlatform": (c_void_p, c_void_p, ctypes.c_char_p),
+    "clReleaseKernel": (c_int32, c_void_p),
+    "clSetKernelArg": (c_int32, c_void_p, c_uint32, c_size_t, POINTER(c_void_p)),
+}
+"""Result, then arguments, of each function."""
+
+_LIBRARY_NAMES = (
+    "OpenCL",
+    "libOpenCL.so.1",
+    "/System/Library/Frameworks/OpenCL.framework/OpenCL",
+)
+
+
+@cache
+def library() -> Any:
+    """Return the OpenCL library with its prototypes. Raises ExecutionError when not found."""
+    import pyopencl
+
+    lib = _load(pyopencl._cl.__file__)
+    for name, (result, *arguments) in _SIGNATURES.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+def _load(module: str) -> Any:
+    """Find the loaded library: through pyopencl's module where symbols are global to it."""
+    for name in (module, *_LIBRARY_NAMES):
+        try:
+            lib = ctypes.WinDLL(name) if hasattr(ctypes, "WinDLL") else ctypes.CDLL(name)
+            if hasattr(lib, "clEnqueueWriteBuffer"):
+                return lib
+        except OSError:
+            continue
+    raise ExecutionError(
+        "The OpenCL library that pyopencl uses cannot be found by name. Install your driver's "
+        "OpenCL loader (Debian: apt-get install ocl-icd-libopencl1)."
+    )
+
+
+class Kernel:
+    """A kernel of a built program with its buffers bound, and its geometry in work items."""
+
+    def __init__(
+        self,
+        program: int,
+        name: str,
+        buffers: Sequence[int],
+        global_size: tuple[int, int, int],
+        local_size: tuple[int, int, int],
+    ) -> None:
+        """Create the kernel of program handle `program` with buffer handles as arguments.
+
+        Raises ExecutionError with the status of the call that failed.
+        """
+        status = c_int32()
+        self.handle: int | None = library().clCreateKernel(
+            program, name.encode(), ctypes.byref(status)
+        )
+        _check(status.value, f"clCreateKernel({name})")
+        self.global_size = (c_size_t * 3)(*global_size)
+        self.local_size = (c_size_t * 3)(*local_size)
+        try:
+            for position, buffer in enumerate(buffers):
+                self._bind(position, buffer, name)
+        except ExecutionError:
+            self.close()
+            raise
+
+    def _bind(self, position: int, buffer: int, name: str) -> None:
+        value = c_void_p(buffer)
+        size = ctypes.sizeof(value)
+        status = library().clSetKernelArg(self.handle, position, size, ctypes.byref(value))
+        _check(status, f"clSetKernelArg({name}, {position})")
+
+    def enqueue(self, queue: int, event: Any = None) -> int:
+        """Launch on a queue handle; returns 0 or an OpenCL error code."""
+        status: int = library().clEnqueueNDRangeKernel(
+            queue, self.handle, 3, None, self.global_size, self.local_size, 0, None, event
+        )
+        return status
+
+    def close(self) -> None:
+        """Release the kernel."""
+        if self.handle:
+            library().clReleaseKernel(self.handle)
+            self.handle = None
+
+
+def status_name(status: int) -> str:
+    """Return an OpenCL error code with its name."""
+    import pyopencl
+
+    codes = vars(pyopencl.status_code).items()
+    names = {code: name for name, code in codes if isinstance(code, int)}
+    return f"{names.get(status, 'an error')} (status {status})"
+
+
+def _check(status: int, call: str) -> None:
+    if status:
+        raise ExecutionError(
+            f"{call} fails with {status_name(status)}. Another device or backend may work; "
+            "`litegpu devices` lists them."
+        )

@@ -1,0 +1,322 @@
+"""What every backend must do: import these tests into a module that has a `device` fixture.
+
+Memory in these programs is cut into cells of `CELL` bytes, whatever the alignment of the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from litegpu import CompilationError, DeviceMemoryError
+from litegpu.backends.base import Device, Dispatch, Program, Recording, Slot
+from litegpu.codegen import Argument, KernelText
+
+__all__ = [
+    "test_a_kernel_that_does_not_compile_is_named",
+    "test_closing_twice_is_harmless",
+    "test_constants_reach_the_kernels",
+    "test_durations_are_positive",
+    "test_facts_are_sane",
+    "test_half_storage_is_loaded_and_stored",
+    "test_inputs_and_outputs_in_order",
+    "test_launches_wait_for_each_other",
+    "test_memory_starts_as_nan",
+    "test_more_memory_than_the_device_has",
+    "test_nothing_to_launch",
+    "test_one_kernel_on_several_ranges",
+    "test_recordings_are_independent",
+    "test_recordings_in_threads",
+    "test_the_device_is_opened_once",
+    "test_work_group_memory_is_shared",
+    "test_work_items_and_groups_are_those_asked_for",
+]
+
+Floats = npt.NDArray[np.float32]
+CELL = 4096
+FLOATS = CELL // 4
+SIZE = (FLOATS // 4, 1, 1)
+GROUP = (64, 1, 1)
+
+ADD_ONE = "    STORE4_F32(dst, GLOBAL_X, LOAD4_F32(src, GLOBAL_X) + SPLAT4(1.0f));\n"
+ADD = "    STORE4_F32(dst, GLOBAL_X, LOAD4_F32(src, GLOBAL_X) + LOAD4_F32(other, GLOBAL_X));\n"
+HALVE = "    STORE4_F16(dst, GLOBAL_X, LOAD4_F32(src, GLOBAL_X));\n"
+WIDEN = "    STORE4_F32(dst, GLOBAL_X, LOAD4_F16(src, GLOBAL_X));\n"
+REVERSE = """\
+    scratch[LOCAL_X] = LOAD1_F32(src, GLOBAL_X);
+    BARRIER();
+    STORE1_F32(dst, GLOBAL_X, scratch[63 - LOCAL_X]);
+"""
+WHERE = """\
+    const int at = (GLOBAL_Z * 4 + GLOBAL_Y) * 16 + GLOBAL_X;
+    STORE1_F32(dst, at, (float)(GLOBAL_X + 100 * GLOBAL_Y + 10000 * GLOBAL_Z + 1000000 * GROUP_X));
+"""
+
+
+def kernel(
+    name: str,
+    body: str,
+    reads: Sequence[str] = ("src",),
+    *,
+    kinds: tuple[str, str] = ("F32", "F32"),
+    vector: bool = True,
+    local_size: tuple[int, int, int] = GROUP,
+    shared: tuple[tuple[str, str, int], ...] = (),
+) -> KernelText:
+    """Return a kernel that writes `dst`; `kinds` are the element types written and read."""
+    arguments = (
+        Argument("dst", kinds[0], vector, True),
+        *(Argument(word, kinds[1], vector, False) for word in reads),
+    )
+    return KernelText(name, arguments, local_size, shared, body)
+
+
+def cell(number: int, constant: bool = False) -> Slot:
+    return Slot(constant, number * CELL, CELL)
+
+
+def program(
+    kernels: Sequence[KernelText],
+    dispatches: Sequence[Dispatch],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    constants: Floats | None = None,
+    memory_bytes: int = 8 * CELL,
+) -> Program:
+    block = np.zeros(0, np.uint8) if constants is None else constants.view(np.uint8)
+    return Program(
+        tuple(kernels),
+        tuple(dispatches),
+        memory_bytes,
+        block,
+        tuple(map(cell, inputs)),
+        tuple(map(cell, outputs)),
+    )
+
+
+def launch(name: str, *cells: int | Slot) -> Dispatch:
+    slots = tuple(cell(c) if isinstance(c, int) else c for c in cells)
+    return Dispatch(name, slots, SIZE, GROUP)
+
+
+def run(recording: Recording, inputs: Sequence[Floats], outputs: int = 1) -> list[Floats]:
+    results = [np.full(FLOATS, -7, np.float32) for _ in range(outputs)]
+    recording.run([a.ctypes.data for a in inputs], [a.ctypes.data for a in results])
+    return results
+
+
+def floats(seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).normal(size=FLOATS).astype(np.float32)
+
+
+def adding(times: int) -> Program:
+    """Return a program that adds one `times` times, back and forth between two cells."""
+    steps = [launch("add_one", 1 - i % 2, i % 2) for i in range(times)]
+    return program([kernel("add_one", ADD_ONE)], steps, [0], [times % 2])
+
+
+def test_facts_are_sane(device: Device) -> None:
+    info = device.info
+    assert info.name and info.platform and info.driver
+    assert info.title == f"{info.backend}:{info.index} {info.name}"
+    assert info.to_dict()["name"] == info.name
+    assert info.compute_units >= 1
+    assert 1 << 26 <= info.max_allocation_bytes <= info.memory_bytes
+    assert info.max_work_group_size >= 64
+    assert info.local_memory_bytes >= 1 << 14
+    assert info.buffer_alignment >= 16
+    assert info.buffer_alignment & (info.buffer_alignment - 1) == 0
+    assert CELL % info.buffer_alignment == 0, "the programs of this suite need larger cells"
+    assert info.max_arguments >= 8
+
+
+def test_the_device_is_opened_once(device: Device) -> None:
+    from litegpu import backends
+
+    opened: list[Any] = []
+    backend = backends.BACKENDS[device.info.backend]
+
+    def work() -> None:
+        opened.append(backend.open(device.info.index))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert opened == [device] * 4
+
+
+def test_inputs_and_outputs_in_order(device: Device) -> None:
+    step = launch("add", 3, 1, 2)
+    recording = device.record(
+        program([kernel("add", ADD, ("src", "other"))], [step], [2, 1], [3, 1])
+    )
+    first, second = floats(1), floats(2)
+    for _ in range(3):
+        total, back = run(recording, [first, second], outputs=2)
+        np.testing.assert_array_equal(total, first + second)
+        np.testing.assert_array_equal(back, second)
+        first = floats(int(abs(total[0]) * 100))
+    recording.close()
+
+
+def test_launches_wait_for_each_other(device: Device) -> None:
+    recording = device.record(adding(40))
+    for _ in range(10):
+        np.testing.assert_array_equal(run(recording, [np.zeros(FLOATS, np.float32)])[0], 40)
+    recording.close()
+
+
+def test_one_kernel_on_several_ranges(device: Device) -> None:
+    steps = [launch("add_one", 1, 0), launch("add_one", 2, 1), launch("add_one", 3, 0)]
+    recording = device.record(program([kernel("add_one", ADD_ONE)], steps, [0], [1, 2, 3]))
+    results = run(recording, [np.zeros(FLOATS, np.float32)], outputs=3)
+    assert [set(result) for result in results] == [{1.0}, {2.0}, {1.0}]
+    recording.close()
+
+
+def test_constants_reach_the_kernels(device: Device) -> None:
+    constants = np.concatenate([floats(1), floats(2)])
+    steps = [launch("add", 1, 0, cell(1, True)), launch("add", 2, 1, cell(0, True))]
+    recording = device.record(
+        program([kernel("add", ADD, ("src", "other"))], steps, [0], [2], constants)
+    )
+    constants[:] = 0  # the device has a copy
+    x = floats(3)
+    np.testing.assert_array_equal(run(recording, [x])[0], x + floats(2) + floats(1))
+    recording.close()
+
+
+def test_nothing_to_launch(device: Device) -> None:
+    recording = device.record(program([], [], [0], [0]))
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats())
+    assert recording.durations() == []
+    recording.close()
+
+
+def test_half_storage_is_loaded_and_stored(device: Device) -> None:
+    kernels = [
+        kernel("halve", HALVE, kinds=("F16", "F32")),
+        kernel("widen", WIDEN, kinds=("F32", "F16")),
+    ]
+    steps = [launch("halve", 1, 0), launch("widen", 2, 1)]
+    recording = device.record(program(kernels, steps, [0], [2]))
+    x = floats() * np.float32(30)
+    special = [0.0, -0.0, 1e-7, 6.1e-5, 65504.0, 1e6, -1e6, np.inf, -np.inf, 1 / 3]
+    x[: len(special)] = special
+    expected = x.astype(np.float64)
+    finite = np.isfinite(expected)
+    expected[finite] = np.clip(expected[finite], -65504, 65504).astype(np.float16)
+    np.testing.assert_array_equal(run(recording, [x])[0], expected.astype(np.float32))
+    recording.close()
+
+
+def test_work_group_memory_is_shared(device: Device) -> None:
+    text = kernel("reverse", REVERSE, vector=False, shared=(("float", "scratch", 64),))
+    step = Dispatch("reverse", (cell(1), cell(0)), (FLOATS, 1, 1), GROUP)
+    recording = device.record(program([text], [step], [0], [1]))
+    expected = floats().reshape(-1, 64)[:, ::-1].ravel()
+    np.testing.assert_array_equal(run(recording, [floats()])[0], expected)
+    recording.close()
+
+
+def test_work_items_and_groups_are_those_asked_for(device: Device) -> None:
+    text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
+    step = Dispatch("where", (cell(1),), (16, 4, 3), (8, 2, 1))
+    recording = device.record(program([text], [step], [], [1]))
+    z, y, x = np.meshgrid(range(3), range(4), range(16), indexing="ij")
+    expected = x + 100 * y + 10000 * z + 1000000 * (x // 8)
+    np.testing.assert_array_equal(run(recording, [])[0][: expected.size], expected.ravel())
+    recording.close()
+
+
+def test_memory_starts_as_nan(device: Device) -> None:
+    """A kernel that reads what nobody wrote shows, instead of finding zeros by chance."""
+    recording = device.record(adding(1))
+    memory = recording.read_memory().view(np.float32)
+    assert memory.size == 8 * FLOATS
+    assert np.isnan(memory).all()
+    run(recording, [floats()])
+    memory = recording.read_memory().view(np.float32)
+    np.testing.assert_array_equal(memory[:FLOATS], floats())
+    np.testing.assert_array_equal(memory[FLOATS : 2 * FLOATS], floats() + 1)
+    assert np.isnan(memory[2 * FLOATS :]).all()
+    recording.close()
+
+
+def test_durations_are_positive(device: Device) -> None:
+    recording = device.record(adding(3))
+    for _ in range(2):
+        durations = recording.durations()
+        assert len(durations) == 3
+        assert all(0 < seconds < 10 for seconds in durations)
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1 + 1)
+    recording.close()
+
+
+def test_recordings_are_independent(device: Device) -> None:
+    first, second = device.record(adding(1)), device.record(adding(2))
+    zeros = np.zeros(FLOATS, np.float32)
+    assert (run(first, [zeros])[0] == 1).all()
+    assert (run(second, [zeros])[0] == 2).all()
+    first.close()
+    assert (run(second, [zeros])[0] == 2).all()
+    del first
+    gc.collect()
+    assert (run(second, [zeros])[0] == 2).all()
+    second.close()
+
+
+def test_recordings_in_threads(device: Device) -> None:
+    wrong: list[str] = []
+
+    def work(times: int) -> None:
+        try:
+            recording = device.record(adding(times))
+            for i in range(30):
+                start = np.full(FLOATS, i, np.float32)
+                if not (run(recording, [start])[0] == i + times).all():
+                    wrong.append(f"{times} times, run {i}")
+            recording.close()
+        except Exception as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not wrong
+
+
+def test_closing_twice_is_harmless(device: Device) -> None:
+    recording = device.record(adding(1))
+    run(recording, [floats()])
+    recording.close()
+    recording.close()
+
+
+def test_a_kernel_that_does_not_compile_is_named(device: Device) -> None:
+    texts = [kernel("good_one", ADD_ONE), kernel("bad_one", "    this is no kernel;\n")]
+    with pytest.raises(CompilationError) as caught:
+        device.record(program(texts, [launch("good_one", 1, 0)], [0], [1]))
+    message = str(caught.value)
+    assert "bad_one" in message
+    assert device.info.name in message
+    assert "LITEGPU_DEBUG=2" in message
+
+
+def test_more_memory_than_the_device_has(device: Device) -> None:
+    nbytes = 1 << 50
+    with pytest.raises(DeviceMemoryError) as caught:
+        device.record(program([], [], [0], [0], memory_bytes=nbytes))
+    assert str(nbytes) in str(caught.value)
+    assert device.info.name in str(caught.value)
+    assert "fp16" in str(caught.value)

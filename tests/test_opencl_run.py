@@ -1,0 +1,193 @@
+"""How OpenCL runs a partition: command buffers, the loop without them, calls that fail."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backend_suite import ADD_ONE as BODY
+from backend_suite import adding, cell, floats, kernel, launch, program, run
+from litegpu import (
+    ExecutionError,
+    GpuDelegate,
+)
+from litegpu.backends import opencl_commands, opencl_library
+from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
+from small_models import (
+    assert_close,
+    chain,
+    fully_convolutional,
+    interpreter,
+    random,
+)
+from small_models import run as run_model
+
+cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+
+
+def test_command_buffers_where_the_device_has_them(opencl_device: OpenCLDevice) -> None:
+    recording: Any = opencl_device.record(adding(3))
+    has = "cl_khr_command_buffer" in opencl_device._device.extensions
+    assert isinstance(recording._commands, CommandBuffer if has else EnqueueLoop)
+    recording.close()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_enqueue_loop_gives_the_same_answers(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    recorded = run_model(interpreter(model, GpuDelegate(precision=precision)), x)
+    monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
+    target = interpreter(model, GpuDelegate(precision=precision))
+    for _ in range(3):
+        np.testing.assert_array_equal(run_model(target, x)[0], recorded[0])
+    target.resize_tensor_input(0, [2, 9, 7, 3])
+    target.allocate_tensors()
+    assert_close(run_model(target, np.concatenate([x, x])), [np.concatenate(recorded * 2)])
+
+
+class Broken:
+    """Stands for a function of OpenCL that fails, after some calls that work."""
+
+    def __init__(self, real: Any, status: int, after: int = 0) -> None:
+        self._real, self._status, self._left = real, status, after
+
+    def __call__(self, *args: Any) -> Any:
+        self._left -= 1
+        return self._real(*args) if self._left >= 0 else self._status
+
+
+@pytest.mark.parametrize(
+    ("function", "status", "after"),
+    [("create", 0, 0), ("launch", -59, 0), ("launch", -59, 1), ("finalize", -59, 0)],
+)
+def test_a_command_buffer_that_fails_gives_way_to_the_loop(
+    opencl_device: OpenCLDevice,
+    function: str,
+    status: int,
+    after: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    functions = opencl_commands._Functions.load(opencl_device._device.platform.int_ptr)
+    if functions is None:
+        pytest.skip(f"{opencl_device.info.name} has no cl_khr_command_buffer")
+    failing: Any = {function: Broken(getattr(functions, function), status, after)}
+    broken = dataclasses.replace(functions, **failing)
+    monkeypatch.setattr(opencl_commands._Functions, "load", lambda _: broken)
+    recording: Any = opencl_device.record(adding(3))
+    assert isinstance(recording._commands, EnqueueLoop)
+    assert (run(recording, [np.zeros_like(floats())])[0] == 3).all()
+    recording.close()
+
+
+def test_extension_functions_that_are_missing(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        opencl_library.library(), "clGetExtensionFunctionAddressForPlatform", lambda *_: None
+    )
+    recording: Any = opencl_device.record(adding(2))
+    assert isinstance(recording._commands, EnqueueLoop)
+    recording.close()
+
+
+@pytest.mark.parametrize("part", ["write", "launch", "read", "finish"])
+def test_a_call_that_fails_is_an_error_with_its_name(
+    opencl_device: OpenCLDevice, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
+    recording: Any = opencl_device.record(adding(2))
+    names = {
+        "write": "clEnqueueWriteBuffer",
+        "read": "clEnqueueReadBuffer",
+        "finish": "clFinish",
+    }
+    with monkeypatch.context() as broken:
+        if part == "launch":
+            broken.setattr(recording, "_submit", lambda: -5)
+        else:
+            real = getattr(opencl_library.library(), names[part])
+            broken.setattr(opencl_library.library(), names[part], Broken(real, -5))
+        with pytest.raises(ExecutionError, match=r"OUT_OF_RESOURCES \(status -5\)") as caught:
+            run(recording, [floats()])
+    assert opencl_device.info.name in str(caught.value)
+    assert "Make the interpreter anew" in str(caught.value)
+    assert run(recording, [floats()])[0].shape == floats().shape
+    recording.close()
+
+
+def test_a_device_that_fails_shows_through_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delegate = GpuDelegate(backend="opencl")
+    target = interpreter(chain(["ABS"]), delegate)
+    with monkeypatch.context() as broken:
+        broken.setattr(opencl_library.library(), "clFinish", lambda _: -36)
+        with pytest.raises(RuntimeError, match="TfLiteGpuDelegate Invoke: OpenCL device") as caught:
+            target.invoke()
+    assert "INVALID_COMMAND_QUEUE (status -36)" in str(caught.value)
+    assert isinstance(delegate.error, ExecutionError)
+    assert_close(run_model(target, random(1, 4, 4, 4)), [abs(random(1, 4, 4, 4))])
+
+
+def test_durations_of_a_device_that_fails(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = opencl_device.record(adding(1))
+    monkeypatch.setattr(opencl_library.Kernel, "enqueue", lambda *_: -54)
+    with pytest.raises(ExecutionError, match=r"INVALID_WORK_GROUP_SIZE \(status -54\)"):
+        recording.durations()
+    recording.close()
+
+
+def test_running_a_closed_recording_is_an_error_not_a_crash(opencl_device: OpenCLDevice) -> None:
+    recording = opencl_device.record(adding(1))
+    recording.close()
+    with pytest.raises(ExecutionError, match="INVALID_MEM_OBJECT"):
+        run(recording, [floats()])
+
+
+def test_recordings_that_nobody_closes_release_their_kernels(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    real = opencl_library.library().clReleaseKernel
+    monkeypatch.setattr(
+        opencl_library.library(),
+        "clReleaseKernel",
+        lambda handle: released.append(handle) or real(handle),  # type: ignore[func-returns-value]
+    )
+    recording = opencl_device.record(adding(3))
+    del recording
+    assert len(set(released)) == 3
+
+
+def test_a_kernel_that_is_not_in_the_program(opencl_device: OpenCLDevice) -> None:
+    with pytest.raises(ExecutionError, match=r"clCreateKernel\(gone\) fails with INVALID_KERNEL_N"):
+        opencl_device.record(program([kernel("here", BODY)], [launch("gone", 1, 0)], [0], [1]))
+
+
+def test_a_kernel_with_too_many_buffers(opencl_device: OpenCLDevice) -> None:
+    step = launch("here", 1, 0, cell(2))
+    with pytest.raises(ExecutionError, match=r"clSetKernelArg\(here, 2\) fails with INVALID_ARG_I"):
+        opencl_device.record(program([kernel("here", BODY)], [step], [0], [1]))
+
+
+def test_a_status_without_a_name() -> None:
+    assert opencl_library.status_name(-9999) == "an error (status -9999)"
+
+
+def test_an_opencl_library_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    monkeypatch.setattr(ctypes, "WinDLL", refuse, raising=False)
+    with pytest.raises(ExecutionError, match="library that pyopencl uses cannot be found"):
+        opencl_library._load("pyopencl")
