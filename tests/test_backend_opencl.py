@@ -26,6 +26,7 @@ from litegpu import (
     backends,
 )
 from litegpu.backends import opencl
+from litegpu.backends.base import Program, Recording
 from litegpu.backends.opencl import OpenCLDevice
 from small_models import (
     CPU_ONLY,
@@ -306,3 +307,25 @@ def test_what_a_driver_refuses_becomes_a_typed_error(
     assert opencl_device.info.name in str(caught.value)
     with pytest.raises(cl.LogicError):  # already released
         buffers[0].release()
+
+
+@pytest.mark.parametrize("alignment", [16, 512, 8192])
+def test_every_range_begins_where_the_device_allows(
+    opencl_device: OpenCLDevice, alignment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[Program] = []
+    record = opencl_device.record
+
+    def keep(wanted: Program, cache_dir: str | None = None) -> Recording:
+        recorded.append(wanted)
+        return record(wanted, cache_dir)
+
+    at_least = max(alignment, opencl_device.info.buffer_alignment)
+    changed_info(monkeypatch, opencl_device, buffer_alignment=at_least)
+    monkeypatch.setattr(opencl_device, "record", keep)
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    target = interpreter(model, GpuDelegate(backend="opencl", device=0))
+    assert_close(run_model(target, x), reference(model, x))
+    slots = [slot for step in recorded[0].dispatches for slot in step.slots]
+    assert any(slot.constant and slot.offset for slot in slots)
+    assert all(slot.offset % alignment == 0 for slot in slots)

@@ -72,12 +72,12 @@ class Constants:
             self.by_value[value.id] = self.add(padded)
         return self.by_value[value.id]
 
-    def pack(self) -> tuple[npt.NDArray[np.uint8], list[Slot]]:
+    def pack(self, alignment: int) -> tuple[npt.NDArray[np.uint8], list[Slot]]:
         """Return all arrays in one block, and the range of each."""
         slots, end = [], 0
         for array in self.arrays:
             slots.append(Slot(True, end, array.nbytes))
-            end = round_up(end + array.nbytes, _CONSTANT_ALIGNMENT)
+            end = round_up(end + array.nbytes, alignment)
         block = np.zeros(end, np.uint8)
         for slot, array in zip(slots, self.arrays, strict=True):
             block[slot.offset : slot.offset + slot.size] = array.reshape(-1).view(np.uint8)
@@ -208,7 +208,7 @@ def build_program(
         root: Slot(False, offsets[root], usage.size)
         for root, usage in zip(roots, usages, strict=True)
     }
-    block, constant_slots = lowering.constants.pack()
+    block, constant_slots = lowering.constants.pack(max(info.buffer_alignment, _CONSTANT_ALIGNMENT))
     dispatches = tuple(
         Dispatch(
             launch.kernel.name,
