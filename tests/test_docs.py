@@ -1,0 +1,34 @@
+"""The pages of docs/ that follow from the code are up to date, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPT["PAGES"])
+def test_written_pages_are_up_to_date(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == SCRIPT["PAGES"][name](), "Run: python scripts/write_docs.py"
+
+
+def test_every_operation_has_a_line() -> None:
+    lines = SCRIPT["ops_page"]().splitlines()
+    assert "| CONV_2D | 6 | 2-D convolution with constant weights: " in "\n".join(lines)
+    assert not any(line.startswith("| COPY ") for line in lines), "no model holds it"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
