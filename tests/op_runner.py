@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -28,6 +28,7 @@ from litegpu.ops.base import HALF_MAX
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import bridge
 from litegpu.tools import runtime
+from model_runner import invoke
 
 GROUP_SIZE = 24
 
@@ -120,7 +121,7 @@ def write(cases: tuple[Case, ...]) -> Model:
 def _expected(cases: tuple[Case, ...], half: bool) -> tuple[Floats, ...]:
     model = write(cases)
     interpreter = runtime.interpreter(model.reference, builtin_kernels=True)
-    outputs = _invoke(interpreter, _inputs(model, 0, half))
+    outputs = invoke(interpreter, _inputs(model, 0, half))
     return tuple(np.clip(o, -HALF_MAX, HALF_MAX) for o in outputs) if half else outputs
 
 
@@ -136,11 +137,11 @@ def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Ma
     kernel = bridge._kernels[number][0]
     assert isinstance(kernel, partition_kernel.PartitionKernel)
     first = _inputs(model, 0, mode.half)
-    got = _invoke(interpreter, first)
+    got = invoke(interpreter, first)
     places = _Places(model.pieces, kernel.compiled)
     faults = places.faults() if mode.staged else {}
-    _invoke(interpreter, _inputs(model, 1, mode.half))
-    again = _invoke(interpreter, first)
+    invoke(interpreter, _inputs(model, 1, mode.half))
+    again = invoke(interpreter, first)
     expected = _expected(cases, mode.half)
     outcomes = {}
     start = 0
@@ -176,17 +177,6 @@ def _inputs(model: Model, seed: int, half: bool) -> list[Floats]:
         random = np.random.default_rng(seed)
         drawn += [values.draw(shape, random) for shape, values in piece.inputs]
     return [d.astype(np.float16).astype(np.float32) for d in drawn] if half else drawn
-
-
-def _invoke(interpreter: Any, inputs: Sequence[Floats]) -> tuple[Floats, ...]:
-    """Run on the inputs, with outputs that are NaN before."""
-    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(detail["index"], value)
-    outputs = interpreter.get_output_details()
-    for detail in outputs:
-        interpreter.set_tensor(detail["index"], np.full(detail["shape"], np.nan, np.float32))
-    interpreter.invoke()
-    return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
 
 
 @dataclass

@@ -1,0 +1,127 @@
+"""Trained models on real pictures, on every device, against the runtime's CPU kernels.
+
+Models are looked for where the tools look for them; pictures lie in a folder `images` beside.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+from comparing import relative_error
+from litegpu import backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.options import PRECISIONS
+from litegpu.tools import images, runtime
+from litegpu.tools.models import model_folders
+from model_runner import (
+    Arrays,
+    check_close,
+    check_delegation,
+    check_repeats,
+    cpu_answers,
+    device_answers,
+)
+
+SIGNED, UNIT = (127.5, 127.5), (0.0, 255.0)
+"""Mean and standard deviation that bring pixels to [-1, 1] or [0, 1]."""
+
+FP32_LIMIT, FP16_LIMIT = 1e-5, 5e-3
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model: its file, how it wants pixels, and the ops that stay on the CPU."""
+
+    name: str
+    pixels: tuple[float, float] = SIGNED
+    left_over: tuple[str, ...] = ()
+
+
+MODELS = (
+    Trained("deeplabv3_257_mv_gpu"),
+    Trained("mobilenet_v1_0.25_128_float32"),
+    Trained("mobilenet_v1_0.25_128_float16"),
+    Trained("mobilenet_v2_1.0_224_float32"),
+    Trained("mobilenet_v2_1.0_224_float16"),
+    Trained("face_detection_front"),
+    Trained("face_detection_short_range_float16"),
+    Trained("face_landmark"),
+    Trained("palm_detection_lite_float16", UNIT),
+    Trained("pose_landmark_lite_float16", UNIT),
+    Trained("hand_recrop", UNIT),
+    Trained("ssd_mobilenet_v1_coco_float32", left_over=("TFLite_Detection_PostProcess",)),
+    Trained("ssd_mobilenet_v1_coco_float16", left_over=("TFLite_Detection_PostProcess",)),
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model with its pictures, what the CPU says to each, and how far XNNPACK is from that."""
+
+    content: bytes
+    pictures: list[list[npt.NDArray[Any]]]
+    outputs: tuple[Arrays, ...]
+    xnnpack: list[list[float]]
+
+
+@functools.lru_cache(maxsize=1)
+def reference(model: Trained) -> Reference:
+    content = find(model.name).read_bytes()
+    (detail,) = runtime.interpreter(content, builtin_kernels=True).get_input_details()
+    shown = [
+        [images.to_tensor(images.open_picture(path), detail, *model.pixels)]
+        for path in picture_paths()
+    ]
+    outputs = cpu_answers(content, shown)
+    others = cpu_answers(content, shown, builtin_kernels=False)
+    distances = [list(map(relative_error, a, b)) for a, b in zip(outputs, others, strict=True)]
+    return Reference(content, shown, outputs, distances)
+
+
+def find(name: str) -> Path:
+    """Return the file of a model; skip the test when it is not here."""
+    found = [path for each in model_folders() if (path := each / f"{name}.tflite").is_file()]
+    if not found:
+        places = ", ".join(map(str, model_folders())) or "any folder (LITEGPU_MODELS names one)"
+        pytest.skip(f"the trained model {name}.tflite is not in {places}")
+    return found[0]
+
+
+def picture_paths() -> list[str]:
+    """Return the portrait, and a picture of ImageNet where there are any."""
+    folders = [folder.parent / "images" for folder in model_folders()]
+    portraits = [path for each in folders for path in each.glob("grace_hopper.bmp")]
+    others = [path for each in folders for path in sorted(each.glob("imagenet/*.JPEG"))]
+    portrait = str(portraits[0]) if portraits else images.default_picture()
+    return [portrait, *map(str, others[:1])]
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("model", "device", "precision"),
+    [
+        pytest.param(model, device, precision, id=f"{model.name}-{device.backend}-{precision}")
+        for model in MODELS
+        for device in backends.list_devices()
+        for precision in PRECISIONS
+    ],
+)
+def test_answers_of_the_cpu(model: Trained, device: DeviceInfo, precision: str) -> None:
+    wanted = reference(model)
+    answers = device_answers(wanted.content, wanted.pictures, device, precision=precision)
+    check_delegation(answers.report, model.left_over)
+    check_repeats(answers)
+    for number, (expected, got) in enumerate(zip(wanted.outputs, answers.outputs, strict=True)):
+        limits = [FP32_LIMIT if precision == "fp32" else FP16_LIMIT] * len(expected)
+        if number > 0:
+            # A picture without what the model looks for: its answers hang on rounding, and
+            # XNNPACK is not close to the built-in kernels either.
+            limits = [max(pair) for pair in zip(limits, wanted.xnnpack[number], strict=True)]
+        about = f"{model.name} on {device.title}, {precision}, picture {number}"
+        check_close(expected, got, limits, about)

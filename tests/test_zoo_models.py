@@ -1,0 +1,119 @@
+"""Models of the zoo, small, on every device, against the runtime's CPU kernels."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+from litegpu import backends, zoo
+from litegpu.backends.base import DeviceInfo
+from litegpu.options import InferencePriority
+from litegpu.tools import images, runtime
+from litegpu.zoo.registry import PREFIX
+from model_runner import (
+    Arrays,
+    check_close,
+    check_delegation,
+    check_repeats,
+    cpu_answers,
+    device_answers,
+)
+
+
+@dataclass(frozen=True)
+class Small:
+    """A model of the zoo.
+
+    `slack` multiplies the limits: many layers of random weights enlarge rounding errors more than
+    trained ones do. Outputs that are `ranked` jump when two scores change places.
+    """
+
+    name: str
+    left_over: tuple[str, ...] = ()
+    slack: float = 1.0
+    ranked: bool = False
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Options of the delegate, and the greatest relative L2 error that they may cause."""
+
+    name: str
+    limit: float
+    smallest: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the delegate's options."""
+        priority = {"inference_priority1": InferencePriority.MIN_MEMORY_USAGE}
+        return {"precision": self.name, **(priority if self.smallest else {})}
+
+
+PRECISION_TABLE = (
+    Precision("fp32", 1e-5),
+    Precision("fp16", 5e-3),
+    Precision("fp16", 2e-2, smallest=True),
+)
+
+MODELS = (
+    Small("mobilenet_v1_0.25_128?size=64&batch=3"),
+    Small("mobilenet_v1_1.0_224?size=64&width=0.5&weights=float16"),
+    Small("mobilenet_v2_1.0_224?size=64&width=0.35&batch=2"),
+    Small(
+        "ssd_mobilenet_v1_300?size=96&width=0.25", ("TFLite_Detection_PostProcess",), ranked=True
+    ),
+    Small("deeplab_v3_257?size=65&width=0.25"),
+    Small("posenet_mobilenet_v1_257?size=65&width=0.25&stride=16"),
+    Small("resnet50?size=32", ("MEAN",), slack=3.0),
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A model with a picture and noise to show it, and what the CPU says to each."""
+
+    content: bytes
+    pictures: list[list[npt.NDArray[Any]]]
+    outputs: tuple[Arrays, ...]
+
+
+@functools.lru_cache(maxsize=1)
+def reference(name: str) -> Reference:
+    content = zoo.load(PREFIX + name)
+    (detail,) = runtime.interpreter(content, builtin_kernels=True).get_input_details()
+    picture = images.open_picture(images.default_picture())
+    shown = [[images.to_tensor(picture, detail)], [images.random_tensor(detail)]]
+    return Reference(content, shown, cpu_answers(content, shown))
+
+
+def parameters() -> list[Any]:
+    return [
+        pytest.param(
+            *(model, device, precision),
+            id=f"{model.name}-{device.backend}-{precision.name}{'-smallest' * precision.smallest}",
+        )
+        for model in MODELS
+        for device in backends.list_devices()
+        for precision in PRECISION_TABLE
+    ]
+
+
+@pytest.mark.parametrize(("model", "device", "precision"), parameters())
+def test_answers_of_the_cpu(model: Small, device: DeviceInfo, precision: Precision) -> None:
+    wanted = reference(model.name)
+    answers = device_answers(wanted.content, wanted.pictures, device, **precision.options())
+    check_delegation(answers.report, model.left_over)
+    check_repeats(answers)
+    limit = precision.limit * model.slack
+    if model.ranked and precision.smallest:
+        limit = float("inf")  # only finite, then
+    for number, (expected, got) in enumerate(zip(wanted.outputs, answers.outputs, strict=True)):
+        about = f"{model.name} on {device.title}, {precision}, picture {number}"
+        check_close(expected, got, [limit] * len(expected), about)
+
+
+def test_every_model_of_the_zoo_is_here() -> None:
+    assert {PREFIX + model.name.partition("?")[0] for model in MODELS} == set(zoo.names())
