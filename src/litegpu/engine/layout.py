@@ -86,19 +86,18 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
         if stage_boundary or read_inside:
             internal[v] = next(fresh)
             values[internal[v]] = replace(values[v], id=internal[v])
-    nodes = [
-        replace(node.reading(internal), outputs=tuple(internal.get(v, v) for v in node.outputs))
-        for node in graph.nodes
-    ]
-    staged: list[Node] = []
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        outputs = tuple(internal.get(v, v) for v in node.outputs)
+        nodes.append(replace(node.reading(internal), outputs=outputs))
+        nodes += [Node(-1, COPY, 1, (internal[v],), (v,)) for v in node.outputs if v in internal]
     for v in graph.inputs if stage_boundary else ():
         if v in consumers:
             copied = next(fresh)
             values[copied] = replace(values[v], id=copied)
-            nodes = [node.reading({v: copied}) for node in nodes]
-            staged.append(Node(-1, COPY, 1, (v,), (copied,)))
-    copies = [Node(-1, COPY, 1, (new,), (v,)) for v, new in internal.items()]
-    return Graph(values, (*staged, *nodes, *copies), graph.inputs, graph.outputs)
+            copy = Node(-1, COPY, 1, (v,), (copied,))
+            nodes = [copy, *(node.reading({v: copied}) for node in nodes)]
+    return Graph(values, tuple(nodes), graph.inputs, graph.outputs)
 
 
 def _place_views_of_inputs(layout: Layout) -> None:

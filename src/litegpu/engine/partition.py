@@ -15,8 +15,7 @@ from litegpu.engine.layout import Layout, assign
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops import find
-from litegpu.ops.base import as_float32
+from litegpu.ops.base import as_float32, get
 from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, Pass
 
 _log = logging.getLogger("litegpu")
@@ -99,10 +98,7 @@ def normalize(graph: Graph) -> Graph:
 
     nodes: list[Node] = []
     for node in graph.nodes:
-        op = find(node.op)
-        if op is None:
-            raise KeyError(f"no op is registered for {node.op}")
-        nodes += op.normalize(graph, node, new_value)
+        nodes += get(node.op).normalize(graph, node, new_value)
     return replace(graph, values=values, nodes=tuple(nodes))
 
 

@@ -139,6 +139,11 @@ def find(name: str) -> Op | None:
     return _REGISTRY.get(name)
 
 
+def get(name: str) -> Op:
+    """Return the op of a node that was accepted; for others this is a KeyError."""
+    return _REGISTRY[name]
+
+
 def all_ops() -> Iterator[Op]:
     """Yield every registered op, by name."""
     return (op for _, op in sorted(_REGISTRY.items()))

@@ -30,12 +30,11 @@ def pad_into_conv(graph: Graph) -> PassResult:
             view = reader.attributes.window
             pads = (view.pads[0] + before[1], view.pads[1] + before[2])
             attributes = replace(reader.attributes, window=replace(view, pads=pads))
-            current = edit.nodes[edit.place(reader)] or reader
             edit.nodes[edit.place(reader)] = replace(
-                current,
+                reader,
                 attributes=attributes,
                 inputs=node.inputs,
-                merged=(*current.merged, node.index),
+                merged=(*reader.merged, node.index),
             )
         edit.nodes[place] = None
         edit.applied.append(f"{label(node)} into {', '.join(map(label, readers))}")

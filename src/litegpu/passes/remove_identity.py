@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import COPY
 from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
-_MOVERS = ("PAD", "PADV2", "STRIDED_SLICE", "RESHAPE", "RESIZE_BILINEAR", "CONCATENATION", COPY)
+_MOVERS = ("PAD", "PADV2", "STRIDED_SLICE", "RESHAPE", "RESIZE_BILINEAR", "CONCATENATION")
 
 
 def remove_identity(graph: Graph) -> PassResult:

@@ -1,0 +1,186 @@
+"""Turns the nodes of a placed graph into kernel launches and packed constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.backends.base import Slot
+from litegpu.codegen import (
+    Argument,
+    Epilogue,
+    KernelText,
+    StageText,
+    Storage,
+    TensorRef,
+    render,
+    round_up,
+)
+from litegpu.engine.layout import Layout
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import SELF, DType, Node, Stage, Value
+from litegpu.ops.base import HALF_MAX, KernelRequest, as_float32, get
+from litegpu.ops.elementwise import expression, literal
+
+_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch of a partition, and the floating-point operations that it must do."""
+
+    node: Node
+    kernel: KernelText
+    bindings: tuple[tuple[int, bool], ...]
+    """Per argument: root value id (False), or number of a packed constant (True)."""
+    global_size: tuple[int, int, int]
+    flops: int
+
+    @property
+    def roots(self) -> set[int]:
+        return {index for index, constant in self.bindings if not constant}
+
+
+@dataclass
+class Constants:
+    """Packed constants of a partition; a value that several kernels read is packed once."""
+
+    arrays: list[npt.NDArray[Any]] = field(default_factory=list)
+    by_value: dict[int, int] = field(default_factory=dict)
+
+    def add(self, array: npt.NDArray[Any]) -> int:
+        """Keep an array and return its number."""
+        self.arrays.append(np.ascontiguousarray(array))
+        return len(self.arrays) - 1
+
+    def add_value(self, value: Value, storage: Storage) -> int:
+        """Keep a constant value as its storage lays it out, once."""
+        if value.id not in self.by_value:
+            rows = as_float32(value).reshape(-1, storage.channels)
+            if storage.dtype is DType.FLOAT16:
+                rows = np.clip(rows, -HALF_MAX, HALF_MAX)
+            padded = np.zeros((rows.shape[0], storage.pitch), storage.dtype.value)
+            padded[:, : storage.channels] = rows
+            self.by_value[value.id] = self.add(padded)
+        return self.by_value[value.id]
+
+    def pack(self, alignment: int) -> tuple[npt.NDArray[np.uint8], list[Slot]]:
+        """Return all arrays in one block, and the range of each."""
+        slots, end = [], 0
+        for array in self.arrays:
+            slots.append(Slot(True, end, array.nbytes))
+            end = round_up(end + array.nbytes, alignment)
+        block = np.zeros(end, np.uint8)
+        for slot, array in zip(slots, self.arrays, strict=True):
+            block[slot.offset : slot.offset + slot.size] = array.reshape(-1).view(np.uint8)
+        return block, slots
+
+
+@dataclass
+class Lowering:
+    """Chooses kernels node by node; the ops see it as their LowerContext."""
+
+    layout: Layout
+    target: DeviceTarget
+    constants: Constants = field(default_factory=Constants)
+
+    def value(self, value_id: int) -> Value:
+        """Return a value of the graph."""
+        return self.layout.graph.values[value_id]
+
+    def storage(self, value_id: int) -> Storage:
+        """Return where a value lies."""
+        return self.layout.storages[value_id]
+
+    def lower_all(self) -> list[Launch]:
+        """Lower every node in order."""
+        return [
+            self._launch(node, request)
+            for node in self.layout.graph.nodes
+            for request in get(node.op).lower(node, self)
+        ]
+
+    def _launch(self, node: Node, request: KernelRequest) -> Launch:
+        buffers = _Buffers(self)
+        dst = buffers.destination(request.destination or self.storage(request.output))
+        tensors: dict[str, Any] = {"dst": dst}
+        for name, value_id in request.reads.items():
+            tensors[name] = buffers.value(name, value_id)
+        if request.parts:
+            tensors["parts"] = [buffers.value(f"part{i}", v) for i, v in enumerate(request.parts)]
+        variables = dict(request.variables)
+        for name, array in request.constants.items():
+            variables[f"{name}_kind"] = buffers.packed(name, array)
+        stages = buffers.stages("e", node.stages)
+        inner = buffers.stages("i", request.inner_stages)
+        kernel = render(
+            request.template,
+            variables,
+            tensors,
+            Epilogue(dst, stages),
+            tuple(buffers.arguments),
+            request.local,
+            request.shared,
+            inner,
+        )
+        x, y, z = (round_up(g, b) for g, b in zip(request.grid, request.local, strict=True))
+        return Launch(node, kernel, tuple(buffers.bindings), (x, y, z), request.flops)
+
+
+@dataclass
+class _Buffers:
+    """Collects the buffers of one kernel: what its text calls them, and what they are."""
+
+    lowering: Lowering
+    arguments: list[Argument] = field(default_factory=list)
+    bindings: list[tuple[int, bool]] = field(default_factory=list)
+
+    def destination(self, storage: Storage) -> TensorRef:
+        """Bind what the kernel writes."""
+        self._bind("dst", storage, storage.root, constant=False, written=True)
+        return TensorRef("dst", storage)
+
+    def value(self, name: str, value_id: int, extend: bool = False) -> TensorRef:
+        """Bind a value that the kernel reads."""
+        storage, value = self.lowering.storage(value_id), self.lowering.value(value_id)
+        index = storage.root
+        if value.is_constant:
+            index = self.lowering.constants.add_value(value, storage)
+        self._bind(name, storage, index, value.is_constant, written=False)
+        return TensorRef(name, storage, extend)
+
+    def packed(self, name: str, array: npt.NDArray[Any]) -> str:
+        """Bind an array that an op packed; returns the kind of its elements."""
+        kind = _KINDS[array.dtype.name]
+        self.arguments.append(Argument(name, kind, True, False, True))
+        self.bindings.append((self.lowering.constants.add(array), True))
+        return kind
+
+    def stages(self, prefix: str, stages: Sequence[Stage]) -> tuple[StageText, ...]:
+        """Bind what element-wise steps read; scalars become part of the text."""
+        return tuple(
+            StageText(
+                expression(stage),
+                tuple(
+                    self._operand(f"{prefix}{i}_{k}", v, stage.extend)
+                    for k, v in enumerate(stage.operands)
+                    if v != SELF
+                ),
+            )
+            for i, stage in enumerate(stages)
+        )
+
+    def _operand(self, name: str, value_id: int, extend: bool) -> TensorRef | str:
+        value = self.lowering.value(value_id)
+        if value.is_constant and value.elements == 1 and not extend:
+            return f"SPLAT4({literal(float(as_float32(value).ravel()[0]))})"
+        return self.value(name, value_id, extend)
+
+    def _bind(self, name: str, storage: Storage, index: int, constant: bool, written: bool) -> None:
+        kind = _KINDS[storage.dtype.value]
+        self.arguments.append(Argument(name, kind, storage.vector, written, constant))
+        self.bindings.append((index, constant))
