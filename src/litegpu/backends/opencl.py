@@ -32,6 +32,8 @@ _log = logging.getLogger("litegpu")
 _GPU, _CPU = 1 << 2, 1 << 1
 """Bits of CL_DEVICE_TYPE."""
 
+_ALIGNMENT = 128
+"""Bytes; loads of a work group then begin at a cache line."""
 _TOO_LITTLE_MEMORY = (
     "INVALID_BUFFER_SIZE",
     "MEM_OBJECT_ALLOCATION_FAILURE",
@@ -123,8 +125,8 @@ def _describe(index: int, device: Any) -> DeviceInfo:
         max_work_group_size=device.max_work_group_size,
         local_memory_bytes=device.local_mem_size,
         half_arithmetic="cl_khr_fp16" in extensions,
-        buffer_alignment=max(device.mem_base_addr_align // 8, 16),
-        max_arguments=device.max_parameter_size // 8,
+        buffer_alignment=_ALIGNMENT,
+        max_arguments=device.max_parameter_size // 16,
     )
 
 
@@ -205,7 +207,6 @@ class OpenCLRecording(Recording):
         self._constants: Any = None
         self._commands: CommandBuffer | EnqueueLoop | None = None
         self._kernels: list[Kernel] = []
-        self._ranges: dict[Slot, Any] = {}
         self._check_sizes(program)
         try:
             self._allocate(program)
@@ -259,15 +260,14 @@ class OpenCLRecording(Recording):
             self._constants = self._cl.Buffer(context, copy, hostbuf=program.constants)
 
     def _kernel(self, built: Any, dispatch: Dispatch) -> Kernel:
-        buffers = [self._range(slot).int_ptr for slot in dispatch.slots]
+        buffers = [(self._whole(slot).int_ptr, slot.offset) for slot in dispatch.slots]
         sizes = (dispatch.global_size, dispatch.local_size)
         return Kernel(built.int_ptr, dispatch.kernel, buffers, *sizes)
 
-    def _range(self, slot: Slot) -> Any:
-        if slot not in self._ranges:
-            whole = self._constants if slot.constant else self._memory
-            self._ranges[slot] = whole.get_sub_region(slot.offset, slot.size)
-        return self._ranges[slot]
+    def _whole(self, slot: Slot) -> Any:
+        # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases
+        # sub-buffers.
+        return self._constants if slot.constant else self._memory
 
     def _record(self) -> CommandBuffer | EnqueueLoop:
         commands = CommandBuffer.create(self._queue, self._kernels)
@@ -331,10 +331,9 @@ class OpenCLRecording(Recording):
         for kernel in self._kernels:
             kernel.close()
         self._kernels.clear()
-        for buffer in (*self._ranges.values(), self._memory, self._constants):
+        for buffer in (self._memory, self._constants):
             if buffer is not None:
                 buffer.release()
-        self._ranges.clear()
         self._memory = self._constants = None
 
     def __del__(self) -> None:

@@ -12,6 +12,7 @@ from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
 from functools import cache
 from typing import Any
 
+from litegpu.codegen.opencl import OFFSET_UNIT
 from litegpu.errors import ExecutionError
 
 Sizes = POINTER(c_size_t)
@@ -31,7 +32,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "clFinish": (c_int32, c_void_p),
     "clGetExtensionFunctionAddressForPlatform": (c_void_p, c_void_p, ctypes.c_char_p),
     "clReleaseKernel": (c_int32, c_void_p),
-    "clSetKernelArg": (c_int32, c_void_p, c_uint32, c_size_t, POINTER(c_void_p)),
+    "clSetKernelArg": (c_int32, c_void_p, c_uint32, c_size_t, c_void_p),
 }
 """Result, then arguments, of each function."""
 
@@ -76,13 +77,14 @@ class Kernel:
         self,
         program: int,
         name: str,
-        buffers: Sequence[int],
+        buffers: Sequence[tuple[int, int]],
         global_size: tuple[int, int, int],
         local_size: tuple[int, int, int],
     ) -> None:
-        """Create the kernel of program handle `program` with buffer handles as arguments.
+        """Create the kernel of program handle `program`.
 
-        Raises ExecutionError with the status of the call that failed.
+        `buffers` are the handle and the first byte of each argument. Raises ExecutionError with
+        the status of the call that failed.
         """
         status = c_int32()
         self.handle: int | None = library().clCreateKernel(
@@ -92,14 +94,14 @@ class Kernel:
         self.global_size = (c_size_t * 3)(*global_size)
         self.local_size = (c_size_t * 3)(*local_size)
         try:
-            for position, buffer in enumerate(buffers):
-                self._bind(position, buffer, name)
+            for number, (buffer, offset) in enumerate(buffers):
+                self._bind(2 * number, c_void_p(buffer), name)
+                self._bind(2 * number + 1, c_uint32(offset // OFFSET_UNIT), name)
         except ExecutionError:
             self.close()
             raise
 
-    def _bind(self, position: int, buffer: int, name: str) -> None:
-        value = c_void_p(buffer)
+    def _bind(self, position: int, value: c_void_p | c_uint32, name: str) -> None:
         size = ctypes.sizeof(value)
         status = library().clSetKernelArg(self.handle, position, size, ctypes.byref(value))
         _check(status, f"clSetKernelArg({name}, {position})")

@@ -65,10 +65,11 @@ class OpenCLDialect(Dialect):
         """Return the entry point as an OpenCL kernel function."""
         x, y, z = text.local_size
         arguments = ", ".join(_declare(argument) for argument in text.arguments)
+        places = "".join(_place(argument) for argument in text.arguments)
         shared = "".join(f"    __local {kind} {name}[{n}];\n" for kind, name, n in text.shared)
         return (
             f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\n"
-            f"void {text.name}({arguments}) {{\n{shared}{text.body}}}\n"
+            f"void {text.name}({arguments}) {{\n{places}{shared}{text.body}}}\n"
         )
 
 
@@ -81,8 +82,24 @@ _ELEMENTS = {
 }
 
 
+OFFSET_UNIT = 16
+"""Bytes that the offset argument of a buffer counts."""
+_SIZES = {"float": 4, "float4": 16, "half": 2}
+
+
 def _declare(argument: Argument) -> str:
+    """A buffer travels as two arguments: the whole of it, and where the value begins."""
+    return f"{_pointer(argument)}{argument.name}_buffer, const uint {argument.name}_begin"
+
+
+def _place(argument: Argument) -> str:
+    step = OFFSET_UNIT // _SIZES[_ELEMENTS[argument.kind, argument.vector]]
+    place = f"{argument.name}_buffer + (size_t){argument.name}_begin * {step}"
+    return f"    {_pointer(argument)}{argument.name} = {place};\n"
+
+
+def _pointer(argument: Argument) -> str:
     element = _ELEMENTS[argument.kind, argument.vector]
     constness = "" if argument.written else "const "
     restrict = "" if argument.written else "restrict "
-    return f"__global {constness}{element} *{restrict}{argument.name}"
+    return f"__global {constness}{element} *{restrict}"
