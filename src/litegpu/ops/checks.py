@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 
@@ -72,6 +73,12 @@ def constant(graph: Graph, node: Node, position: int, what: str) -> str:
     return ""
 
 
+def constants(graph: Graph, node: Node, what: str) -> str:
+    """Require of every input that it is computed, or a constant that holds floats."""
+    fixed = (i for i, v in enumerate(node.inputs) if v == ABSENT or graph.values[v].is_constant)
+    return first_of(*(constant(graph, node, position, what) for position in fixed))
+
+
 def integers(graph: Graph, node: Node, position: int, what: str) -> str:
     """Require input `position` to be a constant that holds integers."""
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
@@ -84,9 +91,16 @@ def integers(graph: Graph, node: Node, position: int, what: str) -> str:
     return ""
 
 
-def first_of(*reasons: str) -> str:
-    """Return the first reason that is not empty."""
-    return next((reason for reason in reasons if reason), "")
+def first_of(*reasons: str | Callable[[], str]) -> str:
+    """Return the first reason that is not empty.
+
+    What rests on the checks before it is given as a function, called when those found nothing.
+    """
+    for given in reasons:
+        reason = given if isinstance(given, str) else given()
+        if reason:
+            return reason
+    return ""
 
 
 def _shape(value: Value) -> str:

@@ -33,6 +33,7 @@ class Concatenation(Op):
             checks.input_count(node, 1, 1 << 16),
             checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
             checks.activation(node),
+            checks.constants(graph, node, "The part"),
         )
         if reason:
             return reason

@@ -74,7 +74,7 @@ class Conv2D(Op):
             checks.operands(graph, node, (1,)),
             checks.constant(graph, node, 1, "The filter"),
             checks.activation(node),
-            _check_shapes(graph, node),
+            lambda: _check_shapes(graph, node),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:

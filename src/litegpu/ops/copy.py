@@ -67,7 +67,7 @@ class Pad(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The paddings"),
-            _check_paddings(graph, node),
+            lambda: _check_paddings(graph, node),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
@@ -95,7 +95,7 @@ class PadV2(Pad):
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The paddings"),
             checks.constant(graph, node, 2, "The padding value"),
-            _check_paddings(graph, node),
+            lambda: _check_paddings(graph, node),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:

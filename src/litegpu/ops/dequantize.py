@@ -16,10 +16,12 @@ class Dequantize(Op):
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.input_count(node, 1, 1)
+        if reason:
+            return reason
         source = graph.values[node.inputs[0]]
-        if not reason and not (source.is_constant and source.dtype is DType.FLOAT16):
-            reason = f"Only float16 constants are dequantized; the input is {source.dtype.name}."
-        return reason
+        if not (source.is_constant and source.dtype is DType.FLOAT16):
+            return f"Only float16 constants are dequantized; the input is {source.dtype.name}."
+        return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (graph.values[node.inputs[0]].shape,)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
+from litegpu.graph import SELF, Graph, Node, Stage
 from litegpu.ops import checks
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
 
@@ -140,11 +140,7 @@ class Binary(Op):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
             checks.activation(node),
-            *(
-                checks.constant(graph, node, position, "The operand")
-                for position, v in enumerate(node.inputs)
-                if v == ABSENT or graph.values[v].is_constant
-            ),
+            checks.constants(graph, node, "The operand"),
         )
         if reason:
             return reason

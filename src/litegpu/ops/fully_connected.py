@@ -35,7 +35,7 @@ class FullyConnected(Op):
             checks.operands(graph, node, (1,)),
             checks.constant(graph, node, 1, "The weights"),
             checks.activation(node),
-            _check_shapes(graph, node),
+            lambda: _check_shapes(graph, node),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:

@@ -40,7 +40,7 @@ class Pool2D(Op):
             checks.input_count(node, 1, 1),
             checks.operands(graph, node, (1,)),
             checks.activation(node),
-            _check_shapes(graph, node),
+            lambda: _check_shapes(graph, node),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:

@@ -78,10 +78,18 @@ class Squeeze(Reshape):
     name = "SQUEEZE"
     max_version = 2
 
-    def _wanted(self, graph: Graph, node: Node) -> Shape | None:
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
+        if reason:
+            return reason
+        shape = graph.values[node.inputs[0]].shape
+        dims = node.params.get("squeeze_dims", ())
+        if any(not -len(shape) <= axis < len(shape) or shape[axis] != 1 for axis in dims):
+            return f"The dimensions {list(dims)} of {list(shape)} are not all 1."
+        return ""
+
+    def _wanted(self, graph: Graph, node: Node) -> Shape:
         shape = graph.values[node.inputs[0]].shape
         chosen = {axis % len(shape) for axis in node.params.get("squeeze_dims", ())}
         drop = chosen or {axis for axis, size in enumerate(shape) if size == 1}
-        if any(shape[axis] != 1 for axis in drop):
-            return None
         return tuple(size for axis, size in enumerate(shape) if axis not in drop)

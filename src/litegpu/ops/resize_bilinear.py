@@ -47,7 +47,8 @@ class ResizeBilinear(Op):
         image = graph.values[node.inputs[0]].shape
         size = graph.values[node.inputs[1]]
         if len(image) != 4 or size.elements != 2 or size.data is None or size.data.min() < 1:
-            return f"Input {list(image)} and size {size.data} do not form a 2-D resize."
+            wanted = constant_list(graph, size.id)
+            return f"Input {list(image)} and size {wanted} do not form a 2-D resize."
         if node.params["half_pixel_centers"] and node.params["align_corners"]:
             return "If half_pixel_centers is True, align_corners must be False."
         return ""
