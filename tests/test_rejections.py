@@ -1,0 +1,87 @@
+"""Every reason for which a node stays on the CPU is given, and given for the right node."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cases.rejected import CASES, Rejected
+from litegpu import GpuDelegate, backends, ops
+from litegpu.ops.support import examine
+from litegpu.tools import runtime
+from litegpu.zoo.writer import ModelWriter
+
+OPS = Path(ops.__file__).parent
+ELSEWHERE = ("support.py", "dynamic.py")
+"""Modules whose reasons depend on several nodes; tests of their own hold those."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.reason}")
+def test_reason(case: Rejected) -> None:
+    assert examine(case.graph()).reasons == {0: case.reason}
+
+
+def reason_patterns(path: Path) -> Iterator[str]:
+    """Yield a regular expression for each reason that the code of a module can return."""
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(function, ast.FunctionDef) or "check" not in path.stem + function.name:
+            continue
+        for statement in ast.walk(function):
+            if isinstance(statement, ast.Return | ast.Assign) and statement.value is not None:
+                pattern = text_pattern(statement.value)
+                if " " in pattern:
+                    yield pattern
+
+
+def text_pattern(expression: ast.expr) -> str:
+    """Return a regular expression for the texts that an expression can be."""
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        return re.escape(expression.value)
+    if isinstance(expression, ast.JoinedStr):
+        return "".join(map(text_pattern, expression.values))
+    return ".*" if isinstance(expression, ast.FormattedValue) else ""
+
+
+def test_every_reason_has_a_case() -> None:
+    patterns = [
+        (path.name, pattern)
+        for path in sorted(OPS.glob("*.py"))
+        if path.name not in ELSEWHERE
+        for pattern in reason_patterns(path)
+    ]
+    assert len(patterns) > 30
+    missing = [
+        (name, pattern)
+        for name, pattern in patterns
+        if not any(re.fullmatch(pattern, case.reason) for case in CASES)
+    ]
+    assert missing == []
+
+
+def test_rejected_nodes_run_on_the_cpu() -> None:
+    """Take what can be taken; the runtime's kernels do the rest."""
+    if not backends.list_devices():
+        pytest.skip("there is no device of any backend")
+    writer = ModelWriter()
+    source = writer.input((1, 1, 2, 3, 4))
+    five = writer.op("ABS", [source], [(1, 1, 2, 3, 4)])
+    shape = writer.constant([2, 3, 4], "int32")
+    flat = writer.op("RESHAPE", [five, shape], [(2, 3, 4)])
+    writer.output(writer.op("NEG", [flat], [(2, 3, 4)]))
+    delegate = GpuDelegate(precision="fp32")
+    interpreter = runtime.interpreter(writer.build(), delegate, builtin_kernels=True)
+    assert delegate.report is not None
+    assert {node.op: node.reason.partition(" has ")[2] for node in delegate.report.rejected} == {
+        "ABS": "5 dimensions, at most 4 are handled.",
+        "RESHAPE": "5 dimensions, at most 4 are handled.",
+    }
+    assert delegate.report.delegated_nodes == [2]
+    values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 1, 2, 3, 4)
+    runtime.set_inputs(interpreter, [values])
+    interpreter.invoke()
+    np.testing.assert_array_equal(runtime.outputs(interpreter)[0].values, -abs(values[0, 0]))
