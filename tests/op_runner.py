@@ -234,10 +234,10 @@ def _lanes(memory: Any, storage: Storage) -> Any:
 
 
 def _lane_faults(lanes: Any, channels: int) -> Iterator[str]:
-    padding = lanes[..., channels:]
-    if np.any(padding != 0):
-        where = tuple(map(int, np.argwhere(padding != 0)[0]))
-        yield f"padding lane {where} after {channels} channels holds {padding[where]}"
+    spoilt = np.argwhere(lanes[..., channels:] != 0)
+    if spoilt.size:
+        where = tuple(map(int, spoilt[0] + (0, 0, 0, channels)))
+        yield f"padding lane {where} after {channels} channels holds {lanes[where]}"
     missing = np.isnan(lanes[..., :channels])
     if np.any(missing):
         yield f"{int(missing.sum())} of {missing.size} elements are NaN in device memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import pytest
@@ -38,7 +39,13 @@ def runs() -> list[Any]:
 
 
 @pytest.mark.parametrize(("group", "device", "mode", "case"), runs())
-def test_case_agrees_with_the_cpu(group: int, device: DeviceInfo, mode: Mode, case: Case) -> None:
+def test_case_agrees_with_the_cpu(
+    group: int,
+    device: DeviceInfo,
+    mode: Mode,
+    case: Case,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     outcome = outcomes(group, device, mode)[case.name]
     if isinstance(outcome, Exception):
         raise outcome
@@ -50,6 +57,8 @@ def test_case_agrees_with_the_cpu(group: int, device: DeviceInfo, mode: Mode, ca
     assert not outcome.faults, f"{about}: {'; '.join(outcome.faults)}"
     for number, (got, again) in enumerate(zip(outcome.got, outcome.again, strict=True)):
         assert got.tobytes() == again.tobytes(), f"{about}: output {number} changes with time"
+    # Compilers count their warnings there; a group is compiled for its first test.
+    assert not re.search(r"\d+ warnings? generated", capfd.readouterr().err), about
 
 
 def test_there_is_a_device() -> None:
