@@ -1,0 +1,184 @@
+"""From a graph to a program: passes in order, constants packed, memory shared or not."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from litegpu.engine import partition
+from litegpu.engine.layout import assign
+from litegpu.engine.lowering import Constants
+from litegpu.engine.program import build_program
+from litegpu.graph import DType, Graph, Stage
+from litegpu.ops.base import HALF_MAX, get
+from litegpu.passes import PassResult
+from paper_device import DEVICE, build
+from passes.graphs import RELU, Maker
+
+
+def constant_bytes(graph: Graph, half_from: int | None = None) -> npt.NDArray[np.uint8]:
+    """Return the packed constants of a graph."""
+    return build(assign(graph, half_from)).program.constants
+
+
+# Rewriting
+
+
+def separable(channels: int = 16) -> Graph:
+    """Return a depthwise convolution, a pointwise one and a RELU, normalized."""
+    maker = Maker()
+    between = maker.depthwise(maker.input(1, 6, 6, channels))
+    return maker.graph(maker.steps(maker.conv(between, 8), RELU))
+
+
+@pytest.fixture
+def _normalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `rewrite` take graphs as normalized: nodes made by hand have their attributes."""
+    monkeypatch.setattr(partition, "normalize", lambda graph: graph)
+
+
+@pytest.mark.usefixtures("_normalized")
+@pytest.mark.parametrize(("tensor_cores", "kernels"), [(False, 2), (True, 1)])
+def test_passes_for_tensor_cores_run_only_for_them(tensor_cores: bool, kernels: int) -> None:
+    assert len(partition.rewrite(separable(), tensor_cores).nodes) == kernels
+
+
+@pytest.mark.usefixtures("_normalized")
+def test_passes_say_what_they_did(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 4)
+    made = maker.conv(source, 4)
+    graph = maker.graph(maker.steps(made, RELU), maker.steps(source, Stage("NEG")))
+    monkeypatch.setenv("LITEGPU_DEBUG", "1")
+    with caplog.at_level(logging.INFO, "litegpu"):
+        partition.rewrite(graph)
+    assert caplog.messages == [
+        "pass fuse_elementwise: RELU 1 into CONV_2D 0",
+        "pass fuse_elementwise declined: COPY 2 (NEG): no kernel before it is free",
+    ]
+    caplog.clear()
+    monkeypatch.setenv("LITEGPU_DEBUG", "0")
+    with caplog.at_level(logging.INFO, "litegpu"):
+        partition.rewrite(graph)
+    assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("_normalized")
+def test_a_pass_that_breaks_the_graph_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reverse(given: Graph) -> PassResult:
+        return PassResult(replace(given, nodes=given.nodes[::-1]))
+
+    monkeypatch.setattr(partition, "PASSES", {"reverse": reverse})
+    with pytest.raises(ValueError, match="too early"):
+        partition.rewrite(separable())
+
+
+def test_nodes_that_no_op_stands_for_are_not_lowered() -> None:
+    with pytest.raises(KeyError, match="NO_SUCH_OP"):
+        get("NO_SUCH_OP")
+
+
+# Constants
+
+
+def test_a_constant_that_two_kernels_read_is_packed_once() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 8)
+    scale = maker.constant(4, 4, 8)
+    one = maker.steps(source, Stage("MUL", (scale,)))
+    once = constant_bytes(maker.graph(one)).size
+    two = maker.steps(source, Stage("ADD", (scale,)))
+    assert constant_bytes(maker.graph(one, two)).size == once
+
+
+def test_scalars_are_part_of_the_text() -> None:
+    maker = Maker()
+    out = maker.steps(maker.input(1, 4, 4, 8), Stage("MUL", (maker.constant(1, 1),)))
+    built = build(assign(maker.graph(out), None))
+    assert built.program.constants.size == 0
+    assert "SPLAT4(1.0f)" in built.program.kernels[0].body
+
+
+def test_operands_are_padded_as_their_storage_is() -> None:
+    maker = Maker()
+    scale = maker.constant(2, 3)
+    out = maker.steps(maker.input(1, 4, 2, 3), Stage("MUL", (scale,)))
+    packed = constant_bytes(maker.graph(out)).view(np.float32)
+    np.testing.assert_array_equal(packed[:8].reshape(2, 4), [[1, 2, 3, 0], [4, 5, 6, 0]])
+
+
+def test_half_constants_stay_finite() -> None:
+    maker = Maker()
+    huge = maker.constant(4)
+    maker.values[huge] = replace(
+        maker.values[huge], data=np.array([1e9, -1e9, 1.5, 0.0], np.float32)
+    )
+    out = maker.steps(maker.input(1, 1, 1, 4), Stage("MUL", (huge,)))
+    packed = constant_bytes(maker.graph(out), half_from=0).view(np.float16)
+    np.testing.assert_array_equal(packed[:4], np.array([HALF_MAX, -HALF_MAX, 1.5, 0], np.float16))
+
+
+def test_packed_constants_begin_where_the_device_wants_them() -> None:
+    constants = Constants()
+    arrays = [np.arange(n, dtype=np.float32) for n in (3, 64, 1)]
+    assert [constants.add(array) for array in arrays] == [0, 1, 2]
+    block, slots = constants.pack(256)
+    assert [(slot.offset, slot.size) for slot in slots] == [(0, 12), (256, 256), (512, 4)]
+    for slot, array in zip(slots, arrays, strict=True):
+        assert slot.constant
+        stored = block[slot.offset : slot.offset + slot.size].view(np.float32)
+        np.testing.assert_array_equal(stored, array)
+
+
+# Programs
+
+
+def test_memory_can_be_kept_apart() -> None:
+    maker = Maker()
+    value = maker.input(1, 8, 8, 8)
+    for _ in range(5):
+        value = maker.conv(value, 8)
+    layout = assign(maker.graph(value), None)
+    graph = layout.graph
+    shared = build(layout)
+    apart = build_program(layout, DEVICE, graph.inputs, graph.outputs, share_memory=False)
+    size = 8 * 8 * 8 * 4
+    assert (shared.program.memory_bytes, shared.lower_bound) == (2 * size, 2 * size)
+    assert (apart.program.memory_bytes, apart.lower_bound) == (6 * size, 2 * size)
+    assert len(set(apart.offsets.values())) == 6
+    assert apart.program.inputs[0].offset != apart.program.outputs[0].offset
+
+
+def test_launches_cover_the_grid_in_whole_groups() -> None:
+    maker = Maker()
+    out = maker.steps(maker.input(1, 5, 3, 7), RELU)
+    (dispatch,) = build(assign(maker.graph(out), None)).program.dispatches
+    assert all(
+        size % local == 0
+        for size, local in zip(dispatch.global_size, dispatch.local_size, strict=True)
+    )
+    assert dispatch.global_size[0] >= 2
+    assert dispatch.global_size[1] >= 15
+
+
+def test_kinds_of_buffers_follow_the_storage() -> None:
+    maker = Maker()
+    between = maker.conv(maker.input(1, 4, 4, 3), 8)
+    layout = assign(maker.graph(maker.conv(between, 5)), 0)
+    assert layout.storages[between].dtype is DType.FLOAT16
+    first, second = (launch.kernel.arguments for launch in build(layout).launches)
+    assert [(a.name, a.kind, a.vector, a.written, a.constant) for a in first] == [
+        ("dst", "F16", True, True, False),
+        ("src", "F32", False, False, False),
+        ("weights", "F16", True, False, True),
+    ]
+    assert [(a.name, a.kind, a.vector) for a in second][:2] == [
+        ("dst", "F32", False),
+        ("src", "F16", True),
+    ]
