@@ -242,8 +242,11 @@ def _fill_in(problem: Problem, pixels: int, warps_m: int, warps_n: int, groups: 
     ahead = _WEIGHT_REGISTERS // (2 * groups * problem.weight_parts)
     whole = round_up(problem.steps, warps_k)
     limit = (_SHARED_LIMIT // (pixels * 2 * problem.parts) - 8) // _STEP
-    unit = warps_k * ahead
-    chunk = whole if whole <= limit else limit // unit * unit
+    chunk = whole
+    if whole > limit:
+        # Chunks must hold whole rounds of the weights that wait in registers.
+        ahead = min(ahead, limit // warps_k)
+        chunk = limit // (warps_k * ahead) * warps_k * ahead if ahead else 0
     if not chunk:
         return None
     steps = round_up(whole, chunk)

@@ -1,0 +1,97 @@
+"""Every CUDA kernel of the op table compiles, for each generation of GPU that is treated apart."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import cases
+from litegpu import (
+    CompilationError,
+    GpuDelegate,
+    MissingDependencyError,
+    ModelError,
+    partition_kernel,
+)
+from litegpu.backends.base import DeviceInfo, Program
+from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.codegen.cuda import CUDADialect
+from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.partition import rewrite
+from litegpu.engine.program import build_program
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import Graph
+from litegpu.tools import runtime
+from op_runner import groups, write
+from paper_device import DEVICE
+
+try:
+    compile_source("", options_for((9, 0)))
+except MissingDependencyError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+GROUPS = groups(cases.TABLE)
+GENERATIONS = {
+    "sm_75": ((7, 5), {}),
+    "sm_80": ((8, 0), {"tensor_cores": True}),
+    "sm_90": ((9, 0), {"tensor_cores": True, "clusters": True}),
+}
+STORAGES = {"fp32": None, "fp16": HALF_FROM_BYTES, "half": 0}
+# What differs between generations is the choice of kernels at fp16; fp32 is the same for all.
+RUNS = [
+    (generation, storage)
+    for generation in GENERATIONS
+    for storage in STORAGES
+    if storage != "fp32" or generation == "sm_75"
+]
+
+
+def programs(content: bytes, info: DeviceInfo, half_from: int | None) -> Iterator[Program]:
+    """Yield the programs that a device of that kind would be given for a model."""
+    found: list[Program] = []
+
+    def capture(graph: Graph, *_: Any, **__: Any) -> None:
+        outputs = tuple(v for v in graph.outputs if not graph.values[v].is_constant)
+        tensor_cores = DeviceTarget(info, half_from).tensor_cores
+        rewritten = rewrite(dataclasses.replace(graph, outputs=outputs), tensor_cores)
+        layout = assign(rewritten, half_from)
+        built = build_program(layout, info, rewritten.inputs, rewritten.outputs)
+        found.append(built.program)
+        raise CompilationError("captured")
+
+    # The CPU has no kernels for some of these models; they are captured before it finds out.
+    stop = contextlib.suppress(ModelError)
+    with stop, mock.patch.object(partition_kernel, "compile_partition", capture):
+        runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
+    yield from found
+
+
+@functools.cache
+def device(generation: str) -> DeviceInfo:
+    """Return the facts of a large GPU of a generation."""
+    facts = dataclasses.asdict(DEVICE) | {
+        "backend": "cuda",
+        "compute_units": 132,
+        "max_work_group_size": 1024,
+        "buffer_alignment": 256,
+    }
+    return DeviceInfo(**facts | GENERATIONS[generation][1])
+
+
+@pytest.mark.parametrize(("generation", "storage"), RUNS)
+@pytest.mark.parametrize("group", range(len(GROUPS)), ids=lambda i: type(GROUPS[i][0]).__name__)
+def test_kernels_compile(group: int, generation: str, storage: str) -> None:
+    content = write(GROUPS[group]).content
+    compiled = 0
+    for program in programs(content, device(generation), STORAGES[storage]):
+        capability = GENERATIONS[generation][0]
+        cubins = compile_kernels(CUDADialect(), program.kernels, capability, None)
+        assert all(cubin.startswith(b"\x7fELF") for cubin in cubins)
+        compiled += len(program.kernels)
+    assert compiled
