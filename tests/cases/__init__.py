@@ -1,6 +1,7 @@
 """The one table of op cases: plain data that every backend runs at every precision.
 
-Each module holds the cases of a family of operations in `CASES`.
+Each module holds the cases of a family of operations in `CASES`; `rejected` holds nodes that must
+not run on a device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cases import (
 )
 from cases.base import Case
 
-_MODULES = (
+MODULES = (
     conv_2d,
     depthwise_conv_2d,
     fully_connected,
@@ -38,8 +39,8 @@ _MODULES = (
     chains,
 )
 
-TABLE: Mapping[str, Case] = {case.name: case for module in _MODULES for case in module.CASES}
+TABLE: Mapping[str, Case] = {case.name: case for module in MODULES for case in module.CASES}
 """Every case by its name."""
 
-CASE_COUNT = sum(len(module.CASES) for module in _MODULES)
+CASE_COUNT = sum(len(module.CASES) for module in MODULES)
 """Number of lines; equal names would make `TABLE` shorter."""
