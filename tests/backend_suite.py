@@ -5,6 +5,7 @@ Memory in these programs is cut into cells of `CELL` bytes, whatever the alignme
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from litegpu.codegen import Argument, KernelText
 
 __all__ = [
     "test_a_kernel_that_does_not_compile_is_named",
+    "test_bound_calls_follow_their_pointers",
     "test_closing_twice_is_harmless",
     "test_constants_reach_the_kernels",
     "test_durations_are_positive",
@@ -164,6 +166,18 @@ def test_inputs_and_outputs_in_order(device: Device) -> None:
         np.testing.assert_array_equal(total, first + second)
         np.testing.assert_array_equal(back, second)
         first = floats(int(abs(total[0]) * 100))
+    recording.close()
+
+
+def test_bound_calls_follow_their_pointers(device: Device) -> None:
+    recording = device.record(adding(2))
+    source, target = ctypes.c_void_p(), ctypes.c_void_p()
+    call = recording.bind([source], [target])
+    for seed in range(3):
+        x, result = floats(seed), np.zeros(FLOATS, np.float32)
+        source.value, target.value = x.ctypes.data, result.ctypes.data
+        call()
+        np.testing.assert_array_equal(result, x + 1 + 1)
     recording.close()
 
 

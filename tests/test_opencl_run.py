@@ -57,6 +57,10 @@ class Broken:
 
     def __init__(self, real: Any, status: int, after: int = 0) -> None:
         self._real, self._status, self._left = real, status, after
+        self.argtypes = real.argtypes
+
+    def repair(self) -> None:
+        self._left = 1 << 30
 
     def __call__(self, *args: Any) -> Any:
         self._left -= 1
@@ -97,28 +101,29 @@ def test_extension_functions_that_are_missing(
     recording.close()
 
 
-@pytest.mark.parametrize("part", ["write", "launch", "read", "finish"])
+FUNCTIONS = {
+    "write": "clEnqueueWriteBuffer",
+    "launch": "clEnqueueNDRangeKernel",
+    "read": "clEnqueueReadBuffer",
+    "wait": "clFinish",
+}
+
+
+@pytest.mark.parametrize("part", FUNCTIONS)
 def test_a_call_that_fails_is_an_error_with_its_name(
     opencl_device: OpenCLDevice, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
-    recording: Any = opencl_device.record(adding(2))
-    names = {
-        "write": "clEnqueueWriteBuffer",
-        "read": "clEnqueueReadBuffer",
-        "finish": "clFinish",
-    }
+    outputs = [0] if part != "wait" else []
+    wanted = program([kernel("add_one", BODY)], [launch("add_one", 1, 0)], [0], outputs)
     with monkeypatch.context() as broken:
-        if part == "launch":
-            broken.setattr(recording, "_submit", lambda: -5)
-        else:
-            real = getattr(opencl_library.library(), names[part])
-            broken.setattr(opencl_library.library(), names[part], Broken(real, -5))
+        real = getattr(opencl_library.library(), FUNCTIONS[part])
+        broken.setattr(opencl_library.library(), FUNCTIONS[part], Broken(real, -5))
+        recording: Any = opencl_device.record(wanted)
         with pytest.raises(ExecutionError, match=r"OUT_OF_RESOURCES \(status -5\)") as caught:
-            run(recording, [floats()])
+            run(recording, [floats()], len(outputs))
     assert opencl_device.info.name in str(caught.value)
     assert "Make the interpreter anew" in str(caught.value)
-    assert run(recording, [floats()])[0].shape == floats().shape
     recording.close()
 
 
@@ -127,12 +132,14 @@ def test_a_device_that_fails_shows_through_the_interpreter(
 ) -> None:
     delegate = GpuDelegate(backend="opencl")
     target = interpreter(chain(["ABS"]), delegate)
-    with monkeypatch.context() as broken:
-        broken.setattr(opencl_library.library(), "clFinish", lambda _: -36)
-        with pytest.raises(RuntimeError, match="TfLiteGpuDelegate Invoke: OpenCL device") as caught:
-            target.invoke()
+    library = opencl_library.library()
+    broken = Broken(library.clEnqueueWriteBuffer, -36)
+    monkeypatch.setattr(library, "clEnqueueWriteBuffer", broken)
+    with pytest.raises(RuntimeError, match="TfLiteGpuDelegate Invoke: OpenCL device") as caught:
+        target.invoke()
     assert "INVALID_COMMAND_QUEUE (status -36)" in str(caught.value)
     assert isinstance(delegate.error, ExecutionError)
+    broken.repair()
     assert_close(run_model(target, random(1, 4, 4, 4)), [abs(random(1, 4, 4, 4))])
 
 
@@ -146,11 +153,28 @@ def test_durations_of_a_device_that_fails(
     recording.close()
 
 
-def test_running_a_closed_recording_is_an_error_not_a_crash(opencl_device: OpenCLDevice) -> None:
+@pytest.mark.parametrize("command_buffer", [True, False])
+def test_running_a_closed_recording_is_an_error_not_a_crash(
+    opencl_device: OpenCLDevice, command_buffer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not command_buffer:
+        monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
     recording = opencl_device.record(adding(1))
+    x = floats()
+    call = recording.bind([ctypes.c_void_p(x.ctypes.data)], [ctypes.c_void_p(x.ctypes.data)])
+    call()
     recording.close()
-    with pytest.raises(ExecutionError, match="INVALID_MEM_OBJECT"):
-        run(recording, [floats()])
+    for late in (call, lambda: run(recording, [x])):
+        with pytest.raises(ExecutionError, match=r"This partition was released\. Make the inter"):
+            late()
+
+
+def test_an_address_that_is_missing_is_an_error(opencl_device: OpenCLDevice) -> None:
+    recording = opencl_device.record(adding(1))
+    call = recording.bind([ctypes.c_void_p()], [ctypes.c_void_p()])
+    with pytest.raises(ExecutionError, match=r"INVALID_VALUE \(status -30\)"):
+        call()
+    recording.close()
 
 
 def test_recordings_that_nobody_closes_release_their_kernels(
@@ -161,7 +185,7 @@ def test_recordings_that_nobody_closes_release_their_kernels(
     monkeypatch.setattr(
         opencl_library.library(),
         "clReleaseKernel",
-        lambda handle: released.append(handle) or real(handle),  # type: ignore[func-returns-value]
+        lambda handle: released.append(handle.value) or real(handle),  # type: ignore[func-returns-value]
     )
     recording = opencl_device.record(adding(3))
     del recording

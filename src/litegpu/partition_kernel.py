@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from litegpu.backends.base import Device
 from litegpu.engine import CompiledPartition, compile_partition
@@ -21,6 +21,9 @@ _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 class PartitionKernel:
     """A compiled partition bound to the tensors of an interpreter."""
 
+    _run: Callable[[], None]
+    """Copies in, runs and copies out; set by the first invoke."""
+
     def __init__(
         self, graph: Graph, device: Device, half_from: int | None, cache_dir: str | None
     ) -> None:
@@ -34,9 +37,7 @@ class PartitionKernel:
         self._cache_dir = cache_dir
         self.compiled = self._compile(graph)
         self._tensors = 0
-        self._sources: list[ctypes.c_size_t] = []
-        self._targets: list[ctypes.c_size_t] = []
-        self._constants: list[tuple[ctypes.c_size_t, int, int]] = []
+        self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
         return compile_partition(graph, self._device, self._half_from, cache_dir=self._cache_dir)
@@ -74,23 +75,22 @@ class PartitionKernel:
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
             self._bind(tensors)
-        self.compiled.run(
-            [source.value for source in self._sources], [target.value for target in self._targets]
-        )
+        self._run()
         for target, address, size in self._constants:
-            ctypes.memmove(target.value, address, size)
+            ctypes.memmove(target, address, size)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
 
-        def field(index: int) -> ctypes.c_size_t:
-            return ctypes.c_size_t.from_address(tensors + index * _TENSOR_SIZE + _DATA)
+        def data(index: int) -> ctypes.c_void_p:
+            return ctypes.c_void_p.from_address(tensors + index * _TENSOR_SIZE + _DATA)
 
-        self._sources = [field(v) for v in self.compiled.inputs]
-        self._targets = [field(v) for v in self.compiled.outputs]
+        compiled = self.compiled
+        self._run = compiled.recording.bind(
+            [data(v) for v in compiled.inputs], [data(v) for v in compiled.outputs]
+        )
         self._constants = [
-            (field(v), array.ctypes.data, array.nbytes)
-            for v, array in self.compiled.constants.items()
+            (data(v), array.ctypes.data, array.nbytes) for v, array in compiled.constants.items()
         ]
         self._tensors = tensors
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -93,6 +94,19 @@ class Recording(ABC):
 
         Raises ExecutionError when the device fails.
         """
+
+    def bind(
+        self, inputs: Sequence[ctypes.c_void_p], outputs: Sequence[ctypes.c_void_p]
+    ) -> Callable[[], None]:
+        """Return a call like `run` on whatever these pointers hold at the time.
+
+        Making it once and calling it often is cheaper than `run`.
+        """
+
+        def call() -> None:
+            self.run([p.value or 0 for p in inputs], [p.value or 0 for p in outputs])
+
+        return call
 
     @abstractmethod
     def durations(self) -> list[float]:

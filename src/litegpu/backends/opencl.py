@@ -8,7 +8,8 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
+from ctypes import c_void_p
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Dispatch, Program, Recording, Slot
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
-from litegpu.backends.opencl_library import Kernel, library, status_name
+from litegpu.backends.opencl_library import Call, Kernel, bound, library, status_name
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
@@ -205,6 +206,7 @@ class OpenCLRecording(Recording):
         self._profiled: Any = None
         self._memory: Any = None
         self._constants: Any = None
+        self._closed = False
         self._commands: CommandBuffer | EnqueueLoop | None = None
         self._kernels: list[Kernel] = []
         self._check_sizes(program)
@@ -219,8 +221,6 @@ class OpenCLRecording(Recording):
         except cl.Error as error:
             self.close()
             raise self._typed(error, program) from error
-        self._lib = library()
-        self._plan_transfers(program, self._commands.submit)
 
     def _check_sizes(self, program: Program) -> None:
         limit = self._device.info.max_allocation_bytes
@@ -273,25 +273,43 @@ class OpenCLRecording(Recording):
         commands = CommandBuffer.create(self._queue, self._kernels)
         return commands or EnqueueLoop(self._queue, self._kernels)
 
-    def _plan_transfers(self, program: Program, submit: Callable[[], int]) -> None:
-        self._queue_handle = self._queue.int_ptr
-        self._memory_handle: int | None = self._memory.int_ptr
-        self._inputs = [(slot.offset, slot.size) for slot in program.inputs]
-        self._outputs = [(slot.offset, slot.size) for slot in program.outputs]
-        self._submit = submit
-
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Enqueue copies in, the recorded commands and copies out; wait once at the end."""
-        queue, memory, lib = self._queue_handle, self._memory_handle, self._lib
-        write, read = lib.clEnqueueWriteBuffer, lib.clEnqueueReadBuffer
+        self.bind([*map(c_void_p, inputs)], [*map(c_void_p, outputs)])()
+
+    def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Callable[[], None]:
+        """Return a call that copies in, runs the recorded commands and copies out.
+
+        All is enqueued in order; the last call waits.
+        """
+        program, lib = self._program, library()
+        if self._closed:
+            raise _released()
+        calls = [
+            self._transfer(lib.clEnqueueWriteBuffer, slot, pointer)
+            for slot, pointer in zip(program.inputs, inputs, strict=True)
+        ]
+        calls += self._commands.calls if self._commands else ()
+        reads = [*zip(program.outputs, outputs, strict=True)]
+        calls += [
+            self._transfer(lib.clEnqueueReadBuffer, slot, pointer, last=number == len(reads))
+            for number, (slot, pointer) in enumerate(reads, 1)
+        ]
+        if not reads:
+            calls.append(bound(lib.clFinish, self._queue.int_ptr))
+        return partial(self._make, tuple(calls))
+
+    def _transfer(self, copy: Any, slot: Slot, pointer: c_void_p, last: bool = False) -> Call:
+        buffers = (self._queue.int_ptr, self._memory.int_ptr)
+        return bound(copy, *buffers, int(last), slot.offset, slot.size, pointer, 0, None, None)
+
+    def _make(self, calls: Sequence[Call]) -> None:
+        if self._closed:
+            raise _released()
         status = 0
-        for address, (offset, size) in zip(inputs, self._inputs, strict=True):
-            status |= write(queue, memory, 0, offset, size, address, 0, None, None)
-        status |= self._submit()
-        for address, (offset, size) in zip(outputs, self._outputs, strict=True):
-            status |= read(queue, memory, 0, offset, size, address, 0, None, None)
-        status |= lib.clFinish(queue)
+        for call in calls:
+            status |= call()
         if status:
+            library().clFinish(self._queue.int_ptr)
             raise self._failed(status)
 
     def _failed(self, status: int) -> ExecutionError:
@@ -308,7 +326,7 @@ class OpenCLRecording(Recording):
             self._profiled = self._cl.CommandQueue(self._device.context, properties=properties)
         events = []
         for kernel in self._kernels:
-            event = ctypes.c_void_p()
+            event = c_void_p()
             status = kernel.enqueue(self._profiled.int_ptr, ctypes.byref(event))
             if status:
                 raise self._failed(status)
@@ -326,8 +344,7 @@ class OpenCLRecording(Recording):
         """Release commands, kernels and buffers now instead of at the next collection."""
         if self._commands is not None:
             self._commands.close()
-            self._submit = EnqueueLoop(self._queue, ()).submit
-            self._commands = self._memory_handle = None
+        self._closed = True
         for kernel in self._kernels:
             kernel.close()
         self._kernels.clear()
@@ -340,3 +357,7 @@ class OpenCLRecording(Recording):
         """Release what was never closed: handles that no Python object owns."""
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             self.close()
+
+
+def _released() -> ExecutionError:
+    return ExecutionError("This partition was released. Make the interpreter anew.")

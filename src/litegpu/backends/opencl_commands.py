@@ -6,10 +6,9 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_int32, c_uint32, c_void_p
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from litegpu.backends.opencl_library import Kernel, Sizes, library
+from litegpu.backends.opencl_library import Call, Kernel, Sizes, bound, library
 
 _EXTENSION = "cl_khr_command_buffer"
 
@@ -20,8 +19,8 @@ class EnqueueLoop:
     def __init__(self, queue: Any, kernels: Sequence[Kernel]) -> None:
         """Bind the calls."""
         enqueue = library().clEnqueueNDRangeKernel
-        self._calls = [
-            partial(
+        self.calls: Sequence[Call] = [
+            bound(
                 enqueue,
                 *(queue.int_ptr, kernel.handle, 3, None),
                 *(kernel.global_size, kernel.local_size, 0, None, None),
@@ -29,16 +28,8 @@ class EnqueueLoop:
             for kernel in kernels
         ]
 
-    def submit(self) -> int:
-        """Enqueue all launches; returns 0 or an OpenCL error code."""
-        status: int = 0
-        for call in self._calls:
-            status |= call()
-        return status
-
     def close(self) -> None:
-        """Forget the calls."""
-        self._calls.clear()
+        """Nothing is held."""
 
 
 class CommandBuffer:
@@ -46,9 +37,10 @@ class CommandBuffer:
 
     def __init__(self, handle: int, functions: _Functions) -> None:
         """Take over a finalized command buffer."""
-        self._handle: int | None = handle
+        self._handle = c_void_p(handle)
         self._release = functions.release
-        self._submit = partial(functions.enqueue, 0, None, handle, 0, None, None)
+        enqueue = bound(functions.enqueue, 0, None, self._handle, 0, None, None)
+        self.calls: Sequence[Call] = (enqueue,)
 
     @classmethod
     def create(cls, queue: Any, kernels: Sequence[Kernel]) -> CommandBuffer | None:
@@ -81,16 +73,11 @@ class CommandBuffer:
             return None
         return cls(handle, functions)
 
-    def submit(self) -> int:
-        """Enqueue the recorded launches; returns 0 or an OpenCL error code."""
-        status: int = self._submit()
-        return status
-
     def close(self) -> None:
         """Release the command buffer."""
         if self._handle:
             self._release(self._handle)
-            self._handle = None
+            self._handle.value = None
 
 
 @dataclass(frozen=True, slots=True)

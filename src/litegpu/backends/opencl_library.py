@@ -7,14 +7,16 @@ into the user's cache directory for each kernel that it wraps.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from litegpu.codegen.opencl import OFFSET_UNIT
 from litegpu.errors import ExecutionError
 
+Call = Callable[[], int]
+"""A call of an OpenCL function that returns 0 or an error code."""
 Sizes = POINTER(c_size_t)
 
 _TRANSFER = (
@@ -70,6 +72,23 @@ def _load(module: str) -> Any:
     )
 
 
+def bound(function: Any, *arguments: Any) -> Call:
+    """Return a call of `function` with arguments that need no conversion when it is made.
+
+    A ctypes object is read each time; plain values are kept. None stands for null.
+    """
+    kinds = zip(function.argtypes, arguments, strict=True)
+    return partial(function, *(_ready(kind, argument) for kind, argument in kinds))
+
+
+def _ready(kind: Any, argument: Any) -> Any:
+    if argument is None:
+        return kind()
+    if isinstance(argument, ctypes.Array):
+        return ctypes.cast(argument, kind)  # which keeps the array alive
+    return kind(argument) if isinstance(argument, int) else argument
+
+
 class Kernel:
     """A kernel of a built program with its buffers bound, and its geometry in work items."""
 
@@ -87,8 +106,8 @@ class Kernel:
         the status of the call that failed.
         """
         status = c_int32()
-        self.handle: int | None = library().clCreateKernel(
-            program, name.encode(), ctypes.byref(status)
+        self.handle = c_void_p(
+            library().clCreateKernel(program, name.encode(), ctypes.byref(status))
         )
         _check(status.value, f"clCreateKernel({name})")
         self.global_size = (c_size_t * 3)(*global_size)
@@ -117,7 +136,7 @@ class Kernel:
         """Release the kernel."""
         if self.handle:
             library().clReleaseKernel(self.handle)
-            self.handle = None
+            self.handle.value = None
 
 
 def status_name(status: int) -> str:
