@@ -60,6 +60,7 @@ _PARAMS: Mapping[str, Mapping[str, Any]] = {
     "DEPTHWISE_CONV_2D": _DILATED,
     "FULLY_CONNECTED": {"activation": "none", "weights_format": 0, "keep_num_dims": False},
     "MAX_POOL_2D": _POOL,
+    "MEAN": {"keep_dims": False},
     "RESIZE_BILINEAR": {"align_corners": False, "half_pixel_centers": False},
     "SOFTMAX": {"beta": 1.0},
 }
@@ -225,6 +226,16 @@ LAYERS = (
         params={"keep_num_dims": True},
         reason="Amount of input channels should match weights width: "
         "[2, 6] and [4, 3] (keep_num_dims).",
+    ),
+    Rejected(
+        "MEAN",
+        (_IMAGE, _integers(1, 4)),
+        "Index for axis out of range: [1, 4] with 4 dimensions.",
+    ),
+    Rejected(
+        "MEAN",
+        (_IMAGE, _integers(3)),
+        "MEAN over axes [3] of [1, 5, 4, 6]: only height and width are averaged.",
     ),
     Rejected(
         "AVERAGE_POOL_2D", (_computed(5, 4, 6),), "The input must have 4 dimensions, not [5, 4, 6]."
