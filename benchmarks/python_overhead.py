@@ -7,12 +7,14 @@ For each case, in microseconds, medians of many short rounds that take turns:
 - total: `interpreter.invoke()` on the device.
 - bridge: the same with the run replaced by an empty function: what the interpreter does, and the
   step into Python and back.
-- calls: the OpenCL calls of one invoke, written out one after the other.
+- calls: the OpenCL calls of one invoke, written out one after the other. Before each round of
+  them comes a pause as long as Python's own time, which is then subtracted: a device that gets no
+  pause does not fall asleep, and answers sooner than in real use.
 - own: Python's own time, total - calls.
 
-The device's time is in both total and calls, and varies more than what is sought. So both are
-measured again with every function of OpenCL replaced by a C function that does nothing, called
-through the same prototypes ("idle"); own idle = total idle - calls idle is the steadier figure.
+The device's time is in both total and calls, and varies more than what is sought. So both are also
+measured with every function of OpenCL replaced by a C function that does nothing, called through
+the same prototypes ("idle"); own idle = total idle - calls idle is the steadier figure.
 """
 
 from __future__ import annotations
@@ -108,14 +110,17 @@ def measure(case: Case) -> Figures:
         raise SystemExit(f"{case.name}: this device has no cl_khr_command_buffer")
     target.invoke()  # binds the calls
     bound = kernel._run
-    total, calls = medians(target.invoke, written_out(bound.args[0]))
     idle = [_idle(call) for call in bound.args[0]]
     kernel._run = partial(bound.func, tuple(idle))
     total_idle, calls_idle = medians(target.invoke, written_out(idle))
+    own_idle = total_idle - calls_idle
+    kernel._run = bound
+    total, paused = medians(target.invoke, after_pause(own_idle, written_out(bound.args[0])))
+    calls = paused - own_idle
     kernel._run = lambda: None
     (bridge_only,) = medians(target.invoke)
     figures = (total, bridge_only, calls, total - calls)
-    return Figures(*figures, total_idle, calls_idle, total_idle - calls_idle)
+    return Figures(*figures, total_idle, calls_idle, own_idle)
 
 
 def build_model(case: Case) -> bytes:
@@ -143,6 +148,19 @@ def written_out(calls: Sequence[Callable[[], int]]) -> Callable[[], None]:
     exec(f"def written({parameters}): {body}", names)
     function: Callable[[], None] = names["written"]
     return function
+
+
+def after_pause(microseconds: float, function: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that spins for a while before each call of `function`."""
+    clock, seconds = time.perf_counter, microseconds * 1e-6
+
+    def paused() -> None:
+        end = clock() + seconds
+        while clock() < end:
+            pass
+        function()
+
+    return paused
 
 
 def medians(*functions: Callable[[], object]) -> tuple[float, ...]:
