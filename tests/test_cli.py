@@ -98,3 +98,19 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
         error = process.stderr.read()
     assert error == b""
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize("spelling", [["zoo:x"], ["--graph=zoo:x"], ["--graph", "zoo:x"]])
+def test_a_model_may_be_given_as_graph(
+    spelling: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    fake = SimpleNamespace(
+        main=lambda args: seen.append(args.model) or 0,
+        ARGUMENTS={"model": "a model"},
+        FLAGS=(),
+        EXAMPLES=("litegpu check x",),
+    )
+    monkeypatch.setitem(sys.modules, "litegpu.tools.check", cast(ModuleType, fake))
+    assert cli.main(["check", *spelling]) == 0
+    assert seen == ["zoo:x"]

@@ -16,7 +16,7 @@ ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 FLAGS = (*DELEGATE_FLAGS, Flag("json", bool, False, "print JSON instead of tables"))
 EXAMPLES = (
     "litegpu check model.tflite",
-    "litegpu check zoo:mobilenet_v1_1.0_224 --precision=fp16 --json",
+    "litegpu check --graph=zoo:mobilenet_v1_1.0_224 --precision=fp16 --json",
 )
 
 

@@ -79,8 +79,20 @@ def _dispatch(args: Sequence[str]) -> int:
     if name not in TOOLS:
         return _fail(f"error: unknown tool '{name}'.{did_you_mean(name, TOOLS)}", 2)
     tool = importlib.import_module(f"litegpu.tools.{name}")
-    status: int = tool.main(_parser(name, tool).parse(args[1:]))
+    rest = _graph_as_model(args[1:]) if "model" in tool.ARGUMENTS else args[1:]
+    status: int = tool.main(_parser(name, tool).parse(rest))
     return status
+
+
+def _graph_as_model(args: Sequence[str]) -> list[str]:
+    """Turn TensorFlow Lite's `--graph=MODEL` (or `--graph MODEL`) into the plain argument."""
+    found: list[str] = []
+    for arg in args:
+        if arg.startswith("--graph="):
+            found.append(arg.removeprefix("--graph="))
+        elif arg != "--graph":
+            found.append(arg)
+    return found
 
 
 def _fail(message: str, status: int) -> int:
