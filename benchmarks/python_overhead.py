@@ -103,7 +103,7 @@ def measure(case: Case) -> Figures:
             experimental_delegates=[GpuDelegate(backend="opencl")],
         )
         target.allocate_tensors()
-    kernel: Any = next(iter(bridge._kernels.values()))[0]
+    kernel: Any = bridge._kernels[max(bridge._kernels)][0]  # the newest
     commands = kernel.compiled.recording._commands
     expected = CommandBuffer if case.command_buffer else EnqueueLoop
     if not isinstance(commands, expected):
