@@ -67,7 +67,7 @@ MODELS = (
     ),
     Small("deeplab_v3_257?size=65&width=0.25"),
     Small("posenet_mobilenet_v1_257?size=65&width=0.25&stride=16"),
-    Small("resnet50?size=32", ("MEAN",), slack=3.0),
+    Small("resnet50?size=32", slack=3.0),
 )
 
 
