@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
 from litegpu import GpuDelegate, LitegpuError, __version__
 from litegpu.runtime_abi import bridge
 from litegpu.zoo import resolve_model

@@ -105,8 +105,13 @@ def test_a_model_may_be_given_as_graph(
     spelling: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
+
+    def remember(args: Any) -> int:
+        seen.append(args.model)
+        return 0
+
     fake = SimpleNamespace(
-        main=lambda args: seen.append(args.model) or 0,
+        main=remember,
         ARGUMENTS={"model": "a model"},
         FLAGS=(),
         EXAMPLES=("litegpu check x",),
