@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import TextIO
 
 VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
@@ -30,17 +29,16 @@ def debug_level() -> int:
     return int(value) if value.isdecimal() else int(bool(value))
 
 
-class _DebugHandler(logging.StreamHandler[TextIO]):
+class _DebugHandler(logging.Handler):
     """Prints on stderr, as it is at the time, unless the program has set up logging itself."""
 
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(logging.Formatter("litegpu: %(message)s"))
-
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            self.stream = sys.stderr
-            super().emit(record)
+        if sys.stderr is None or logging.getLogger().handlers:
+            return
+        try:
+            print(f"litegpu: {self.format(record)}", file=sys.stderr)
+        except (OSError, ValueError):  # stderr is closed, or a pipe that nobody reads
+            self.handleError(record)
 
 
 def show_debug_messages() -> None:
