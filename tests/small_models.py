@@ -56,9 +56,9 @@ def convolution(
     return writer.op("CONV_2D", operands, [(x.shape[0], *spatial, channels)], options=options)
 
 
-def fully_convolutional(shape: Shape = (1, 9, 7, 3)) -> bytes:
+def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = False) -> bytes:
     """Return a model of three convolutions that takes pictures of any size."""
-    writer = ModelWriter()
+    writer = ModelWriter(float16_weights=float16_weights)
     x = writer.input(shape)
     y = convolution(writer, x, 8, stride=2, seed=1)
     y = convolution(writer, y, 5, seed=2)

@@ -116,9 +116,10 @@ def test_an_interpreter_invoked_from_another_thread_than_it_was_made_in() -> Non
 SHAPES = [(3, 9, 7, 3), (1, 9, 7, 3), (1, 16, 5, 3), (2, 1, 1, 3), (1, 33, 20, 3), (1, 9, 7, 3)]
 
 
+@pytest.mark.parametrize("float16_weights", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_resizing_again_and_again(precision: str) -> None:
-    model = fully_convolutional()
+def test_resizing_again_and_again(precision: str, float16_weights: bool) -> None:
+    model = fully_convolutional(float16_weights=float16_weights)
     delegate = GpuDelegate(precision=precision)
     target = interpreter(model, delegate)
     for _ in range(2):

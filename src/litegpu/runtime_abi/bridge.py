@@ -145,10 +145,15 @@ def _report(
             native.applicant.fail(error)
 
 
-def _warn(text: str, error: BaseException) -> None:
+def _warn(
+    text: str,
+    error: BaseException,
+    log: logging.Logger = _log,
+    suppress: type[contextlib.suppress] = contextlib.suppress,
+) -> None:
     """Log an error; a log handler that raises must not do so through C."""
-    with contextlib.suppress(BaseException):
-        _log.warning(text, str(error) or type(error).__name__)
+    with suppress(BaseException):
+        log.warning(text, str(error) or type(error).__name__)
 
 
 @_callback(structs.DELEGATE_PREPARE)
