@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import flatbuffers
 import numpy as np
 import numpy.typing as npt
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from litegpu import GpuDelegate
+from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
 
 Array = npt.NDArray[Any]
@@ -64,6 +66,26 @@ def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = 
     y = convolution(writer, y, 5, seed=2)
     writer.output(step(writer, "LOGISTIC", convolution(writer, y, 6, seed=3)))
     return writer.build()
+
+
+def with_subgraphs(model: bytes, *others: bytes) -> bytes:
+    """Return `model` with the graphs of `others` as its subgraphs 1, 2 and so on."""
+    tables = schema.tables()
+    first, *rest = (
+        tables.ModelT.InitFromObj(tables.Model.GetRootAs(each, 0)) for each in (model, *others)
+    )
+    for other in rest:
+        (graph,) = other.subgraphs
+        for tensor in graph.tensors:
+            tensor.buffer += len(first.buffers)
+        for operator in graph.operators:
+            operator.opcodeIndex += len(first.operatorCodes)
+        first.buffers += other.buffers
+        first.operatorCodes += other.operatorCodes
+        first.subgraphs.append(graph)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(first.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
+    return bytes(builder.Output())
 
 
 def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> Interpreter:

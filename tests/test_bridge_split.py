@@ -18,6 +18,7 @@ from small_models import (
     reference,
     run,
     step,
+    with_subgraphs,
 )
 
 # Nodes 0-1, 3-5 and 7 are supported.
@@ -260,3 +261,27 @@ def test_parallel_branches_on_both_sides() -> None:
     for limit in (1, 2, 99):
         delegate = GpuDelegate(max_delegated_partitions=limit)
         assert_close(run(interpreter(model, delegate), value), reference(model, value))
+
+
+def test_the_branches_of_a_condition() -> None:
+    """The runtime applies the delegate to each subgraph; the report is about the main graph."""
+    writer = ModelWriter()
+    condition, x = writer.input((), "bool", name="condition"), writer.input((1, 4, 4, 4))
+    branches = {"then_subgraph_index": 1, "else_subgraph_index": 2}
+    chosen = writer.op("IF", [condition, step(writer, "ABS", x)], [x.shape], options=branches)
+    writer.output(step(writer, "NEG", chosen))
+    model = with_subgraphs(writer.build(), chain(["EXP", "SQRT"]), chain(["TANH", CPU_ONLY]))
+    delegate = GpuDelegate(max_delegated_partitions=9)
+    target, value = interpreter(model, delegate), random(1, 4, 4, 4)
+    for taken in (True, False, True):
+        inputs = (np.array(taken), value)
+        assert_close(run(target, *inputs), run(interpreter(model), *inputs))
+    report = report_of(delegate)
+    assert [node.op for node in report.rejected] == ["IF", "NEG"]
+    assert "known only when the model runs" in report.rejected[1].reason
+    assert report.delegated_nodes == [0]
+    then, otherwise = report.notes
+    assert then.startswith("In a subgraph") and "2 operations will run on the GPU" in then
+    assert "1 operations will run on the GPU, and the remaining 1" in otherwise
+    interpreter(chain(["ABS"]), delegate)
+    assert report_of(delegate).whole_graph and report_of(delegate).notes == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from litegpu import backends, config
@@ -46,21 +47,25 @@ class GpuDelegate:
         self.device = self._device.info
         self.report: DelegationReport | None = None
         self.error: BaseException | None = None
+        self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
         self._native = NativeDelegate(self)
 
     def _get_native_delegate_pointer(self) -> int:
-        """Return the address of the C struct; interpreters call this."""
+        """Return the address of the C struct; each interpreter asks once, before it applies it."""
+        self._primary = None
         return self._native.address
 
     def apply(self, context: int, preview: Preview) -> list[int]:
         """Choose and compile the partitions of an interpreter's graph. Called by the bridge."""
-        self.error = None
+        if self._primary is None:
+            self._primary, self.error, self.report = context, None, None
         examination = examine(read_graph(context))
         kernels, notes = self._compile_chosen(examination, preview)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
-        self.report = self._make_report(examination, kernels, notes)
-        self._announce(self.report)
+        report = self._make_report(examination, kernels, notes)
+        self._announce(report)
+        self._publish(report, primary=context == self._primary)
         return [index for subset, _ in kernels for index in subset.nodes]
 
     def _compile_chosen(
@@ -140,6 +145,14 @@ class GpuDelegate:
             partitions=tuple(_describe(subset, kernel) for subset, kernel in kernels),
             notes=tuple(notes),
         )
+
+    def _publish(self, report: DelegationReport, primary: bool) -> None:
+        """Make a report the delegate's own; those on subgraphs become notes of it."""
+        if primary or self.report is None:
+            self.report = report
+            return
+        note = f"In a subgraph (the body of IF, WHILE and the like): {report.summary()}"
+        self.report = replace(self.report, notes=(*self.report.notes, note))
 
     def _announce(self, report: DelegationReport) -> None:
         if config.debug_level() >= 1:
