@@ -42,9 +42,9 @@ def test_the_enqueue_loop_gives_the_same_answers(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = fully_convolutional(), random(1, 9, 7, 3)
-    recorded = run_model(interpreter(model, GpuDelegate(precision=precision)), x)
+    recorded = run_model(interpreter(model, GpuDelegate(backend="opencl", precision=precision)), x)
     monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
-    target = interpreter(model, GpuDelegate(precision=precision))
+    target = interpreter(model, GpuDelegate(backend="opencl", precision=precision))
     for _ in range(3):
         np.testing.assert_array_equal(run_model(target, x)[0], recorded[0])
     target.resize_tensor_input(0, [2, 9, 7, 3])
