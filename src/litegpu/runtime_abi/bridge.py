@@ -151,9 +151,13 @@ def _warn(
     log: logging.Logger = _log,
     suppress: type[contextlib.suppress] = contextlib.suppress,
 ) -> None:
-    """Log an error; a log handler that raises must not do so through C."""
+    """Log an error; a log handler that raises must not do so through C.
+
+    What no file could hold, such as half of a surrogate pair, is replaced.
+    """
     with suppress(BaseException):
-        log.warning(text, str(error) or type(error).__name__)
+        shown = str(error) or type(error).__name__
+        log.warning(text, shown.encode("utf-8", "replace").decode("utf-8"))
 
 
 @_callback(structs.DELEGATE_PREPARE)
