@@ -14,7 +14,12 @@ import numpy.typing as npt
 from litegpu.backends.base import Backend, Device, DeviceInfo, Dispatch, Program, Recording, Slot
 from litegpu.backends.cuda_driver import call, compile_kernels, driver
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
-from litegpu.errors import CudaError, DeviceMemoryError, UnsupportedDeviceError
+from litegpu.errors import (
+    CompilationError,
+    CudaError,
+    DeviceMemoryError,
+    UnsupportedDeviceError,
+)
 
 _OLDEST = (6, 0)
 
@@ -116,7 +121,14 @@ class CUDADevice(Device):
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
         """Compile, allocate and capture. See Device.record."""
-        modules = compile_kernels(self.dialect, program.kernels, self.capability, cache_dir)
+        kernels = program.kernels
+        try:
+            modules = compile_kernels(self.dialect, kernels, self.capability, cache_dir)
+        except CompilationError as error:
+            names = ", ".join(kernel.name for kernel in kernels)
+            raise CompilationError(
+                f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}"
+            ) from error
         return CUDARecording(self, program, modules)
 
 
