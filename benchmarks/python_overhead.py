@@ -87,8 +87,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Python's own time per invoke.")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="JSON file to write")
     output = parser.parse_args().output
-    logging.getLogger("litegpu").setLevel(logging.ERROR)
-    measured = {case.name: measure(case) for case in CASES}
+    log = logging.getLogger("litegpu")
+    level = log.level
+    log.setLevel(logging.ERROR)  # a software device is warned about at each delegate
+    try:
+        measured = {case.name: measure(case) for case in CASES}
+    finally:
+        log.setLevel(level)
     results = {name: figures for name, figures in measured.items() if figures}
     print_table(results)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import typing
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +12,15 @@ pytest.register_assert_rewrite("backend_suite", "small_models")
 
 if typing.TYPE_CHECKING:
     from litegpu.backends.opencl import OpenCLDevice
+
+
+@pytest.fixture(autouse=True)
+def unchanged_logging() -> Iterator[None]:
+    """Fail a test that leaves the logger as others would not find it."""
+    log = logging.getLogger("litegpu")
+    before = (log.level, log.disabled, log.propagate)
+    yield
+    assert (log.level, log.disabled, log.propagate) == before
 
 
 @pytest.fixture

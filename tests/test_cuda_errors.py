@@ -107,7 +107,7 @@ def test_without_a_driver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("libcuda.so.1 is not there")
 
     bindings = SimpleNamespace(driver=SimpleNamespace(cuDriverGetVersion=missing))
-    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
     with pytest.raises(
         UnsupportedDeviceError, match=r"libcuda.so.1 is not there.*Install NVIDIA's"
     ):
