@@ -91,6 +91,22 @@ def integers(graph: Graph, node: Node, position: int, what: str) -> str:
     return ""
 
 
+def weighted(
+    graph: Graph, node: Node, weights: str, check_shapes: Callable[[Graph, Node], str]
+) -> str:
+    """Require one computed input, constant weights (input 1) and a known activation.
+
+    `check_shapes` looks at shapes and bias once all of that holds.
+    """
+    return first_of(
+        input_count(node, 2, 3),
+        operands(graph, node, (1,)),
+        constant(graph, node, 1, weights),
+        activation(node),
+        lambda: check_shapes(graph, node),
+    )
+
+
 def first_of(*reasons: str | Callable[[], str]) -> str:
     """Return the first reason that is not empty.
 

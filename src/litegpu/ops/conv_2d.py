@@ -69,13 +69,7 @@ class Conv2D(Op):
     max_version = 6
 
     def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 2, 3),
-            checks.operands(graph, node, (1,)),
-            checks.constant(graph, node, 1, "The filter"),
-            checks.activation(node),
-            lambda: _check_shapes(graph, node),
-        )
+        return checks.weighted(graph, node, "The filter", _check_shapes)
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         n, height, width, _ = graph.values[node.inputs[0]].shape

@@ -30,13 +30,7 @@ class FullyConnected(Op):
     max_version = 9
 
     def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 2, 3),
-            checks.operands(graph, node, (1,)),
-            checks.constant(graph, node, 1, "The weights"),
-            checks.activation(node),
-            lambda: _check_shapes(graph, node),
-        )
+        return checks.weighted(graph, node, "The weights", _check_shapes)
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         source = graph.values[node.inputs[0]]
