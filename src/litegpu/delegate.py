@@ -13,7 +13,7 @@ from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import Preview, Subset, choose, extract
 from litegpu.ops.support import Examination, examine, folds
-from litegpu.options import GpuDelegateOptions, make_options
+from litegpu.options import GpuDelegateOptions, InferencePreference, make_options
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
@@ -101,9 +101,11 @@ class GpuDelegate:
                 kernel.close()
 
     def _compile(self, graph: Graph) -> PartitionKernel:
-        return PartitionKernel(
-            graph, self._device, self.options.half_from(), self.options.cache_dir()
-        )
+        options = self.options
+        kernel = PartitionKernel(graph, self._device, options.half_from(), options.cache_dir())
+        if options.inference_preference != InferencePreference.FAST_SINGLE_ANSWER:
+            kernel.compiled.warm_up()
+        return kernel
 
     def take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset. Called by the bridge."""

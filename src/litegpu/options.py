@@ -66,7 +66,9 @@ class GpuDelegateOptions:
 
     The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
     `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
-    given as numbers. `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
+    given as numbers. Any `inference_preference` but FAST_SINGLE_ANSWER lets the creation of the
+    delegate run each partition once, so that no later invoke waits for the driver.
+    `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
     `serialization_dir` and `model_token` all given, compiled kernels are kept there.
 
     `backend`, `device` (index or part of a name) and `precision` ("fp32" or "fp16") override what

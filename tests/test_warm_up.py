@@ -1,0 +1,45 @@
+"""`inference_preference`: whether a partition runs once before anybody asks for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from litegpu import ExecutionError, GpuDelegate
+from litegpu.engine import CompiledPartition
+from litegpu.options import InferencePreference
+from small_models import assert_close, chain, interpreter, random, reference, run
+
+
+@pytest.mark.parametrize("preference", InferencePreference)
+def test_partitions_are_run_once_unless_a_single_answer_is_wanted(
+    preference: InferencePreference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    real = CompiledPartition.run
+
+    def counted(self: CompiledPartition, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        runs.append(len(inputs))
+        real(self, inputs, outputs)
+
+    monkeypatch.setattr(CompiledPartition, "run", counted)
+    model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
+    target = interpreter(model, GpuDelegate(inference_preference=preference))
+    expected = [] if preference is InferencePreference.FAST_SINGLE_ANSWER else [1]
+    assert runs == expected
+    assert_close(run(target, x), reference(model, x))
+
+
+def test_a_first_run_that_fails_leaves_the_model_to_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*_: object) -> None:
+        raise ExecutionError("the device is on fire")
+
+    monkeypatch.setattr(CompiledPartition, "run", failing)
+    delegate = GpuDelegate(inference_preference=InferencePreference.SUSTAINED_SPEED)
+    model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
+    assert_close(run(interpreter(model, delegate), x), reference(model, x))
+    assert delegate.report is not None and not delegate.report.partitions
+    assert "stay on the CPU: the device is on fire" in caplog.text
