@@ -30,10 +30,6 @@ class DeviceTarget:
         return self.info.compute_units * (1 if self.info.software else _ITEMS_PER_UNIT)
 
     @property
-    def max_arguments(self) -> int:
-        return self.info.max_arguments
-
-    @property
     def compute_units(self) -> int:
         return self.info.compute_units
 

@@ -66,9 +66,6 @@ class Target(Protocol):
         ...
 
     @property
-    def max_arguments(self) -> int: ...
-
-    @property
     def compute_units(self) -> int: ...
 
     @property

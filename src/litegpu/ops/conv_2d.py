@@ -72,10 +72,9 @@ class Conv2D(Op):
         return checks.weighted(graph, node, "The filter", _check_shapes)
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        n, height, width, _ = graph.values[node.inputs[0]].shape
+        image = graph.values[node.inputs[0]].shape
         outputs, kh, kw, _ = graph.values[node.inputs[1]].shape
-        out = window.output_shape(node.params, (kh, kw), (height, width))
-        return ((n, *out, outputs),)
+        return (window.result_shape(node.params, image, (kh, kw), outputs),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         _, height, width, channels = graph.values[node.inputs[0]].shape

@@ -44,9 +44,8 @@ class Pool2D(Op):
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        n, height, width, channels = graph.values[node.inputs[0]].shape
-        out = window.output_shape(node.params, _kernel(node), (height, width))
-        return ((n, *out, channels),)
+        image = graph.values[node.inputs[0]].shape
+        return (window.result_shape(node.params, image, _kernel(node), image[3]),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         _, height, width, _ = graph.values[node.inputs[0]].shape

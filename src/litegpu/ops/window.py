@@ -82,6 +82,14 @@ def output_shape(params: Mapping[str, Any], kernel: Pair, image: Pair) -> Pair:
     return height, width
 
 
+def result_shape(
+    params: Mapping[str, Any], image: tuple[int, ...], kernel: Pair, channels: int
+) -> tuple[int, ...]:
+    """Return the [N, H, W, C] that a window makes of an image [N, H, W, ...]."""
+    n, height, width, _ = image
+    return (n, *output_shape(params, kernel, (height, width)), channels)
+
+
 def check_window(params: Mapping[str, Any], kernel: Pair, image: Pair) -> str:
     """Return why a window cannot be used, or an empty text."""
     strides = (params["stride_height"], params["stride_width"])
