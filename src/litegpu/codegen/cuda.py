@@ -72,7 +72,7 @@ _PRELUDE = (
 #define BEGIN_KERNEL()
 #endif
 #if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void load_matrix(unsigned int (&a)[4], const unsigned short *row) {
+__device__ __forceinline__ void load_matrix(unsigned int (&a)[4], const void *row) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
@@ -84,6 +84,21 @@ __device__ __forceinline__ void multiply(float (&d)[4], const unsigned int (&a)[
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+__device__ __forceinline__ void multiply_tf32(float (&d)[4], const unsigned int (&a)[4],
+                                              unsigned int b0, unsigned int b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Round a float to the 11 leading bits that tf32 holds, and return the rest, rounded alike (the
+// instruction ignores what lies below them). Cutting instead would leave rests of one sign, whose
+// products are dropped: an error that adds up.
+__device__ __forceinline__ unsigned int split_tf32(unsigned int &word) {
+    const float whole = __uint_as_float(word);
+    word = (word + 0x1000u) & 0xffffe000u;
+    return __float_as_uint(whole - __uint_as_float(word)) + 0x1000u;
+}
 #endif
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void cluster_arrive() {
@@ -92,13 +107,21 @@ __device__ __forceinline__ void cluster_arrive() {
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Store into the shared memory of another block of the cluster, at this block's address.
-__device__ __forceinline__ void store_remote(const void *local, int block, uint2 v) {
+// The address that a place in this block's shared memory has in another block of the cluster.
+__device__ __forceinline__ unsigned int remote_address(const void *local, int block) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(local);
     unsigned int remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(block));
+    return remote;
+}
+__device__ __forceinline__ void store_remote(const void *local, int block, uint2 v) {
     asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};"
-                 :: "r"(remote), "r"(v.x), "r"(v.y) : "memory");
+                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_remote(const void *local, int block, uint4 v) {
+    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 #endif
 // A load that the compiler may not move towards its use.
@@ -112,6 +135,10 @@ __device__ __forceinline__ float4 load_ahead(const float4 *p) {
     const uint4 v = load_ahead((const uint4 *)p);
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                        __uint_as_float(v.w));
+}
+__device__ __forceinline__ uint4 as_words(float4 v) {
+    return make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
+                      __float_as_uint(v.w));
 }
 struct Bool4 { bool x, y, z, w; };
 __device__ __forceinline__ int clamp(int i, int low, int high) { return min(max(i, low), high); }

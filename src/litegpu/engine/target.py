@@ -35,7 +35,7 @@ class DeviceTarget:
 
     @property
     def tensor_cores(self) -> bool:
-        return self.info.tensor_cores and self.half_from is not None
+        return self.info.tensor_cores
 
     @property
     def clusters(self) -> bool:

@@ -70,7 +70,7 @@ class Target(Protocol):
 
     @property
     def tensor_cores(self) -> bool:
-        """Whether half-precision matrix instructions exist and the precision allows them."""
+        """Whether there are matrix instructions for halves and tf32 (compute capability 8.0)."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,9 +87,11 @@ def mma_kernel(
     dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     slices = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
+    tf32 = ctx.target.half_from is None
     split_values = src.dtype is DType.FLOAT32
-    low = _low_part(weights, ctx)
+    low = None if tf32 else _low_part(weights, ctx)
     parts = 2 if split_values else 1
+    weight_parts = 1 if low is None and not tf32 else 2
     taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
     gathered = 0 if depthwise or view.pointwise else 30
     problem = Problem(
@@ -97,17 +99,19 @@ def mma_kernel(
         channels=dst.slices * 4,
         steps=-(-taps * slices * 4 // _STEP),
         parts=parts,
-        weight_parts=1 if low is None else 2,
+        weight_parts=weight_parts,
+        products=6 if tf32 else parts + weight_parts - 1,
         loads=taken if src.vector else 4 * taken,
         instructions=40 + gathered + 18 * (taken - 1),
     )
     tile = choose_tile(problem, ctx)
     columns = round_up(dst.slices * 4, tile.columns)
-    constants: dict[str, npt.NDArray[Any]] = {
-        "weights": pack_fragments(weights, tile.steps, columns)
-    }
-    if low is not None:
-        constants["weights_low"] = pack_fragments(low, tile.steps, columns)
+    packed = (
+        pack_tf32(weights, tile.steps, columns)
+        if tf32
+        else pack_halves([weights] if low is None else [weights, low], tile.steps, columns)
+    )
+    constants: dict[str, npt.NDArray[Any]] = {"weights": packed}
     if bias is not None:
         constants["bias"] = _padded(bias, columns)
     variables: dict[str, Any] = {
@@ -122,7 +126,8 @@ def mma_kernel(
         "AHEAD": tile.ahead,
         "ALL_PAIRS": columns // 16,
         "FILL_UNROLL": 2 if depthwise else 8,
-        "SPLIT_A": split_values,
+        "TF32": tf32,
+        "SPLIT_A": split_values and not tf32,
         "SPLIT_W": low is not None,
         "input_slices": slices,
         "has_bias": bias is not None,
@@ -172,8 +177,10 @@ class Problem:
     channels: int
     steps: int
     parts: int
-    """Halves that a value is split into."""
+    """Halves that a value is split into, or as many as a float takes up."""
     weight_parts: int
+    products: int
+    """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in those of halves."""
     loads: float
     """Loads for one slice of the operand."""
     instructions: float
@@ -191,8 +198,7 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
     per_unit = -(-blocks // ctx.target.compute_units)
     slices = min(tile.pixels, problem.rows) * tile.steps * 4 / tile.cluster
     weights = tile.columns * tile.steps * _STEP * 2 * problem.weight_parts
-    products = tile.steps * (tile.pixels // 16) * (tile.columns // 8)
-    products *= problem.parts + problem.weight_parts - 1
+    products = tile.steps * (tile.pixels // 16) * (tile.columns // 8) * problem.products
     stored = tile.pixels * tile.steps * _STEP * 2 * problem.parts
     busy = max(
         slices * problem.instructions / 128 + products * 2,
@@ -254,23 +260,42 @@ def _fill_in(problem: Problem, pixels: int, warps_m: int, warps_n: int, groups: 
     return Tile(pixels, warps_m, warps_n, warps_k, groups, chunk, steps, 1, ahead)
 
 
-def pack_fragments(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint32]:
-    """Arrange [O, H, W, I] as the instruction's registers: [step, pair of 8 columns, lane] of 4.
+def pack_halves(parts: Sequence[_FLOATS], steps: int, columns: int) -> npt.NDArray[np.uint32]:
+    """Arrange [O, H, W, I] as mma.m16n8k16 has it: [step, part, pair of 8 columns, lane] of 4.
 
     A lane holds inputs 2 * (lane % 4) + {0, 1} and those 8 further, of column lane / 4.
     """
+    ordered = []
+    for weights in parts:
+        flat = _flatten(np.clip(weights, -HALF_MAX, HALF_MAX), steps, columns, np.float16)
+        # [pair, tile, column, step, half of the inputs, lane % 4, two inputs]
+        split = flat.reshape(columns // 16, 2, 8, steps, 2, 4, 2)
+        ordered.append(split.transpose(3, 0, 2, 5, 1, 4, 6))
+    return np.stack(ordered, axis=1).reshape(-1).view(np.uint32)
+
+
+def pack_tf32(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint32]:
+    """Arrange [O, H, W, I] as mma.m16n8k8 has it: [half step, pair of 8 columns, lane] of 4.
+
+    A lane holds inputs lane % 4 + {0, 4} of column lane / 4.
+    """
+    flat = _flatten(weights, steps, columns, np.float32)
+    # [pair, tile, column, half step, half of the inputs, lane % 4]
+    split = flat.reshape(columns // 16, 2, 8, steps * 2, 2, 4)
+    return np.ascontiguousarray(split.transpose(3, 0, 2, 5, 1, 4)).reshape(-1).view(np.uint32)
+
+
+def _flatten(
+    weights: _FLOATS, steps: int, columns: int, dtype: type[np.floating[Any]]
+) -> npt.NDArray[Any]:
+    """Return [O, H, W, I] as [columns, inputs], with zeros around and between whole slices."""
     outputs, height, width, depth = weights.shape
     slices = -(-depth // 4)
     matrix = np.zeros((columns, height * width, slices * 4), np.float32)
     matrix[:outputs, :, :depth] = weights.reshape(outputs, height * width, depth)
-    flat = np.zeros((columns, steps * _STEP), np.float16)
-    flat[:, : height * width * slices * 4] = np.clip(matrix, -HALF_MAX, HALF_MAX).reshape(
-        columns, -1
-    )
-    # [pair, tile, column, step, half of the inputs, lane % 4, two inputs]
-    split = flat.reshape(columns // 16, 2, 8, steps, 2, 4, 2)
-    ordered = np.ascontiguousarray(split.transpose(3, 0, 2, 5, 1, 4, 6))
-    return ordered.reshape(-1).view(np.uint32)
+    flat = np.zeros((columns, steps * _STEP), dtype)
+    flat[:, : height * width * slices * 4] = matrix.reshape(columns, -1)
+    return flat
 
 
 def _low_part(weights: _FLOATS, ctx: LowerContext) -> _FLOATS | None:
