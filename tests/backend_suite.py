@@ -57,7 +57,7 @@ REVERSE = """\
 """
 WHERE = """\
     const int at = (GLOBAL_Z * 4 + GLOBAL_Y) * 16 + GLOBAL_X;
-    STORE1_F32(dst, at, (float)(GLOBAL_X + 100 * GLOBAL_Y + 10000 * GLOBAL_Z + 1000000 * GROUP_X));
+    STORE1_F32(dst, at, TO_FLOAT(GLOBAL_X + 100 * GLOBAL_Y + 10000 * GLOBAL_Z + 1000000 * GROUP_X));
 """
 
 

@@ -108,6 +108,24 @@ def test_special_templates_belong_to_a_dialect() -> None:
     assert {name.split("/")[0] for name in TEMPLATES if "/" in name} <= DIALECTS.keys()
 
 
+_RESERVED = {
+    *("active", "asm", "attribute", "buffer", "cast", "common", "enum", "extern", "filter"),
+    *("fixed", "flat", "half", "in", "inout", "input", "inline", "interface", "layout"),
+    *("long", "noinline", "out", "output", "partial", "patch", "precise", "precision", "public"),
+    *("resource", "restrict", "sample", "sampler", "shared", "short", "smooth", "static"),
+    *("superp", "texture", "this", "union", "unsigned", "using", "varying", "volatile"),
+}
+"""Words that some language keeps for itself: no variable may have such a name."""
+
+
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if "/" not in name])
+def test_portable_templates_keep_to_what_all_languages_have(template: str) -> None:
+    text = source(template)
+    assert re.findall(r"\((?:float|int|uint|bool)4?\)", text) == [], "casts are TO_FLOAT, TO_INT"
+    assert set(re.findall(r"\b(?:float4?|u?int|bool) (\w+)", text)) & _RESERVED == set()
+    assert "->" not in text and " *)" not in text, "there are no pointers"
+
+
 # Templates
 
 
@@ -206,7 +224,7 @@ def test_names_depend_on_all_that_makes_the_kernel() -> None:
         name(),
         name(arguments=(Argument("dst", "F16", True, True),)),
         name(local=(4, 8, 1)),
-        name(shared=(("float", "partial", 8),)),
+        name(shared=(("float", "scratch", 8),)),
         name(stages=(StageText("-{x}", ()),)),
     ]
     assert len(set(variants)) == len(variants)
@@ -240,7 +258,7 @@ def kernels() -> Iterator[KernelText]:
             arguments = tuple(
                 Argument(f"a{written}", kind, vector, bool(written)) for written in (0, 1)
             )
-            yield KernelText("kernel", arguments, (8, 4, 2), (("float4", "partial", 8),), "body;\n")
+            yield KernelText("kernel", arguments, (8, 4, 2), (("float4", "scratch", 8),), "body;\n")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

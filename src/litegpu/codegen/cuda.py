@@ -59,7 +59,10 @@ _PRELUDE = (
 #define STORE1_F16(buffer, i, value) (buffer)[i] = to_half(value)
 #define LANES4(value, left, fill) lanes4((value), (left), (fill))
 #define MASK4(value, left) lanes4((value), (left), 0.0f)
+#define LESS4(a, b) less4((a), (b))
 #define WHERE4(condition, yes, no) where4((condition), (yes), (no))
+#define TO_FLOAT(a) ((float)(a))
+#define TO_INT(a) ((int)(a))
 #define ADD1(a, b) ((a) + (b))
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
@@ -147,7 +150,7 @@ __device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, 
 __device__ __forceinline__ float4 operator-(float4 a) {
     return make_float4(-a.x, -a.y, -a.z, -a.w);
 }
-__device__ __forceinline__ Bool4 operator<(float4 a, float4 b) {
+__device__ __forceinline__ Bool4 less4(float4 a, float4 b) {
     return {a.x < b.x, a.y < b.y, a.z < b.z, a.w < b.w};
 }
 __device__ __forceinline__ float4 where4(Bool4 c, float4 a, float4 b) {

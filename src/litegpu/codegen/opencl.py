@@ -30,6 +30,7 @@ _PRELUDE = """\
 /* The first `left` lanes of a value, the rest filled. */
 #define LANES4(value, left, fill) \\
     select(SPLAT4(fill), (value), (int4)(left) > (int4)(0, 1, 2, 3))
+#define LESS4(a, b) ((a) < (b))
 #define WHERE4(condition, yes, no) select((no), (yes), (condition))
 #define FMA4(a, b, c) fma((a), (b), (c))
 #define MAX4(a, b) fmax((a), (b))
@@ -43,6 +44,8 @@ _PRELUDE = """\
 #define SQRT4(a) sqrt(a)
 #define FLOOR4(a) floor(a)
 #define CEIL4(a) ceil(a)
+#define TO_FLOAT(a) ((float)(a))
+#define TO_INT(a) ((int)(a))
 #define ADD1(a, b) ((a) + (b))
 #define ABS4(a) fabs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)

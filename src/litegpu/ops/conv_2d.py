@@ -186,7 +186,7 @@ def dense_kernel(
             reads={"src": node.inputs[0]},
             constants=_constants(weights, bias, dst.slices, ctx),
             variables={**variables, "ITEMS": _SPLIT_ITEMS, "weight_slices": dst.slices},
-            shared=(("float4", "partial", _SPLIT_ITEMS),),
+            shared=(("float4", "scratch", _SPLIT_ITEMS),),
             flops=flops,
         )
     pixels, slices = _tile(dst.rows, dst.slices, groups, weights.shape[0] // groups, ctx)

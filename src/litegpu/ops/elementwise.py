@@ -37,14 +37,14 @@ UNARY: Mapping[str, Function] = {
     "ABS": Function("ABS4({a})"),
     "CEIL": Function("CEIL4({a})"),
     "COS": Function("COS4({a})"),
-    "ELU": Function(f"WHERE4({{a}} < {_ZERO}, EXPM14({{a}}), {{a}})"),
+    "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
     "EXP": Function("EXP4({a})"),
     "FLOOR": Function("FLOOR4({a})"),
     "HARD_SWISH": Function(
         "{a} * MIN4(MAX4({a} + SPLAT4(3.0f), SPLAT4(0.0f)), SPLAT4(6.0f)) / SPLAT4(6.0f)"
     ),
     "LEAKY_RELU": Function(
-        f"WHERE4({{a}} < {_ZERO}, {{a}} * SPLAT4({{alpha}}), {{a}})", params=("alpha",)
+        f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})", params=("alpha",)
     ),
     "LOG": Function("LOG4({a})"),
     "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))"),
@@ -66,7 +66,7 @@ BINARY: Mapping[str, Function] = {
     "MAXIMUM": Function("MAX4({a}, {b})"),
     "MINIMUM": Function("MIN4({a}, {b})"),
     "MUL": Function("{a} * {b}", max_version=3),
-    "PRELU": Function(f"WHERE4({{a}} < {_ZERO}, {{a}} * {{b}}, {{a}})", max_version=1),
+    "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
     "SQUARED_DIFFERENCE": Function("({a} - {b}) * ({a} - {b})"),
     "SUB": Function("{a} - {b}", max_version=3),
 }

@@ -76,7 +76,7 @@ def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: boo
             "stride": view.stride,
             "pads": view.pads,
         },
-        shared=(("float4", "partial", items),) if items > 1 else (),
+        shared=(("float4", "scratch", items),) if items > 1 else (),
         flops=dst.rows * dst.channels * taps,
     )
 

@@ -60,7 +60,7 @@ class Softmax(Op):
                 "real_slices": slices,
                 "beta": literal(node.attributes.beta),
             },
-            shared=(("float", "partial", items),) if items > 1 else (),
+            shared=(("float", "scratch", items),) if items > 1 else (),
             flops=5 * dst.rows * dst.channels,
         )
         return (request,)
