@@ -11,7 +11,6 @@ from pathlib import Path
 
 from litegpu.config import VARIABLES
 from litegpu.ops import all_ops
-from litegpu.ops.base import COPY
 
 DOCS = Path(__file__).parents[1] / "docs"
 _NOTE = "<!-- Written by scripts/write_docs.py from the code: change it there, not here. -->"
@@ -22,7 +21,7 @@ def ops_page() -> str:
     rows = [
         (op.name, str(op.max_version), inspect.getdoc(type(op)) or "")
         for op in all_ops()
-        if op.name != COPY
+        if not op.internal
     ]
     return f"""{_NOTE}
 

@@ -22,6 +22,7 @@ from cases import (
     reshape,
     resize_bilinear,
     softmax,
+    transpose_conv,
 )
 from cases.base import Case
 
@@ -29,6 +30,7 @@ MODULES = (
     conv_2d,
     depthwise_conv_2d,
     fully_connected,
+    transpose_conv,
     pool_2d,
     mean,
     softmax,

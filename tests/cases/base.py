@@ -112,16 +112,24 @@ class Sheet:
             return self.constant(data)
         return self.op("DEQUANTIZE", [self.constant(data, "float16")], version=2)
 
-    def layer(
-        self, shape: Shape, outputs: int, *, bias: bool = True, half: bool = False
-    ) -> tuple[TensorRef, ...]:
-        """Add seeded weights in [-1, 1) and, unless left out, a bias for each output."""
+    def operands(self, shape: Shape, weights: str, bias: str, outputs: int = 0) -> list[TensorRef]:
+        """Add weights of `shape` in [-1, 1) and a bias of as many `outputs` (0: as its first).
+
+        Weights are "constant", "half" (float16 constants) or "computed"; so is the bias, or "" for
+        none.
+        """
         spread = Range(-1.0, 1.0)
-        weights = self.weights(shape, spread, half=half)
-        if bias:
-            return weights, self.weights((outputs,), spread, half=half)
-        # Some of the CPU's kernels refuse to do without, or crash.
-        return (weights, self.constant(np.zeros(outputs))) if self.reference else (weights,)
+        found = []
+        for kind, size in ((weights, shape), (bias, (outputs or shape[0],))):
+            if kind == "computed":
+                found.append(self.input(size, spread))
+            elif kind:
+                half = kind == "half" or weights == "half"
+                found.append(self.weights(size, spread, half=half))
+            elif self.reference:
+                # Some of the CPU's kernels refuse to do without, or crash.
+                found.append(self.constant(np.zeros(size)))
+        return found
 
     def op(
         self,

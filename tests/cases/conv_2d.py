@@ -22,15 +22,15 @@ class Conv(Case):
     padding: str = "SAME"
     activation: str = "NONE"
     groups: int = 1
-    bias: bool = True
-    half_weights: bool = False
+    bias: str = "constant"
+    weights: str = "constant"
 
     def write(self, sheet: Sheet) -> None:
         """One input, one convolution, one output."""
         depth = self.image[3] // self.groups
         shape = (self.filters, *self.kernel, depth)
         image = sheet.input(self.image)
-        weights = sheet.layer(shape, self.filters, bias=self.bias, half=self.half_weights)
+        weights = sheet.operands(shape, self.weights, self.bias)
         options = {
             "padding": self.padding,
             "stride_h": self.stride[0],
@@ -72,16 +72,16 @@ CASES: tuple[Case, ...] = (
     # Activation, bias, weights
     *(Conv(kernel=(3, 3), activation=activation) for activation in ACTIVATIONS[1:]),
     *(Conv(image=_ODD, filters=6, activation=activation) for activation in ACTIVATIONS),
-    Conv(image=_ODD, filters=6, bias=False),
-    Conv(image=_ODD, filters=6, kernel=(3, 3), bias=False, activation="RELU6"),
-    Conv(image=_ODD, filters=6, half_weights=True),
-    Conv(image=_ODD, filters=9, kernel=(3, 3), half_weights=True, bias=False),
+    Conv(image=_ODD, filters=6, bias=""),
+    Conv(image=_ODD, filters=6, kernel=(3, 3), bias="", activation="RELU6"),
+    Conv(image=_ODD, filters=6, weights="half"),
+    Conv(image=_ODD, filters=9, kernel=(3, 3), weights="half", bias=""),
     # Groups: of whole slices, of half tiles, and across slices
     Conv(image=(1, 5, 4, 16), filters=16, kernel=(3, 3), groups=2),
     Conv(image=(2, 5, 4, 16), filters=16, kernel=(1, 1), groups=4),
     Conv(image=(1, 5, 4, 8), filters=24, kernel=(3, 2), groups=2, activation="RELU"),
     Conv(image=(1, 5, 4, 6), filters=4, kernel=(3, 3), groups=2),
-    Conv(image=(1, 5, 4, 9), filters=6, groups=3, bias=False),
+    Conv(image=(1, 5, 4, 9), filters=6, groups=3, bias=""),
     Conv(image=(1, 5, 4, 8), filters=8, kernel=(3, 3), stride=(2, 2), groups=8),
     Conv(image=(1, 5, 4, 8), filters=12, kernel=(3, 3), groups=2),
     # Every tile: 1, 2 or 4 pixels by 1 or 2 slices
@@ -97,8 +97,31 @@ CASES: tuple[Case, ...] = (
     Conv(image=(1, 1, 1, 1024), filters=11, items=LARGE),
     Conv(image=(2, 1, 3, 517), filters=6, items=LARGE, activation="RELU6"),
     Conv(image=(1, 5, 5, 64), filters=9, kernel=(3, 3), stride=(2, 2), items=LARGE),
-    Conv(image=(2, 5, 4, 41), filters=5, kernel=(5, 3), dilation=(1, 2), items=LARGE, bias=False),
+    Conv(image=(2, 5, 4, 41), filters=5, kernel=(5, 3), dilation=(1, 2), items=LARGE, bias=""),
     Conv(image=(1, 7, 7, 32), filters=8, kernel=(7, 7), padding="VALID", items=LARGE),
     Conv(image=(1, 4, 4, 128), filters=8, kernel=(3, 3), groups=2, items=LARGE),
-    Conv(image=(1, 4, 4, 130), filters=6, kernel=(3, 3), groups=2, items=LARGE, half_weights=True),
+    Conv(image=(1, 4, 4, 130), filters=6, kernel=(3, 3), groups=2, items=LARGE, weights="half"),
+    # Computed weights and bias
+    *(
+        Conv(image=(2, 5, 4, c), filters=10 - c, kernel=(3, 2), weights="computed", bias=bias)
+        for c in range(1, 10)
+        for bias in (("", "constant", "computed")[c % 3],)
+    ),
+    Conv(image=_ODD, filters=6, bias="computed", activation="RELU"),
+    Conv(filters=1, bias="computed", activation="TANH"),
+    Conv(image=_ODD, filters=6, weights="computed", bias="computed", activation="RELU6"),
+    Conv(image=_ODD, filters=9, kernel=(3, 3), stride=(2, 1), weights="computed", items=SMALL),
+    Conv(image=_ODD, filters=9, dilation=(2, 1), kernel=(2, 2), weights="computed", items=LARGE),
+    *(
+        Conv(image=image, filters=filters, kernel=(3, 2), groups=groups, weights="computed")
+        for image, filters, groups in (
+            ((1, 5, 4, 16), 16, 2),
+            ((1, 5, 4, 8), 24, 2),
+            ((2, 5, 4, 6), 4, 2),
+            ((1, 5, 4, 9), 6, 3),
+            ((1, 5, 4, 8), 12, 2),
+        )
+    ),
+    Conv(image=(2, 1, 3, 517), filters=6, weights="computed", items=LARGE),
+    Conv(image=(1, 4, 4, 128), filters=8, kernel=(3, 3), groups=2, weights="computed", items=LARGE),
 )

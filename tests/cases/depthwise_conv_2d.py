@@ -19,15 +19,15 @@ class Depthwise(Case):
     dilation: Pair = (1, 1)
     padding: str = "SAME"
     activation: str = "NONE"
-    bias: bool = True
-    half_weights: bool = False
+    bias: str = "constant"
+    weights: str = "constant"
 
     def write(self, sheet: Sheet) -> None:
         """One input, one convolution, one output."""
         outputs = self.image[3] * self.multiplier
         shape = (1, *self.kernel, outputs)
         image = sheet.input(self.image)
-        weights = sheet.layer(shape, outputs, bias=self.bias, half=self.half_weights)
+        weights = sheet.operands(shape, self.weights, self.bias, outputs)
         options = {
             "padding": self.padding,
             "stride_h": self.stride[0],
@@ -69,9 +69,9 @@ CASES: tuple[Case, ...] = (
     Depthwise(image=(1, 3, 3, 4), kernel=(7, 7)),
     Depthwise(image=(1, 5, 4, 6), kernel=(5, 4), padding="VALID"),
     *(Depthwise(activation=activation) for activation in ACTIVATIONS[1:]),
-    Depthwise(image=_ODD, bias=False),
-    Depthwise(image=_ODD, bias=False, activation="RELU6", half_weights=True),
-    Depthwise(image=_ODD, multiplier=2, half_weights=True),
+    Depthwise(image=_ODD, bias=""),
+    Depthwise(image=_ODD, bias="", activation="RELU6", weights="half"),
+    Depthwise(image=_ODD, multiplier=2, weights="half"),
     # One pixel or two for each work item
     *(
         Depthwise(image=(2, 3, width, 6), items=items)
@@ -80,4 +80,14 @@ CASES: tuple[Case, ...] = (
     ),
     Depthwise(image=(1, 4, 5, 3), multiplier=4, items=SMALL, padding="VALID"),
     Depthwise(image=(1, 4, 5, 3), multiplier=3, items=LARGE),
+    # Computed weights and bias
+    *(Depthwise(image=(2, 5, 4, c), weights="computed", bias="computed") for c in range(1, 10)),
+    *(
+        Depthwise(image=(1, 5, 4, 3), multiplier=multiplier, weights="computed", bias=bias)
+        for multiplier in (2, 3, 4)
+        for bias in ("", "constant")
+    ),
+    Depthwise(image=_ODD, bias="computed", activation="RELU6"),
+    Depthwise(image=_ODD, kernel=(3, 2), dilation=(2, 1), weights="computed", items=SMALL),
+    Depthwise(image=_ODD, multiplier=2, stride=(2, 2), weights="computed", items=LARGE),
 )

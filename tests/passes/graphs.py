@@ -68,10 +68,11 @@ class Maker:
     ) -> int:
         """Add a convolution whose output has the size of its input."""
         *rest, depth = self.shape(source)
-        weights = self.constant(channels, kernel, kernel, depth)
+        shape = (channels, kernel, kernel, depth)
+        weights = self.constant(*shape)
         pads = (kernel // 2, kernel // 2)
         window = Window((kernel, kernel), (1, 1), pads=pads)
-        attributes = ConvAttributes(window, weights, ABSENT)
+        attributes = ConvAttributes(window, weights, ABSENT, shape)
         return self.node("CONV_2D", [source], (*rest, channels), stages, attributes)
 
     def depthwise(self, source: int, kernel: int = 3) -> int:

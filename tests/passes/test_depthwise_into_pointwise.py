@@ -107,7 +107,7 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_few_inputs, _FEW),
     (_few_outputs, _FEW),
     (_multiplied, "it multiplies channels"),
-    (_computed_operand, "its steps read computed values"),
+    (_computed_operand, "it reads computed weights, or its steps do computed values"),
 ]
 
 

@@ -13,6 +13,8 @@ from litegpu.ops import (
     reshape,
     resize_bilinear,
     softmax,
+    transpose_conv,
+    weights,
 )
 from litegpu.ops.base import all_ops, find
 
@@ -31,4 +33,6 @@ __all__ = [
     "reshape",
     "resize_bilinear",
     "softmax",
+    "transpose_conv",
+    "weights",
 ]

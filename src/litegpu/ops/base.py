@@ -99,6 +99,8 @@ class Op(ABC):
 
     name: ClassVar[str]
     max_version: ClassVar[int]
+    internal: ClassVar[bool] = False
+    """Whether only litegpu itself makes such nodes, and no model holds one."""
 
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:

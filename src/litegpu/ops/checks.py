@@ -61,22 +61,35 @@ def types(graph: Graph, node: Node) -> str:
     return first_of(*(_runtime_type(value) for value in values if not value.is_constant))
 
 
-def constant(graph: Graph, node: Node, position: int, what: str) -> str:
-    """Require input `position` to be a constant that holds floats."""
+def operand(graph: Graph, node: Node, position: int, what: str) -> str:
+    """Require input `position` to be computed, or a constant that holds floats."""
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
     value = graph.values[node.inputs[position]]
-    if not value.is_constant:
-        return f"{what} (input {position}) must be constant, but it is computed at run time."
-    if value.dtype not in READABLE_CONSTANTS:
+    if value.is_constant and value.dtype not in READABLE_CONSTANTS:
         return f"{what} (input {position}) is {value.dtype.name}; float32 or float16 is needed."
     return ""
 
 
+def computed(graph: Graph, node: Node, position: int, what: str) -> str:
+    """Require input `position` not to be a constant."""
+    reason = operand(graph, node, position, what)
+    if not reason and graph.values[node.inputs[position]].is_constant:
+        reason = f"{what} (input {position}) is constant; only computed ones are handled."
+    return reason
+
+
+def constant(graph: Graph, node: Node, position: int, what: str) -> str:
+    """Require input `position` to be a constant that holds floats."""
+    reason = operand(graph, node, position, what)
+    if not reason and not graph.values[node.inputs[position]].is_constant:
+        reason = f"{what} (input {position}) must be constant, but it is computed at run time."
+    return reason
+
+
 def constants(graph: Graph, node: Node, what: str) -> str:
     """Require of every input that it is computed, or a constant that holds floats."""
-    fixed = (i for i, v in enumerate(node.inputs) if v == ABSENT or graph.values[v].is_constant)
-    return first_of(*(constant(graph, node, position, what) for position in fixed))
+    return first_of(*(operand(graph, node, i, what) for i in range(len(node.inputs))))
 
 
 def integers(graph: Graph, node: Node, position: int, what: str) -> str:
@@ -92,16 +105,23 @@ def integers(graph: Graph, node: Node, position: int, what: str) -> str:
 
 
 def weighted(
-    graph: Graph, node: Node, weights: str, check_shapes: Callable[[Graph, Node], str]
+    graph: Graph,
+    node: Node,
+    weights: str,
+    check_shapes: Callable[[Graph, Node], str],
+    image: int = 0,
 ) -> str:
-    """Require one computed input, constant weights (input 1) and a known activation.
+    """Require a computed image (input `image`), weights (input 1) and a known activation.
 
-    `check_shapes` looks at shapes and bias once all of that holds.
+    One more input is an optional bias. `check_shapes` looks at shapes and bias once all of that
+    holds.
     """
+    least = max(image, 1) + 1
     return first_of(
-        input_count(node, 2, 3),
-        operands(graph, node, (1,)),
-        constant(graph, node, 1, weights),
+        input_count(node, least, least + 1),
+        operands(graph, node, (1, 2, 3)),
+        computed(graph, node, image, "The input"),
+        operand(graph, node, 1, weights),
         activation(node),
         lambda: check_shapes(graph, node),
     )

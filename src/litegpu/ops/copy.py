@@ -44,6 +44,7 @@ class Copy(Op):
 
     name = COPY
     max_version = 1
+    internal = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return ""

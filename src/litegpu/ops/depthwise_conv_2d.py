@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import checks, window
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -18,14 +18,12 @@ from litegpu.ops.base import (
     as_float32,
     register,
 )
-from litegpu.ops.conv_2d import bias_of, check_bias, in_precision, pad_channels
-from litegpu.ops.elementwise import activation_stages
 from litegpu.ops.window import DepthwiseAttributes
 
 
 @register
 class DepthwiseConv2D(Op):
-    """Depthwise convolution with constant weights: stride, dilation, multiplier, activation."""
+    """Depthwise convolution with stride, dilation, multiplier, bias, activation; any weights."""
 
     name = "DEPTHWISE_CONV_2D"
     max_version = 6
@@ -42,22 +40,29 @@ class DepthwiseConv2D(Op):
         _, height, width, _ = graph.values[node.inputs[0]].shape
         _, kh, kw, _ = graph.values[node.inputs[1]].shape
         view = window.window_of(node.params, (kh, kw), (height, width))
-        attributes = DepthwiseAttributes(view, node.inputs[1], bias_of(node))
-        stages = activation_stages(node.params)
-        return (replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages),)
+        bias, stages = weights.normalize_bias(graph, node)
+        attributes = DepthwiseAttributes(view, node.inputs[1], bias)
+        computed = [v for v in node.inputs[1:2] if not graph.values[v].is_constant]
+        inputs = (node.inputs[0], *computed)
+        return (replace(node, inputs=inputs, attributes=attributes, stages=stages),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: DepthwiseAttributes = node.attributes
         view = attributes.window
         dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
         n, height, width, outputs = dst.shape
-        weights = as_float32(ctx.value(attributes.weights))
-        padded = np.zeros((*view.kernel, dst.slices * 4), np.float32)
-        padded[:, :, :outputs] = weights[0]
-        constants = {"weights": in_precision(padded, ctx)}
-        if attributes.bias != ABSENT:
-            bias = as_float32(ctx.value(attributes.bias)).ravel()
-            constants["bias"] = pad_channels(bias, dst.slices * 4)
+        constants = {}
+        bias = weights.read_bias(ctx, attributes.bias)
+        if bias is not None:
+            constants["bias"] = weights.pad_channels(bias, dst.slices * 4)
+        reads = {"src": node.inputs[0]}
+        taps = ctx.value(attributes.weights)
+        if taps.is_constant:
+            padded = np.zeros((*view.kernel, dst.slices * 4), np.float32)
+            padded[:, :, :outputs] = as_float32(taps)[0]
+            constants["weights"] = weights.in_precision(padded, ctx)
+        else:
+            reads["taps"] = taps.id
         work = n * height * width * dst.slices
         pixels = 2 if width >= 2 and work >= 2 * ctx.target.parallel_items else 1
         request = KernelRequest(
@@ -65,7 +70,7 @@ class DepthwiseConv2D(Op):
             grid=(dst.slices, -(-width // pixels), n * height),
             local=(8, 8, 1),
             output=node.outputs[0],
-            reads={"src": node.inputs[0]},
+            reads=reads,
             constants=constants,
             variables={
                 "PIXELS": pixels,
@@ -75,22 +80,23 @@ class DepthwiseConv2D(Op):
                 "pads": view.pads,
                 "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
                 "multiplier": outputs // src.channels,
-                "has_bias": attributes.bias != ABSENT,
+                "has_bias": bias is not None,
+                "computed": not taps.is_constant,
             },
-            flops=2 * dst.rows * int(weights.size),
+            flops=2 * dst.rows * taps.elements,
         )
         return (request,)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
     image = graph.values[node.inputs[0]].shape
-    weights = graph.values[node.inputs[1]].shape
-    for what, shape in (("input", image), ("filter", weights)):
+    taps = graph.values[node.inputs[1]].shape
+    for what, shape in (("input", image), ("filter", taps)):
         if len(shape) != 4:
             return f"{what}.dims.size != 4: it has the shape {list(shape)}."
-    if weights[0] != 1 or weights[3] % image[3]:
-        return f"A filter of {list(weights)} does not match {image[3]} input channels."
+    if taps[0] != 1 or taps[3] % image[3]:
+        return f"A filter of {list(taps)} does not match {image[3]} input channels."
     return checks.first_of(
-        check_bias(graph, node, weights[3]),
-        window.check_window(node.params, (weights[1], weights[2]), (image[1], image[2])),
+        weights.check_bias(graph, node, taps[3]),
+        window.check_window(node.params, (taps[1], taps[2]), (image[1], image[2])),
     )

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import checks, window
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
     NewValue,
     Op,
     Shape,
-    as_float32,
     register,
 )
-from litegpu.ops.conv_2d import ConvAttributes, bias_of, check_bias, dense_kernel
-from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.conv_2d import ConvAttributes, conv_nodes, dense_kernel
 
 _POINT = window.Window((1, 1), (1, 1))
 
 
 @register
 class FullyConnected(Op):
-    """Matrix product with constant weights [outputs, inputs]; any rank of input."""
+    """Matrix product with weights [outputs, inputs], constant or computed; any rank of input."""
 
     name = "FULLY_CONNECTED"
     max_version = 9
@@ -41,35 +38,31 @@ class FullyConnected(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source = graph.values[node.inputs[0]]
-        inputs = graph.values[node.inputs[1]].shape[1]
-        attributes = ConvAttributes(_POINT, node.inputs[1], bias_of(node))
-        stages = activation_stages(node.params)
-        dense = replace(node, inputs=node.inputs[:1], attributes=attributes, stages=stages)
+        outputs, inputs = graph.values[node.inputs[1]].shape
+        held = weights.normalize(graph, node, new_value, (outputs, 1, 1, inputs))
         if source.shape and source.shape[-1] == inputs:
-            return (dense,)
+            return conv_nodes(node, source.id, _POINT, held)
         flat = new_value((source.elements // inputs, inputs))
         reshape = Node(node.index, "RESHAPE", 1, (source.id,), (flat,))
-        return (reshape, replace(dense, inputs=(flat,)))
+        return (reshape, *conv_nodes(node, flat, _POINT, held))
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: ConvAttributes = node.attributes
-        weights = as_float32(ctx.value(attributes.weights))[:, None, None, :]
-        bias = None if attributes.bias == ABSENT else as_float32(ctx.value(attributes.bias))
-        return (dense_kernel(node, ctx, weights, bias, attributes.window),)
+        return (dense_kernel(node, ctx, weights.read(ctx, attributes), attributes.window),)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
     source = graph.values[node.inputs[0]]
-    weights = graph.values[node.inputs[1]].shape
+    matrix = graph.values[node.inputs[1]].shape
     if node.params.get("weights_format", 0) != 0:
         return f"Unsupported FullyConnected weights format: {node.params['weights_format']}"
-    if len(weights) != 2:
-        return f"The weights must have 2 dimensions, not {list(weights)}."
-    if source.elements % weights[1]:
-        return f"Input {list(source.shape)} does not divide into rows of {weights[1]}."
-    if node.params.get("keep_num_dims") and source.shape[-1:] != weights[1:]:
+    if len(matrix) != 2:
+        return f"The weights must have 2 dimensions, not {list(matrix)}."
+    if source.elements % matrix[1]:
+        return f"Input {list(source.shape)} does not divide into rows of {matrix[1]}."
+    if node.params.get("keep_num_dims") and source.shape[-1:] != matrix[1:]:
         return (
             "Amount of input channels should match weights width: "
-            f"{list(source.shape)} and {list(weights)} (keep_num_dims)."
+            f"{list(source.shape)} and {list(matrix)} (keep_num_dims)."
         )
-    return check_bias(graph, node, weights[0])
+    return weights.check_bias(graph, node, matrix[0])

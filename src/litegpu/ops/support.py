@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import checks, dynamic
-from litegpu.ops.base import COPY, Op, Shape, find
+from litegpu.ops.base import Op, Shape, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def folds(node: Node, values: Mapping[int, Value]) -> bool:
 def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     """Return why a node cannot run, or an empty text and the shapes of its outputs."""
     op = find(node.op)
-    if op is None or node.op == COPY:
+    if op is None or op.internal:
         return "Operation is not supported.", ()
     if _missing(node, graph.values):
         return "It refers to tensors that the model does not have.", ()

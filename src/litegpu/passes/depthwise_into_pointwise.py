@@ -48,6 +48,8 @@ def _obstacle(graph: Graph, node: Node, reader: Node | None) -> str:
         return f"{label(reader)} is not pointwise"
     if node.outputs[0] in reader.operands[1:]:
         return f"{label(reader)} reads it twice"
+    if not graph.values[attributes.weights].is_constant:
+        return f"{label(reader)} has computed weights"
     channels = graph.values[node.inputs[0]].shape[3]
     outputs = graph.values[attributes.weights].shape[0]
     if channels != graph.values[node.outputs[0]].shape[3]:
@@ -55,5 +57,5 @@ def _obstacle(graph: Graph, node: Node, reader: Node | None) -> str:
     if channels < 16 or outputs < 8:
         return "too few channels for tensor cores"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "its steps read computed values"
+        return "it reads computed weights, or its steps do computed values"
     return ""

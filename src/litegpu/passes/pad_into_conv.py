@@ -33,7 +33,7 @@ def pad_into_conv(graph: Graph) -> PassResult:
             edit.nodes[edit.place(reader)] = replace(
                 reader,
                 attributes=attributes,
-                inputs=node.inputs,
+                inputs=(node.inputs[0], *reader.inputs[1:]),
                 merged=(*reader.merged, node.index),
             )
         edit.nodes[place] = None

@@ -1,0 +1,276 @@
+"""Weights of dense convolutions: packed here when constant, by a kernel when computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import TensorRef, round_up
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import ABSENT, Graph, Node, Stage
+from litegpu.ops import checks
+from litegpu.ops.base import (
+    HALF_MAX,
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    as_float32,
+    register,
+)
+from litegpu.ops.elementwise import activation_stages
+
+Floats = npt.NDArray[np.float32]
+_PACK = "PACK_WEIGHTS"
+_BLOCK = 16
+"""Elements of a block of 4 inputs x 4 outputs: packed rows need no padding at any precision."""
+
+
+class ConvOperands(Protocol):
+    """The attributes of a convolution that tell about its weights (a value id) and bias."""
+
+    @property
+    def weights(self) -> int: ...
+
+    @property
+    def bias(self) -> int: ...
+
+    @property
+    def shape(self) -> Shape4: ...
+
+    @property
+    def groups(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of `shape` [O, H, W, I / groups].
+
+    Constants are an `array`; computed weights lie in the value `packed`. `bias` [O] is None when
+    there is none, and when it is computed: then it has become a step of its own.
+    """
+
+    shape: Shape4
+    groups: int = 1
+    array: Floats | None = None
+    bias: Floats | None = None
+    packed: int = ABSENT
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a kernel request needs to read packed weights and a bias."""
+
+    constants: Mapping[str, npt.NDArray[Any]]
+    reads: Mapping[str, int]
+    variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalized:
+    """The operands of a normalized convolution beside its image, as nodes, ids and steps."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    weights: int
+    bias: int
+    shape: Shape4
+    groups: int
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackAttributes:
+    """The shape [O, H, W, I] of the weights as given, and their groups."""
+
+    shape: Shape4
+    groups: int = 1
+
+
+@register
+class PackWeights(Op):
+    """Arranges computed weights as the convolution kernels read them."""
+
+    name = _PACK
+    max_version = 1
+    internal = True
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (packed_shape(node.attributes),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: PackAttributes = node.attributes
+        outputs, height, width, depth = attributes.shape
+        _, _, _, spread = _spread_shape(attributes)
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="pack_weights",
+            grid=(_BLOCK // 4, dst.rows, 1),
+            local=(4, 16, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={
+                "taps": height * width,
+                "outputs": outputs,
+                "depth": depth,
+                "group_outputs": outputs // attributes.groups if spread != depth else 0,
+                "input_slices": -(-spread // 4),
+                "weight_slices": _packed_slices(outputs),
+            },
+        )
+        return (request,)
+
+
+def packed_shape(attributes: PackAttributes) -> Shape:
+    """Return the shape of packed weights: rows of blocks, 4 inputs x 4 outputs each."""
+    outputs, height, width, spread = _spread_shape(attributes)
+    rows = height * width * -(-spread // 4) * _packed_slices(outputs)
+    return (rows, _BLOCK)
+
+
+def _packed_slices(outputs: int) -> int:
+    """Return how many slices of outputs cover the widest tile of the widest result.
+
+    A result in a half-precision concatenation may have a slice of padding beyond its own.
+    """
+    return round_up(-(-outputs // 4) + 1, 2)
+
+
+def _spread_shape(attributes: PackAttributes) -> Shape4:
+    """Return the shape of the weights, with zeros between groups that are no whole slices."""
+    outputs, height, width, depth = attributes.shape
+    whole = whole_groups(attributes.shape, attributes.groups)
+    return outputs, height, width, (depth if whole else depth * attributes.groups)
+
+
+def whole_groups(shape: Shape4, groups: int) -> bool:
+    """Whether every group of weights [O, H, W, I / groups] begins at a whole slice.
+
+    Others would need lane-wise gathers; zeros between the groups cost less.
+    """
+    return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)
+
+
+def normalize(
+    graph: Graph,
+    node: Node,
+    new_value: NewValue,
+    shape: Shape4,
+    groups: int = 1,
+    bias_position: int = 2,
+) -> Normalized:
+    """Return the operands of a checked node whose input 1 holds weights of `shape`."""
+    weights = node.inputs[1]
+    bias, stages = normalize_bias(graph, node, bias_position)
+    if graph.values[weights].is_constant:
+        return Normalized((), (), weights, bias, shape, groups, stages)
+    attributes = PackAttributes(shape, groups)
+    packed = new_value(packed_shape(attributes))
+    pack = Node(node.index, _PACK, 1, (weights,), (packed,), attributes=attributes)
+    return Normalized((pack,), (packed,), packed, bias, shape, groups, stages)
+
+
+def normalize_bias(graph: Graph, node: Node, position: int = 2) -> tuple[int, tuple[Stage, ...]]:
+    """Return a node's constant bias (or ABSENT) and its steps, a computed bias among them."""
+    bias = bias_of(node, position)
+    stages = activation_stages(node.params)
+    if bias == ABSENT or graph.values[bias].is_constant:
+        return bias, stages
+    return ABSENT, (Stage("ADD", (bias,)), *stages)
+
+
+def read(ctx: LowerContext, operands: ConvOperands) -> Weights:
+    """Return the weights and the bias of a normalized node."""
+    value, shape, groups = ctx.value(operands.weights), operands.shape, operands.groups
+    bias = read_bias(ctx, operands.bias)
+    if value.is_constant:
+        return Weights(shape, groups, as_float32(value).reshape(shape), bias)
+    spread = _spread_shape(PackAttributes(shape, groups))
+    return Weights(spread, groups if spread == shape else 1, None, bias, value.id)
+
+
+def read_bias(ctx: LowerContext, bias: int) -> Floats | None:
+    """Return a constant bias [O], or None when there is none."""
+    return None if bias == ABSENT else as_float32(ctx.value(bias)).ravel()
+
+
+def spread_groups(weights: Weights) -> Weights:
+    """Write constant groups that are no whole slices out as dense weights."""
+    outputs, height, width, depth = weights.shape
+    if weights.array is None or whole_groups(weights.shape, weights.groups):
+        return weights
+    each = outputs // weights.groups
+    dense = np.zeros((outputs, height, width, depth * weights.groups), np.float32)
+    for g in range(weights.groups):
+        part = slice(g * each, (g + 1) * each)
+        dense[part, :, :, g * depth : (g + 1) * depth] = weights.array[part]
+    shape = (outputs, height, width, depth * weights.groups)
+    return replace(weights, shape=shape, groups=1, array=dense)
+
+
+def bind(weights: Weights, slices: int, ctx: LowerContext) -> Binding:
+    """Return what a kernel that writes `slices` of outputs binds to read the weights."""
+    constants = {}
+    if weights.bias is not None:
+        constants["bias"] = pad_channels(weights.bias, slices * 4)
+    variables: dict[str, Any] = {"has_bias": weights.bias is not None, "weight_slices": slices}
+    if weights.array is not None:
+        constants["weights"] = in_precision(pack_weights(weights.array, slices), ctx)
+        return Binding(constants, {}, variables)
+    kind = TensorRef("weights", ctx.storage(weights.packed)).kind
+    variables |= {"weights_kind": kind, "weight_slices": _packed_slices(weights.shape[0])}
+    return Binding(constants, {"weights": weights.packed}, variables)
+
+
+def bias_of(node: Node, position: int = 2) -> int:
+    """Return the id of an optional bias input."""
+    return node.inputs[position] if len(node.inputs) > position else ABSENT
+
+
+def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str:
+    """Require an absent bias, or one of `outputs` floats."""
+    bias = bias_of(node, position)
+    if bias == ABSENT:
+        return ""
+    reason = checks.operand(graph, node, position, "The bias")
+    shape = graph.values[bias].shape
+    if not reason and (math.prod(shape) != outputs or shape[-1:] != (outputs,)):
+        reason = f"bias.size != output.c: a bias of {list(shape)} for {outputs} output channels."
+    return reason
+
+
+def in_precision(array: Floats, ctx: LowerContext) -> npt.NDArray[Any]:
+    """Return weights as the partition stores them; half values keep finite what is finite."""
+    if ctx.target.exact_weights(array.nbytes):
+        return array
+    return np.clip(array, -HALF_MAX, HALF_MAX).astype(np.float16)
+
+
+def pack_weights(weights: Floats, slices: int) -> Floats:
+    """Arrange [O, H, W, I] as [H, W, input slice, output slice, 4 inputs, 4 outputs]."""
+    outputs, height, width, depth = weights.shape
+    inputs = -(-depth // 4)
+    padded = np.zeros((slices * 4, height, width, inputs * 4), np.float32)
+    padded[:outputs, :, :, :depth] = weights
+    blocks = padded.reshape(slices, 4, height, width, inputs, 4)
+    return np.ascontiguousarray(blocks.transpose(2, 3, 4, 0, 5, 1))
+
+
+def pad_channels(vector: Floats, length: int) -> Floats:
+    """Return a vector extended with zeros."""
+    padded = np.zeros(length, np.float32)
+    padded[: vector.size] = vector
+    return padded
