@@ -152,6 +152,16 @@ def two_readers_of_one_convolution(sheet: Sheet, c: int) -> None:
 
 
 @_chain
+def steps_after_a_transposed_convolution(sheet: Sheet, c: int) -> None:
+    size = sheet.constant((1, 8, 6, c), "int32")
+    options = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
+    made = sheet.op(
+        "TRANSPOSE_CONV", [size, sheet.weights((c, 3, 3, 5)), sheet.input((1, 4, 3, 5))], options
+    )
+    sheet.output(sheet.fused("ADD", [made, sheet.input((1, 8, 6, c))], "RELU"))
+
+
+@_chain
 def sum_of_many(sheet: Sheet, c: int) -> None:
     source = sheet.input((1, 3, 2, c))
     value = source
@@ -179,6 +189,14 @@ def pad_before_padded_convolution(sheet: Sheet, c: int) -> None:
 def pad_before_depthwise(sheet: Sheet, c: int) -> None:
     padded = _pad(sheet, sheet.input((1, 5, 4, c)), (0, 0), (1, 1), (1, 1), (0, 0))
     sheet.output(_depthwise(sheet, padded, c, "VALID"))
+
+
+@_chain
+def pad_before_computed_weights(sheet: Sheet, c: int) -> None:
+    padded = _pad(sheet, sheet.input((1, 5, 4, c)), (0, 0), (1, 1), (1, 1), (0, 0))
+    options = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
+    weights = sheet.operands((5, 3, 3, c), "computed", "computed")
+    sheet.output(sheet.op("CONV_2D", [padded, *weights], options))
 
 
 @_chain

@@ -95,6 +95,15 @@ def _computed_operand(maker: Maker) -> Graph:
     return maker.graph(maker.conv(between, 8))
 
 
+def _computed_weights(maker: Maker) -> Graph:
+    made, packed = maker.conv(_pair(maker), 16), maker.input(160, 16)
+    pointwise = maker.nodes[-1]
+    del maker.values[pointwise.attributes.weights]
+    held = replace(pointwise.attributes, weights=packed)
+    maker.nodes[-1] = replace(pointwise, inputs=(*pointwise.inputs, packed), attributes=held)
+    return maker.graph(made)
+
+
 _ALONE = "not read by one convolution alone"
 _FEW = "too few channels for tensor cores"
 DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
@@ -107,6 +116,7 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_few_inputs, _FEW),
     (_few_outputs, _FEW),
     (_multiplied, "it multiplies channels"),
+    (_computed_weights, "CONV_2D 1 has computed weights"),
     (_computed_operand, "it reads computed weights, or its steps do computed values"),
 ]
 

@@ -48,6 +48,18 @@ def test_every_reader_is_changed() -> None:
     assert result.applied == ("PAD 0 into CONV_2D 1, DEPTHWISE_CONV_2D 2",)
 
 
+def test_computed_weights_stay() -> None:
+    maker = Maker()
+    source, taps = maker.input(1, 6, 5, 4), maker.input(1, 3, 3, 4)
+    made = maker.depthwise(maker.pad(source, NONE, (1, 1), (1, 1), NONE))
+    reader = maker.nodes[-1]
+    del maker.values[reader.attributes.weights]
+    held = replace(reader.attributes, weights=taps)
+    maker.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
+    result = applied(pad_into_conv, maker.graph(made))
+    assert result.graph.nodes[0].inputs == (source, taps)
+
+
 def test_only_the_last_pad_of_two_has_a_convolution_after_it() -> None:
     maker = Maker()
     padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)

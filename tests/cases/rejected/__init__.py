@@ -1,0 +1,10 @@
+"""Nodes that stay on the CPU, and the reason that is given for each."""
+
+from __future__ import annotations
+
+from cases.rejected import general, layers, moves
+from cases.rejected.base import Rejected
+
+CASES: tuple[Rejected, ...] = (*general.CASES, *layers.CASES, *moves.CASES)
+
+__all__ = ["CASES", "Rejected"]

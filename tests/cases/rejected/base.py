@@ -1,0 +1,88 @@
+"""What a rejected node is: plain data that becomes a graph of this node alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cases.base import Shape
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An operand: computed unless it has `data` (which is repeated to fill the shape)."""
+
+    shape: Shape
+    dtype: DType = DType.FLOAT32
+    data: Any = None
+    variable: bool = False
+
+    def value(self, number: int) -> Value:
+        """Return it as a value of a graph."""
+        data = None if self.data is None else np.resize(self.data, self.shape)
+        held = None if data is None else data.astype(self.dtype.value)
+        return Value(number, f"v{number}", self.shape, self.dtype, held, self.variable)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """One node: its op, operands and parameters, and why it cannot run on a GPU."""
+
+    op: str
+    inputs: tuple[Tensor | None, ...]
+    reason: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
+    outputs: int = 1
+
+    def graph(self) -> Graph:
+        """Return a graph of this node alone."""
+        values = [each.value(i) for i, each in enumerate(self.inputs) if each is not None]
+        results = range(len(self.inputs), len(self.inputs) + self.outputs)
+        values += [Value(i, f"v{i}", (1,), DType.FLOAT32) for i in results]
+        inputs = tuple(ABSENT if each is None else i for i, each in enumerate(self.inputs))
+        params = {**_PARAMS.get(self.op, {}), **self.params}
+        node = Node(0, self.op, self.version, inputs, tuple(results), params)
+        return Graph({value.id: value for value in values}, (node,), (), tuple(results))
+
+
+_WINDOW = {"padding": "same", "stride_height": 1, "stride_width": 1, "activation": "none"}
+_DILATED = {**_WINDOW, "dilation_height_factor": 1, "dilation_width_factor": 1}
+_POOL = {**_WINDOW, "filter_height": 2, "filter_width": 2}
+_PARAMS: Mapping[str, Mapping[str, Any]] = {
+    "AVERAGE_POOL_2D": _POOL,
+    "CONCATENATION": {"axis": 3, "activation": "none"},
+    "CONV_2D": _DILATED,
+    "DEPTHWISE_CONV_2D": _DILATED,
+    "FULLY_CONNECTED": {"activation": "none", "weights_format": 0, "keep_num_dims": False},
+    "MAX_POOL_2D": _POOL,
+    "MEAN": {"keep_dims": False},
+    "RESIZE_BILINEAR": {"align_corners": False, "half_pixel_centers": False},
+    "SOFTMAX": {"beta": 1.0},
+    "TRANSPOSE_CONV": {**_WINDOW, "stride_height": 2, "stride_width": 2},
+}
+
+
+def computed(*shape: int) -> Tensor:
+    """Return an operand that an operation before makes."""
+    return Tensor(shape=shape)
+
+
+def floats(*shape: int) -> Tensor:
+    """Return a constant float32 operand."""
+    return Tensor(shape=shape, data=0.5)
+
+
+def integers(*data: Any) -> Tensor:
+    """Return a constant int32 operand."""
+    return Tensor(shape=np.shape(data), dtype=DType.INT32, data=data)
+
+
+IMAGE = computed(1, 5, 4, 6)
+FILTER, BIAS = floats(8, 3, 3, 6), floats(8)
+CONV = (IMAGE, FILTER, BIAS)
+INT8 = Tensor(shape=(1, 5, 4, 6), dtype=DType.INT8)

@@ -1,0 +1,193 @@
+"""Rejected convolutions, dense layers, pools and the like."""
+
+from __future__ import annotations
+
+from cases.rejected.base import (
+    BIAS,
+    CONV,
+    FILTER,
+    IMAGE,
+    INT8,
+    Rejected,
+    Tensor,
+    computed,
+    floats,
+    integers,
+)
+from litegpu.graph import DType
+
+_SHAPE, _TAPS = integers(1, 10, 8, 3), floats(3, 3, 3, 6)
+
+CASES = (
+    Rejected("CONV_2D", (IMAGE, None, BIAS), "The filter (input 1) is missing."),
+    Rejected(
+        "CONV_2D",
+        (floats(1, 5, 4, 6), computed(8, 3, 3, 6)),
+        "The input (input 0) is constant; only computed ones are handled.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, Tensor(shape=(8, 3, 3, 6), dtype=DType.INT8, data=1), BIAS),
+        "The filter (input 1) is INT8; float32 or float16 is needed.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, FILTER, Tensor(shape=(8,), dtype=DType.INT32, data=1)),
+        "The bias (input 2) is INT32; float32 or float16 is needed.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, FILTER, floats(7)),
+        "bias.size != output.c: a bias of [7] for 8 output channels.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, FILTER, computed(8, 1)),
+        "bias.size != output.c: a bias of [8, 1] for 8 output channels.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, Tensor(shape=(8, 3, 3, 6), dtype=DType.INT8)),
+        "OP is supported, but tensor type/shape isn't compatible: tensor 1 is INT8, "
+        "FLOAT32 is handled.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (computed(5, 4, 6), FILTER),
+        "Input [5, 4, 6] and filter [8, 3, 3, 6] must have 4 dimensions.",
+    ),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, floats(8, 3, 3, 4)),
+        "6 input channels and a filter of [8, 3, 3, 4] do not form groups.",
+    ),
+    Rejected(
+        "CONV_2D",
+        CONV,
+        params={"stride_width": 0},
+        reason="Incorrect stride values: stride_height = 1, stride_width = 0",
+    ),
+    Rejected(
+        "CONV_2D",
+        CONV,
+        params={"dilation_height_factor": 0},
+        reason="Incorrect dilation values: dilation_height = 0, dilation_width = 1",
+    ),
+    Rejected("CONV_2D", CONV, params={"padding": "unknown"}, reason="Unknown padding: unknown"),
+    Rejected(
+        "CONV_2D",
+        (IMAGE, floats(8, 3, 5, 6)),
+        params={"padding": "valid"},
+        reason="The (3, 5) window does not fit into the (5, 4) image.",
+    ),
+    Rejected(
+        "DEPTHWISE_CONV_2D",
+        (computed(5, 4, 6), floats(1, 3, 3, 6)),
+        "input.dims.size != 4: it has the shape [5, 4, 6].",
+    ),
+    Rejected(
+        "DEPTHWISE_CONV_2D",
+        (IMAGE, floats(3, 3, 6)),
+        "filter.dims.size != 4: it has the shape [3, 3, 6].",
+    ),
+    Rejected(
+        "DEPTHWISE_CONV_2D",
+        (IMAGE, floats(1, 3, 3, 8)),
+        "A filter of [1, 3, 3, 8] does not match 6 input channels.",
+    ),
+    Rejected(
+        "FULLY_CONNECTED",
+        (computed(2, 6), floats(4, 6)),
+        params={"weights_format": 1},
+        reason="Unsupported FullyConnected weights format: 1",
+    ),
+    Rejected(
+        "FULLY_CONNECTED",
+        (computed(2, 6), floats(4, 1, 6)),
+        "The weights must have 2 dimensions, not [4, 1, 6].",
+    ),
+    Rejected(
+        "FULLY_CONNECTED",
+        (computed(2, 6), floats(4, 5)),
+        "Input [2, 6] does not divide into rows of 5.",
+    ),
+    Rejected(
+        "FULLY_CONNECTED",
+        (computed(2, 6), floats(4, 3)),
+        params={"keep_num_dims": True},
+        reason="Amount of input channels should match weights width: "
+        "[2, 6] and [4, 3] (keep_num_dims).",
+    ),
+    Rejected(
+        "MEAN",
+        (IMAGE, integers(1, 4)),
+        "Index for axis out of range: [1, 4] with 4 dimensions.",
+    ),
+    Rejected(
+        "MEAN",
+        (IMAGE, integers(3)),
+        "MEAN over axes [3] of [1, 5, 4, 6]: only height and width are averaged.",
+    ),
+    Rejected(
+        "AVERAGE_POOL_2D", (computed(5, 4, 6),), "The input must have 4 dimensions, not [5, 4, 6]."
+    ),
+    Rejected(
+        "MAX_POOL_2D",
+        (IMAGE,),
+        params={"filter_height": 0},
+        reason="Incorrect kernel values: kernel_height = 0, kernel_width = 2",
+    ),
+    Rejected(
+        "SOFTMAX", (computed(),), "The input is a scalar; softmax needs at least 1 dimension."
+    ),
+    Rejected("DEQUANTIZE", (INT8,), "Only float16 constants are dequantized; the input is INT8."),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (_SHAPE, _TAPS),
+        "Expected 3 to 4 inputs, but node has 2 inputs.",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (Tensor(shape=(4,), dtype=DType.INT32), _TAPS, IMAGE),
+        "The output shape (input 0) must be constant, but it is computed at run time.",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (_SHAPE, _TAPS, IMAGE),
+        params={"activation": "sign_bit"},
+        reason="Unsupported fused activation: sign_bit",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (_SHAPE, _TAPS, IMAGE),
+        version=5,
+        reason="Max version supported: 4. Requested version 5.",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (integers(10, 8, 3), _TAPS, IMAGE),
+        "Output shape [10, 8, 3], filter [3, 3, 3, 6], input [1, 5, 4, 6]: all must be 4-D.",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (_SHAPE, floats(3, 3, 3, 5), IMAGE),
+        "A filter of [3, 3, 3, 5] does not make [1, 10, 8, 3] of [1, 5, 4, 6].",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (_SHAPE, _TAPS, IMAGE, floats(2)),
+        "bias.size != output.c: a bias of [2] for 3 output channels.",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (_SHAPE, _TAPS, IMAGE),
+        params={"stride_height": 0},
+        reason="Incorrect stride values: stride_height = 0, stride_width = 2",
+    ),
+    Rejected(
+        "TRANSPOSE_CONV",
+        (integers(1, 11, 8, 3), _TAPS, IMAGE),
+        "The output shape [1, 11, 8, 3] does not belong to an input of [1, 5, 4, 6] with "
+        "padding same: a convolution makes [1, 6, 4, 6] of it.",
+    ),
+)
