@@ -10,7 +10,6 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +19,9 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from litegpu import GpuDelegate, LitegpuError, __version__
 from litegpu.runtime_abi import bridge
 from litegpu.zoo import resolve_model
+from measuring import call, make_inputs, median_ms
 
 _BUILTIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-
-
-def median_ms(run: Callable[[], object], repeats: int) -> float:
-    """Return the median wall time of a call in milliseconds, after a warm-up."""
-    for _ in range(max(repeats // 5, 3)):
-        run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
-
-
-def make_inputs(interpreter: Any, picture: Path | None, seed: int = 0) -> list[Any]:
-    """Return one array per input: the picture in [-1, 1] where it fits, else seeded noise."""
-    generator = np.random.default_rng(seed)
-    found = []
-    for detail in interpreter.get_input_details():
-        shape = tuple(detail["shape"])
-        data = generator.uniform(-1, 1, shape).astype(detail["dtype"])
-        if picture and len(shape) == 4 and shape[3] == 3:
-            from PIL import Image
-
-            image = Image.open(picture).convert("RGB").resize((shape[2], shape[1]))
-            data = np.broadcast_to(np.asarray(image, np.float32) / 127.5 - 1, shape).copy()
-        found.append(data)
-    return found
-
-
-def call(interpreter: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Run set_tensor, invoke, get_tensor."""
-    details = interpreter.get_input_details()
-    for detail, data in zip(details, inputs, strict=True):
-        interpreter.set_tensor(detail["index"], data)
-    interpreter.invoke()
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
 def check(

@@ -1,130 +1,231 @@
 """Times litegpu beside other ways to run the same .tflite files, in one process on one machine.
 
-    python benchmarks/rivals.py --out benchmarks/results/rivals.json MODEL...
+    python benchmarks/rivals.py --output benchmarks/results/rivals.json
 
-A time is a whole call, from NumPy arrays to NumPy arrays: the median of `--repeats`. Rivals that
-are not there are left out, and the reason is printed.
+A way that cannot run a model becomes a row with the reason. The results are written after every
+row; a row whose measurement ended the process says so, and `--resume` goes on after it.
+
+- whole: from NumPy arrays to NumPy arrays: `set_tensor`, `invoke`, `get_tensor` and the like.
+- device: between two events on the GPU, with the inputs there; with copies: and from and to pinned
+  host memory. Kernel sum, where a backend has no such events: each kernel by itself.
+- create: from the bytes of the model to something that can be called. Compiled kernels are not
+  kept on disk, but driver and libraries have been used in this process before.
+
+Times are medians of `--repeats` runs after a warm-up; where one call takes more than 5 ms, of as
+many as fit into 2 seconds, three at least: the row has their number as `runs`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import fnmatch
+import gc
 import json
-import platform
-from collections.abc import Callable
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gpu_check import call, make_inputs, median_ms
-from litegpu import GpuDelegate, __version__, list_devices
+import machine
+from litegpu import __version__, list_devices
+from litegpu.backends import BACKENDS
 from litegpu.tools.runtime import interpreter
-from litegpu.zoo import resolve_model
+from litegpu.zoo import is_zoo_name, names, resolve_model
+from measuring import call, errors, make_inputs, time_calls
+from report import report
+from ways import Model, Way, ways
 
-Run = Callable[[], Any]
-"""One whole call."""
+_REFERENCE_THREADS = 8
+_BATCH = 64
+_BATCH_MODELS = ("zoo:mobilenet_v1_1.0_224", "zoo:resnet50")
+_FIRST_USE_MODEL = "zoo:mobilenet_v1_0.25_128?size=32"
+_FIRST_USE_WAYS = ("litegpu *", "LiteRT *")
+_UNFINISHED = "The process ended while this was measured."
 
-
-def litegpu_run(backend: str, precision: str) -> Callable[[bytes, list[Any]], Run]:
-    """Return what makes a call through litegpu."""
-
-    def make(content: bytes, inputs: list[Any]) -> Run:
-        target = interpreter(content, GpuDelegate(backend=backend, precision=precision))
-        return lambda: call(target, inputs)
-
-    return make
-
-
-def cpu_run(threads: int) -> Callable[[bytes, list[Any]], Run]:
-    """Return what makes a call on the CPU, through XNNPACK."""
-
-    def make(content: bytes, inputs: list[Any]) -> Run:
-        target = interpreter(content, threads=threads)
-        return lambda: call(target, inputs)
-
-    return make
+Advance = Callable[[str], None]
+"""Says what is measured next."""
 
 
-def accelerator_run(float32: bool) -> Callable[[bytes, list[Any]], Run]:
-    """Return what makes a call through LiteRT's own GPU accelerator."""
+class Results:
+    """The result file, written anew after each change."""
 
-    def make(content: bytes, inputs: list[Any]) -> Run:
-        from ai_edge_litert.compiled_model import CompiledModel
-        from ai_edge_litert.gpu_options import GpuOptions
-        from ai_edge_litert.hardware_accelerator import HardwareAccelerator
-        from ai_edge_litert.options import Options
-
-        options = Options(
-            hardware_accelerators=HardwareAccelerator.GPU,
-            gpu_options=GpuOptions(enforce_f32=float32),
-        )
-        model = CompiledModel.from_buffer(content, options=options)
-        sources, targets = model.create_input_buffers(0), model.create_output_buffers(0)
-        shapes = _output_shapes(content)
-
-        def run() -> list[Any]:
-            for buffer, data in zip(sources, inputs, strict=True):
-                buffer.write(data)
-            model.run_by_index(0, sources, targets)
-            sizes = [int(np.prod(shape)) for shape in shapes]
-            return [b.read(n, np.float32) for b, n in zip(targets, sizes, strict=True)]
-
-        return run
-
-    return make
-
-
-def _output_shapes(content: bytes) -> list[Any]:
-    target = interpreter(content, builtin_kernels=True)
-    return [detail["shape"] for detail in target.get_output_details()]
-
-
-WAYS: dict[str, Callable[[bytes, list[Any]], Run]] = {
-    "litegpu cuda fp16": litegpu_run("cuda", "fp16"),
-    "litegpu cuda fp32": litegpu_run("cuda", "fp32"),
-    "litegpu opencl fp16": litegpu_run("opencl", "fp16"),
-    "litegpu opencl fp32": litegpu_run("opencl", "fp32"),
-    "LiteRT accelerator fp16": accelerator_run(False),
-    "LiteRT accelerator fp32": accelerator_run(True),
-    "XNNPACK, 8 threads": cpu_run(8),
-    "XNNPACK, 1 thread": cpu_run(1),
-}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+")
-    parser.add_argument("--way", action="append", choices=WAYS)
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    rows = {}
-    for name in arguments.models:
-        content = resolve_model(name)
-        reference = interpreter(content, builtin_kernels=True)
-        inputs = make_inputs(reference, arguments.picture)
-        row: dict[str, float] = {}
-        for way in arguments.way or WAYS:
-            try:
-                row[way] = median_ms(WAYS[way](content, inputs), arguments.repeats)
-            except Exception as error:
-                print(f"{name}: {way} is left out: {str(error).splitlines()[0]}")
-        title = name if name.startswith("zoo:") else Path(name).stem
-        rows[title] = row
-        times = "  ".join(f"{way} {ms:.3f}" for way, ms in row.items())
-        print(f"{title:36} ms: {times}", flush=True)
-    if arguments.out:
-        devices = [device.to_dict() for device in list_devices()]
-        result = {
+    def __init__(self, path: Path, settings: dict[str, Any], resume: bool) -> None:
+        self.path = path
+        self.data: dict[str, Any] = {"models": {}}
+        if resume and path.exists():
+            self.data = json.loads(path.read_text(encoding="utf-8"))
+            unread = [title for title, model in self.data["models"].items() if "error" in model]
+            for title in unread:
+                del self.data["models"][title]
+        self.data |= {
             "version": __version__,
-            "machine": platform.platform(),
-            "repeats": arguments.repeats,
-            "devices": devices,
-            "median_ms": rows,
+            "commit": machine.commit(),
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            "settings": settings,
+            "machine": machine.facts(),
+            "devices": [device.to_dict() for device in list_devices()],
+            "left_out": [],
         }
-        arguments.out.write_text(json.dumps(result, indent=1))
+
+    def row(self, title: str, way: str, row: dict[str, Any]) -> None:
+        """Keep a row of a model."""
+        self.data["models"][title]["rows"][way] = row
+        self.save()
+
+    def missing(self, title: str, wanted: Sequence[str]) -> list[str]:
+        """Return which ways a model has no row for."""
+        present = self.data["models"].get(title, {}).get("rows", {})
+        return [way for way in wanted if way not in present]
+
+    def save(self) -> None:
+        """Write the file; a process that dies in between leaves the old one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(".part")
+        draft.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+        draft.replace(self.path)
+
+
+def load_model(name: str, picture: Path | None) -> tuple[Model, dict[str, Any]]:
+    """Return a model with its inputs and reference results, and facts about it."""
+    content = resolve_model(name)
+    reference = interpreter(content, threads=_REFERENCE_THREADS, builtin_kernels=True)
+    inputs = make_inputs(reference, picture)
+    title = name if is_zoo_name(name) else Path(name).stem
+    expected = call(reference, inputs)
+    about = {
+        "batch": int(inputs[0].shape[0]),
+        "inputs": [list(array.shape) for array in inputs],
+        "float": all(array.dtype.kind == "f" for array in (*inputs, *expected)),
+        "rows": {},
+    }
+    return Model(title, content, inputs, expected), about
+
+
+def measure(way: Way, model: Model, repeats: int) -> dict[str, Any]:
+    """Return the row of one way and one model: figures, or the error that kept it from running."""
+    runner = None
+    try:
+        start = time.perf_counter()
+        runner = way(model)
+        row: dict[str, Any] = {"create_ms": (time.perf_counter() - start) * 1e3}
+        row |= {**errors(runner.call(), model.expected), **runner.facts}
+        row["whole_ms"], row["runs"] = time_calls(runner.call, repeats)
+        for name, seconds in runner.device.items():
+            row[name] = seconds(row["runs"]) * 1e3
+        if runner.device:
+            row["clocks"] = machine.clocks_during(runner.call)
+        return row
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:600]}
+    finally:
+        close = runner.close if runner else gc.collect
+        runner = None
+        gc.collect()
+        close()
+
+
+def measure_model(
+    results: Results, name: str, chosen: dict[str, Way], settings: argparse.Namespace, say: Advance
+) -> None:
+    """Add the missing rows of one model."""
+    model, about = load_model(name, settings.picture)
+    results.data["models"].setdefault(model.title, about)
+    for way in results.missing(model.title, list(chosen)):
+        say(f"{model.title}: {way}")
+        results.row(model.title, way, {"error": _UNFINISHED})
+        results.row(model.title, way, measure(chosen[way], model, settings.repeats))
+
+
+def use_once(chosen: dict[str, Way]) -> None:
+    """Let drivers and libraries start, so that no model's creation time contains that."""
+    model, _ = load_model(_FIRST_USE_MODEL, None)
+    for name, way in chosen.items():
+        if any(fnmatch.fnmatch(name, pattern) for pattern in _FIRST_USE_WAYS):
+            measure(way, model, 1)
+
+
+def with_batches(models: Sequence[str], batch_models: Sequence[str]) -> list[str]:
+    """Return the models, each one of `batch_models` followed by itself at batch 64."""
+    found = []
+    for name in models:
+        found.append(name)
+        if name in batch_models:
+            found.append(f"{name}{'&' if '?' in name else '?'}batch={_BATCH}")
+    return found
+
+
+def run(settings: argparse.Namespace) -> dict[str, Any]:
+    """Measure everything that the settings ask for, and return the results."""
+    started = time.monotonic()
+    every = ways(settings.backends)
+    patterns = settings.ways
+    chosen = {n: w for n, w in every.items() if any(fnmatch.fnmatch(n, p) for p in patterns)}
+    if not chosen:
+        raise SystemExit(f"No way is called like {patterns}. There are: {', '.join(every)}.")
+    shown = {name: str(value) for name, value in vars(settings).items() if name != "output"}
+    results = Results(settings.output, shown, settings.resume)
+    models = with_batches(settings.models, settings.batch_models)
+    with _progress(len(models) * len(chosen)) as say:
+        use_once(chosen)
+        for number, name in enumerate(models):
+            if settings.time_limit and time.monotonic() - started > settings.time_limit:
+                results.data["left_out"] = models[number:]
+                break
+            try:
+                measure_model(results, name, chosen, settings, say)
+            except Exception as error:
+                results.data["models"].setdefault(name, {"error": str(error), "rows": {}})
+            results.save()
+    results.save()
+    return results.data
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Advance]:
+    """Show what is measured: under a bar if rich is there and stderr a terminal, else in lines."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress, TimeElapsedColumn
+    except ImportError:
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("first use", total=total)
+        yield lambda text: bar.update(task, advance=1, description=text)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", default=names(), help="paths and zoo names (default: the zoo)")
+    add("--batch-models", nargs="*", default=list(_BATCH_MODELS), help="those also at batch 64")
+    add("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS, help="litegpu's")
+    add("--ways", nargs="+", default=["*"], help="patterns such as 'torch fp16 *' (default: all)")
+    add("--repeats", type=int, default=200)
+    add("--time-limit", type=float, default=0, metavar="SECONDS", help="then start no new model")
+    add("--picture", type=Path, help="a picture for inputs that take one (default: noise)")
+    add("--resume", action="store_true", help="measure only what the output lacks")
+    add("--output", type=Path, default=Path(__file__).parent / "results" / "rivals.json")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, write the results, and print them."""
+    # What NVIDIA's driver keeps of compiled kernels would make creation times depend on the past.
+    os.environ["CUDA_CACHE_DISABLE"] = "1"
+    result = run(parse(arguments))
+    print(report(result))
 
 
 if __name__ == "__main__":

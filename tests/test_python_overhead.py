@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,16 +9,12 @@ from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "python_overhead.py"
+from benchmark_modules import load_benchmark
 
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    spec = importlib.util.spec_from_file_location("python_overhead", BENCHMARK)
-    assert spec is not None and spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "python_overhead", module)
-    spec.loader.exec_module(module)
+    module = load_benchmark("python_overhead", monkeypatch)
     monkeypatch.setattr(module, "ROUNDS", 1)
     monkeypatch.setattr(module, "INVOKES", 2)
     return module

@@ -1,0 +1,150 @@
+"""The ways to run a .tflite model that rivals.py compares: functions that get one ready."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from litegpu import GpuDelegate
+from litegpu.runtime_abi import bridge
+from litegpu.tools.runtime import interpreter
+from measuring import call
+
+PRECISIONS = ("fp16", "fp32")
+_DURATION_RUNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model, arrays for its inputs, and what the CPU's built-in kernels make of them."""
+
+    title: str
+    content: bytes
+    inputs: Sequence[Any]
+    expected: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A model made ready by one way.
+
+    `call` goes from NumPy arrays to NumPy arrays; `device` are device times in seconds, medians of
+    the given number of runs, by the name that they get in the results.
+    """
+
+    call: Callable[[], Sequence[Any]]
+    device: Mapping[str, Callable[[int], float]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+
+
+Way = Callable[[Model], Runner]
+
+
+class LeftOutError(Exception):
+    """A way cannot run a model here; the text says why."""
+
+
+def ways(backends: Iterable[str]) -> dict[str, Way]:
+    """Return all ways by their names, litegpu's on these backends first."""
+    found: dict[str, Way] = {}
+    for backend in backends:
+        for precision in PRECISIONS:
+            found[f"litegpu {backend} {precision}"] = partial(_litegpu, backend, precision)
+    for precision in PRECISIONS:
+        found[f"LiteRT accelerator {precision}"] = partial(_accelerator, precision == "fp32")
+    for threads in (8, 1):
+        found[f"XNNPACK {threads} threads" if threads > 1 else "XNNPACK 1 thread"] = partial(
+            _xnnpack, threads
+        )
+    for precision in PRECISIONS:
+        for mode in ("eager", "graph", "compile"):
+            found[f"torch {precision} {mode}"] = partial(_torch, mode, precision, False)
+        symmetric = f"torch {precision} compile, symmetric padding"
+        found[symmetric] = partial(_torch, "compile", precision, True)
+    return found
+
+
+def _litegpu(backend: str, precision: str, model: Model) -> Runner:
+    delegate = GpuDelegate(backend=backend, precision=precision)
+    target = interpreter(model.content, delegate)
+    report = delegate.report
+    if report is None or not report.partitions:
+        raise LeftOutError(f"Nothing runs on the GPU: {delegate.error or report}")
+    kernels = [
+        kernel for kernel, native in bridge._kernels.values() if native.applicant is delegate
+    ]
+    recordings = [getattr(kernel, "compiled").recording for kernel in kernels]  # noqa: B009
+    return Runner(
+        partial(call, target, model.inputs),
+        _device_times(recordings),
+        {
+            "kernels": sum(part.kernels for part in report.partitions),
+            "nodes_on_cpu": len(report.rejected),
+        },
+    )
+
+
+def _device_times(recordings: Sequence[Any]) -> dict[str, Callable[[int], float]]:
+    """Time the graph between two events where the backend can, else each kernel by itself."""
+    if all(hasattr(recording, "device_seconds") for recording in recordings):
+
+        def graph(repeats: int) -> float:
+            return sum(recording.device_seconds(repeats) for recording in recordings)
+
+        return {"device_with_copies_ms": graph}
+
+    def kernels(repeats: int) -> float:
+        runs = min(repeats, _DURATION_RUNS)
+        return statistics.median(
+            sum(sum(recording.durations()) for recording in recordings) for _ in range(runs)
+        )
+
+    return {"kernel_sum_ms": kernels}
+
+
+def _xnnpack(threads: int, model: Model) -> Runner:
+    target = interpreter(model.content, threads=threads)
+    return Runner(partial(call, target, model.inputs))
+
+
+def _accelerator(float32: bool, model: Model) -> Runner:
+    from ai_edge_litert.compiled_model import CompiledModel
+    from ai_edge_litert.gpu_options import GpuOptions
+    from ai_edge_litert.hardware_accelerator import HardwareAccelerator
+    from ai_edge_litert.options import Options
+
+    options = Options(
+        hardware_accelerators=HardwareAccelerator.GPU,
+        gpu_options=GpuOptions(enforce_f32=float32),
+    )
+    compiled = CompiledModel.from_buffer(model.content, options=options)
+    sources, targets = compiled.create_input_buffers(0), compiled.create_output_buffers(0)
+    shapes = [np.shape(array) for array in model.expected]
+    sizes = [int(np.prod(shape)) for shape in shapes]
+
+    def run() -> list[Any]:
+        for buffer, data in zip(sources, model.inputs, strict=True):
+            buffer.write(data)
+        compiled.run_by_index(0, sources, targets)
+        read = [b.read(n, np.float32) for b, n in zip(targets, sizes, strict=True)]
+        return [np.reshape(array, shape) for array, shape in zip(read, shapes, strict=True)]
+
+    return Runner(run, facts={"fully_accelerated": bool(compiled.is_fully_accelerated())})
+
+
+def _torch(mode: str, precision: str, symmetric: bool, model: Model) -> Runner:
+    try:
+        import torch
+    except ImportError as error:
+        raise LeftOutError(f"PyTorch cannot be imported: {error}") from error
+    if not torch.cuda.is_available():
+        raise LeftOutError(f"PyTorch {torch.__version__} sees no CUDA GPU.")
+    from torch_runner import make_runner
+
+    return make_runner(mode, precision, symmetric, model)
