@@ -21,6 +21,7 @@ from litegpu import (
 )
 from litegpu.backends.base import DeviceInfo, Program
 from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.partition import rewrite
@@ -89,3 +90,10 @@ def test_kernels_compile(group: int, generation: str, storage: str) -> None:
         assert all(cubin.startswith(b"\x7fELF") for cubin in cubins)
         compiled += len(program.kernels)
     assert compiled
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_kernels_that_move_inputs_and_outputs_compile(generation: str) -> None:
+    kernels = [transfer_kernel(nbytes) for nbytes in (1, 16, 4004, 1 << 26)]
+    capability = GENERATIONS[generation][0]
+    assert compile_kernels(CUDADialect(), kernels, capability, None)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
-from litegpu.backends import cuda, cuda_driver
+from litegpu.backends import cuda, cuda_driver, cuda_recording
+from litegpu.backends.cuda_recording import CUDARecording
 from litegpu.backends.base import Program, Slot
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
@@ -79,8 +80,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
         for name, function in vars(fake).items():
             if callable(function):
                 function.__name__ = name
-        monkeypatch.setattr(cuda, "driver", lambda: fake)
-        monkeypatch.setattr(cuda_driver, "driver", lambda: fake)
+        for module in (cuda, cuda_driver, cuda_recording):
+            monkeypatch.setattr(module, "driver", lambda: fake)
 
     return install
 
@@ -158,11 +159,11 @@ def test_errors_name_the_call_the_code_and_the_explanation(driver: Any) -> None:
         cuda_driver.call(failing, 1)
 
 
-def recording(driver: Any, **functions: Any) -> cuda.CUDARecording:
+def recording(driver: Any, **functions: Any) -> CUDARecording:
     driver(**functions)
     (info,) = cuda.CUDABackend().devices()
     empty = Program((), (), 64, np.zeros(0, np.uint8), (Slot(False, 0, 4),), ())
-    return cuda.CUDARecording(cuda.CUDADevice(info), empty, [])
+    return CUDARecording(cuda.CUDADevice(info), empty, [])
 
 
 def test_too_little_memory(driver: Any) -> None:
@@ -174,9 +175,8 @@ def test_a_kernel_that_its_module_lacks(driver: Any) -> None:
     driver(cuModuleLoadData=gives(3), cuModuleGetFunctionCount=gives(0))
     holder = SimpleNamespace(_cu=cuda_driver.driver(), _modules=[])
     text = KernelText("wanted", (), (1, 1, 1), (), "")
-    program = Program((text,), (), 64, np.zeros(0, np.uint8), (), ())
     with pytest.raises(CudaError, match=r"lack the kernels \['wanted'\]"):
-        cuda.CUDARecording._find_functions(holder, program)  # type: ignore[arg-type]
+        CUDARecording._find_functions(holder, (text,))  # type: ignore[arg-type]
 
 
 def test_a_kernel_that_does_not_compile_is_named(driver: Any) -> None:

@@ -82,7 +82,8 @@ class GpuDelegate:
             kernels: list[tuple[Subset, PartitionKernel]] = []
             for subset in subsets:
                 try:
-                    kernels.append((subset, self._compile(extract(graph, subset))))
+                    alone = len(subset.nodes) == len(graph.nodes)
+                    kernels.append((subset, self._compile(extract(graph, subset), alone)))
                 except LitegpuError as error:
                     self.fail(error)
                     notes.append(f"{len(subset.nodes)} nodes stay on the CPU: {error}")
@@ -100,9 +101,11 @@ class GpuDelegate:
             for _, kernel in kernels:
                 kernel.close()
 
-    def _compile(self, graph: Graph) -> PartitionKernel:
+    def _compile(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
-        kernel = PartitionKernel(graph, self._device, options.half_from(), options.cache_dir())
+        kernel = PartitionKernel(
+            graph, self._device, options.half_from(), options.cache_dir(), alone
+        )
         if options.inference_preference != InferencePreference.FAST_SINGLE_ANSWER:
             kernel.compiled.warm_up()
         return kernel

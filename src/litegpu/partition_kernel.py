@@ -12,6 +12,7 @@ from litegpu.graph import Graph
 from litegpu.graph.partition import with_shapes
 from litegpu.ops.support import examine
 from litegpu.runtime_abi import bridge, structs
+from litegpu.runtime_abi.lending import Lending
 
 _TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
 _DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
@@ -25,10 +26,16 @@ class PartitionKernel:
     """Copies in, runs and copies out; set by the first invoke."""
 
     def __init__(
-        self, graph: Graph, device: Device, half_from: int | None, cache_dir: str | None
+        self,
+        graph: Graph,
+        device: Device,
+        half_from: int | None,
+        cache_dir: str | None,
+        alone: bool = False,
     ) -> None:
         """Compile for the shapes that the graph has now.
 
+        `alone` tells that no other node of the model runs beside the partition.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = graph
@@ -37,6 +44,8 @@ class PartitionKernel:
         self._cache_dir = cache_dir
         self.compiled = self._compile(graph)
         self._tensors = 0
+        self._alone = alone
+        self._lending = Lending()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
@@ -47,6 +56,7 @@ class PartitionKernel:
 
         Raises ModelError when the new shapes make a node impossible.
         """
+        self._lending.take_back(context)
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in self.graph.inputs}
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
@@ -74,10 +84,21 @@ class PartitionKernel:
         """Run on the tensors' present data. Raises ExecutionError when the device fails."""
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
+            self._lend(context)
             self._bind(tensors)
         self._run()
         for target, address, size in self._constants:
             ctypes.memmove(target, address, size)
+
+    def _lend(self, context: int) -> None:
+        """Let the tensors lie where the device reaches them, if it has such memory."""
+        compiled = self.compiled
+        memory = compiled.recording.host_memory()
+        if memory is not None and self._alone:
+            program = compiled.built.program
+            sizes = [slot.size for slot in (*program.inputs, *program.outputs)]
+            indices = (*compiled.inputs, *compiled.outputs)
+            self._lending.lend(context, indices, [*memory[0], *memory[1]], sizes)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
@@ -94,6 +115,7 @@ class PartitionKernel:
         ]
         self._tensors = tensors
 
-    def close(self) -> None:
-        """Release everything on the device."""
+    def close(self, context: int = 0) -> None:
+        """Release everything on the device; `context` is that of tensors it was bound to."""
+        self._lending.take_back(context)
         self.compiled.close()

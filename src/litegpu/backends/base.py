@@ -108,6 +108,14 @@ class Recording(ABC):
 
         return call
 
+    def host_memory(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """Return addresses of host memory, one per input and output, that need no copying.
+
+        Data that already lies there costs `run` less. It belongs to the recording until `close`.
+        None: the device has no such memory.
+        """
+        return None
+
     @abstractmethod
     def durations(self) -> list[float]:
         """Run once and return the device seconds of each launch."""

@@ -41,10 +41,7 @@ def build_program(
     planner = memory.plan_shared if share_memory else memory.plan_separate
     plan = planner(usages, info.buffer_alignment)
     offsets = dict(zip(roots, plan.offsets, strict=True))
-    slots = {
-        root: Slot(False, offsets[root], usage.size)
-        for root, usage in zip(roots, usages, strict=True)
-    }
+    slots = {root: Slot(False, offsets[root], layout.storages[root].nbytes) for root in roots}
     block, constant_slots = lowering.constants.pack(max(info.buffer_alignment, _CONSTANT_ALIGNMENT))
     dispatches = tuple(
         Dispatch(

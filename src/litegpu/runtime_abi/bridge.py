@@ -35,8 +35,8 @@ class Kernel(Protocol):
     def invoke(self, context: int) -> None:
         """Run on the tensors' present data."""
 
-    def close(self) -> None:
-        """Release everything."""
+    def close(self, context: int = 0) -> None:
+        """Release everything; `context` is the interpreter's that it served, 0 for none."""
 
 
 class Applicant(Protocol):
@@ -241,7 +241,7 @@ _read_size = ctypes.c_size_t.from_address
 
 @_callback(structs.FREE)
 def _free(
-    _context: int,
+    context: int,
     user_data: int | None,
     kernels: dict[int, tuple[Kernel, NativeDelegate]] = _kernels,
     warn: Callable[[str, BaseException], None] = _warn,
@@ -250,7 +250,7 @@ def _free(
     try:
         entry = kernels.pop(user_data or 0, None)
         if entry is not None:
-            entry[0].close()
+            entry[0].close(context)
     except BaseException as error:
         warn("A partition could not be released cleanly: %s", error)
 

@@ -1,0 +1,54 @@
+"""Lends a device's host memory to the runtime's tensors, so that a copy of their data is saved."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from litegpu.runtime_abi import structs
+from litegpu.runtime_abi.enums import AllocationType
+from litegpu.runtime_abi.reader import tensor_at
+
+_TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
+_DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
+_TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
+_read_size = ctypes.c_size_t.from_address
+
+
+class Lending:
+    """The tensors of one interpreter whose data lies in memory that the runtime does not own.
+
+    Only the address changes: to the runtime they stay tensors of its arena, and whenever it plans
+    the arena anew it gives all of them an address there again. That may happen in the middle of a
+    run, when an operation on the CPU sizes a dynamic tensor, so only partitions that are alone in
+    their graph may borrow from a device.
+    """
+
+    def __init__(self) -> None:
+        """Lend nothing yet."""
+        self._lent: list[tuple[int, int, int]] = []
+        self._tensors = 0
+
+    def lend(
+        self, context: int, indices: Sequence[int], memory: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        """Move tensors into `memory` (an address each), with the data that they have now."""
+        self._tensors = _read_size(context + _TENSORS).value
+        for index, ours, size in zip(indices, memory, sizes, strict=True):
+            tensor = tensor_at(self._tensors, index)
+            theirs = tensor.data or 0
+            fits = tensor.allocation_type == AllocationType.ARENA_RW and tensor.bytes == size
+            if theirs and theirs != ours and fits:
+                ctypes.memmove(ours, theirs, size)
+                tensor.data = ours
+                self._lent.append((index, theirs, ours))
+
+    def take_back(self, context: int) -> None:
+        """Give the tensors that still lie in lent memory their old addresses."""
+        lent, self._lent = self._lent, []
+        # Where the runtime has made its table anew, it has given every tensor a new address.
+        if lent and _read_size(context + _TENSORS).value == self._tensors:
+            for index, theirs, ours in lent:
+                data = _read_size(self._tensors + index * _TENSOR_SIZE + _DATA)
+                if data.value == ours:
+                    data.value = theirs

@@ -1,0 +1,99 @@
+"""Tensors that lie in the device's host memory: where, for how long, and that results stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litegpu import GpuDelegate
+from litegpu.backends.opencl import OpenCLRecording
+from litegpu.runtime_abi.lending import Lending
+from small_models import CPU_ONLY, assert_close, chain, interpreter, random, reference, run
+
+MODEL = chain(["ABS", "NEG"], (3, 5))
+
+
+class Ledger:
+    """Gives OpenCL's recordings host memory, as CUDA's have it, and notes the loans."""
+
+    def __init__(self) -> None:
+        self.memory: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.borrowed: list[int] = []
+        self.loans: list[tuple[Lending, int]] = []
+
+    def host_memory(self, recording: OpenCLRecording) -> tuple[list[int], list[int]]:
+        program = recording._program
+        ins, outs = self.memory.setdefault(
+            id(recording),
+            (
+                [np.full(slot.size, 0xFF, np.uint8) for slot in program.inputs],
+                [np.full(slot.size, 0xFF, np.uint8) for slot in program.outputs],
+            ),
+        )
+        return [a.ctypes.data for a in ins], [a.ctypes.data for a in outs]
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    book, lend = Ledger(), Lending.lend
+
+    def noted(self: Lending, context: int, *arguments: Any) -> None:
+        lend(self, context, *arguments)
+        book.borrowed = [ours for _, _, ours in self._lent]
+        book.loans.append((self, context))
+
+    monkeypatch.setattr(OpenCLRecording, "host_memory", lambda self: book.host_memory(self))
+    monkeypatch.setattr(Lending, "lend", noted)
+    return book
+
+
+def addresses(target: Any) -> list[int]:
+    """Return where the data of the inputs and outputs lie."""
+    details = [*target.get_input_details(), *target.get_output_details()]
+    return [int(target.tensor(detail["index"])().ctypes.data) for detail in details]
+
+
+def test_a_partition_that_is_alone_borrows_from_the_first_run_on(ledger: Ledger) -> None:
+    target = interpreter(MODEL, GpuDelegate())
+    for _ in range(3):
+        x = random(3, 5)
+        assert_close(run(target, x), reference(MODEL, x))  # data set before the loan is not lost
+        assert addresses(target) == ledger.borrowed
+        target.allocate_tensors()
+    assert len(ledger.loans) == 1
+
+
+def test_a_new_shape_ends_the_loan_and_begins_another(ledger: Ledger) -> None:
+    target = interpreter(MODEL, GpuDelegate())
+    run(target, random(3, 5))
+    first, index = ledger.borrowed, target.get_input_details()[0]["index"]
+    x = random(40, 5)
+    target.resize_tensor_input(index, x.shape)
+    with pytest.raises(ValueError, match="allocate_tensors"):
+        target.set_tensor(index, x)  # larger than what was lent
+    target.allocate_tensors()
+    assert not set(addresses(target)) & set(first)
+    assert_close(run(target, x), reference(MODEL, x))
+    assert addresses(target) == ledger.borrowed != first
+
+
+def test_what_is_lent_is_given_back(ledger: Ledger) -> None:
+    target = interpreter(MODEL, GpuDelegate())
+    before = addresses(target)
+    run(target, random(3, 5))
+    assert not set(addresses(target)) & set(before)
+    (loan,) = ledger.loans
+    loan[0].take_back(loan[1])
+    assert addresses(target) == before
+    x = random(3, 5)
+    assert_close(run(target, x), reference(MODEL, x))
+
+
+def test_beside_nodes_on_the_cpu_nothing_is_lent(ledger: Ledger) -> None:
+    """Such a node may make the runtime move its tensors while the model runs."""
+    model, x = chain(["ABS", CPU_ONLY], (3, 5)), random(3, 5)
+    target = interpreter(model, GpuDelegate())
+    assert_close(run(target, x), reference(model, x))
+    assert ledger.loans == []
