@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cases import (
+    batch_matmul,
     chains,
     concatenation,
     conv_2d,
@@ -31,6 +32,7 @@ MODULES = (
     depthwise_conv_2d,
     fully_connected,
     transpose_conv,
+    batch_matmul,
     pool_2d,
     mean,
     softmax,

@@ -1,6 +1,7 @@
 """Operations: one module per family. Importing this package registers them all."""
 
 from litegpu.ops import (
+    batch_matmul,
     concatenation,
     conv_2d,
     copy,
@@ -20,6 +21,7 @@ from litegpu.ops.base import all_ops, find
 
 __all__ = [
     "all_ops",
+    "batch_matmul",
     "concatenation",
     "conv_2d",
     "copy",

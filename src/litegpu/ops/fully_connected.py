@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, weights, window
+from litegpu.ops import checks, weights
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -15,8 +15,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.conv_2d import ConvAttributes, conv_nodes, dense_kernel
-
-_POINT = window.Window((1, 1), (1, 1))
+from litegpu.ops.window import POINT
 
 
 @register
@@ -41,10 +40,10 @@ class FullyConnected(Op):
         outputs, inputs = graph.values[node.inputs[1]].shape
         held = weights.normalize(graph, node, new_value, (outputs, 1, 1, inputs))
         if source.shape and source.shape[-1] == inputs:
-            return conv_nodes(node, source.id, _POINT, held)
+            return conv_nodes(node, source.id, POINT, held)
         flat = new_value((source.elements // inputs, inputs))
         reshape = Node(node.index, "RESHAPE", 1, (source.id,), (flat,))
-        return (reshape, *conv_nodes(node, flat, _POINT, held))
+        return (reshape, *conv_nodes(node, flat, POINT, held))
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: ConvAttributes = node.attributes

@@ -33,6 +33,10 @@ class Window:
         return False
 
 
+POINT = Window((1, 1), (1, 1))
+"""The window of a product with a matrix."""
+
+
 @dataclass(frozen=True, slots=True)
 class DepthwiseAttributes:
     """Window, and weights [1, H, W, O] with the bias [O] (value ids; bias may be ABSENT)."""

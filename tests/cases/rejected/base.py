@@ -55,6 +55,7 @@ _DILATED = {**_WINDOW, "dilation_height_factor": 1, "dilation_width_factor": 1}
 _POOL = {**_WINDOW, "filter_height": 2, "filter_width": 2}
 _PARAMS: Mapping[str, Mapping[str, Any]] = {
     "AVERAGE_POOL_2D": _POOL,
+    "BATCH_MATMUL": {"adj_x": False, "adj_y": False},
     "CONCATENATION": {"axis": 3, "activation": "none"},
     "CONV_2D": _DILATED,
     "DEPTHWISE_CONV_2D": _DILATED,

@@ -190,4 +190,25 @@ CASES = (
         "The output shape [1, 11, 8, 3] does not belong to an input of [1, 5, 4, 6] with "
         "padding same: a convolution makes [1, 6, 4, 6] of it.",
     ),
+    Rejected(
+        "BATCH_MATMUL",
+        (computed(4), computed(4, 5)),
+        "Matrices must have 2 to 5 dimensions, not [4] and [4, 5].",
+    ),
+    Rejected(
+        "BATCH_MATMUL",
+        (computed(3, 4), computed(4, 5)),
+        params={"adj_y": True},
+        reason="Matrices of [3, 4] and [4, 5] (adj_x=False, adj_y=True) cannot be multiplied.",
+    ),
+    Rejected(
+        "BATCH_MATMUL",
+        (computed(2, 3, 4), computed(3, 4, 5)),
+        "Matrices of [2, 3, 4] and [3, 4, 5] (adj_x=False, adj_y=False) cannot be multiplied.",
+    ),
+    Rejected(
+        "BATCH_MATMUL",
+        (computed(3, 4), Tensor(shape=(4, 5), dtype=DType.INT8, data=1)),
+        "The matrix (input 1) is INT8; float32 or float16 is needed.",
+    ),
 )

@@ -1,0 +1,151 @@
+"""BATCH_MATMUL: matrix products, one for each place in the leading dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from litegpu.graph import Graph, Node, Value
+from litegpu.ops import checks
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    as_float32,
+    register,
+)
+from litegpu.ops.conv_2d import choose_tile, dense_kernel
+from litegpu.ops.weights import Weights
+from litegpu.ops.window import POINT
+
+_BATCH_DIMS = 3
+"""Dimensions before those of the matrices: at most 5 in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulAttributes:
+    """Which operands are transposed, the batch [a, b, c] of each and that of the result."""
+
+    transposed: tuple[bool, bool]
+    batches: tuple[Shape, Shape]
+    batch: Shape
+
+
+@register
+class BatchMatmul(Op):
+    """Product of matrices, transposed or not, of 2 to 5 dimensions; batches are broadcast."""
+
+    name = "BATCH_MATMUL"
+    max_version = 4
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.constants(graph, node, "The matrix"),
+            lambda: _check_shapes(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        (batch, other), (rows, _, columns) = _batches(graph, node), _sizes(graph, node)
+        return ((*np.broadcast_shapes(batch, other), rows, columns),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        first, second = _batches(graph, node)
+        attributes = MatmulAttributes(
+            _transposed(node),
+            (_three(first), _three(second)),
+            _three(np.broadcast_shapes(first, second)),
+        )
+        return (replace(node, attributes=attributes),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: MatmulAttributes = node.attributes
+        right = ctx.value(node.inputs[1])
+        one_matrix = right.is_constant and attributes.batches[1] == (1, 1, 1)
+        if one_matrix and not attributes.transposed[0]:
+            return (dense_kernel(node, ctx, _dense(right, attributes.transposed[1]), POINT),)
+        return (_kernel(node, ctx),)
+
+
+def _dense(right: Value, transposed: bool) -> Weights:
+    """Return the one matrix that all rows are multiplied with as weights [O, 1, 1, I]."""
+    matrix = as_float32(right).reshape(right.shape[-2:])
+    array = matrix if transposed else np.ascontiguousarray(matrix.T)
+    outputs, inputs = array.shape
+    return Weights((outputs, 1, 1, inputs), array=array[:, None, None, :])
+
+
+def _kernel(node: Node, ctx: LowerContext) -> KernelRequest:
+    attributes: MatmulAttributes = node.attributes
+    dst, left = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    _, _, rows, columns = dst.shape
+    depth = left.shape[2] if attributes.transposed[0] else left.channels
+    pixels, slices = choose_tile(dst.rows, dst.slices, 1, columns, ctx)
+    pixels = min(pixels, rows)
+    blocks = -(-rows // pixels)
+    return KernelRequest(
+        template="batch_matmul",
+        grid=(-(-dst.slices // slices), blocks * dst.shape[0] * dst.shape[1], 1),
+        local=(8, 8, 1),
+        output=node.outputs[0],
+        reads={"left": node.inputs[0], "right": node.inputs[1]},
+        variables={
+            "PIXELS": pixels,
+            "SLICES": slices,
+            "blocks": blocks,
+            "depth": depth,
+            "transposed": attributes.transposed,
+            "places": [_place(each, attributes.batch) for each in attributes.batches],
+        },
+        flops=2 * dst.rows * columns * depth,
+    )
+
+
+def _place(own: Shape, batch: Shape) -> tuple[str, str]:
+    """Return kernel text of an operand's N and H for number `b` of the result's batch."""
+    _, middle, inner = batch
+    numbers = (f"b / {middle * inner}", f"b / {inner} % {middle}", f"b % {inner}")
+    first, second, third = (
+        f"({text})" if size > 1 else "0" for text, size in zip(numbers, own, strict=True)
+    )
+    return (f"({first} * {own[1]} + {second})", third)
+
+
+def _check_shapes(graph: Graph, node: Node) -> str:
+    shapes = [list(graph.values[v].shape) for v in node.inputs]
+    about = f"adj_x={node.params['adj_x']}, adj_y={node.params['adj_y']}"
+    if not all(2 <= len(shape) <= _BATCH_DIMS + 2 for shape in shapes):
+        return f"Matrices must have 2 to 5 dimensions, not {shapes[0]} and {shapes[1]}."
+    (first, second), (_, depth, _) = _batches(graph, node), _sizes(graph, node)
+    pairs = zip(_three(first), _three(second), strict=True)
+    if depth < 0 or any(a != b and 1 not in (a, b) for a, b in pairs):
+        return f"Matrices of {shapes[0]} and {shapes[1]} ({about}) cannot be multiplied."
+    return ""
+
+
+def _transposed(node: Node) -> tuple[bool, bool]:
+    return node.params["adj_x"], node.params["adj_y"]
+
+
+def _batches(graph: Graph, node: Node) -> tuple[Shape, Shape]:
+    """Return the dimensions of both operands before those of the matrices."""
+    first, second = (graph.values[v].shape[:-2] for v in node.inputs)
+    return first, second
+
+
+def _sizes(graph: Graph, node: Node) -> tuple[int, int, int]:
+    """Return rows, inner size (-1 if the operands differ) and columns of the product."""
+    (rows, depth), (other, columns) = (
+        graph.values[v].shape[-2:][:: -1 if adjoint else 1]
+        for v, adjoint in zip(node.inputs, _transposed(node), strict=True)
+    )
+    return rows, depth if depth == other else -1, columns
+
+
+def _three(batch: Shape) -> Shape:
+    return (1,) * (_BATCH_DIMS - len(batch)) + batch
