@@ -13,8 +13,8 @@ import pytest
 
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
 from litegpu.backends import cuda, cuda_driver, cuda_recording
-from litegpu.backends.cuda_recording import CUDARecording
 from litegpu.backends.base import Program, Slot
+from litegpu.backends.cuda_recording import CUDARecording
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
 from litegpu.errors import CudaError, DeviceMemoryError

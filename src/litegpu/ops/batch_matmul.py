@@ -118,13 +118,15 @@ def _place(own: Shape, batch: Shape) -> tuple[str, str]:
 
 def _check_shapes(graph: Graph, node: Node) -> str:
     shapes = [list(graph.values[v].shape) for v in node.inputs]
-    about = f"adj_x={node.params['adj_x']}, adj_y={node.params['adj_y']}"
     if not all(2 <= len(shape) <= _BATCH_DIMS + 2 for shape in shapes):
         return f"Matrices must have 2 to 5 dimensions, not {shapes[0]} and {shapes[1]}."
     (first, second), (_, depth, _) = _batches(graph, node), _sizes(graph, node)
     pairs = zip(_three(first), _three(second), strict=True)
     if depth < 0 or any(a != b and 1 not in (a, b) for a, b in pairs):
-        return f"Matrices of {shapes[0]} and {shapes[1]} ({about}) cannot be multiplied."
+        return (
+            f"Matrices of {shapes[0]} and {shapes[1]} (adj_x={node.params['adj_x']}, "
+            f"adj_y={node.params['adj_y']}) cannot be multiplied."
+        )
     return ""
 
 
