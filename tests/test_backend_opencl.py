@@ -238,7 +238,9 @@ def test_one_buffer_is_larger_than_the_device_allows(
     constants = np.zeros(1 << 16, np.float32) if what == "weights" else None
     limit = 1 << 17 if what == "weights" else 1 << 14
     changed_info(monkeypatch, opencl_device, max_allocation_bytes=limit)
-    wanted = rf"needs \d+ bytes for {what} in one buffer, but OpenCL device .* allows {limit}\."
+    wanted = (
+        rf"needs \d+ bytes for {what} in one buffer, but device '.*' \(opencl\) allows {limit}\."
+    )
     with pytest.raises(DeviceMemoryError, match=wanted):
         opencl_device.record(program([], [], [0], [0], constants))
 

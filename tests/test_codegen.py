@@ -268,8 +268,8 @@ def test_every_dialect_writes_every_kind_of_argument(dialect: str) -> None:
         assert kernel.name in text
         assert kernel.body in text
         for argument in kernel.arguments:
-            pointer = re.search(rf"([\w ]+)\*(?:\w+ )?{argument.name}\b", text)
+            pointer = re.search(rf"([\w ]+)(?:\*|buffer )(?:\w+ |block_)?{argument.name}\b", text)
             assert pointer is not None
-            assert ("const " in pointer[1]) is not argument.written
+            assert bool(re.search("const |readonly ", pointer[1])) is not argument.written
         for _, name, length in kernel.shared:
             assert f"{name}[{length}]" in text

@@ -37,6 +37,10 @@ class DeviceInfo:
     """Buffers that one kernel may use."""
     tensor_cores: bool = False
     """Whether CUDA's matrix instructions for half (compute capability 8.0) exist."""
+    max_binding_bytes: int | None = None
+    """The largest range of a buffer that a kernel may use; None: all of it."""
+    half_lanes: bool = True
+    """Whether a kernel may store a single half; otherwise it must store four at a time."""
     clusters: bool = False
     """Whether CUDA's thread block clusters (compute capability 9.0) exist."""
 

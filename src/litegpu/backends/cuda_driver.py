@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from litegpu.backends.kept import KeptFiles
 from litegpu.codegen import Dialect, KernelText
 from litegpu.errors import (
     CompilationError,
@@ -90,26 +88,13 @@ def compile_kernels(
 
 def _cubin(source: str, capability: tuple[int, int], cache_dir: str | None) -> bytes:
     options = options_for(capability)
-    if cache_dir is None:
-        return compile_source(source, options)
-    version = call(_nvrtc().nvrtcVersion)
-    key = hashlib.sha256(repr((source, options, version)).encode()).hexdigest()
-    path = Path(cache_dir) / f"{key}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
+    kept = KeptFiles(cache_dir, ".cubin")
+    key = (source, options, call(_nvrtc().nvrtcVersion))
+    cubin = kept.load(*key)
+    if cubin is None:
         cubin = compile_source(source, options)
-        _write(path, cubin)
-        return cubin
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file so that readers see all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+        kept.store(cubin, *key)
+    return cubin
 
 
 def options_for(capability: tuple[int, int]) -> tuple[str, ...]:

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Dispatch, Program, Recording, Slot
+from litegpu.backends.calls import bound
+from litegpu.backends.limits import check_sizes
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
-from litegpu.backends.opencl_library import Call, Kernel, bound, library, status_name
+from litegpu.backends.opencl_library import Call, Kernel, library, status_name
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
@@ -209,7 +211,7 @@ class OpenCLRecording(Recording):
         self._closed = False
         self._commands: CommandBuffer | EnqueueLoop | None = None
         self._kernels: list[Kernel] = []
-        self._check_sizes(program)
+        check_sizes(program, device.info)
         try:
             self._allocate(program)
             for dispatch in program.dispatches:
@@ -221,16 +223,6 @@ class OpenCLRecording(Recording):
         except cl.Error as error:
             self.close()
             raise self._typed(error, program) from error
-
-    def _check_sizes(self, program: Program) -> None:
-        limit = self._device.info.max_allocation_bytes
-        for what, nbytes in (("values", program.memory_bytes), ("weights", program.constants.size)):
-            if nbytes > limit:
-                raise DeviceMemoryError(
-                    f"The partition needs {nbytes} bytes for {what} in one buffer, but OpenCL "
-                    f"device '{self._device.info.name}' allows {limit}. Use precision='fp16', a "
-                    "smaller batch or another device."
-                )
 
     def _typed(self, error: Exception, program: Program) -> LitegpuError:
         name = self._device.info.name

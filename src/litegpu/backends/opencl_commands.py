@@ -8,7 +8,8 @@ from ctypes import c_int32, c_uint32, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-from litegpu.backends.opencl_library import Call, Kernel, Sizes, bound, library
+from litegpu.backends.calls import bound
+from litegpu.backends.opencl_library import Call, Kernel, Sizes, library
 
 _EXTENSION = "cl_khr_command_buffer"
 

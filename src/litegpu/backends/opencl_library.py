@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from litegpu.codegen.opencl import OFFSET_UNIT
@@ -70,23 +70,6 @@ def _load(module: str) -> Any:
         "The OpenCL library that pyopencl uses cannot be found by name. Install your driver's "
         "OpenCL loader (Debian: apt-get install ocl-icd-libopencl1)."
     )
-
-
-def bound(function: Any, *arguments: Any) -> Call:
-    """Return a call of `function` with arguments that need no conversion when it is made.
-
-    A ctypes object is read each time; plain values are kept. None stands for null.
-    """
-    kinds = zip(function.argtypes, arguments, strict=True)
-    return partial(function, *(_ready(kind, argument) for kind, argument in kinds))
-
-
-def _ready(kind: Any, argument: Any) -> Any:
-    if argument is None:
-        return kind()
-    if isinstance(argument, ctypes.Array):
-        return ctypes.cast(argument, kind)  # which keeps the array alive
-    return kind(argument) if isinstance(argument, int) else argument
 
 
 class Kernel:

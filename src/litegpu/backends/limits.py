@@ -1,0 +1,23 @@
+"""Whether a program keeps within what a device allows, before anything is made of it."""
+
+from __future__ import annotations
+
+from litegpu.backends.base import DeviceInfo, Program
+from litegpu.errors import DeviceMemoryError
+
+
+def check_sizes(program: Program, info: DeviceInfo) -> None:
+    """Raise DeviceMemoryError when a buffer, or a range that a kernel uses, is too large."""
+    slots = [slot for dispatch in program.dispatches for slot in dispatch.slots]
+    needs = [
+        (program.memory_bytes, "for values in one buffer", info.max_allocation_bytes),
+        (program.constants.size, "for weights in one buffer", info.max_allocation_bytes),
+        (max((slot.size for slot in slots), default=0), "in one tensor", info.max_binding_bytes),
+    ]
+    for nbytes, what, limit in needs:
+        if limit is not None and nbytes > limit:
+            raise DeviceMemoryError(
+                f"The partition needs {nbytes} bytes {what}, but device '{info.name}' "
+                f"({info.backend}) allows {limit}. Use precision='fp16', a smaller batch or "
+                "another device."
+            )

@@ -1,0 +1,204 @@
+"""GLSL for compute shaders: OpenGL 4.3 compiles it, and so does wgpu's naga for WebGPU.
+
+Each kernel is a shader of its own, and each of its buffers a block of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from litegpu.codegen.dialect import Argument, Dialect, KernelText
+
+_WORDS = """\
+#define INFINITY uintBitsToFloat(0x7f800000u)
+#define NAN uintBitsToFloat(0x7fc00000u)
+#define float4 vec4
+#define GLOBAL_X int(gl_GlobalInvocationID.x)
+#define GLOBAL_Y int(gl_GlobalInvocationID.y)
+#define GLOBAL_Z int(gl_GlobalInvocationID.z)
+#define GROUP_X int(gl_WorkGroupID.x)
+#define GROUP_Y int(gl_WorkGroupID.y)
+#define LOCAL_X int(gl_LocalInvocationID.x)
+#define BARRIER() barrier()
+#define TO_FLOAT(a) float(a)
+#define TO_INT(a) int(a)
+#define MAKE4(a, b, c, d) vec4((a), (b), (c), (d))
+#define SPLAT4(a) vec4(a)
+#define LOAD4_F32(buffer, i) buffer[i]
+#define LOAD1_F32(buffer, i) buffer[i]
+#define LANE4_F32(buffer, i) buffer[(i) >> 2][(i) & 3]
+#define STORE4_F32(buffer, i, value) buffer[i] = (value)
+#define STORE1_F32(buffer, i, value) buffer[i] = (value)
+/* The first `left` lanes of a value, the rest filled. */
+#define LANES4(value, left, fill) \\
+    mix(vec4(fill), (value), greaterThan(ivec4(left), ivec4(0, 1, 2, 3)))
+#define MASK4(value, left) LANES4((value), (left), 0.0f)
+#define LESS4(a, b) lessThan((a), (b))
+#define WHERE4(condition, yes, no) mix((no), (yes), (condition))
+#define FMA4(a, b, c) fma((a), (b), (c))
+#define MAX4(a, b) max((a), (b))
+#define MIN4(a, b) min((a), (b))
+#define EXP4(a) exp(a)
+#define EXPM14(a) expm1_4(a)
+#define LOG4(a) log(a)
+#define SIN4(a) sine4((a), 0)
+#define COS4(a) sine4((a), 1)
+#define TANH4(a) tanh4(a)
+#define SQRT4(a) sqrt(a)
+#define FLOOR4(a) floor(a)
+#define CEIL4(a) ceil(a)
+#define ADD1(a, b) ((a) + (b))
+#define ABS4(a) abs(a)
+#define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
+#define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
+/* Finite values beyond the half range become its largest value, never infinity. Compilers may
+   assume that floats are finite, so that is asked of the bits. */
+vec4 to_half_range4(vec4 v) {
+    uvec4 exponents = floatBitsToUint(v) & uvec4(0x7f800000u);
+    vec4 inside = clamp(v, vec4(-65504.0f), vec4(65504.0f));
+    return mix(v, inside, notEqual(exponents, uvec4(0x7f800000u)));
+}
+/* The languages' own functions may be off by 2^-11, or lose small results altogether. */
+vec4 sine4(vec4 v, int quarter) {
+    vec4 turns = roundEven(v * 0.636619772f);
+    vec4 r = fma(turns, vec4(-1.5703125f), v);
+    r = fma(turns, vec4(-4.83751297e-4f), r);
+    r = fma(turns, vec4(-7.54978942e-8f), r);
+    vec4 q = r * r;
+    vec4 s = fma(q, vec4(-1.95152959e-4f), vec4(8.33216087e-3f));
+    s = fma(fma(q, s, vec4(-1.66666546e-1f)) * q, r, r);
+    vec4 c = fma(q, vec4(2.44331571e-5f), vec4(-1.38873163e-3f));
+    c = fma(fma(q, c, vec4(4.16666457e-2f)) * q, q, fma(q, vec4(-0.5f), vec4(1.0f)));
+    ivec4 number = ivec4(turns) + ivec4(quarter);
+    vec4 result = mix(s, c, equal(number & ivec4(1), ivec4(1)));
+    return mix(result, -result, equal(number & ivec4(2), ivec4(2)));
+}
+vec4 expm1_4(vec4 v) {
+    vec4 s = fma(v, vec4(2.48015873e-5f), vec4(1.98412698e-4f));
+    s = fma(v, s, vec4(1.38888889e-3f));
+    s = fma(v, s, vec4(8.33333333e-3f));
+    s = fma(v, s, vec4(4.16666667e-2f));
+    s = fma(v, s, vec4(1.66666667e-1f));
+    s = fma(v, s, vec4(0.5f));
+    return mix(exp(v) - vec4(1.0f), fma(v * v, s, v), lessThan(abs(v), vec4(0.5f)));
+}
+vec4 tanh4(vec4 v) {
+    vec4 q = v * v;
+    vec4 s = fma(q, vec4(-5.70498872e-3f), vec4(2.06390887e-2f));
+    s = fma(q, s, vec4(-5.37397156e-2f));
+    s = fma(q, s, vec4(1.33314422e-1f));
+    s = fma(q, s, vec4(-3.33332819e-1f));
+    vec4 big = vec4(1.0f) - vec4(2.0f) / (exp(abs(v) * 2.0f) + vec4(1.0f));
+    big = mix(big, -big, lessThan(v, vec4(0.0f)));
+    return mix(big, fma(s * q, v, v), lessThan(abs(v), vec4(0.625f)));
+}
+"""
+
+_PACKED_HALF = """\
+#define LOAD4_F16(buffer, i) vec4(unpackHalf2x16(buffer[i].x), unpackHalf2x16(buffer[i].y))
+#define LOAD1_F16(buffer, i) unpackHalf2x16(buffer[(i) >> 1])[(i) & 1]
+#define LANE4_F16(buffer, i) unpackHalf2x16(buffer[(i) >> 2][((i) >> 1) & 1])[(i) & 1]
+#define STORE4_F16(buffer, i, value) buffer[i] = pack_half4(to_half_range4(value))
+uvec2 pack_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
+"""
+
+_NATIVE_HALF = """\
+#define LOAD4_F16(buffer, i) vec4(buffer[i])
+#define LOAD1_F16(buffer, i) float(buffer[i])
+#define LANE4_F16(buffer, i) float(buffer[(i) >> 2][(i) & 3])
+#define STORE4_F16(buffer, i, value) buffer[i] = f16vec4(to_half_range4(value))
+#define STORE1_F16(buffer, i, value) buffer[i] = float16_t(to_half_range4(vec4(value)).x)
+"""
+
+_ATOMIC_HALF = """\
+/* Two halves share a word, and other work items may be storing the other one. */
+#define STORE1_F16(buffer, i, value) \\
+    (atomicAnd(buffer[(i) >> 1], ((i) & 1) == 0 ? 0xffff0000u : 0xffffu), \\
+     atomicOr(buffer[(i) >> 1], half_bits(value) << (((i) & 1) * 16)))
+uint half_bits(float v) { return packHalf2x16(vec2(to_half_range4(vec4(v)).x, 0.0f)); }
+"""
+
+_FLOATS = {("F32", False): "float", ("F32", True): "vec4"}
+_PACKED_ELEMENTS = {**_FLOATS, ("F16", False): "uint", ("F16", True): "uvec2"}
+_NATIVE_ELEMENTS = {**_FLOATS, ("F16", False): "float16_t", ("F16", True): "f16vec4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """What one compiler of GLSL wants to see.
+
+    `one_access` tells that a buffer which some argument of a kernel writes must not be declared
+    read-only for another one.
+    """
+
+    version: str
+    half_words: str
+    elements: Mapping[tuple[str, bool], str]
+    one_access: bool
+
+
+OPENGL = Flavour("#version 430 core", _PACKED_HALF + _ATOMIC_HALF, _PACKED_ELEMENTS, False)
+WEBGPU_PACKED = Flavour("#version 450", _PACKED_HALF, _PACKED_ELEMENTS, True)
+"""Where a device has no 16-bit storage; single halves cannot be stored, for naga has no atomics."""
+WEBGPU_NATIVE = Flavour("#version 450", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
+
+Groups = tuple[int, int, int]
+
+
+class GLSLDialect(Dialect):
+    """GLSL in one of its flavours."""
+
+    name = "glsl"
+
+    def __init__(self, flavour: Flavour = OPENGL) -> None:
+        """Put the words of the flavour to those that all have."""
+        self._flavour = flavour
+        self.prelude = f"{flavour.version}\n{_WORDS}{flavour.half_words}"
+
+    def kernel(self, text: KernelText, groups: Groups | None = None) -> str:
+        """Return the entry point as a compute shader.
+
+        With `groups` it computes that many work groups (x, y, z), but must be launched with them
+        all on the x and y axes, as `fold` tells: devices limit each axis.
+        """
+        lines = [f"// {text.name}"]
+        if groups is not None:
+            lines += _folded_words(groups, text.local_size)
+        sizes = zip("xyz", text.local_size, strict=True)
+        lines.append(f"layout({', '.join(f'local_size_{a} = {size}' for a, size in sizes)}) in;")
+        lines += [self._declare(place, argument) for place, argument in enumerate(text.arguments)]
+        lines += [f"shared {_SHARED[kind]} {name}[{length}];" for kind, name, length in text.shared]
+        lines.append("void main() {")
+        if groups is not None:
+            x, y, z = groups
+            lines.append(f"    if (GROUP >= {x * y * z}) return;")
+        return "\n".join(lines) + f"\n{text.body}}}\n"
+
+    def _declare(self, place: int, argument: Argument) -> str:
+        element = self._flavour.elements[argument.kind, argument.vector]
+        fixed = argument.constant if self._flavour.one_access else not argument.written
+        access = "readonly " if fixed else ""
+        block = f"buffer block_{argument.name} {{ {element} {argument.name}[]; }};"
+        return f"layout(std430, binding = {place}) {access}{block}"
+
+
+_SHARED = {"float": "float", "float4": "vec4"}
+
+
+def _folded_words(groups: Groups, local_size: Groups) -> list[str]:
+    x, y, _ = groups
+    lines = ["#define GROUP int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)"]
+    places = (f"(GROUP % {x})", f"(GROUP / {x} % {y})", f"(GROUP / {x * y})")
+    for axis, place, size in zip("XYZ", places, local_size, strict=True):
+        item = f"int(gl_LocalInvocationID.{axis.lower()})"
+        lines += [f"#undef GROUP_{axis}", f"#define GROUP_{axis} {place}"]
+        lines += [f"#undef GLOBAL_{axis}", f"#define GLOBAL_{axis} ({place} * {size} + {item})"]
+    return lines
+
+
+def fold(groups: Groups, limit: int) -> Groups:
+    """Return (x, y, 1) with at least as many groups, none of them above `limit`."""
+    total = groups[0] * groups[1] * groups[2]
+    rows = -(-total // limit)
+    return -(-total // rows), rows, 1
