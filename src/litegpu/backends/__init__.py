@@ -10,6 +10,7 @@ from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.cuda import CUDABackend
 from litegpu.backends.opencl import OpenCLBackend
+from litegpu.backends.opengl import OpenGLBackend
 from litegpu.errors import (
     LitegpuError,
     MissingDependencyError,
@@ -22,7 +23,7 @@ _log = logging.getLogger("litegpu")
 
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
-    for backend in (CUDABackend(), OpenCLBackend())  # in order of preference
+    for backend in (CUDABackend(), OpenCLBackend(), OpenGLBackend())  # in order of preference
 }
 
 

@@ -19,6 +19,11 @@ class KeptFiles:
         self._folder = Path(folder) if folder is not None else None
         self._suffix = suffix
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a folder."""
+        return self._folder is not None
+
     def load(self, *key: object) -> bytes | None:
         """Return what was kept under a key, None if nothing."""
         try:

@@ -1,0 +1,264 @@
+"""OpenGL's functions in a context without a window, which belongs to the thread that made it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes.util import find_library
+from types import SimpleNamespace
+from typing import Any
+
+from litegpu.errors import (
+    CompilationError,
+    ExecutionError,
+    UnsupportedDeviceError,
+    missing_dependency,
+)
+
+_OLDEST = 430
+_NUMBERS = POINTER(c_uint32)
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "glAttachShader": (None, c_uint32, c_uint32),
+    "glBindBuffer": (None, c_uint32, c_uint32),
+    "glBindBufferRange": (None, c_uint32, c_uint32, c_uint32, c_size_t, c_size_t),
+    "glBufferData": (None, c_uint32, c_size_t, c_void_p, c_uint32),
+    "glBufferSubData": (None, c_uint32, c_size_t, c_size_t, c_void_p),
+    "glClearBufferData": (None, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p),
+    "glCompileShader": (None, c_uint32),
+    "glCreateProgram": (c_uint32,),
+    "glCreateShader": (c_uint32, c_uint32),
+    "glDeleteBuffers": (None, c_int32, _NUMBERS),
+    "glDeleteProgram": (None, c_uint32),
+    "glDeleteQueries": (None, c_int32, _NUMBERS),
+    "glDeleteShader": (None, c_uint32),
+    "glDispatchCompute": (None, c_uint32, c_uint32, c_uint32),
+    "glFinish": (None,),
+    "glGenBuffers": (None, c_int32, _NUMBERS),
+    "glGenQueries": (None, c_int32, _NUMBERS),
+    "glGetBufferSubData": (None, c_uint32, c_size_t, c_size_t, c_void_p),
+    "glGetError": (c_uint32,),
+    "glGetInteger64v": (None, c_uint32, POINTER(c_int64)),
+    "glGetIntegeri_v": (None, c_uint32, c_uint32, POINTER(c_int32)),
+    "glGetProgramBinary": (None, c_uint32, c_int32, POINTER(c_int32), _NUMBERS, c_void_p),
+    "glGetProgramInfoLog": (None, c_uint32, c_int32, POINTER(c_int32), c_char_p),
+    "glGetProgramiv": (None, c_uint32, c_uint32, POINTER(c_int32)),
+    "glGetQueryObjectui64v": (None, c_uint32, c_uint32, POINTER(c_uint64)),
+    "glGetShaderInfoLog": (None, c_uint32, c_int32, POINTER(c_int32), c_char_p),
+    "glGetShaderiv": (None, c_uint32, c_uint32, POINTER(c_int32)),
+    "glGetString": (c_char_p, c_uint32),
+    "glGetStringi": (c_char_p, c_uint32, c_uint32),
+    "glLinkProgram": (None, c_uint32),
+    "glMemoryBarrier": (None, c_uint32),
+    "glProgramBinary": (None, c_uint32, c_uint32, c_void_p, c_int32),
+    "glQueryCounter": (None, c_uint32, c_uint32),
+    "glShaderSource": (None, c_uint32, c_int32, POINTER(c_char_p), POINTER(c_int32)),
+    "glUseProgram": (None, c_uint32),
+}
+"""Result, then arguments, of each function."""
+_MULTI_BIND: dict[str, tuple[Any, ...]] = {
+    "glBindBuffersRange": (
+        *(None, c_uint32, c_uint32, c_int32),
+        *(_NUMBERS, POINTER(c_size_t), POINTER(c_size_t)),
+    ),
+}
+"""What OpenGL 4.4 has, and older drivers may have."""
+
+NO_ERROR = 0
+BUFFER_UPDATE_BARRIER, SHADER_STORAGE_BARRIER = 0x200, 0x2000
+COPY_READ_BUFFER = 0x8F36
+SHADER_STORAGE_BUFFER = 0x90D2
+DYNAMIC_COPY = 0x88EA
+R32UI, RED_INTEGER, UNSIGNED_INT = 0x8236, 0x8D94, 0x1405
+QUERY_RESULT, TIMESTAMP = 0x8866, 0x8E28
+_COMPUTE_SHADER, _COMPILE_STATUS, _LINK_STATUS, _LOG_LENGTH = 0x91B9, 0x8B81, 0x8B82, 0x8B84
+_BINARY_LENGTH, _EXTENSIONS, _NUM_EXTENSIONS = 0x8741, 0x1F03, 0x821D
+_ERRORS = {
+    0x0500: "GL_INVALID_ENUM",
+    0x0501: "GL_INVALID_VALUE",
+    0x0502: "GL_INVALID_OPERATION",
+    0x0505: "GL_OUT_OF_MEMORY",
+    0x0507: "GL_CONTEXT_LOST",
+}
+OUT_OF_MEMORY = 0x0505
+
+
+class NoMoreDevicesError(UnsupportedDeviceError):
+    """The number of a device is beyond the last one."""
+
+
+class OpenGL:
+    """A context, current on this thread from now on, and the functions that work in it."""
+
+    def __init__(self, number: int) -> None:
+        """Make the context on the device of that number, counted as EGL does.
+
+        Raises NoMoreDevicesError, MissingDependencyError, or UnsupportedDeviceError with the cause.
+        """
+        self._context = _create(number)
+        found = {name: self._load(name, *kinds) for name, kinds in _SIGNATURES.items()}
+        missing = [name for name, function in found.items() if function is None]
+        if missing:
+            raise UnsupportedDeviceError(
+                f"The OpenGL driver lacks {', '.join(missing)}. Update the GPU's driver."
+            )
+        found |= {name: self._load(name, *kinds) for name, kinds in _MULTI_BIND.items()}
+        self.call: Any = SimpleNamespace(**found)
+        """The functions by their names; None for one that this driver does not have."""
+
+    def _load(self, name: str, result: Any, *arguments: Any) -> Any:
+        make = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)
+        address = self._context.load(name)
+        return make(result, *arguments)(address) if address else None
+
+    def close(self) -> None:
+        """Give the context back."""
+        self._context.release()
+
+    def text(self, name: int) -> str:
+        """Return a text about the driver."""
+        found: bytes | None = self.call.glGetString(name)
+        return (found or b"").decode(errors="replace").strip()
+
+    def extensions(self) -> set[str]:
+        """Return the names of all extensions."""
+        count = self.integer(_NUM_EXTENSIONS)
+        return {self.call.glGetStringi(_EXTENSIONS, i).decode() for i in range(count)}
+
+    def integer(self, name: int) -> int:
+        """Return a number that the driver tells."""
+        number = c_int64()
+        self.call.glGetInteger64v(name, ctypes.byref(number))
+        return number.value
+
+    def integer_of_axis(self, name: int, axis: int) -> int:
+        """Return a number that the driver tells for the x, y or z axis."""
+        number = c_int32()
+        self.call.glGetIntegeri_v(name, axis, ctypes.byref(number))
+        return number.value
+
+    def error(self) -> int:
+        """Return the first error since this was last asked, 0 for none; forget the others."""
+        first: int = self.call.glGetError()
+        error = first
+        # A lost context reports its loss for ever.
+        for _ in range(16):
+            if not error:
+                break
+            error = self.call.glGetError()
+        return first
+
+    def check(self, what: str) -> None:
+        """Raise ExecutionError when a call since the last check failed."""
+        error = self.error()
+        if error:
+            raise ExecutionError(
+                f"{what} fails with {error_name(error)}. Another device or backend may work; "
+                "`litegpu devices` lists them."
+            )
+
+    def make(self, kind: str) -> c_uint32:
+        """Return the number of a new buffer ("Buffers") or query ("Queries")."""
+        number = c_uint32()
+        getattr(self.call, f"glGen{kind}")(1, ctypes.byref(number))
+        return number
+
+    def delete(self, kind: str, number: c_uint32) -> None:
+        """Delete a buffer or a query."""
+        getattr(self.call, f"glDelete{kind}")(1, ctypes.byref(number))
+
+    def compile(self, source: str) -> int:
+        """Return the number of a linked program. Raises CompilationError with the log."""
+        gl = self.call
+        shader = gl.glCreateShader(_COMPUTE_SHADER)
+        text = c_char_p(source.encode())
+        gl.glShaderSource(shader, 1, ctypes.byref(text), None)
+        gl.glCompileShader(shader)
+        if not self._of(gl.glGetShaderiv, shader, _COMPILE_STATUS):
+            log = self._log(gl.glGetShaderiv, gl.glGetShaderInfoLog, shader)
+            gl.glDeleteShader(shader)
+            raise CompilationError(log)
+        program: int = gl.glCreateProgram()
+        gl.glAttachShader(program, shader)
+        gl.glLinkProgram(program)
+        gl.glDeleteShader(shader)
+        self._check_linked(program)
+        return program
+
+    def _check_linked(self, program: int) -> None:
+        gl = self.call
+        if not self._of(gl.glGetProgramiv, program, _LINK_STATUS):
+            log = self._log(gl.glGetProgramiv, gl.glGetProgramInfoLog, program)
+            gl.glDeleteProgram(program)
+            raise CompilationError(log)
+
+    def binary(self, program: int) -> bytes:
+        """Return a linked program as the driver keeps it; nothing where it cannot."""
+        length = self._of(self.call.glGetProgramiv, program, _BINARY_LENGTH)
+        kind, data = c_uint32(), ctypes.create_string_buffer(max(length, 1))
+        got = c_int32()
+        arguments = (ctypes.byref(got), ctypes.byref(kind), data)
+        self.call.glGetProgramBinary(program, length, *arguments)
+        failed = self.error() or not got.value
+        return b"" if failed else kind.value.to_bytes(4, "little") + data.raw[: got.value]
+
+    def program_of(self, binary: bytes) -> int | None:
+        """Return the number of a program made from `binary`, None where the driver refuses."""
+        program: int = self.call.glCreateProgram()
+        kind, data = int.from_bytes(binary[:4], "little"), binary[4:]
+        self.call.glProgramBinary(program, kind, data, len(data))
+        try:
+            self._check_linked(program)
+        except CompilationError:
+            program = 0
+        return None if self.error() or not program else program
+
+    def _of(self, ask: Any, number: int, name: int) -> int:
+        value = c_int32()
+        ask(number, name, ctypes.byref(value))
+        return value.value
+
+    def _log(self, ask: Any, read: Any, number: int) -> str:
+        text = ctypes.create_string_buffer(self._of(ask, number, _LOG_LENGTH) + 1)
+        read(number, len(text), None, text)
+        return text.value.decode(errors="replace").strip() or "the driver gives no reason"
+
+
+def error_name(error: int) -> str:
+    """Return an OpenGL error code with its name."""
+    return f"{_ERRORS.get(error, 'an error')} (0x{error:04X})"
+
+
+def _create(number: int) -> Any:
+    """Return a context of glcontext's that is current on this thread."""
+    try:
+        import glcontext
+    except ModuleNotFoundError as error:
+        raise missing_dependency("glcontext", "opengl", "The OpenGL backend") from error
+    if sys.platform == "darwin":
+        raise UnsupportedDeviceError(
+            "macOS ends at OpenGL 4.1, which has no compute shaders. Use backend='webgpu'."
+        )
+    try:
+        if sys.platform == "win32":
+            return _on_windows(glcontext, number)
+        # glcontext's own helper would let an environment variable change the device.
+        from glcontext import egl
+
+        names = {"libegl": find_library("EGL") or "libEGL.so.1"}
+        names["libgl"] = find_library("GL") or "libGL.so.1"
+        return egl.create_context(
+            mode="standalone", glversion=_OLDEST, device_index=number, **names
+        )
+    except UnsupportedDeviceError:
+        raise
+    except Exception as error:  # it has no type of its own
+        if "requested device index" in str(error):
+            raise NoMoreDevicesError(str(error)) from error
+        raise UnsupportedDeviceError(f"OpenGL 4.3 has no context: {error}.") from error
+
+
+def _on_windows(glcontext: Any, number: int) -> Any:
+    if number:
+        raise NoMoreDevicesError("Windows has one OpenGL device, the one that drives the screen.")
+    return glcontext.default_backend()(mode="standalone", glversion=_OLDEST)
