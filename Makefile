@@ -12,7 +12,7 @@ help:
 	@echo "make test    set everything up, then run the tests (PYTEST_ARGS='-k conv' narrows them)"
 	@echo "make lint    ruff, formatting and mypy"
 	@echo "make format  let ruff fix and format the code"
-	@echo "make setup   only the set-up: .venv and an OpenCL device"
+	@echo "make setup   only the set-up: .venv, and devices to run on"
 	@echo "make clean   remove .venv, out/ and the caches"
 
 setup:

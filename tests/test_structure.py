@@ -133,7 +133,7 @@ def test_every_pass_has_a_test_file() -> None:
     assert tested == {f"test_{name}" for name in modules("passes") - {"base"}}
 
 
-SHARED_BY_BACKENDS = {"base", "calls", "kept", "limits", "worker"}
+SHARED_BY_BACKENDS = {"base", "calls", "kept", "limits", "shaders", "worker"}
 
 
 def test_every_backend_file_belongs_to_a_registered_backend() -> None:
