@@ -1,4 +1,4 @@
-"""Print the Debian packages that give the GPU APIs named a device here; nothing if they have one."""
+"""Print the Debian packages that give the GPU APIs named here a device, if they have none."""
 
 from __future__ import annotations
 
