@@ -16,8 +16,8 @@ _PACKAGES = (
     *("pyopencl", "torch", "triton"),
 )
 _GPU_FIELDS = (
-    *("name", "driver_version", "clocks.max.sm", "clocks.max.mem"),
-    *("clocks.applications.graphics", "persistence_mode", "power.limit"),
+    *("name", "driver_version", "clocks.max.sm", "clocks.max.mem", "persistence_mode"),
+    "power.limit",
 )
 _CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 

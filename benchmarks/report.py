@@ -125,10 +125,11 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
     ),
     (
         "Device time",
-        "Milliseconds between GPU events, inputs and outputs on the device; with copies: from and "
-        "to pinned host memory. Compile is `torch.compile`, replayed as a CUDA graph; even padding "
-        "is the same without the padding steps that TensorFlow's SAME needs in PyTorch (it "
-        "computes another network). Kernel sum: each kernel timed by itself.",
+        "Milliseconds between GPU events, inputs on the device; with copies: from and to pinned "
+        "host memory. (Small outputs of litegpu are written straight to the host in both.) "
+        "Compile is `torch.compile`, replayed as a CUDA graph; even padding is the same without "
+        "the padding steps that TensorFlow's SAME needs in PyTorch (it computes another network). "
+        "Kernel sum: each kernel timed by itself.",
         _DEVICE,
     ),
     (
@@ -187,13 +188,16 @@ def _limit(target: Target) -> str:
 
 
 def failures(models: Mapping[str, Model]) -> list[str]:
-    """Return a line per way and reason, with the models that it could not run."""
+    """Return a line per reason, with the ways and the models that it kept from running."""
     found: dict[tuple[str, str], list[str]] = {}
     for title, model in models.items():
         for way, row in {"every way": model, **model["rows"]}.items():
             if "error" in row:
-                found.setdefault((way, row["error"]), []).append(title)
-    return [f"- {way} ({', '.join(titles)}): {why}" for (way, why), titles in found.items()]
+                found.setdefault((row["error"], way), []).append(title)
+    ways: dict[tuple[str, str], list[str]] = {}
+    for (why, way), titles in found.items():
+        ways.setdefault((why, ", ".join(titles)), []).append(way)
+    return [f"- {'; '.join(names)} ({titles}): {why}" for (why, titles), names in ways.items()]
 
 
 def about(result: Result) -> str:

@@ -37,7 +37,7 @@ from litegpu.tools.runtime import interpreter
 from litegpu.zoo import is_zoo_name, names, resolve_model
 from measuring import call, errors, make_inputs, time_calls
 from report import report
-from ways import Model, Way, ways
+from ways import LeftOutError, Model, Way, ways
 
 _REFERENCE_THREADS = 8
 _BATCH = 64
@@ -119,6 +119,8 @@ def measure(way: Way, model: Model, repeats: int) -> dict[str, Any]:
         if runner.device:
             row["clocks"] = machine.clocks_during(runner.call)
         return row
+    except LeftOutError as error:
+        return {"error": str(error)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:600]}
     finally:

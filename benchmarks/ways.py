@@ -94,10 +94,13 @@ def _device_times(recordings: Sequence[Any]) -> dict[str, Callable[[int], float]
     """Time the graph between two events where the backend can, else each kernel by itself."""
     if all(hasattr(recording, "device_seconds") for recording in recordings):
 
-        def graph(repeats: int) -> float:
-            return sum(recording.device_seconds(repeats) for recording in recordings)
+        def graph(copies: bool, repeats: int) -> float:
+            return sum(r.device_seconds(repeats, copies=copies) for r in recordings)
 
-        return {"device_with_copies_ms": graph}
+        return {
+            "device_ms": partial(graph, False),
+            "device_with_copies_ms": partial(graph, True),
+        }
 
     def kernels(repeats: int) -> float:
         runs = min(repeats, _DURATION_RUNS)

@@ -120,11 +120,12 @@ def test_numbers_have_about_three_digits(report: Any, value: float | None, text:
 
 
 def test_what_is_left_out_says_why(report: Any) -> None:
-    found = result({"a": model(w={"error": "no"}), "b": model(w={"error": "no"})})
+    no = {"error": "no"}
+    found = result({"a": model(w=no, v=no), "b": model(w=no, v=no)})
     found["left_out"] = ["c"]
     found["models"]["d"] = {"error": "unreadable", "rows": {}}
     text = report.report(found)
-    assert "- w (a, b): no\n" in text
+    assert "- w; v (a, b): no\n" in text
     assert "- every way (d): unreadable\n" in text
     assert text.endswith("- not started within the time limit: c")
 
