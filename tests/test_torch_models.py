@@ -25,6 +25,7 @@ LEFT_OUT = (
     r"RESIZE_BILINEAR with neither aligned corners nor pixel centers\.",
     r"\w+ of computed values of different ranks\.",
     r"\w+ \(node \d+\) has no PyTorch layer here\.",
+    r"\w+ with computed input \d\.",
     r"Output '[^']+' is a constant\.",
 )
 """Why a case of the op table may have no counterpart."""
