@@ -140,7 +140,8 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
     ),
     (
         "Accuracy",
-        "Against the CPU's built-in kernels, the worst output: max|a−b|/max|b| and ‖a−b‖/‖b‖.",
+        "Against the CPU's built-in kernels, the worst output: max|a−b|/max|b| and ‖a−b‖/‖b‖. "
+        "Models that rank what they find, as SSD does, may swap what is nearly equal.",
         _ACCURACY,
     ),
 )

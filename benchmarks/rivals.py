@@ -36,6 +36,7 @@ from litegpu.backends import BACKENDS
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo import is_zoo_name, names, resolve_model
 from measuring import call, errors, make_inputs, time_calls
+from model_graph import read_model
 from report import report
 from ways import LeftOutError, Model, Way, ways
 
@@ -44,6 +45,11 @@ _BATCH = 64
 _BATCH_MODELS = ("zoo:mobilenet_v1_1.0_224", "zoo:resnet50")
 _FIRST_USE_MODEL = "zoo:mobilenet_v1_0.25_128?size=32"
 _FIRST_USE_WAYS = ("litegpu *", "LiteRT *")
+_RANKING = (
+    *("ARG_MAX", "ARG_MIN", "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "TOPK_V2"),
+    "TFLite_Detection_PostProcess",
+)
+"""Operations whose results change places, or become others, when two values are nearly equal."""
 _UNFINISHED = "The process ended while this was measured."
 
 Advance = Callable[[str], None]
@@ -100,6 +106,7 @@ def load_model(name: str, picture: Path | None) -> tuple[Model, dict[str, Any]]:
         "batch": int(inputs[0].shape[0]),
         "inputs": [list(array.shape) for array in inputs],
         "float": all(array.dtype.kind == "f" for array in (*inputs, *expected)),
+        "ranks": any(node.op in _RANKING for node in read_model(content).nodes),
         "rows": {},
     }
     return Model(title, content, inputs, expected), about

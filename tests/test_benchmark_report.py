@@ -206,6 +206,15 @@ def test_what_is_not_a_number_is_the_worst(targets: Any) -> None:
     assert (found.model, found.met) == ("b", False)
 
 
+def test_models_that_rank_say_nothing_about_accuracy(targets: Any) -> None:
+    models = {
+        "a": model(litegpu_cuda_fp16={"norm_error": 1e-3}),
+        "b": {**model(litegpu_cuda_fp16={"norm_error": 0.5}), "ranks": True},
+    }
+    found = verdict_on(targets, models, "accuracy fp16")
+    assert (found.model, found.met) == ("a", True)
+
+
 def test_nothing_measured_is_no_verdict(targets: Any, report: Any) -> None:
     assert all(v.met is None and v.value is None for v in targets.verdicts({}))
     lines = report.targets_table({}).splitlines()[2:]

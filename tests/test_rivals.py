@@ -60,7 +60,7 @@ def test_it_measures_litegpu_and_the_cpu(
     assert os.environ["CUDA_CACHE_DISABLE"] == "1"
     assert list(found["models"]) == [SMALL, f"{SMALL}&batch=64"]
     for batch, model in zip((1, 64), found["models"].values(), strict=True):
-        assert (model["batch"], model["float"]) == (batch, True)
+        assert (model["batch"], model["float"], model["ranks"]) == (batch, True, False)
         assert model["inputs"] == [[batch, 32, 32, 3]]
         rows = model["rows"]
         assert set(rows) == {
@@ -81,6 +81,11 @@ def test_it_measures_litegpu_and_the_cpu(
     assert f"| {SMALL} " in printed.out
     assert "### Targets" in printed.out
     assert f"{SMALL}: XNNPACK 1 thread\n" in printed.err, "progress, line by line in a pipe"
+
+
+def test_detectors_rank(rivals: Any) -> None:
+    _, about = rivals.load_model("zoo:ssd_mobilenet_v1_300?width=0.25&size=96", None)
+    assert about["ranks"] and about["float"]
 
 
 def test_what_cannot_run_is_a_row(run: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
