@@ -219,16 +219,11 @@ def about(result: Result) -> str:
 
 def _clocks(result: Result) -> str:
     rows = (row for model in result["models"].values() for row in model["rows"].values())
-    found = {row["clocks"]["clocks.sm"] for row in rows if row.get("clocks")}
-    memory = {
-        row["clocks"]["clocks.mem"]
-        for model in result["models"].values()
-        for row in model["rows"].values()
-        if row.get("clocks")
-    }
+    found = [row["clocks"] for row in rows if row.get("clocks")]
     if not found:
         return ""
-    return f"Clocks while it ran: SM {_range(found)}, memory {_range(memory)}. "
+    sm, memory = (_range(each[name] for each in found) for name in ("clocks.sm", "clocks.mem"))
+    return f"Clocks while it ran: SM {sm}, memory {memory}. "
 
 
 def _range(texts: Iterable[str]) -> str:

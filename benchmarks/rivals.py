@@ -112,8 +112,11 @@ def load_model(name: str, picture: Path | None) -> tuple[Model, dict[str, Any]]:
     return Model(title, content, inputs, expected), about
 
 
-def measure(way: Way, model: Model, repeats: int) -> dict[str, Any]:
-    """Return the row of one way and one model: figures, or the error that kept it from running."""
+def measure(way: Way, model: Model, repeats: int, clocks: bool = True) -> dict[str, Any]:
+    """Return the row of one way and one model: figures, or the error that kept it from running.
+
+    Asking for the `clocks` of a busy GPU takes up to a second.
+    """
     runner = None
     try:
         start = time.perf_counter()
@@ -123,7 +126,7 @@ def measure(way: Way, model: Model, repeats: int) -> dict[str, Any]:
         row["whole_ms"], row["runs"] = time_calls(runner.call, repeats)
         for name, seconds in runner.device.items():
             row[name] = seconds(row["runs"]) * 1e3
-        if runner.device:
+        if runner.device and clocks:
             row["clocks"] = machine.clocks_during(runner.call)
         return row
     except LeftOutError as error:
@@ -142,11 +145,12 @@ def measure_model(
 ) -> None:
     """Add the missing rows of one model."""
     model, about = load_model(name, settings.picture)
-    results.data["models"].setdefault(model.title, about)
+    rows = results.data["models"].setdefault(model.title, about)["rows"]
     for way in results.missing(model.title, list(chosen)):
         say(f"{model.title}: {way}")
         results.row(model.title, way, {"error": _UNFINISHED})
-        results.row(model.title, way, measure(chosen[way], model, settings.repeats))
+        clocks = not any(row.get("clocks") for row in rows.values())
+        results.row(model.title, way, measure(chosen[way], model, settings.repeats, clocks))
 
 
 def use_once(chosen: dict[str, Way]) -> None:
@@ -154,7 +158,7 @@ def use_once(chosen: dict[str, Way]) -> None:
     model, _ = load_model(_FIRST_USE_MODEL, None)
     for name, way in chosen.items():
         if any(fnmatch.fnmatch(name, pattern) for pattern in _FIRST_USE_WAYS):
-            measure(way, model, 1)
+            measure(way, model, 1, clocks=False)
 
 
 def with_batches(models: Sequence[str], batch_models: Sequence[str]) -> list[str]:

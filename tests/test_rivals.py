@@ -219,3 +219,18 @@ def test_clocks_are_read_while_it_runs(rivals: Any, monkeypatch: pytest.MonkeyPa
     assert machine._ask_gpu(("name",)) == {}, "another number of values than asked for"
     monkeypatch.setattr(machine, "_smi_command", lambda _fields: None)
     assert machine.clocks_during(pytest.fail) == {}
+
+
+def test_clocks_are_asked_for_once_per_model(
+    run: Callable[..., dict[str, Any]], fake_ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = {"clocks.sm": "1980 MHz", "clocks.mem": "3201 MHz"}
+    monkeypatch.setattr(sys.modules["machine"], "clocks_during", lambda _run: clocks)
+
+    def gpu(model: Any) -> Any:
+        return runner(call=lambda: model.expected, device={"device_ms": lambda _repeats: 1e-3})
+
+    fake_ways.update(cpu=lambda model: runner(call=lambda: model.expected), first=gpu, second=gpu)
+    found = run("--models", SMALL, f"{SMALL}&seed=1", "--batch-models")
+    for model in found["models"].values():
+        assert [way for way, row in model["rows"].items() if "clocks" in row] == ["first"]
