@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,13 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-from litegpu import GpuDelegate, LitegpuError, __version__
-from litegpu.runtime_abi import bridge
+from litegpu import GpuDelegate, LitegpuError, Profile, __version__
 from litegpu.zoo import resolve_model
 from measuring import call, make_inputs, median_ms
 
 _BUILTIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+_PROFILED = 20
+"""Runs of which the device's times are medians, at most."""
 
 
 def check(
@@ -57,33 +57,33 @@ def check(
         "kernels": [part.kernels for part in report.partitions] if report else [],
         "rejected": len(report.rejected) if report else 0,
     }
-    for kernel, _ in bridge._kernels.values():
-        add_device_times(row, kernel, repeats)
+    if report and report.partitions:
+        add_device_times(row, delegate.profile(repeats=min(repeats, _PROFILED)))
     return row
 
 
-def add_device_times(row: dict[str, Any], kernel: Any, repeats: int) -> None:
-    """Add the graph's device time and the slowest kernels, where the backend can tell."""
-    compiled = kernel.compiled
-    recording = compiled.recording
-    if hasattr(recording, "device_seconds"):
-        row["device_ms"] = recording.device_seconds(repeats) * 1e3
-    rounds = [recording.durations() for _ in range(10)]
-    times = [statistics.median(each) for each in zip(*rounds, strict=True)]
-    launches = compiled.built.launches
-    named: list[tuple[float, Any]] = list(zip(times, launches, strict=True))
-    named.sort(key=lambda pair: -pair[0])
+def add_device_times(row: dict[str, Any], profile: Profile) -> None:
+    """Add the device's times and the slowest kernels, where the backend can tell."""
+    for name, seconds in (
+        ("device_ms", profile.device_seconds),
+        ("chain_ms", profile.chain_seconds),
+        ("kernel_sum_ms", profile.kernel_seconds),
+        ("floor_ms", profile.floor_seconds),
+    ):
+        if seconds is not None:
+            row[name] = seconds * 1e3
+    kernels = [kernel for part in profile.partitions for kernel in part.kernels]
     row["slowest"] = [
         {
-            "us": round(seconds * 1e6, 2),
-            "kernel": launch.kernel.name,
-            "op": launch.node.op,
-            "node": launch.node.index,
-            "gflops": round(launch.flops / seconds / 1e9, 1),
+            "us": round(kernel.seconds * 1e6, 2),
+            "kernel": kernel.name,
+            "op": kernel.op,
+            "node": kernel.node,
+            "gflops": round(kernel.flops_per_second / 1e9, 1),
+            "of_floor": round(kernel.floor_share or 0.0, 2),
         }
-        for seconds, launch in named[:8]
+        for kernel in sorted(kernels, key=lambda kernel: -kernel.seconds)[:8]
     ]
-    row["kernel_sum_ms"] = sum(times) * 1e3
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from litegpu import GpuDelegate
-from litegpu.runtime_abi import bridge
 from litegpu.tools.runtime import interpreter
 from measuring import call
 
 PRECISIONS = ("fp16", "fp32")
-_DURATION_RUNS = 20
+_PROFILED_RUNS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +74,9 @@ def _litegpu(backend: str, precision: str, model: Model) -> Runner:
     report = delegate.report
     if report is None or not report.partitions:
         raise LeftOutError(f"Nothing runs on the GPU: {delegate.error or report}")
-    kernels = [
-        kernel for kernel, native in bridge._kernels.values() if native.applicant is delegate
-    ]
-    recordings = [getattr(kernel, "compiled").recording for kernel in kernels]  # noqa: B009
     return Runner(
         partial(call, target, model.inputs),
-        _device_times(recordings),
+        _device_times(delegate),
         {
             "kernels": sum(part.kernels for part in report.partitions),
             "nodes_on_cpu": len(report.rejected),
@@ -90,25 +84,19 @@ def _litegpu(backend: str, precision: str, model: Model) -> Runner:
     )
 
 
-def _device_times(recordings: Sequence[Any]) -> dict[str, Callable[[int], float]]:
-    """Time the graph between two events where the backend can, else each kernel by itself."""
-    if all(hasattr(recording, "device_seconds") for recording in recordings):
+def _device_times(delegate: GpuDelegate) -> dict[str, Callable[[int], float]]:
+    """Time the kernels by themselves and, where the backend can tell, as a chain."""
 
-        def graph(copies: bool, repeats: int) -> float:
-            return sum(r.device_seconds(repeats, copies=copies) for r in recordings)
+    def seconds(name: str, repeats: int) -> float:
+        profile = delegate.profile(repeats=min(repeats, _PROFILED_RUNS), peaks=False)
+        found: float = getattr(profile, name)
+        return found
 
-        return {
-            "device_ms": partial(graph, False),
-            "device_with_copies_ms": partial(graph, True),
-        }
-
-    def kernels(repeats: int) -> float:
-        runs = min(repeats, _DURATION_RUNS)
-        return statistics.median(
-            sum(sum(recording.durations()) for recording in recordings) for _ in range(runs)
-        )
-
-    return {"kernel_sum_ms": kernels}
+    times = {"kernel_sum_ms": partial(seconds, "kernel_seconds")}
+    if delegate.profile(repeats=1, peaks=False).chain_seconds is not None:
+        times["device_ms"] = partial(seconds, "chain_seconds")
+        times["device_with_copies_ms"] = partial(seconds, "device_seconds")
+    return times
 
 
 def _xnnpack(threads: int, model: Model) -> Runner:

@@ -22,6 +22,7 @@ from litegpu.codegen import Argument, KernelText
 __all__ = [
     "test_a_kernel_that_does_not_compile_is_named",
     "test_bound_calls_follow_their_pointers",
+    "test_chains_take_as_long_as_their_kernels",
     "test_closing_twice_is_harmless",
     "test_constants_reach_the_kernels",
     "test_durations_are_positive",
@@ -33,6 +34,7 @@ __all__ = [
     "test_more_memory_than_the_device_has",
     "test_nothing_to_launch",
     "test_one_kernel_on_several_ranges",
+    "test_profiled_runs_give_the_same_answers",
     "test_recordings_are_independent",
     "test_recordings_in_threads",
     "test_the_device_is_opened_once",
@@ -212,6 +214,7 @@ def test_nothing_to_launch(device: Device) -> None:
     recording = device.record(program([], [], [0], [0]))
     np.testing.assert_array_equal(run(recording, [floats()])[0], floats())
     assert recording.durations() == []
+    assert recording.chain_seconds() in (None, 0.0)
     recording.close()
 
 
@@ -272,6 +275,30 @@ def test_durations_are_positive(device: Device) -> None:
         assert len(durations) == 3
         assert all(0 < seconds < 10 for seconds in durations)
     np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1 + 1)
+    recording.close()
+
+
+def test_chains_take_as_long_as_their_kernels(device: Device) -> None:
+    recording = device.record(adding(50))
+    chain = recording.chain_seconds()
+    if chain is not None:  # a device may be unable to tell
+        assert sum(recording.durations()) / 100 < chain < 10
+    recording.close()
+
+
+def test_profiled_runs_give_the_same_answers(device: Device) -> None:
+    """Whatever is measured about a run, the run itself is a whole one."""
+    recording = device.record(adding(3))
+    source, result = floats(), np.zeros(FLOATS, np.float32)
+    addresses = [source.ctypes.data], [result.ctypes.data]
+    phases = recording.phases(*addresses)
+    np.testing.assert_array_equal(result, source + 1 + 1 + 1)
+    assert phases and all(0 <= seconds < 10 for seconds in phases.values())
+    source[:] = floats(1)
+    seconds = recording.device_seconds(*addresses)
+    if seconds is not None:
+        assert 0 < seconds < 10
+    np.testing.assert_array_equal(run(recording, [source])[0], source + 1 + 1 + 1)
     recording.close()
 
 

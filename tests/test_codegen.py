@@ -130,10 +130,10 @@ def test_portable_templates_keep_to_what_all_languages_have(template: str) -> No
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_every_template_is_used_by_an_op(template: str) -> None:
+def test_every_template_is_used(template: str) -> None:
     texts = {
         node.value
-        for path in OPS.glob("*.py")
+        for path in (*OPS.glob("*.py"), OPS.parent / "engine" / "peaks.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant)
     }

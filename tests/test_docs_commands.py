@@ -17,7 +17,11 @@ from litegpu.tools.images import default_picture
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-TIMED_TOOLS = ("run", "demo")
+QUICKLY = {
+    "run": ("--num_runs=1", "--max_secs=1"),
+    "demo": ("--num_runs=1", "--max_secs=1"),
+    "profile": ("--repeats=1",),
+}
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -64,8 +68,7 @@ def test_the_documents_show_commands() -> None:
 def test_command(document: str, command: str, folder: Path) -> None:
     program, *arguments = shlex.split(command)
     assert program == "litegpu", f"{document}: console blocks hold litegpu commands, not {program}"
-    if arguments[0] in TIMED_TOOLS:
-        arguments += ["--num_runs=1", "--max_secs=1"]
+    arguments += QUICKLY.get(arguments[0], ())
     result = run(["-m", "litegpu.tools.cli", *arguments])
     assert result.returncode == 0, result.stderr
 

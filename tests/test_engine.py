@@ -155,6 +155,13 @@ def test_memory_can_be_kept_apart() -> None:
     assert apart.program.inputs[0].offset != apart.program.outputs[0].offset
 
 
+def test_copies_are_as_long_as_the_tensors() -> None:
+    maker = Maker()
+    out = maker.conv(maker.input(1, 1, 1, 3), 5)
+    program = build(assign(maker.graph(out), None)).program
+    assert [slot.size for slot in (*program.inputs, *program.outputs)] == [12, 20]
+
+
 def test_launches_cover_the_grid_in_whole_groups() -> None:
     maker = Maker()
     out = maker.steps(maker.input(1, 5, 3, 7), RELU)

@@ -79,6 +79,17 @@ def test_a_new_shape_ends_the_loan_and_begins_another(ledger: Ledger) -> None:
     assert addresses(target) == ledger.borrowed != first
 
 
+def test_a_profile_runs_where_invokes_do(ledger: Ledger) -> None:
+    delegate, x = GpuDelegate(), random(3, 5)
+    target = interpreter(MODEL, delegate)
+    run(target, random(3, 5, seed=1))
+    target.set_tensor(target.get_input_details()[0]["index"], x)
+    delegate.profile(repeats=1, peaks=False)
+    output = target.get_output_details()[0]["index"]
+    assert_close([target.get_tensor(output)], reference(MODEL, x))
+    assert addresses(target) == ledger.borrowed
+
+
 def test_what_is_lent_is_given_back(ledger: Ledger) -> None:
     target = interpreter(MODEL, GpuDelegate())
     before = addresses(target)

@@ -143,13 +143,28 @@ def test_a_device_that_fails_shows_through_the_interpreter(
     assert_close(run_model(target, random(1, 4, 4, 4)), [abs(random(1, 4, 4, 4))])
 
 
-def test_durations_of_a_device_that_fails(
+def test_times_of_a_device_that_fails(
     opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = opencl_device.record(adding(1))
     monkeypatch.setattr(opencl_library.Kernel, "enqueue", lambda *_: -54)
-    with pytest.raises(ExecutionError, match=r"INVALID_WORK_GROUP_SIZE \(status -54\)"):
-        recording.durations()
+    held = floats()
+    x = held.ctypes.data
+    for measure in (
+        recording.durations,
+        recording.chain_seconds,
+        lambda: recording.device_seconds([x], [x]),
+    ):
+        with pytest.raises(ExecutionError, match=r"INVALID_WORK_GROUP_SIZE \(status -54\)"):
+            measure()
+    recording.close()
+
+
+def test_phases_of_a_run(opencl_device: OpenCLDevice) -> None:
+    recording = opencl_device.record(adding(3))
+    held = floats()
+    x = held.ctypes.data
+    assert list(recording.phases([x], [x])) == ["copy in", "submit", "wait", "copy out"]
     recording.close()
 
 

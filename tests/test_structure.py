@@ -35,11 +35,12 @@ LAYERS: dict[str, set[str]] = {
     "report": {"errors"},
     "options": {"errors", "engine"},
     "partition_kernel": {"errors", "graph", "ops", "backends", "engine", "runtime_abi"},
+    "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},
     "delegate": {
         *("errors", "config", "graph", "ops", "backends", "runtime_abi"),
-        *("report", "options", "partition_kernel"),
+        *("report", "options", "partition_kernel", "profiling"),
     },
-    "litegpu": {"errors", "backends", "report", "options", "delegate"},
+    "litegpu": {"errors", "backends", "report", "options", "profiling", "delegate"},
     "zoo": {"errors", "graph"},
     "tools": {"errors", "config", "backends", "litegpu", "zoo", "ops"},
 }

@@ -15,6 +15,7 @@ from litegpu.errors import (
     UnsupportedDeviceError,
 )
 from litegpu.options import GpuDelegateOptions
+from litegpu.profiling import KernelProfile, PartitionProfile, Profile
 from litegpu.report import DelegationReport
 
 __version__ = "0.1.0"
@@ -28,10 +29,13 @@ __all__ = [
     "GpuDelegate",
     "GpuDelegateOptions",
     "InterpreterError",
+    "KernelProfile",
     "LitegpuError",
     "MissingDependencyError",
     "ModelError",
     "OptionsError",
+    "PartitionProfile",
+    "Profile",
     "UnsupportedDeviceError",
     "list_devices",
 ]

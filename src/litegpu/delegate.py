@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from litegpu.graph.partition import Preview, Subset, choose, extract
 from litegpu.ops.support import Examination, examine, folds
 from litegpu.options import GpuDelegateOptions, InferencePreference, make_options
 from litegpu.partition_kernel import PartitionKernel
+from litegpu.profiling import Profile, nothing_to_profile, take_profile
 from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
@@ -49,6 +51,7 @@ class GpuDelegate:
         self.error: BaseException | None = None
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
+        self._taken: list[weakref.ref[PartitionKernel]] = []
         self._native = NativeDelegate(self)
 
     def _get_native_delegate_pointer(self) -> int:
@@ -60,6 +63,7 @@ class GpuDelegate:
         """Choose and compile the partitions of an interpreter's graph. Called by the bridge."""
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
+            self._taken.clear()
         examination = examine(read_graph(context))
         kernels, notes = self._compile_chosen(examination, preview)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
@@ -110,9 +114,30 @@ class GpuDelegate:
             kernel.compiled.warm_up()
         return kernel
 
+    def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
+        """Measure where the time goes in the interpreter that applied this delegate last.
+
+        With that `interpreter` whole invokes are timed too, on whatever its inputs hold; the
+        partitions by themselves run on seeded noise where they can. All times are medians of
+        `repeats` runs. `peaks` measures what the device can do at most, for the kernels' floors.
+        No other thread may invoke meanwhile.
+
+        Raises InterpreterError before the delegate was applied, ModelError when nothing runs on
+        the GPU (with the reasons), OptionsError for `repeats` below 1, ExecutionError when the
+        device fails.
+        """
+        kernels = [kernel for held in self._taken if (kernel := held()) is not None]
+        if not kernels:
+            raise nothing_to_profile(self.report, self.error) from self.error
+        return take_profile(
+            self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
+        )
+
     def take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset. Called by the bridge."""
-        return self._pending[context].pop(subset.nodes)
+        kernel = self._pending[context].pop(subset.nodes)
+        self._taken.append(weakref.ref(kernel))
+        return kernel
 
     def settle(self, context: int) -> None:
         """Release the kernels that an interpreter did not take. Called by the bridge."""

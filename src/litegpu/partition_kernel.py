@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from litegpu.backends.base import Device
 from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.engine.peaks import Peaks
+from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.errors import ModelError
 from litegpu.graph import Graph
 from litegpu.graph.partition import with_shapes
@@ -21,9 +24,6 @@ _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 
 class PartitionKernel:
     """A compiled partition bound to the tensors of an interpreter."""
-
-    _run: Callable[[], None]
-    """Copies in, runs and copies out; set by the first invoke."""
 
     def __init__(
         self,
@@ -44,6 +44,8 @@ class PartitionKernel:
         self._cache_dir = cache_dir
         self.compiled = self._compile(graph)
         self._tensors = 0
+        self._run: Callable[[], None] = _skip
+        """Copies in, runs and copies out, once the first invoke has bound it."""
         self._alone = alone
         self._lending = Lending()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
@@ -115,7 +117,25 @@ class PartitionKernel:
         ]
         self._tensors = tensors
 
+    def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
+        """Measure the partition by itself. Raises ExecutionError when the device fails."""
+        ops = {node.index: node.op for node in self.graph.nodes}
+        return profile_partition(self.compiled, ops, repeats, peaks, lent=self._alone)
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Let invokes do nothing for a while: what they still take is spent elsewhere."""
+        run, self._run = self._run, _skip
+        try:
+            yield
+        finally:
+            self._run = run
+
     def close(self, context: int = 0) -> None:
         """Release everything on the device; `context` is that of tensors it was bound to."""
         self._lending.take_back(context)
         self.compiled.close()
+
+
+def _skip() -> None:
+    """Run nothing."""

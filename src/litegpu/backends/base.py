@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -122,7 +123,24 @@ class Recording(ABC):
 
     @abstractmethod
     def durations(self) -> list[float]:
-        """Run once and return the device seconds of each launch."""
+        """Run all launches once or more; return the device seconds of each by itself."""
+
+    def chain_seconds(self) -> float | None:
+        """Run all launches as `run` does, without copies; return their device seconds.
+
+        None where the device cannot tell.
+        """
+        return None
+
+    def device_seconds(self, inputs: Sequence[int], outputs: Sequence[int]) -> float | None:
+        """Run like `run`; return the device seconds from the first copy to the last, or None."""
+        return None
+
+    def phases(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[str, float]:
+        """Run like `run`; return the host's seconds by what it was busy with, in order."""
+        start = time.perf_counter()
+        self.run(inputs, outputs)
+        return {"run": time.perf_counter() - start}
 
     @abstractmethod
     def read_memory(self) -> npt.NDArray[np.uint8]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -17,6 +17,8 @@ from litegpu.errors import (
     missing_dependency,
 )
 
+Launch = tuple[Any, Any, Any]
+"""Configuration, function and argument block of a launch."""
 _CHUNKS = 8
 """Modules that the kernels of a partition are compiled in, side by side."""
 
@@ -58,6 +60,21 @@ def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     if status.value:
         raise CudaError(_explain(function, status))
     return tuple(results)
+
+
+def capture(stream: Any, launches: Iterable[Launch]) -> Any:
+    """Return an executable graph of launches, one after the other."""
+    cu = driver()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    call(cu.cuStreamBeginCapture, stream, mode)
+    for config, function, arguments in launches:
+        call(cu.cuLaunchKernelEx, config, function, arguments, 0)
+    (graph,) = call(cu.cuStreamEndCapture, stream)
+    (executable,) = call(cu.cuGraphInstantiate, graph, 0)
+    call(cu.cuGraphDestroy, graph)
+    call(cu.cuGraphUpload, executable, stream)
+    call(cu.cuStreamSynchronize, stream)
+    return executable
 
 
 def _explain(function: Callable[..., Any], status: Any) -> str:

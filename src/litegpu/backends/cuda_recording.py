@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Dispatch, Program, Recording, Slot
-from litegpu.backends.cuda_driver import call, driver
+from litegpu.backends.cuda_driver import Launch, call, capture, driver
+from litegpu.backends.cuda_profile import Profiler
 from litegpu.backends.cuda_transfer import UNIT, transfer_items, transfer_kernel
 from litegpu.codegen import KernelText, round_up
 from litegpu.codegen.cuda import dynamic_shared_bytes
@@ -56,6 +58,7 @@ class CUDARecording(Recording):
         self._memory: Any = 0
         self._constants: Any = 0
         self._staging: list[Any] = []
+        self._profiler: Profiler | None = None
         with self._current:
             try:
                 self._build(program, cubins)
@@ -84,7 +87,8 @@ class CUDARecording(Recording):
                 call(cu.cuFuncSetAttribute, self._functions[name], limit, nbytes)
         self._plan_transfers(program)
         self._launches = [self._launch_of(dispatch) for dispatch in program.dispatches]
-        self._graph = self._capture([*self._copies_in, *self._launches, *self._copies_out])
+        chain = [*self._copies_in, *self._launches, *self._copies_out]
+        self._graph = capture(self._stream, chain)
 
     def _plan_transfers(self, program: Program) -> None:
         """Decide how outputs reach the host, and make the launches that copy."""
@@ -141,19 +145,25 @@ class CUDARecording(Recording):
             return direct
         return int(self._constants if slot.constant else self._memory) + slot.offset
 
-    def _launch_of(self, dispatch: Dispatch) -> Any:
+    def _launch_of(self, dispatch: Dispatch, overlap: bool = True) -> Launch:
         pointers = tuple(map(self._address, dispatch.slots))
-        return self._launch(dispatch.kernel, pointers, dispatch.global_size, dispatch.local_size)
+        sizes = (dispatch.global_size, dispatch.local_size)
+        return self._launch(dispatch.kernel, pointers, *sizes, overlap)
 
-    def _transfer(self, source: int, target: int, nbytes: int) -> Any:
+    def _transfer(self, source: int, target: int, nbytes: int) -> Launch:
         kernel = transfer_kernel(nbytes)
         items = (transfer_items(nbytes), 1, 1)
         return self._launch(kernel.name, (source, target), items, kernel.local_size)
 
     def _launch(
-        self, kernel: str, pointers: tuple[int, ...], items: _Sizes, local: _Sizes
-    ) -> tuple[Any, Any, Any]:
-        """Return the launch configuration, the function and the argument block of one kernel."""
+        self,
+        kernel: str,
+        pointers: tuple[int, ...],
+        items: _Sizes,
+        local: _Sizes,
+        overlap: bool = True,
+    ) -> Launch:
+        """Return one launch; with `overlap` it may begin while the kernel before it runs."""
         cu = self._cu
         config = cu.CUlaunchConfig()
         sizes = [g // b for g, b in zip(items, local, strict=True)]
@@ -161,28 +171,15 @@ class CUDARecording(Recording):
         config.blockDimX, config.blockDimY, config.blockDimZ = local
         config.hStream = self._stream
         config.sharedMemBytes = self._shared[kernel]
-        if self._device.capability >= (9, 0):
-            overlap = cu.CUlaunchAttribute()
-            overlap.id = (
+        if overlap and self._device.capability >= (9, 0):
+            attribute = cu.CUlaunchAttribute()
+            attribute.id = (
                 cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             )
-            overlap.value.programmaticStreamSerializationAllowed = 1
-            config.attrs = [overlap]
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs = [attribute]
             config.numAttrs = 1
         return config, self._functions[kernel], (pointers, (ctypes.c_void_p,) * len(pointers))
-
-    def _capture(self, launches: Sequence[tuple[Any, Any, Any]]) -> Any:
-        cu = self._cu
-        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        call(cu.cuStreamBeginCapture, self._stream, mode)
-        for config, function, arguments in launches:
-            call(cu.cuLaunchKernelEx, config, function, arguments, 0)
-        (graph,) = call(cu.cuStreamEndCapture, self._stream)
-        (executable,) = call(cu.cuGraphInstantiate, graph, 0)
-        call(cu.cuGraphDestroy, graph)
-        call(cu.cuGraphUpload, executable, self._stream)
-        call(cu.cuStreamSynchronize, self._stream)
-        return executable
 
     def host_memory(self) -> tuple[list[int], list[int]]:
         """Return the pinned buffers' addresses. See Recording.host_memory."""
@@ -214,46 +211,58 @@ class CUDARecording(Recording):
         return invoke
 
     def durations(self) -> list[float]:
-        """Run kernel by kernel between events; seconds by the device's clock."""
-        cu = self._cu
+        """Time each launch in a batch of its own, warm in cache and without overlap."""
         with self._current:
-            events = [call(cu.cuEventCreate, 0)[0] for _ in range(len(self._launches) + 1)]
-            call(cu.cuEventRecord, events[0], self._stream)
-            for (config, function, arguments), event in zip(
-                self._launches, events[1:], strict=True
-            ):
-                call(cu.cuLaunchKernelEx, config, function, arguments, 0)
-                call(cu.cuEventRecord, event, self._stream)
-            call(cu.cuStreamSynchronize, self._stream)
-            times = [
-                call(cu.cuEventElapsedTime, start, end)[0] * 1e-3
-                for start, end in itertools.pairwise(events)
-            ]
-            for event in events:
-                call(cu.cuEventDestroy, event)
-        return times
+            return self._profiling().durations(
+                self._launch_of(dispatch, overlap=False) for dispatch in self._program.dispatches
+            )
 
-    def device_seconds(self, repeats: int, copies: bool = True) -> float:
-        """Return the median device time of the graph in seconds, with its copies or without.
+    def chain_seconds(self) -> float:
+        """Return the device seconds of all launches in one graph, overlapping as in a run.
 
-        What kernels write straight to the host is there in both.
+        What kernels write straight to the host is part of it.
         """
-        cu = self._cu
         with self._current:
-            graph = self._graph if copies else self._capture(self._launches)
-            start, end = call(cu.cuEventCreate, 0)[0], call(cu.cuEventCreate, 0)[0]
-            times = []
-            for _ in range(repeats):
-                call(cu.cuEventRecord, start, self._stream)
-                call(cu.cuGraphLaunch, graph, self._stream)
-                call(cu.cuEventRecord, end, self._stream)
-                call(cu.cuStreamSynchronize, self._stream)
-                times.append(call(cu.cuEventElapsedTime, start, end)[0] * 1e-3)
-            call(cu.cuEventDestroy, start)
-            call(cu.cuEventDestroy, end)
-            if not copies:
-                call(cu.cuGraphExecDestroy, graph)
-        return float(np.median(times))
+            return self._profiling().chain_seconds(self._launches)
+
+    def device_seconds(self, inputs: Sequence[int], outputs: Sequence[int]) -> float:
+        """Return the device seconds of the whole graph, copies from and to the host included."""
+        self._copy_in(inputs)
+        with self._current:
+            seconds = self._profiling().seconds(self._graph)
+        self._copy_out(outputs)
+        return seconds
+
+    def phases(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[str, float]:
+        """Run with the clock read between the steps."""
+        steps: dict[str, Callable[[], object]] = {
+            "copy in": partial(self._copy_in, inputs),
+            "submit": partial(call, self._cu.cuGraphLaunch, self._graph, self._stream),
+            "wait": partial(call, self._cu.cuStreamSynchronize, self._stream),
+            "copy out": partial(self._copy_out, outputs),
+        }
+        found = {}
+        with self._current:
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                found[name] = time.perf_counter() - start
+        return found
+
+    def _copy_in(self, inputs: Sequence[int]) -> None:
+        for address, (own, size) in zip(inputs, self._inputs, strict=True):
+            if address != own:
+                ctypes.memmove(own, address, size)
+
+    def _copy_out(self, outputs: Sequence[int]) -> None:
+        for address, (own, size) in zip(outputs, self._outputs, strict=True):
+            if address != own:
+                ctypes.memmove(address, own, size)
+
+    def _profiling(self) -> Profiler:
+        if self._profiler is None:
+            self._profiler = Profiler(self._stream)
+        return self._profiler
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         """Copy the whole memory of the partition to the host."""
@@ -273,6 +282,9 @@ class CUDARecording(Recording):
 
     def _release(self) -> None:
         cu = self._cu
+        if self._profiler is not None:
+            self._profiler.close()
+            self._profiler = None
         if getattr(self, "_graph", None) is not None:
             call(cu.cuGraphExecDestroy, self._graph)
             self._graph = None

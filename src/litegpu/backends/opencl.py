@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
@@ -20,6 +20,7 @@ from litegpu.backends.calls import bound
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
 from litegpu.backends.opencl_library import Call, Kernel, library, status_name
+from litegpu.backends.opencl_profile import Profiler
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
@@ -205,7 +206,7 @@ class OpenCLRecording(Recording):
         self._device = device
         self._program = program
         self._queue = cl.CommandQueue(device.context)
-        self._profiled: Any = None
+        self._profiler: Profiler | None = None
         self._memory: Any = None
         self._constants: Any = None
         self._closed = False
@@ -273,22 +274,29 @@ class OpenCLRecording(Recording):
 
         All is enqueued in order; the last call waits.
         """
-        program, lib = self._program, library()
         if self._closed:
             raise _released()
-        calls = [
-            self._transfer(lib.clEnqueueWriteBuffer, slot, pointer)
-            for slot, pointer in zip(program.inputs, inputs, strict=True)
+        commands = self._commands.calls if self._commands else ()
+        calls = (*self._writes(inputs), *commands, *self._reads(outputs))
+        return partial(self._make, calls)
+
+    def _writes(self, inputs: Sequence[c_void_p]) -> list[Call]:
+        write = library().clEnqueueWriteBuffer
+        return [
+            self._transfer(write, slot, pointer)
+            for slot, pointer in zip(self._program.inputs, inputs, strict=True)
         ]
-        calls += self._commands.calls if self._commands else ()
-        reads = [*zip(program.outputs, outputs, strict=True)]
-        calls += [
+
+    def _reads(self, outputs: Sequence[c_void_p]) -> list[Call]:
+        """Return the calls that copy out; the last one waits."""
+        lib = library()
+        reads = [*zip(self._program.outputs, outputs, strict=True)]
+        if not reads:
+            return [bound(lib.clFinish, self._queue.int_ptr)]
+        return [
             self._transfer(lib.clEnqueueReadBuffer, slot, pointer, last=number == len(reads))
             for number, (slot, pointer) in enumerate(reads, 1)
         ]
-        if not reads:
-            calls.append(bound(lib.clFinish, self._queue.int_ptr))
-        return partial(self._make, tuple(calls))
 
     def _transfer(self, copy: Any, slot: Slot, pointer: c_void_p, last: bool = False) -> Call:
         buffers = (self._queue.int_ptr, self._memory.int_ptr)
@@ -311,20 +319,39 @@ class OpenCLRecording(Recording):
             "device or no delegate."
         )
 
+    def phases(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[str, float]:
+        """Run with the clock read between the steps, and a wait before outputs are copied."""
+        steps: dict[str, Sequence[Call]] = {
+            "copy in": self._writes([*map(c_void_p, inputs)]),
+            "submit": self._commands.calls if self._commands else (),
+            "wait": (bound(library().clFinish, self._queue.int_ptr),),
+            "copy out": self._reads([*map(c_void_p, outputs)]),
+        }
+        found = {}
+        for name, calls in steps.items():
+            start = time.perf_counter()
+            self._make(calls)
+            found[name] = time.perf_counter() - start
+        return found
+
     def durations(self) -> list[float]:
         """Run all launches on a profiling queue; seconds by the device's clock."""
-        if self._profiled is None:
+        return self._profiling().durations()
+
+    def chain_seconds(self) -> float:
+        """Run all launches on a profiling queue, from the begin of the first to the last's end."""
+        return self._profiling().chain_seconds()
+
+    def device_seconds(self, inputs: Sequence[int], outputs: Sequence[int]) -> float:
+        """Run on a profiling queue, kernel by kernel, with the copies."""
+        return self._profiling().device_seconds(self._program, inputs, outputs)
+
+    def _profiling(self) -> Profiler:
+        if self._profiler is None:
             properties = self._cl.command_queue_properties.PROFILING_ENABLE
-            self._profiled = self._cl.CommandQueue(self._device.context, properties=properties)
-        events = []
-        for kernel in self._kernels:
-            event = c_void_p()
-            status = kernel.enqueue(self._profiled.int_ptr, ctypes.byref(event))
-            if status:
-                raise self._failed(status)
-            events.append(self._cl.Event.from_int_ptr(event.value, retain=False))
-        self._profiled.finish()
-        return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
+            queue = self._cl.CommandQueue(self._device.context, properties=properties)
+            self._profiler = Profiler(queue, self._kernels, self._memory, self._failed)
+        return self._profiler
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         """Copy the whole memory of the partition to the host."""
@@ -337,6 +364,7 @@ class OpenCLRecording(Recording):
         if self._commands is not None:
             self._commands.close()
         self._closed = True
+        self._profiler = None
         for kernel in self._kernels:
             kernel.close()
         self._kernels.clear()

@@ -305,9 +305,15 @@ class OpenGLRecording(Recording):
 
     def durations(self) -> list[float]:
         """Run launch by launch between time stamps; seconds by the device's clock."""
-        return self._device.worker.call(self._timed)
+        return [end - start for start, end in self._device.worker.call(self._spans)]
 
-    def _timed(self) -> list[float]:
+    def chain_seconds(self) -> float:
+        """Return the seconds from before the first launch to after the last."""
+        spans = self._device.worker.call(self._spans)
+        return spans[-1][1] - spans[0][0] if spans else 0.0
+
+    def _spans(self) -> list[tuple[float, float]]:
+        """Return when each launch began and ended, in seconds."""
         gl = self._gl
         stamps = [gl.make("Queries") for _ in range(2 * len(self._launches))]
         for number, launch in enumerate(self._launches):
@@ -319,10 +325,9 @@ class OpenGLRecording(Recording):
         for stamp in stamps:
             value = c_uint64()
             gl.call.glGetQueryObjectui64v(stamp, library.QUERY_RESULT, byref(value))
-            times.append(value.value)
+            times.append(value.value * 1e-9)
             gl.delete("Queries", stamp)
-        pairs = zip(times[::2], times[1::2], strict=True)
-        return [(end - start) * 1e-9 for start, end in pairs]
+        return list(zip(times[::2], times[1::2], strict=True))
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         host = np.empty(self._program.memory_bytes, np.uint8)

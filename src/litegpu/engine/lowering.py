@@ -31,14 +31,21 @@ _KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch of a partition, and the floating-point operations that it must do."""
+    """One kernel launch of a partition, and the work that it must do."""
 
     node: Node
+    template: str
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
     """Per argument: root value id (False), or number of a packed constant (True)."""
     global_size: tuple[int, int, int]
+    shape: tuple[int, int, int, int]
+    """What is written, [N, H, W, C]."""
     flops: int
+    nbytes: int
+    """Bytes that must be moved at the least: what is read of each buffer once, and the output."""
+    matrix_flops: int
+    """See KernelRequest."""
 
     @property
     def roots(self) -> set[int]:
@@ -109,7 +116,7 @@ class Lowering:
         dst = buffers.destination(request.destination or self.storage(request.output))
         tensors: dict[str, Any] = {"dst": dst}
         for name, value_id in request.reads.items():
-            tensors[name] = buffers.value(name, value_id)
+            tensors[name] = buffers.value(name, value_id, needed=request.needed.get(name))
         if request.parts:
             tensors["parts"] = [buffers.value(f"part{i}", v) for i, v in enumerate(request.parts)]
         variables = dict(request.variables)
@@ -128,7 +135,17 @@ class Lowering:
             inner,
         )
         x, y, z = (round_up(g, b) for g, b in zip(request.grid, request.local, strict=True))
-        return Launch(node, kernel, tuple(buffers.bindings), (x, y, z), request.flops)
+        return Launch(
+            node,
+            request.template,
+            kernel,
+            tuple(buffers.bindings),
+            (x, y, z),
+            dst.shape,
+            request.flops,
+            sum(buffers.moved.values()),
+            request.matrix_flops,
+        )
 
 
 @dataclass
@@ -138,26 +155,34 @@ class _Buffers:
     lowering: Lowering
     arguments: list[Argument] = field(default_factory=list)
     bindings: list[tuple[int, bool]] = field(default_factory=list)
+    moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
+    """Bytes to move of each part of a buffer, however often the kernel names it."""
 
     def destination(self, storage: Storage) -> TensorRef:
         """Bind what the kernel writes."""
         self._bind("dst", storage, storage.root, constant=False, written=True)
+        self._move((storage.root, False, storage), None)
         return TensorRef("dst", storage)
 
-    def value(self, name: str, value_id: int, extend: bool = False) -> TensorRef:
-        """Bind a value that the kernel reads."""
+    def value(
+        self, name: str, value_id: int, extend: bool = False, needed: int | None = None
+    ) -> TensorRef:
+        """Bind a value that the kernel reads; `needed` see KernelRequest."""
         storage, value = self.lowering.storage(value_id), self.lowering.value(value_id)
         index = storage.root
         if value.is_constant:
             index = self.lowering.constants.add_value(value, storage)
         self._bind(name, storage, index, value.is_constant, written=False)
+        self._move((index, value.is_constant, storage), needed)
         return TensorRef(name, storage, extend)
 
     def packed(self, name: str, array: npt.NDArray[Any]) -> str:
         """Bind an array that an op packed; returns the kind of its elements."""
         kind = _KINDS[array.dtype.name]
         self.arguments.append(Argument(name, kind, True, False, True))
-        self.bindings.append((self.lowering.constants.add(array), True))
+        number = self.lowering.constants.add(array)
+        self.bindings.append((number, True))
+        self.moved[number, True, None] = array.nbytes
         return kind
 
     def stages(self, prefix: str, stages: Sequence[Stage]) -> tuple[StageText, ...]:
@@ -184,3 +209,9 @@ class _Buffers:
         kind = _KINDS[storage.dtype.value]
         self.arguments.append(Argument(name, kind, storage.vector, written, constant))
         self.bindings.append((index, constant))
+
+    def _move(self, part: tuple[int, bool, Storage], needed: int | None) -> None:
+        storage = part[2]
+        elements = storage.rows * storage.lanes  # not what lies between the rows
+        nbytes = storage.dtype.size * (elements if needed is None else min(elements, needed))
+        self.moved[part] = max(nbytes, self.moved.get(part, 0))

@@ -39,13 +39,17 @@ class CompiledPartition:
         """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
         self.recording.run(inputs, outputs)
 
+    def buffers(self) -> dict[int, npt.NDArray[np.float32]]:
+        """Return zeros for each input and output."""
+        values = self.layout.graph.values
+        return {v: np.zeros(values[v].shape, np.float32) for v in (*self.inputs, *self.outputs)}
+
     def warm_up(self) -> None:
         """Run once on zeros: drivers leave part of their work to the first run.
 
         Raises ExecutionError when the device fails.
         """
-        values = self.layout.graph.values
-        held = {v: np.zeros(values[v].shape, np.float32) for v in (*self.inputs, *self.outputs)}
+        held = self.buffers()
         self.run(
             [held[v].ctypes.data for v in self.inputs], [held[v].ctypes.data for v in self.outputs]
         )

@@ -47,6 +47,10 @@ class KernelRequest:
     inner_stages: tuple[Stage, ...] = ()
     """Steps that the template applies to an operand it computes itself, by calling `inner`."""
     flops: int = 0
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """Elements that are needed of a value in `reads`, where these may be fewer than all."""
+    matrix_flops: int = 0
+    """Operations that matrix instructions on half values do in place of `flops`; 0: none do."""
 
 
 class Target(Protocol):

@@ -181,6 +181,7 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
             "real_slices": -(-src.channels // 4),
         },
         destination=destination,
+        needed={"src": dst.rows * dst.lanes},
     )
 
 

@@ -84,6 +84,7 @@ class DepthwiseConv2D(Op):
                 "computed": not taps.is_constant,
             },
             flops=2 * dst.rows * taps.elements,
+            needed={"src": view.taken(dst.rows, src.lanes)},
         )
         return (request,)
 

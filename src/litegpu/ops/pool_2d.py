@@ -78,6 +78,7 @@ def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: boo
         },
         shared=(("float4", "scratch", items),) if items > 1 else (),
         flops=dst.rows * dst.channels * taps,
+        needed={"src": view.taken(dst.rows, ctx.storage(node.inputs[0]).lanes)},
     )
 
 

@@ -79,6 +79,7 @@ class ResizeBilinear(Op):
             reads={"src": node.inputs[0]},
             variables={"scales": scales, "half_pixel": attributes.half_pixel},
             flops=8 * dst.rows * dst.channels,
+            needed={"src": 4 * dst.rows * dst.lanes},
         )
         return (request,)
 

@@ -23,6 +23,10 @@ class Window:
         """Whether each output pixel reads just the input pixel of the same place."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.pads == (0, 0)
 
+    def taken(self, rows: int, lanes: int) -> int:
+        """Return the most elements of images with `lanes` channels that `rows` outputs need."""
+        return rows * self.kernel[0] * self.kernel[1] * lanes
+
     def leaves(self, image: Pair, output: Pair) -> bool:
         """Whether some tap of some output (H, W) falls outside the image."""
         for size, out, k, s, d, p in zip(

@@ -17,6 +17,7 @@ TOOLS = {
     "devices": "list the usable devices of every backend, or why there are none",
     "check": "say which nodes of a model would run on the GPU, and why others would not",
     "run": "run a model on a picture: result, latency and agreement with the CPU",
+    "profile": "say where the time of a model goes, kernel by kernel",
     "demo": "classify and segment a picture, and write the segmentation as a PNG",
 }
 
@@ -35,6 +36,7 @@ examples:
   litegpu devices
   litegpu check zoo:mobilenet_v1_1.0_224
   litegpu run mobilenet_v2_1.0_224 --image=picture.jpg --precision=fp16
+  litegpu profile zoo:mobilenet_v1_1.0_224 --trace=trace.json
   litegpu demo
 """
 
@@ -101,7 +103,9 @@ def _fail(message: str, status: int) -> int:
 
 
 def _parser(name: str, tool: ModuleType) -> FlagParser:
-    parser = FlagParser(f"litegpu {name}", f"litegpu {name}: {TOOLS[name]}.", tool.EXAMPLES)
+    # What a reader of the tool's figures must know, where there is something.
+    about = "\n\n".join((f"litegpu {name}: {TOOLS[name]}.", *getattr(tool, "NOTES", ())))
+    parser = FlagParser(f"litegpu {name}", about, tool.EXAMPLES)
     for argument, text in tool.ARGUMENTS.items():
         parser.add_argument(argument, metavar=argument.upper(), help=text)
     parser.add_flags(tool.FLAGS)

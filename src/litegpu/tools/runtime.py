@@ -65,6 +65,31 @@ def interpreter(
     return result
 
 
+def set_batch(target: Any, batch: int) -> None:
+    """Give every input of the interpreter another first dimension.
+
+    Raises:
+        ModelError: the model has inputs without dimensions, or cannot run such a batch.
+    """
+    try:
+        for detail in target.get_input_details():
+            shape = [int(size) for size in detail["shape"]]
+            if not shape:
+                raise ModelError(
+                    f"The input {detail['name']} is a single number: it has no batch. "
+                    "Leave --batch out."
+                )
+            target.resize_tensor_input(detail["index"], [batch, *shape[1:]])
+        target.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, LitegpuError):
+            raise
+        raise ModelError(
+            f"The model cannot run with batch={batch}: {' '.join(str(error).split())} "
+            "Leave --batch out, or use a model of that batch."
+        ) from error
+
+
 def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
     """Give each input of the interpreter its value, in the order of `get_input_details()`."""
     for detail, value in zip(target.get_input_details(), values, strict=True):

@@ -1,0 +1,167 @@
+"""What a device can do at most, measured: bytes and floating-point operations a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from litegpu.backends.base import Device, DeviceInfo, Dispatch, Program, Slot
+from litegpu.codegen import Argument, Epilogue, KernelText, Storage, TensorRef, render
+from litegpu.errors import ExecutionError, LitegpuError
+from litegpu.graph import DType
+
+_ITEMS = 128
+"""Work items of a group."""
+_GROUPS = 4
+"""Runs that a work group copies."""
+_COPIED = (2 << 20, 16 << 20, 256 << 20)
+"""Bytes that the copies move, read and written: for the caches of a device and for its memory."""
+_COPIED_BY_SOFTWARE = (2 << 20, 16 << 20, 64 << 20)
+_SUMS, _ROUNDS = 8, 256
+_GROUPS_PER_UNIT = 32
+"""Work groups for each compute unit where arithmetic is measured."""
+_SAMPLES = 8
+_UNIT = 16
+"""Bytes of a float4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Measured ceilings of a device."""
+
+    flops: float
+    """Float32 operations a second, a multiply-add counted as two."""
+    tensor_flops: float | None
+    """The same of matrix instructions on half values; None where there are none."""
+    copies: tuple[tuple[int, float], ...]
+    """Bytes that a copy moved, read and written, and its bytes a second; larger copies later."""
+
+    def bandwidth(self, nbytes: int) -> float:
+        """Return the most bytes a second of copies that are at least so large (or the largest)."""
+        rates = [rate for size, rate in self.copies if size >= nbytes]
+        return max(rates, default=self.copies[-1][1])
+
+    def floor(self, flops: int, matrix_flops: int, nbytes: int) -> float:
+        """Return the least seconds that a kernel with so much work can take.
+
+        `matrix_flops` on half values, if not 0, take the place of `flops`.
+        """
+        work = matrix_flops / self.tensor_flops if self.tensor_flops else 0.0
+        return max(work or flops / self.flops, nbytes / self.bandwidth(nbytes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ceilings as JSON-able data."""
+        return {
+            "flops_per_second": self.flops,
+            "tensor_flops_per_second": self.tensor_flops,
+            "copies": [{"bytes": size, "bytes_per_second": rate} for size, rate in self.copies],
+        }
+
+
+@cache
+def measure(device: Device) -> Peaks:
+    """Measure a device, once in a process; takes a fraction of a second.
+
+    Raises ExecutionError when the device refuses, for want of memory for example.
+    """
+    copies, arithmetic = benchmarks(device.info)
+    seconds = _run(device, [*copies, *arithmetic])
+    rates = [test.work / s for test, s in zip([*copies, *arithmetic], seconds, strict=True)]
+    moved = [test.work for test in copies]
+    fma, *mma = rates[len(copies) :]
+    return Peaks(fma, mma[0] if mma else None, tuple(zip(moved, rates, strict=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A kernel, its work groups, the bytes it reads and writes, and its work."""
+
+    kernel: KernelText
+    groups: int
+    read: int
+    written: int
+    work: int
+
+
+def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], list[Benchmark]]:
+    """Return copies of rising size; multiply-adds and, where there are any, matrix instructions."""
+    wanted = _COPIED_BY_SOFTWARE if info.software else _COPIED
+    copies = [_copy(min(size, info.max_allocation_bytes // 2)) for size in wanted]
+    groups = info.compute_units * _GROUPS_PER_UNIT
+    arithmetic = [_arithmetic("peak_fma", "F32", groups)]
+    if info.tensor_cores:
+        arithmetic.append(_arithmetic("cuda/peak_mma", "U32", groups))
+    return copies, arithmetic
+
+
+def _copy(nbytes: int) -> Benchmark:
+    """Return a copy that moves `nbytes`."""
+    run = _ITEMS * _GROUPS * _UNIT
+    groups = max(nbytes // 2 // run, 1)
+    kernel = _render("peak_copy", "F32", {"GROUPS": _GROUPS}, constant=False)
+    return Benchmark(kernel, groups, groups * run, groups * run, 2 * groups * run)
+
+
+_LANES = {"peak_fma": 4, "cuda/peak_mma": 16 * 8 * 16 // 32}
+"""Multiply-adds of a work item and sum, for each round."""
+
+
+def _arithmetic(template: str, kind: str, groups: int) -> Benchmark:
+    kernel = _render(template, kind, {"SUMS": _SUMS, "ROUNDS": _ROUNDS}, constant=True)
+    work = 2 * _LANES[template] * _SUMS * _ROUNDS * _ITEMS * groups
+    return Benchmark(kernel, groups, _CONSTANTS.nbytes, groups * _ITEMS * _UNIT, work)
+
+
+_CONSTANTS = np.full(256, 0.5, np.float16).view(np.uint8)
+"""What the arithmetic reads: as pairs of half values, or as float32, a finite number below 1."""
+
+
+def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bool) -> KernelText:
+    arguments = (
+        Argument("dst", "F32", True, True),
+        Argument("src", kind, True, False, constant),
+    )
+    dst = TensorRef("dst", Storage.create(0, DType.FLOAT32, (1, 1, 1, 4), 4))
+    words = {**variables, "ITEMS": _ITEMS}
+    return render(template, words, {}, Epilogue(dst, ()), arguments, (_ITEMS, 1, 1))
+
+
+def program_of(tests: Sequence[Benchmark]) -> Program:
+    """Return a program that launches each benchmark, from and to the start of a half of memory."""
+    half = max(max(test.written, test.read) for test in tests)
+    dispatches = tuple(
+        Dispatch(
+            test.kernel.name,
+            (Slot(False, 0, test.written), _source(test, half)),
+            (_ITEMS, test.groups, 1),
+            (_ITEMS, 1, 1),
+        )
+        for test in tests
+    )
+    kernels = tuple({test.kernel.name: test.kernel for test in tests}.values())
+    return Program(kernels, dispatches, 2 * half, _CONSTANTS, (), ())
+
+
+def _source(test: Benchmark, half: int) -> Slot:
+    constant = test.kernel.arguments[1].constant
+    return Slot(constant, 0 if constant else half, test.read)
+
+
+def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:
+    """Return the least seconds of each benchmark. Raises ExecutionError."""
+    try:
+        recording = device.record(program_of(tests))
+        try:
+            samples = [recording.durations() for _ in range(_SAMPLES)]
+        finally:
+            recording.close()
+    except LitegpuError as error:
+        raise ExecutionError(
+            f"The ceilings of {device.info.title} cannot be measured: {error} "
+            "Profile without them: peaks=False, or --peaks=false."
+        ) from error
+    return [min(each) for each in zip(*samples, strict=True)]

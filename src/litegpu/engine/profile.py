@@ -1,0 +1,168 @@
+"""Where the time of a compiled partition goes: kernel by kernel, as a chain, and on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from litegpu.engine.lowering import Launch
+from litegpu.engine.partition import CompiledPartition
+from litegpu.engine.peaks import Peaks
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """One kernel of a partition: what it is, the work it must do, and the time it takes."""
+
+    name: str
+    template: str
+    op: str
+    """The model's operation that it was made for."""
+    node: int
+    """Number of that node in the model; -1 for a copy that litegpu added."""
+    merged: tuple[int, ...]
+    """Nodes that were fused into it."""
+    shape: tuple[int, ...]
+    """What it writes, [N, H, W, C]."""
+    seconds: float
+    """Device time of this kernel by itself, warm in cache: the median."""
+    flops: int
+    nbytes: int
+    """Bytes that it must move at the least: what it reads of each buffer once, and its output."""
+    floor_seconds: float | None
+    """The least time by the measured ceilings; None when these were not measured."""
+
+    @property
+    def flops_per_second(self) -> float:
+        return self.flops / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def floor_share(self) -> float | None:
+        """How near the kernel is to its floor: 1 is at the floor."""
+        if self.floor_seconds is None or not self.seconds:
+            return None
+        return self.floor_seconds / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        return {
+            **asdict(self),
+            "flops_per_second": self.flops_per_second,
+            "bytes_per_second": self.bytes_per_second,
+            "floor_share": self.floor_share,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProfile:
+    """A partition's kernels in order, and its times in seconds, medians."""
+
+    nodes: tuple[int, ...]
+    kernels: tuple[KernelProfile, ...]
+    chain_seconds: float | None
+    """All kernels one after the other as in a run; None where the device cannot tell."""
+    device_seconds: float | None
+    """The same with the copies from and to the host."""
+    host_seconds: Mapping[str, float]
+    """What the host is busy with in a run, in order."""
+
+    @property
+    def kernel_seconds(self) -> float:
+        """The sum of the kernels, each by itself."""
+        return sum(kernel.seconds for kernel in self.kernels)
+
+    @property
+    def floor_seconds(self) -> float | None:
+        """The sum of the kernels' floors."""
+        floors = [kernel.floor_seconds for kernel in self.kernels]
+        return None if None in floors else sum(floor or 0.0 for floor in floors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        return {
+            "nodes": list(self.nodes),
+            "kernels": [kernel.to_dict() for kernel in self.kernels],
+            "kernel_seconds": self.kernel_seconds,
+            "floor_seconds": self.floor_seconds,
+            "chain_seconds": self.chain_seconds,
+            "device_seconds": self.device_seconds,
+            "host_seconds": dict(self.host_seconds),
+        }
+
+
+def profile_partition(
+    compiled: CompiledPartition,
+    ops: Mapping[int, str],
+    repeats: int,
+    peaks: Peaks | None,
+    lent: bool = False,
+) -> PartitionProfile:
+    """Measure a partition. `ops` names the model's operation of each node.
+
+    It runs on seeded noise or, with `lent`, where invokes do if the recording has host memory of
+    its own: on what the inputs hold. What the memory on the device held is lost.
+    Raises ExecutionError when the device fails.
+    """
+    recording = compiled.recording
+    memory = recording.host_memory() if lent else None
+    held = compiled.buffers()
+    random = np.random.default_rng(0)
+    for v in compiled.inputs:
+        held[v][...] = random.uniform(-1, 1, held[v].shape)
+    inputs, outputs = memory or (
+        [held[v].ctypes.data for v in compiled.inputs],
+        [held[v].ctypes.data for v in compiled.outputs],
+    )
+    # In turns, so that all figures are of the same state of the machine; the first does not count.
+    rounds = [
+        (
+            recording.phases(inputs, outputs),
+            recording.device_seconds(inputs, outputs),
+            recording.chain_seconds(),
+            recording.durations(),
+        )
+        for _ in range(repeats + 1)
+    ][1:]
+    phases, device, chain, durations = zip(*rounds, strict=True)
+    times = [float(np.median(each)) for each in zip(*durations, strict=True)]
+    return PartitionProfile(
+        nodes=tuple(ops),
+        kernels=tuple(
+            _kernel(launch, seconds, ops, peaks)
+            for launch, seconds in zip(compiled.built.launches, times, strict=True)
+        ),
+        chain_seconds=_median(chain),
+        device_seconds=_median(device),
+        host_seconds={name: float(np.median([p[name] for p in phases])) for name in phases[0]},
+    )
+
+
+def _kernel(
+    launch: Launch, seconds: float, ops: Mapping[int, str], peaks: Peaks | None
+) -> KernelProfile:
+    node = launch.node
+    floor = peaks.floor(launch.flops, launch.matrix_flops, launch.nbytes) if peaks else None
+    return KernelProfile(
+        name=launch.kernel.name,
+        template=launch.template,
+        op=ops.get(node.index, node.op),
+        node=node.index,
+        merged=node.merged,
+        shape=launch.shape,
+        seconds=seconds,
+        flops=launch.flops,
+        nbytes=launch.nbytes,
+        floor_seconds=floor,
+    )
+
+
+def _median(samples: Sequence[float | None]) -> float | None:
+    known = [sample for sample in samples if sample is not None]
+    return float(np.median(known)) if known else None

@@ -1,0 +1,147 @@
+"""`litegpu profile MODEL`: the time of each kernel and how near it is to a floor; a trace."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from litegpu import KernelProfile, PartitionProfile, Profile
+from litegpu.errors import OptionsError
+from litegpu.tools.console import note, print_table
+from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, with_delegate
+from litegpu.tools.flags import Flag, positive_int
+from litegpu.tools.images import random_tensor
+from litegpu.tools.models import find_model
+from litegpu.tools.runtime import set_batch, set_inputs
+
+ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
+FLAGS = (
+    *DELEGATE_FLAGS,
+    Flag("batch", positive_int, None, "first dimension of every input (default: the model's own)"),
+    Flag("repeats", positive_int, 20, "how often everything is measured; medians are shown"),
+    Flag("peaks", bool, True, "measure what the device can do at most, for the floors"),
+    Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
+    Flag("json", str, None, "write everything as JSON to this file"),
+)
+EXAMPLES = (
+    "litegpu profile model.tflite",
+    "litegpu profile zoo:posenet_mobilenet_v1_257 --precision=fp16 --batch=4 --trace=trace.json",
+)
+NOTES = (
+    """\
+A kernel is measured by itself and warm in cache: on CUDA as a batch of launches of this kernel
+alone, elsewhere by the device's own times in a run. A chain of kernels takes less than their sum
+where the device overlaps them, and more where it pauses in between.""",
+    """\
+The floor of a kernel is the time that its arithmetic takes, or moving its bytes once, whichever is
+longer, at the rates that tiny kernels reach on the same device.""",
+)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Profile the model and print the tables; files are written last."""
+    model = find_model(args.model)
+    delegate = make_delegate(args)
+    target = with_delegate(model.content, delegate)
+    if args.batch:
+        set_batch(target, args.batch)
+    set_inputs(target, [random_tensor(detail) for detail in target.get_input_details()])
+    note(f"model: {model.source}")
+    profile = delegate.profile(target, repeats=args.repeats, peaks=args.peaks)
+    print_profile(profile)
+    _write("trace", args.trace, profile.to_trace())
+    _write("json", args.json, {"model": model.source, **profile.to_dict()})
+    return 0
+
+
+def print_profile(profile: Profile) -> None:
+    """Print the kernels of each partition, where the time goes, and the slowest operations."""
+    print(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
+    if profile.peaks:
+        print(_ceilings(profile))
+    total = profile.kernel_seconds
+    for number, part in enumerate(profile.partitions):
+        _print_kernels(number, part, total)
+    print_table(("where the time goes", ">µs"), _summary(profile))
+    print_table(
+        ("operation", ">kernels", ">µs", ">share", ">of floor"),
+        [
+            (op, str(kernels), _us(seconds), _percent(seconds, total), _percent(floor, seconds))
+            for op, kernels, seconds, floor in profile.by_op()
+        ],
+    )
+
+
+def _ceilings(profile: Profile) -> str:
+    """Return the measured ceilings as a line."""
+    peaks = profile.peaks
+    assert peaks is not None
+    rates = [f"{peaks.flops / 1e9:.0f} GFLOP/s"]
+    if peaks.tensor_flops:
+        rates.append(f"{peaks.tensor_flops / 1e9:.0f} GFLOP/s on tensor cores")
+    rates += [f"{rate / 1e9:.0f} GB/s over {size >> 20} MiB" for size, rate in peaks.copies]
+    return f"measured ceilings: {', '.join(rates)}"
+
+
+def _print_kernels(number: int, part: PartitionProfile, total: float) -> None:
+    print_table(
+        (
+            *(f"partition {number}: kernel", "operation", ">node", "output", ">µs", ">share"),
+            *(">GFLOP/s", ">GB/s", ">floor µs", ">of floor"),
+        ),
+        [_kernel_row(kernel, total) for kernel in part.kernels],
+    )
+
+
+def _kernel_row(kernel: KernelProfile, total: float) -> tuple[str, ...]:
+    return (
+        kernel.template,
+        kernel.op,
+        str(kernel.node) if kernel.node >= 0 else "",
+        "×".join(map(str, kernel.shape)),
+        _us(kernel.seconds),
+        _percent(kernel.seconds, total),
+        f"{kernel.flops_per_second / 1e9:.1f}" if kernel.flops else "",
+        f"{kernel.bytes_per_second / 1e9:.1f}",
+        _us(kernel.floor_seconds),
+        _percent(kernel.floor_seconds, kernel.seconds),
+    )
+
+
+def _summary(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Yield what takes how long; times that nobody can tell are left out."""
+    count = sum(len(part.kernels) for part in profile.partitions)
+    times = {
+        f"{count} kernels, each by itself": profile.kernel_seconds,
+        "their floors": profile.floor_seconds,
+        "all kernels as a chain": profile.chain_seconds,
+        "device, with copies": profile.device_seconds,
+        **{f"host: {name}": seconds for name, seconds in profile.host_seconds.items()},
+        "interpreter.invoke()": profile.invoke_seconds,
+        "of it: runtime, Python, nodes on the CPU": profile.outside_seconds,
+    }
+    return ((name, _us(seconds)) for name, seconds in times.items() if seconds is not None)
+
+
+def _us(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:.1f}"
+
+
+def _percent(part: float | None, whole: float) -> str:
+    return "" if part is None or not whole else f"{part / whole:.0%}"
+
+
+def _write(flag: str, path: str | None, content: dict[str, Any]) -> None:
+    """Write JSON where a flag says. Raises OptionsError when that is impossible."""
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OptionsError(
+            f"--{flag}={path}: the file cannot be written: {error}. Name a writable place."
+        ) from error
+    note(f"{flag}: {path}")

@@ -1,0 +1,224 @@
+"""How the CUDA backend takes times, on a simulated driver with a clock of its own; needs no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litegpu.backends import cuda_driver, cuda_profile, cuda_recording
+from litegpu.backends.base import Dispatch, Program, Slot
+from litegpu.backends.cuda_transfer import transfer_kernel
+from litegpu.codegen import KernelText
+from litegpu.errors import CudaError
+from paper_device import DEVICE
+from test_cuda_errors import Status, fake_driver, gives
+
+CALL, GAP, COPY = 4.0, 1.0, 10.0
+"""Microseconds of the host for each call; of the device between kernels; of a copy."""
+COPY_NAME = transfer_kernel(16).name
+KERNELS = {"short": 3.0, "long": 500.0, COPY_NAME: COPY}
+
+
+class Simulation:
+    """A host that enqueues and a device that works, each with its clock in microseconds."""
+
+    def __init__(self) -> None:
+        self.host = self.device = 0.0
+        self.capturing: list[tuple[float, bool]] | None = None
+        self.graphs: dict[int, list[tuple[float, bool]]] = {}
+        self.events: dict[int, float] = {}
+        self.launched: list[int] = []
+        self.live = {"graphs": 0, "events": 0}
+        self.numbers = itertools.count(1)
+        self.held: list[Any] = []
+
+    def functions(self) -> dict[str, Any]:
+        """Return the functions of the driver that a recording calls."""
+        plain = ("cuMemsetD8", "cuMemFree", "cuMemFreeHost", "cuModuleUnload", "cuGraphDestroy")
+        return {
+            **{name: gives() for name in (*plain, "cuGraphUpload")},
+            "CUlaunchConfig": lambda: SimpleNamespace(numAttrs=0),
+            "CUlaunchAttribute": lambda: SimpleNamespace(value=SimpleNamespace()),
+            "CUlaunchAttributeID": SimpleNamespace(
+                CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6
+            ),
+            "CUstreamCaptureMode": SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1),
+            "cuModuleLoadData": gives(3),
+            "cuModuleGetFunctionCount": gives(len(KERNELS)),
+            "cuModuleEnumerateFunctions": gives(list(KERNELS)),
+            "cuFuncGetName": lambda function: (Status.CUDA_SUCCESS, function.encode()),
+            "cuMemAlloc": gives(1 << 20),
+            "cuMemHostAlloc": self.allocate,
+            "cuLaunchKernelEx": self.launch,
+            "cuStreamBeginCapture": self.begin,
+            "cuStreamEndCapture": self.end,
+            "cuStreamSynchronize": self.synchronize,
+            "cuGraphInstantiate": self.instantiate,
+            "cuGraphLaunch": self.launch_graph,
+            "cuGraphExecDestroy": lambda _: self.forget("graphs"),
+            "cuEventCreate": self.create_event,
+            "cuEventRecord": self.record_event,
+            "cuEventElapsedTime": self.elapsed,
+            "cuEventDestroy": lambda _: self.forget("events"),
+        }
+
+    def allocate(self, size: int, _flags: int) -> tuple[Status, int]:
+        self.held.append(ctypes.create_string_buffer(size))
+        return Status.CUDA_SUCCESS, ctypes.addressof(self.held[-1])
+
+    def begin(self, *_: Any) -> tuple[Status]:
+        self.capturing = []
+        return (Status.CUDA_SUCCESS,)
+
+    def end(self, _stream: Any) -> tuple[Status, Any]:
+        captured, self.capturing = self.capturing, None
+        return Status.CUDA_SUCCESS, captured
+
+    def launch(self, config: Any, function: str, *_: Any) -> tuple[Status]:
+        assert self.capturing is not None, "kernels run as parts of graphs only"
+        self.capturing.append((KERNELS[function], bool(config.numAttrs)))
+        return (Status.CUDA_SUCCESS,)
+
+    def instantiate(self, graph: Any, _flags: int) -> tuple[Status, int]:
+        number = next(self.numbers)
+        self.graphs[number] = graph
+        self.live["graphs"] += 1
+        return Status.CUDA_SUCCESS, number
+
+    def launch_graph(self, graph: int, _stream: Any) -> tuple[Status]:
+        self.host += CALL
+        self.device = max(self.device, self.host)
+        self.device += sum(cost + (0 if overlap else GAP) for cost, overlap in self.graphs[graph])
+        self.launched.append(graph)
+        return (Status.CUDA_SUCCESS,)
+
+    def synchronize(self, _stream: Any) -> tuple[Status]:
+        self.host = max(self.host, self.device)
+        return (Status.CUDA_SUCCESS,)
+
+    def create_event(self, _flags: int) -> tuple[Status, int]:
+        self.live["events"] += 1
+        return Status.CUDA_SUCCESS, next(self.numbers)
+
+    def record_event(self, event: int, _stream: Any) -> tuple[Status]:
+        self.host += CALL
+        self.device = max(self.device, self.host)
+        self.events[event] = self.device
+        return (Status.CUDA_SUCCESS,)
+
+    def elapsed(self, start: int, end: int) -> tuple[Status, float]:
+        return Status.CUDA_SUCCESS, (self.events[end] - self.events[start]) * 1e-3
+
+    def forget(self, what: str) -> tuple[Status]:
+        self.live[what] -= 1
+        return (Status.CUDA_SUCCESS,)
+
+
+@pytest.fixture
+def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
+    """A simulation in place of the driver."""
+    result = Simulation()
+    fake = fake_driver(**result.functions())
+    for name, function in vars(fake).items():
+        if name.startswith("cu"):
+            monkeypatch.setattr(fake, name, named(function, name))
+    for module in (cuda_driver, cuda_profile, cuda_recording):
+        monkeypatch.setattr(module, "driver", lambda: fake)
+    return result
+
+
+def named(function: Any, name: str) -> Any:
+    """Return a function that errors can name, as bound methods cannot be."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    call.__name__ = name
+    return call
+
+
+def recording(*kernels: str, capability: tuple[int, int] = (9, 0)) -> cuda_recording.CUDARecording:
+    """Return a recording that launches these kernels between a copy in and a copy out."""
+    texts = [KernelText(name, (), (1, 1, 1), (), "") for name in dict.fromkeys(kernels)]
+    dispatches = tuple(Dispatch(name, (), (1, 1, 1), (1, 1, 1)) for name in kernels)
+    ends = (Slot(False, 0, 16),), (Slot(False, 16, 16),)
+    program = Program(tuple(texts), dispatches, 64, np.zeros(0, np.uint8), *ends)
+    device = SimpleNamespace(info=DEVICE, capability=capability, context=7)
+    return cuda_recording.CUDARecording(device, program, [b"cubin"])  # type: ignore[arg-type]
+
+
+def test_short_kernels_are_timed_in_batches(simulation: Simulation) -> None:
+    """What a kernel takes is its time and the gap before the next, not the cost of events."""
+    target = recording("short", "long", "short")
+    for _ in range(2):
+        short, long, again = target.durations()
+        assert short == again == pytest.approx((KERNELS["short"] + GAP) * 1e-6)
+        assert long == pytest.approx((KERNELS["long"] + GAP) * 1e-6)
+    first, second, third = (len(simulation.graphs[graph]) for graph in simulation.launched[-6::2])
+    assert first == third >= 20
+    assert second == 1
+
+
+def test_kernels_by_themselves_do_not_overlap(simulation: Simulation) -> None:
+    target = recording("short", "short")
+    target.durations()
+    batches = [simulation.graphs[graph] for graph in simulation.launched]
+    assert all(not overlap for batch in batches for _, overlap in batch)
+
+
+@pytest.mark.parametrize(("capability", "gaps"), [((9, 0), 0), ((8, 0), 2)])
+def test_chains_overlap_as_in_a_run(
+    simulation: Simulation, capability: tuple[int, int], gaps: int
+) -> None:
+    target = recording("short", "long", capability=capability)
+    expected = KERNELS["short"] + KERNELS["long"] + gaps * GAP
+    for _ in range(3):
+        assert target.chain_seconds() == pytest.approx(expected * 1e-6)
+    assert len(set(simulation.launched)) == 1, "captured once"
+
+
+def test_the_whole_graph_has_its_copies(simulation: Simulation) -> None:
+    target = recording("long")
+    source, result = np.ones(4, np.float32), np.zeros(4, np.float32)
+    seconds = target.device_seconds([source.ctypes.data], [result.ctypes.data])
+    assert seconds == pytest.approx((COPY + KERNELS["long"] + COPY) * 1e-6)
+    assert simulation.held[0].raw == source.tobytes(), "the inputs are those that were given"
+
+
+def test_phases_of_a_run(simulation: Simulation) -> None:
+    target = recording("short")
+    source, result = np.ones(4, np.float32), np.zeros(4, np.float32)
+    simulation.held[1].raw = np.full(4, 2, np.float32).tobytes()
+    phases = target.phases([source.ctypes.data], [result.ctypes.data])
+    assert list(phases) == ["copy in", "submit", "wait", "copy out"]
+    assert all(seconds >= 0 for seconds in phases.values())
+    assert simulation.held[0].raw == source.tobytes()
+    assert result.tolist() == [2.0] * 4
+    assert len(simulation.launched) == 1
+
+
+def test_everything_is_released(simulation: Simulation) -> None:
+    target = recording("short", "long")
+    target.durations()
+    target.chain_seconds()
+    assert simulation.live == {"graphs": 1 + 2 * 2 + 1, "events": 2}
+    target.close()
+    target.close()
+    assert simulation.live == {"graphs": 0, "events": 0}
+
+
+def test_a_driver_that_fails_meanwhile(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = recording("short")
+    failing = named(gives(status=Status.CUDA_ERROR_OUT_OF_MEMORY), "cuGraphInstantiate")
+    monkeypatch.setattr(cuda_driver.driver(), "cuGraphInstantiate", failing)
+    with pytest.raises(CudaError, match="cuGraphInstantiate returned CUDA_ERROR_OUT_OF_MEMORY"):
+        target.durations()
+    target.close()
+    assert simulation.live == {"graphs": 0, "events": 0}

@@ -1,0 +1,83 @@
+"""The measured ceilings: the kernels do what they are timed for, on every device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError, backends
+from litegpu.backends.base import Device, Recording, Slot
+from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.codegen.cuda import CUDADialect
+from litegpu.engine.peaks import benchmarks, measure, program_of
+from paper_device import DEVICE
+
+FOUND = backends.list_devices()
+
+
+@pytest.fixture(params=FOUND, ids=[info.title.split()[0] for info in FOUND])
+def device(request: pytest.FixtureRequest) -> Device:
+    info = request.param
+    return backends.BACKENDS[info.backend].open(info.index)
+
+
+def test_copies_copy_all_that_they_count(device: Device) -> None:
+    copies, _ = benchmarks(replace(device.info, max_allocation_bytes=1 << 20))
+    copy = copies[-1]
+    assert copy.work == copy.read + copy.written == 1 << 19
+    source = np.random.default_rng(0).normal(size=copy.read // 4).astype(np.float32)
+    program = replace(program_of([copy]), inputs=(Slot(False, copy.written, copy.read),))
+    recording = device.record(program)
+    recording.run([source.ctypes.data], [])
+    made = recording.read_memory().view(np.float32)[: source.size]
+    np.testing.assert_array_equal(made, source)
+    recording.close()
+
+
+def test_multiply_adds_give_what_they_should(device: Device) -> None:
+    _, (fma, *_) = benchmarks(device.info)
+    recording = device.record(program_of([fma]))
+    recording.durations()
+    made = recording.read_memory()[: fma.written].view(np.float32)
+    scale = float(np.full(2, 0.5, np.float16).view(np.float32)[0])
+    # A sum of x * scale + scale, over and over, comes to scale / (1 - scale) at once.
+    np.testing.assert_allclose(made, 8 * scale / (1 - scale), rtol=1e-5)
+    assert fma.work == 2 * 4 * 8 * 256 * 128 * fma.groups
+    recording.close()
+
+
+def test_rates_are_plausible(device: Device) -> None:
+    peaks = measure(device)
+    assert 1e8 < peaks.flops < 1e16
+    assert (peaks.tensor_flops is not None) == device.info.tensor_cores
+    assert len(peaks.copies) == 3
+    assert all(1e7 < rate < 1e15 for _, rate in peaks.copies)
+    assert measure(device) is peaks, "measured once"
+
+
+def test_a_device_that_refuses_is_named_with_the_way_around(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Recording:
+        raise DeviceMemoryError("memory is short.")
+
+    monkeypatch.setattr(type(device), "record", refuse)
+    with pytest.raises(
+        ExecutionError, match=r"The ceilings of .* cannot be measured: memory is short\..*peaks=fa"
+    ):
+        measure.__wrapped__(device)
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
+def test_kernels_compile_for_cuda(capability: tuple[int, int]) -> None:
+    try:
+        compile_source("", options_for(capability))
+    except MissingDependencyError as missing:
+        pytest.skip(str(missing))
+    copies, arithmetic = benchmarks(replace(DEVICE, tensor_cores=capability >= (8, 0)))
+    assert len(arithmetic) == (2 if capability >= (8, 0) else 1)
+    program = program_of([*copies, *arithmetic])
+    assert len(program.kernels) == 1 + len(arithmetic), "copies of all sizes share a kernel"
+    assert compile_kernels(CUDADialect(), program.kernels, capability, None)

@@ -1,0 +1,99 @@
+"""The work that a kernel must do at the least, counted by hand; and the floors that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from litegpu.engine.layout import Layout, assign
+from litegpu.engine.lowering import Launch
+from litegpu.engine.peaks import Peaks
+from litegpu.graph import Stage
+from litegpu.ops.copy import CopyAttributes
+from paper_device import DEVICE, build
+from passes.graphs import RELU, Maker
+
+TENSOR_CORES = replace(DEVICE, tensor_cores=True)
+
+
+def launches(layout: Layout) -> tuple[Launch, ...]:
+    return build(layout).launches
+
+
+def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
+    """Dense on the partition's borders, padded to whole slices inside."""
+    maker = Maker()
+    inside = maker.steps(maker.input(1, 5, 3, 7), RELU)
+    out = maker.conv(inside, 6)
+    first, second = launches(assign(maker.graph(out), None))
+    assert first.nbytes == 15 * (7 + 8) * 4
+    assert first.shape == (1, 5, 3, 7)
+    weights = 8 * 8 * 4
+    assert second.nbytes == 15 * (8 + 6) * 4 + weights
+    assert second.flops == 2 * 15 * 7 * 6
+    assert (first.template, second.template) == ("copy", "conv_2d")
+
+
+def test_half_storage_is_half_the_bytes() -> None:
+    maker = Maker()
+    inside = maker.steps(maker.input(1, 5, 3, 16), RELU)
+    other = maker.steps(inside, Stage("NEG"))
+    out = maker.steps(other, RELU)
+    sizes = [launch.nbytes for launch in launches(assign(maker.graph(out), 0))]
+    value = 15 * 16
+    assert sizes == [value * (4 + 2), value * (2 + 2), value * (2 + 4)]
+
+
+def test_parts_of_a_concatenation_count_only_themselves() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 8)
+    joined = maker.concat(3, maker.steps(source, RELU), maker.conv(source, 12))
+    out = maker.conv(joined, 4)
+    layout = assign(maker.graph(out), None)
+    assert len({layout.storages[v].root for v in layout.graph.nodes[2].inputs}) == 1
+    first, second, whole = launches(layout)
+    assert first.nbytes == 16 * (8 + 8) * 4
+    assert second.nbytes == 16 * (8 + 12) * 4 + 8 * 12 * 4
+    assert whole.nbytes == 16 * (20 + 4) * 4 + 20 * 4 * 4
+
+
+def test_a_value_that_is_read_twice_is_counted_once() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 8)
+    scale = maker.constant(8)
+    out = maker.steps(source, Stage("MUL", (source,)), Stage("ADD", (scale,)))
+    (launch,) = launches(assign(maker.graph(out), None))
+    assert len(launch.bindings) == 4
+    assert launch.nbytes == 16 * (8 + 8) * 4 + 8 * 4
+
+
+def test_a_slice_needs_only_what_it_takes() -> None:
+    maker = Maker()
+    attributes = CopyAttributes(begin=(0, 6, 0, 4))
+    out = maker.node("STRIDED_SLICE", [maker.input(1, 8, 8, 16)], (1, 2, 8, 8), (), attributes)
+    (launch,) = launches(assign(maker.graph(out), None))
+    assert launch.nbytes == 2 * 16 * 8 * 4
+
+
+# Floors
+
+PEAKS = Peaks(
+    flops=1e12, tensor_flops=1e14, copies=((1 << 20, 4e11), (1 << 24, 8e11), (1 << 28, 1e11))
+)
+
+
+def test_the_floor_is_what_takes_longest() -> None:
+    assert PEAKS.floor(10**9, 0, 4) == pytest.approx(1e-3)
+    assert PEAKS.floor(4, 0, 8 * 10**6) == pytest.approx(1e-5)
+
+
+def test_matrix_instructions_have_a_rate_of_their_own() -> None:
+    assert PEAKS.floor(10**9, 6 * 10**9, 4) == pytest.approx(6e-5)
+    assert replace(PEAKS, tensor_flops=None).floor(10**9, 6 * 10**9, 4) == pytest.approx(1e-3)
+
+
+def test_the_bandwidth_is_the_best_of_copies_as_large() -> None:
+    """The smallest copies mostly wait for their launch: the rate of a larger one stands."""
+    assert PEAKS.bandwidth(1) == PEAKS.bandwidth(1 << 24) == 8e11
+    assert PEAKS.bandwidth((1 << 24) + 1) == PEAKS.bandwidth(1 << 30) == 1e11
