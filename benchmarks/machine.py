@@ -23,7 +23,11 @@ _CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 
 
 def facts() -> dict[str, Any]:
-    """Return what is the same for the whole run."""
+    """Return what is the same for the whole run.
+
+    Call it before a GPU is asked for: PyTorch's compiler brings an LLVM of its own, and crashes if
+    an OpenCL implementation has loaded another one before.
+    """
     return {
         "platform": platform.platform(),
         "cpu": _cpu_name(),
@@ -98,8 +102,11 @@ def _cpu_name() -> str:
 
 
 def _torch_facts() -> dict[str, Any]:
+    """Return PyTorch's libraries; loads its compiler too where that can be used, see `facts`."""
     try:
         import torch
     except ImportError:
         return {}
+    if torch.cuda.is_available():
+        import torch._dynamo
     return {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}

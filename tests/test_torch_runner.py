@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         (torch.backends.cuda.matmul, "allow_tf32"),
     )
     before = [getattr(place, name) for place, name in switches]
+    # The real one loads an LLVM, which the one of an OpenCL on the CPU may not bear beside it.
+    monkeypatch.setitem(vars(torch), "_dynamo", SimpleNamespace(reset=lambda: None))
     for place, names in replaced.items():
         for name, value in names.items():
             monkeypatch.setattr(place, name, value)
