@@ -59,17 +59,17 @@ def _ratio(title: str, rival: str, ours: str, field: str) -> Column:
     return title, cell
 
 
-_BACKENDS = {"CUDA": "cuda", "OpenCL": "opencl"}
+_BACKENDS = {"CUDA": OURS, "OpenCL": "litegpu opencl", "OpenGL": "litegpu opengl"}
+_WITH_RIVAL = {**_BACKENDS, "accelerator": RIVAL}
 _PRECISIONS = ("fp16", "fp32")
 _MODES = {"eager": "eager", "CUDA graph": "graph", "compile": "compile"}
 
 _WHOLE: tuple[Column, ...] = (
     *(
-        _row(f"{name} {precision}", f"litegpu {backend} {precision}", "whole_ms")
-        for name, backend in _BACKENDS.items()
-        for precision in _PRECISIONS
+        _row(f"{name} {p}", f"{way} {p}", "whole_ms")
+        for name, way in _WITH_RIVAL.items()
+        for p in _PRECISIONS
     ),
-    *(_row(f"accelerator {p}", f"{RIVAL} {p}", "whole_ms") for p in _PRECISIONS),
     _row("XNNPACK, 8 threads", "XNNPACK 8 threads", "whole_ms"),
     _row("XNNPACK, 1 thread", "XNNPACK 1 thread", "whole_ms"),
     *(_best(f"PyTorch {p}, best", f"torch {p}", "whole_ms") for p in _PRECISIONS),
@@ -90,7 +90,7 @@ _DEVICE: tuple[Column, ...] = tuple(
     for column in (
         _row(f"CUDA {p}", f"{OURS} {p}", "device_ms"),
         _row(f"CUDA {p} with copies", f"{OURS} {p}", "device_with_copies_ms"),
-        _row(f"OpenCL {p}, kernel sum", f"litegpu opencl {p}", "kernel_sum_ms"),
+        *(_row(f"{n} {p}, kernel sum", f"{w} {p}", "kernel_sum_ms") for n, w in _BACKENDS.items()),
         *(_row(f"PyTorch {p} {m}", f"torch {p} {w}", "device_ms") for m, w in _MODES.items()),
         _row(
             f"PyTorch {p} compile, even padding",
@@ -101,21 +101,21 @@ _DEVICE: tuple[Column, ...] = tuple(
 )
 _CREATION: tuple[Column, ...] = tuple(
     _row(f"{name} {p}", f"{way} {p}", "create_ms")
-    for name, way in (("CUDA", OURS), ("OpenCL", "litegpu opencl"), ("accelerator", RIVAL))
+    for name, way in _WITH_RIVAL.items()
     for p in _PRECISIONS
 )
 _ACCURACY: tuple[Column, ...] = tuple(
     _row(f"{name} {p}, {title}", f"{way} {p}", field)
     for p in _PRECISIONS
-    for name, way in (("CUDA", OURS), ("OpenCL", "litegpu opencl"), ("accelerator", RIVAL))
+    for name, way in _WITH_RIVAL.items()
     for title, field in (("max", "max_error"), ("norm", "norm_error"))
 )
 
 TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
     (
         "Whole calls",
-        "Milliseconds from NumPy arrays to NumPy arrays. CUDA and OpenCL are litegpu's backends; "
-        "the accelerator is LiteRT's own (`CompiledModel`).",
+        "Milliseconds from NumPy arrays to NumPy arrays. CUDA, OpenCL and OpenGL are litegpu's "
+        "backends; the accelerator is LiteRT's own (`CompiledModel`).",
         _WHOLE,
     ),
     (

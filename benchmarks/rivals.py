@@ -50,6 +50,13 @@ _RANKING = (
     "TFLite_Detection_PostProcess",
 )
 """Operations whose results change places, or become others, when two values are nearly equal."""
+_NO_CACHES = {
+    "CUDA_CACHE_DISABLE": "1",
+    "MESA_SHADER_CACHE_DISABLE": "true",
+    "POCL_KERNEL_CACHE": "0",
+    "__GL_SHADER_DISK_CACHE": "0",
+}
+"""Keeps drivers from writing down compiled kernels, on which creation times would depend."""
 _UNFINISHED = "The process ended while this was measured."
 
 Advance = Callable[[str], None]
@@ -235,8 +242,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, write the results, and print them."""
-    # What NVIDIA's driver keeps of compiled kernels would make creation times depend on the past.
-    os.environ["CUDA_CACHE_DISABLE"] = "1"
+    os.environ.update(_NO_CACHES)
     result = run(parse(arguments))
     print(report(result))
 

@@ -21,8 +21,10 @@ SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
 
 @pytest.fixture
 def rivals(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("CUDA_CACHE_DISABLE", "0")  # main() sets it, for this process
-    return load_benchmark("rivals", monkeypatch)
+    module = load_benchmark("rivals", monkeypatch)
+    for name in module._NO_CACHES:
+        monkeypatch.setenv(name, "")  # main() sets them, for this process
+    return module
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_it_measures_litegpu_and_the_cpu(
 ) -> None:
     ways = ("--ways", "litegpu opencl *", "XNNPACK*", "--backends", "opencl")
     found = run("--models", SMALL, "--batch-models", SMALL, *ways)
-    assert os.environ["CUDA_CACHE_DISABLE"] == "1"
+    assert os.environ["CUDA_CACHE_DISABLE"] == "1" and os.environ["POCL_KERNEL_CACHE"] == "0"
     assert list(found["models"]) == [SMALL, f"{SMALL}&batch=64"]
     for batch, model in zip((1, 64), found["models"].values(), strict=True):
         assert (model["batch"], model["float"], model["ranks"]) == (batch, True, False)
