@@ -164,10 +164,25 @@ def _as_asked(mode: Mode, items: int | None) -> Iterator[None]:
         if mode.staged:
             staged = functools.partial(compile_partition, share_memory=False, stage_boundary=True)
             stack.enter_context(mock.patch.object(partition_kernel, "compile_partition", staged))
-        if items is not None:
-            busy = property(lambda _target: items)
-            stack.enter_context(mock.patch.object(DeviceTarget, "parallel_items", busy))
+        stack.enter_context(kept_busy_by(items))
         yield
+
+
+@contextlib.contextmanager
+def kept_busy_by(items: int | None) -> Iterator[None]:
+    """Let the choice of kernels believe that so many work items keep the device busy."""
+    if items is None:
+        yield
+        return
+    facts = {"parallel_items": items, "compute_units": -(-items // 256)}
+    with contextlib.ExitStack() as stack:
+        for name, fact in facts.items():
+            stack.enter_context(mock.patch.object(DeviceTarget, name, _always(fact)))
+        yield
+
+
+def _always(fact: int) -> property:
+    return property(lambda _target: fact)
 
 
 def _inputs(model: Model, seed: int, half: bool) -> list[Floats]:

@@ -29,7 +29,7 @@ from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
 from litegpu.tools import runtime
-from op_runner import groups, write
+from op_runner import groups, kept_busy_by, write
 from paper_device import DEVICE
 
 try:
@@ -46,7 +46,9 @@ GENERATIONS = {
 STORAGES = {"fp32": None, "fp16": HALF_FROM_BYTES, "half": 0}
 
 
-def programs(content: bytes, info: DeviceInfo, half_from: int | None) -> Iterator[Program]:
+def programs(
+    content: bytes, info: DeviceInfo, half_from: int | None, items: int | None
+) -> Iterator[Program]:
     """Yield the programs that a device of that kind would be given for a model."""
     found: list[Program] = []
 
@@ -61,7 +63,8 @@ def programs(content: bytes, info: DeviceInfo, half_from: int | None) -> Iterato
 
     # The CPU has no kernels for some of these models; they are captured before it finds out.
     stop = contextlib.suppress(ModelError)
-    with stop, mock.patch.object(partition_kernel, "compile_partition", capture):
+    patched = mock.patch.object(partition_kernel, "compile_partition", capture)
+    with stop, patched, kept_busy_by(items):
         runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
     yield from found
 
@@ -84,7 +87,8 @@ def device(generation: str) -> DeviceInfo:
 def test_kernels_compile(group: int, generation: str, storage: str) -> None:
     content = write(GROUPS[group]).content
     compiled = 0
-    for program in programs(content, device(generation), STORAGES[storage]):
+    items = GROUPS[group][0].items
+    for program in programs(content, device(generation), STORAGES[storage], items):
         capability = GENERATIONS[generation][0]
         cubins = compile_kernels(CUDADialect(), program.kernels, capability, None)
         assert all(cubin.startswith(b"\x7fELF") for cubin in cubins)

@@ -22,6 +22,7 @@ from cases import (
     pool_2d,
     reshape,
     resize_bilinear,
+    separable,
     softmax,
     transpose_conv,
 )
@@ -30,6 +31,7 @@ from cases.base import Case
 MODULES = (
     conv_2d,
     depthwise_conv_2d,
+    separable,
     fully_connected,
     transpose_conv,
     batch_matmul,

@@ -101,6 +101,23 @@ CASES: tuple[Case, ...] = (
     Conv(image=(1, 7, 7, 32), filters=8, kernel=(7, 7), padding="VALID", items=LARGE),
     Conv(image=(1, 4, 4, 128), filters=8, kernel=(3, 3), groups=2, items=LARGE),
     Conv(image=(1, 4, 4, 130), filters=6, kernel=(3, 3), groups=2, items=LARGE, weights="half"),
+    # Tiles of many pixels on tensor cores: widths, k-tiles of whole and of broken taps, edges
+    *(
+        Conv(image=(2, 9, 8, channels), filters=filters, kernel=kernel, items=SMALL)
+        for channels, filters, kernel in (
+            (16, 8, (1, 1)),
+            (17, 33, (1, 1)),
+            (72, 65, (1, 1)),
+            (160, 129, (1, 1)),
+            (3, 20, (3, 3)),
+            (8, 40, (3, 2)),
+            (20, 70, (3, 3)),
+        )
+    ),
+    Conv(image=(2, 11, 13, 24), filters=24, kernel=(3, 3), stride=(2, 1), items=SMALL),
+    Conv(image=(3, 12, 9, 12), filters=36, kernel=(3, 2), dilation=(2, 3), items=SMALL, bias=""),
+    Conv(image=(1, 9, 9, 40), filters=9, stride=(2, 2), items=SMALL, activation="RELU6"),
+    Conv(image=(1, 20, 15, 16), filters=16, kernel=(5, 5), padding="VALID", items=SMALL),
     # Computed weights and bias
     *(
         Conv(image=(2, 5, 4, c), filters=10 - c, kernel=(3, 2), weights="computed", bias=bias)

@@ -24,9 +24,11 @@ class AveragePool(Case):
     padding: str = "SAME"
     activation: str = "NONE"
     values: Range = _POSITIVE
+    pads: tuple[Pair, Pair] | None = None
+    """Zeros that a PAD puts around H and W before the pool."""
 
     def write(self, sheet: Sheet) -> None:
-        """One input, one pool, one output."""
+        """One input, one pool (perhaps of padding), one output."""
         options = {
             "padding": self.padding,
             "stride_h": self.stride[0],
@@ -35,6 +37,9 @@ class AveragePool(Case):
             "filter_width": self.kernel[1],
         }
         image = sheet.input(self.image, self.values)
+        if self.pads:
+            pads = sheet.constant(((0, 0), *self.pads, (0, 0)), "int32")
+            image = sheet.op("PAD", [image, pads])
         sheet.output(sheet.fused(self.op, [image], self.activation, options))
 
 
@@ -67,6 +72,13 @@ def _cases(pool: type[AveragePool]) -> tuple[Case, ...]:
             for items in (SMALL, LARGE)
         ),
         pool(image=(2, 12, 13, 5), kernel=(12, 11), stride=(5, 4), items=LARGE),
+        # Zeros that count, some windows of nothing else among them
+        pool(pads=((1, 1), (1, 1)), kernel=(3, 3), stride=(2, 2), padding="VALID"),
+        pool(pads=((3, 0), (0, 4)), kernel=(2, 3), padding="VALID", activation="RELU"),
+        pool(pads=((1, 2), (2, 1)), kernel=(3, 3), stride=(2, 2)),
+        pool(
+            image=(1, 9, 9, 6), pads=((3, 3), (3, 3)), kernel=(15, 15), padding="VALID", items=LARGE
+        ),
         pool(image=(1, 7, 7, 9), kernel=(13, 13), items=LARGE, activation="RELU_N1_TO_1"),
     )
 

@@ -87,6 +87,19 @@ __device__ __forceinline__ void multiply(float (&d)[4], const unsigned int (&a)[
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// Copy 16 bytes (or zeros) from global to shared memory, without passing through registers.
+__device__ __forceinline__ void copy_async(uint4 *to, const uint4 *from, int bytes) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(at), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Wait until at most N of the committed groups are still on their way.
+template <int N> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
 __device__ __forceinline__ void multiply_tf32(float (&d)[4], const unsigned int (&a)[4],
                                               unsigned int b0, unsigned int b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "

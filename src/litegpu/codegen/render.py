@@ -42,12 +42,25 @@ class Epilogue:
         x: str = "0",
     ) -> str:
         """Statements that finish float4 `value` for slice `s` at a row, or at (n, y, x)."""
-        shape = self.dst.shape
-        at = Position.of_row(row, shape) if row is not None else Position(n, y, x)
-        lines = ["{", f"float4 result = {value};"]
-        lines += apply_stages(self.stages, "result", at, s, shape, self.dst.slices)
+        at = self._place(row, n, y, x)
+        lines = ["{", "float4 result;", *self._finish(s, value, "result", at)]
         lines += [self.dst.write(at, s, "result"), "}"]
         return "\n".join(lines)
+
+    def finish(self, s: str, value: str, result: str, row: str) -> str:
+        """Statements that set float4 variable `result` to the finished `value`."""
+        return "\n".join(self._finish(s, value, result, self._place(row)))
+
+    def write(self, s: str, result: str, row: str) -> str:
+        """Statements that store what `finish` made."""
+        return self.dst.write(self._place(row), s, result)
+
+    def _place(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
+        return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
+
+    def _finish(self, s: str, value: str, result: str, at: Position) -> list[str]:
+        steps = apply_stages(self.stages, result, at, s, self.dst.shape, self.dst.slices)
+        return [f"{result} = {value};", *steps]
 
 
 def apply_stages(
@@ -88,7 +101,14 @@ def render(
         at = Position.of_row(row, shape)
         return "\n".join(apply_stages(inner, result, at, s, shape, -(-shape[3] // 4)))
 
-    words = {"store": epilogue.store, "inner": apply_inner, "at": _position, "at_row": _row_of}
+    words = {
+        "store": epilogue.store,
+        "finish": epilogue.finish,
+        "write": epilogue.write,
+        "inner": apply_inner,
+        "at": _position,
+        "at_row": _row_of,
+    }
     body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
     key = repr((arguments, local_size, shared, body)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"

@@ -64,6 +64,10 @@ class Storage:
         lines = h == 1 or self.strides[1] == w * self.pitch
         return lines and (n == 1 or self.strides[0] == h * w * self.pitch)
 
+    def aligned(self, width: int) -> bool:
+        """Whether every row begins at a multiple of `width` elements and is whole units long."""
+        return not any(length % width for length in (*self.strides, self.offset, self.lanes))
+
     @property
     def elements(self) -> int:
         """Elements from `offset` to the end of the last row."""
@@ -175,6 +179,13 @@ class TensorRef:
         if held.offset:
             terms.append(str(held.offset // scale))
         return " + ".join(terms) or "0"
+
+    def index(self, at: Position, part: str, width: int) -> str:
+        """Text of where part number `part`, of `width` channels, of a row begins.
+
+        It counts in units of `width` elements; the storage must be `aligned` to them.
+        """
+        return _plus(self._row_offset(at, width, None), part)
 
     def read(
         self, at: Position, s: str, like: Shape4 | None = None, reach: int | None = None

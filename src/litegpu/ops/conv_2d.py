@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, Graph, Node, Stage
-from litegpu.ops import checks, conv_mma, weights, window
+from litegpu.ops import checks, conv_mma, conv_tile, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -87,7 +87,7 @@ class Conv2D(Op):
         if attributes.depthwise is not None and held.array is not None:
             step = _depthwise_operand(attributes.depthwise, ctx)
             view = attributes.window
-            return (conv_mma.mma_kernel(node, ctx, held.array, held.bias, view, step),)
+            return (_tensor_core_kernel(node, ctx, held.array, held.bias, view, step),)
         return (dense_kernel(node, ctx, held, attributes.window),)
 
 
@@ -130,7 +130,7 @@ def dense_kernel(
     a fully connected layer is a 1x1 convolution over its rows.
     """
     if held.array is not None and conv_mma.usable(ctx, held.array, held.groups):
-        return conv_mma.mma_kernel(node, ctx, held.array, held.bias, view)
+        return _tensor_core_kernel(node, ctx, held.array, held.bias, view)
     dst = ctx.storage(node.outputs[0])
     src_shape = ctx.storage(node.inputs[0]).shape
     held = weights.spread_groups(held)
@@ -180,6 +180,22 @@ def dense_kernel(
         variables={**variables, **bound.variables, "PIXELS": pixels, "SLICES": slices},
         flops=flops,
     )
+
+
+def _tensor_core_kernel(
+    node: Node,
+    ctx: LowerContext,
+    array: weights.Floats,
+    bias: weights.Floats | None,
+    view: window.Window,
+    step: conv_mma.Depthwise | None = None,
+) -> KernelRequest:
+    """Return the kernel of a convolution whose weights are known, for few pixels or for many."""
+    src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+    tile = conv_tile.choose_tile(ctx, src, dst, array)
+    if tile is not None:
+        return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, step)
+    return conv_mma.mma_kernel(node, ctx, array, bias, view, step)
 
 
 def choose_tile(

@@ -113,7 +113,7 @@ def mma_kernel(
     )
     constants: dict[str, npt.NDArray[Any]] = {"weights": packed}
     if bias is not None:
-        constants["bias"] = _padded(bias, columns)
+        constants["bias"] = padded(bias, columns)
     variables: dict[str, Any] = {
         "BM": tile.pixels,
         "WM": tile.warps_m,
@@ -141,9 +141,9 @@ def mma_kernel(
     inner: tuple[Stage, ...] = ()
     flops = 2 * dst.rows * int(weights.size)
     if depthwise is not None:
-        constants["taps"] = _padded(depthwise.taps, slices * 4)
+        constants["taps"] = padded(depthwise.taps, slices * 4)
         if depthwise.bias is not None:
-            constants["taps_bias"] = _padded(depthwise.bias, slices * 4)
+            constants["taps_bias"] = padded(depthwise.bias, slices * 4)
         variables |= {
             "kernel": depthwise.window.kernel,
             "stride": depthwise.window.stride,
@@ -304,7 +304,7 @@ def _low_part(weights: _FLOATS, ctx: LowerContext) -> _FLOATS | None:
     return rest if ctx.target.exact_weights(weights.nbytes) and rest.any() else None
 
 
-def _padded(array: _FLOATS, channels: int) -> _FLOATS:
+def padded(array: _FLOATS, channels: int) -> _FLOATS:
     """Return an array with its last axis extended by zeros."""
     extra = channels - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, extra)]).astype(np.float32)

@@ -64,16 +64,19 @@ class DepthwiseConv2D(Op):
         else:
             reads["taps"] = taps.id
         work = n * height * width * dst.slices
-        pixels = 2 if width >= 2 and work >= 2 * ctx.target.parallel_items else 1
+        pixels = next(
+            p for p in (4, 2, 1) if p == 1 or (width >= p and work >= p * ctx.target.parallel_items)
+        )
         request = KernelRequest(
             template="depthwise_conv_2d",
-            grid=(dst.slices, -(-width // pixels), n * height),
+            grid=(dst.slices, n * height * -(-width // pixels), 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads=reads,
             constants=constants,
             variables={
                 "PIXELS": pixels,
+                "columns": _columns(view, pixels),
                 "kernel": view.kernel,
                 "stride": view.stride,
                 "dilation": view.dilation,
@@ -87,6 +90,16 @@ class DepthwiseConv2D(Op):
             needed={"src": view.taken(dst.rows, src.lanes)},
         )
         return (request,)
+
+
+def _columns(view: window.Window, pixels: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Return the input columns that neighbouring pixels read: (offset, [(pixel, tap)])."""
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for kx in range(view.kernel[1]):
+        for pixel in range(pixels):
+            offset = pixel * view.stride[1] + kx * view.dilation[1]
+            readers.setdefault(offset, []).append((pixel, kx))
+    return sorted(readers.items())
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

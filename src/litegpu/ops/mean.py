@@ -67,7 +67,7 @@ class Mean(Op):
         return (replace(pool, outputs=(whole,)), reshape)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        return (pool_kernel(node, ctx, node.attributes.window, maximum=False),)
+        return (pool_kernel(node, ctx, node.attributes, maximum=False),)
 
 
 def _axes(graph: Graph, node: Node) -> set[int]:

@@ -1,4 +1,4 @@
-"""AVERAGE_POOL_2D and MAX_POOL_2D; taps outside the image do not count."""
+"""AVERAGE_POOL_2D and MAX_POOL_2D."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from litegpu.ops.elementwise import activation_stages
 
 @dataclass(frozen=True, slots=True)
 class PoolAttributes:
-    """The window of a pool."""
+    """The window of a pool. Taps outside the image do not count, or (`zeros`) count as zero."""
 
     window: window.Window
+    zeros: bool = False
 
 
 class Pool2D(Op):
@@ -54,12 +55,14 @@ class Pool2D(Op):
         return (replace(node, attributes=PoolAttributes(view), stages=stages),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        view: window.Window = node.attributes.window
-        return (pool_kernel(node, ctx, view, self.maximum),)
+        return (pool_kernel(node, ctx, node.attributes, self.maximum),)
 
 
-def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: bool) -> KernelRequest:
+def pool_kernel(
+    node: Node, ctx: LowerContext, attributes: PoolAttributes, maximum: bool
+) -> KernelRequest:
     """Return the kernel of a pool; large windows are shared out over a work group."""
+    view = attributes.window
     dst = ctx.storage(node.outputs[0])
     taps = view.kernel[0] * view.kernel[1]
     items = shared_items(dst.rows * dst.slices, taps // 2, ctx)
@@ -72,6 +75,7 @@ def pool_kernel(node: Node, ctx: LowerContext, view: window.Window, maximum: boo
         variables={
             "ITEMS": items,
             "maximum": maximum,
+            "zeros": attributes.zeros,
             "kernel": view.kernel,
             "stride": view.stride,
             "pads": view.pads,

@@ -9,8 +9,8 @@ from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
-from litegpu.passes.pad_into_conv import pad_into_conv
 from litegpu.passes.pad_into_operand import pad_into_operand
+from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.remove_identity import remove_identity
 
 BEFORE_NORMALIZE: Mapping[str, Pass] = {
@@ -19,7 +19,7 @@ BEFORE_NORMALIZE: Mapping[str, Pass] = {
 
 PASSES: Mapping[str, Pass] = {
     "remove_identity": remove_identity,  # first: what is gone needs no other pass
-    "pad_into_conv": pad_into_conv,
+    "pad_into_window": pad_into_window,
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
     "fuse_elementwise": fuse_elementwise,

@@ -11,6 +11,12 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
+_TOO_MANY = 1 << 20
+"""Elements of a depthwise result from which launches and latency matter less than work.
+
+Merged, each block of output channels computes the result anew.
+"""
+
 
 def depthwise_into_pointwise(graph: Graph) -> PassResult:
     """Merge each depthwise convolution that only one pointwise convolution reads."""
@@ -56,6 +62,8 @@ def _obstacle(graph: Graph, node: Node, reader: Node | None) -> str:
         return "it multiplies channels"
     if channels < 16 or outputs < 8:
         return "too few channels for tensor cores"
+    if graph.values[node.outputs[0]].elements >= _TOO_MANY:
+        return "its result is so large that each is better made by itself"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
         return "it reads computed weights, or its steps do computed values"
     return ""

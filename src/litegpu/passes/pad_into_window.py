@@ -1,20 +1,18 @@
-"""Merges a zero PAD of H and W into the convolutions that follow it."""
+"""Merges a zero PAD of H and W into the convolutions and pools that follow it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
-_CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+_READERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D")
 
 
-def pad_into_conv(graph: Graph) -> PassResult:
-    """Let each convolution read the unpadded image and treat what is outside as zero.
-
-    Pools keep their PAD: they do not count what is outside, but they would count zeros.
-    """
+def pad_into_window(graph: Graph) -> PassResult:
+    """Let each reader have the unpadded image, and treat what is outside as zero."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for place, node in enumerate(graph.nodes):
@@ -30,6 +28,8 @@ def pad_into_conv(graph: Graph) -> PassResult:
             view = reader.attributes.window
             pads = (view.pads[0] + before[1], view.pads[1] + before[2])
             attributes = replace(reader.attributes, window=replace(view, pads=pads))
+            if isinstance(attributes, PoolAttributes):
+                attributes = replace(attributes, zeros=True)
             edit.nodes[edit.place(reader)] = replace(
                 reader,
                 attributes=attributes,
@@ -46,13 +46,21 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
     padded = graph.values[node.outputs[0]].shape4
     if node.outputs[0] in graph.outputs:
         return "its result is an output of the partition"
-    if node.stages or not readers or any(r.op not in _CONVOLUTIONS for r in readers):
-        return "not only convolutions read its result"
+    if node.stages or not readers or any(r.op not in _READERS for r in readers):
+        return "not only convolutions and pools read its result"
     if any(r.inputs[0] != node.outputs[0] or _reads_twice(r, node.outputs[0]) for r in readers):
-        return "a convolution also reads its result as an operand"
+        return "a reader also has its result as an operand"
     if source[0] != padded[0] or source[3] != padded[3]:
         return "it pads the batch or the channels"
+    if any(_leaves_out(r, padded, graph.values[r.outputs[0]].shape4) for r in readers):
+        return "a pool's own window leaves the image"
     return ""
+
+
+def _leaves_out(reader: Node, image: tuple[int, ...], output: tuple[int, ...]) -> bool:
+    """Whether a pool has places that do not count, beside those that are to count as zero."""
+    pool = isinstance(reader.attributes, PoolAttributes)
+    return pool and reader.attributes.window.leaves(image[1:3], output[1:3])
 
 
 def _reads_twice(reader: Node, value: int) -> bool:

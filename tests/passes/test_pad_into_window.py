@@ -1,4 +1,4 @@
-"""A PAD of H and W becomes part of the convolutions that read it."""
+"""A PAD of H and W becomes part of the convolutions and pools that read it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from litegpu.graph import Graph, Stage
-from litegpu.passes.pad_into_conv import pad_into_conv
+from litegpu.ops.pool_2d import PoolAttributes
+from litegpu.ops.window import Window
+from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, Maker, applied, ops, untouched
 from passes.models import Model, Write, check_numbers
@@ -21,7 +23,7 @@ def test_the_convolution_reads_the_unpadded_image() -> None:
     source = maker.input(1, 6, 5, 3)
     padded = maker.pad(source, NONE, (1, 2), (2, 0), NONE)
     graph = maker.graph(maker.depthwise(padded))
-    result = applied(pad_into_conv, graph)
+    result = applied(pad_into_window, graph)
     (node,) = result.graph.nodes
     assert node.inputs == (source,)
     assert node.attributes.window.pads == (1, 2)
@@ -32,7 +34,7 @@ def test_the_convolution_reads_the_unpadded_image() -> None:
 def test_it_adds_to_the_padding_that_is_there() -> None:
     maker = Maker()
     padded = maker.pad(maker.input(1, 6, 5, 3), NONE, (1, 0), (3, 0), NONE)
-    result = applied(pad_into_conv, maker.graph(maker.conv(padded, 4, kernel=3)))
+    result = applied(pad_into_window, maker.graph(maker.conv(padded, 4, kernel=3)))
     assert result.graph.nodes[0].attributes.window.pads == (2, 4)
 
 
@@ -41,7 +43,7 @@ def test_every_reader_is_changed() -> None:
     source = maker.input(1, 6, 5, 4)
     padded = maker.pad(source, NONE, (1, 1), (1, 1), NONE)
     first, second = maker.conv(padded, 4), maker.depthwise(padded)
-    result = applied(pad_into_conv, maker.graph(first, second))
+    result = applied(pad_into_window, maker.graph(first, second))
     assert ops(result) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
     assert [node.inputs for node in result.graph.nodes] == [(source,), (source,)]
     assert [node.attributes.window.pads for node in result.graph.nodes] == [(1, 1), (1, 1)]
@@ -56,18 +58,33 @@ def test_computed_weights_stay() -> None:
     del maker.values[reader.attributes.weights]
     held = replace(reader.attributes, weights=taps)
     maker.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
-    result = applied(pad_into_conv, maker.graph(made))
+    result = applied(pad_into_window, maker.graph(made))
     assert result.graph.nodes[0].inputs == (source, taps)
+
+
+def _pool(maker: Maker, source: int, view: Window, size: tuple[int, int]) -> int:
+    shape = (1, *size, maker.values[source].shape[3])
+    return maker.node("MAX_POOL_2D", [source], shape, attributes=PoolAttributes(view))
+
+
+def test_a_pool_counts_zeros_outside() -> None:
+    maker = Maker()
+    source = maker.input(1, 6, 5, 4)
+    padded = maker.pad(source, NONE, (1, 1), (2, 0), NONE)
+    graph = maker.graph(_pool(maker, padded, Window((2, 3), (2, 2)), (4, 3)))
+    (node,) = applied(pad_into_window, graph).graph.nodes
+    assert node.inputs == (source,)
+    assert node.attributes == PoolAttributes(Window((2, 3), (2, 2), pads=(1, 2)), zeros=True)
 
 
 def test_only_the_last_pad_of_two_has_a_convolution_after_it() -> None:
     maker = Maker()
     padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
     again = maker.pad(padded, NONE, (1, 0), (0, 1), NONE)
-    result = applied(pad_into_conv, maker.graph(maker.conv(again, 2)))
+    result = applied(pad_into_window, maker.graph(maker.conv(again, 2)))
     assert ops(result) == ["PAD", "CONV_2D"]
     assert result.graph.nodes[1].inputs == (padded,)
-    assert result.declined == ("PAD 0: not only convolutions read its result",)
+    assert result.declined == ("PAD 0: not only convolutions and pools read its result",)
 
 
 def _output(maker: Maker) -> Graph:
@@ -75,9 +92,15 @@ def _output(maker: Maker) -> Graph:
     return maker.graph(maker.conv(padded, 2), padded)
 
 
-def _pool_too(maker: Maker) -> Graph:
+def _sum_too(maker: Maker) -> Graph:
     padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    return maker.graph(maker.conv(padded, 2), maker.node("MAX_POOL_2D", [padded], (1, 7, 6, 4)))
+    return maker.graph(maker.conv(padded, 2), maker.node("MEAN", [padded], (1, 4)))
+
+
+def _pool_that_pads(maker: Maker) -> Graph:
+    """What the pool leaves out and what it counts as zero would be one border."""
+    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return maker.graph(_pool(maker, padded, Window((2, 2), (1, 1)), (8, 7)))
 
 
 def _with_steps(maker: Maker) -> Graph:
@@ -114,11 +137,12 @@ def _channels(maker: Maker) -> Graph:
     return maker.graph(maker.conv(padded, 2))
 
 
-_MIXED = "not only convolutions read its result"
-_OPERAND = "a convolution also reads its result as an operand"
+_MIXED = "not only convolutions and pools read its result"
+_OPERAND = "a reader also has its result as an operand"
 DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_output, "its result is an output of the partition"),
-    (_pool_too, _MIXED),
+    (_sum_too, _MIXED),
+    (_pool_that_pads, "a pool's own window leaves the image"),
     (_with_steps, _MIXED),
     (_unread, _MIXED),
     (_data_and_operand, _OPERAND),
@@ -130,14 +154,14 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 
 @pytest.mark.parametrize(("make", "reason"), DECLINED)
 def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
-    assert untouched(pad_into_conv, make(Maker())).declined == (f"PAD 0: {reason}",)
+    assert untouched(pad_into_window, make(Maker())).declined == (f"PAD 0: {reason}",)
 
 
 def test_padding_with_another_value_is_left_alone() -> None:
     maker = Maker()
     padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
     maker.nodes[0] = replace(maker.nodes[0], op="PADV2")
-    assert untouched(pad_into_conv, maker.graph(maker.conv(padded, 2))).declined == ()
+    assert untouched(pad_into_window, maker.graph(maker.conv(padded, 2))).declined == ()
 
 
 def _of_a_convolution(model: Model) -> list[TensorRef]:
@@ -184,4 +208,4 @@ MODELS: list[tuple[Write, int]] = [
 
 @pytest.mark.parametrize(("write", "saved"), MODELS)
 def test_keeps_the_numbers(write: Write, saved: int) -> None:
-    check_numbers(write, "pad_into_conv", saved)
+    check_numbers(write, "pad_into_window", saved)

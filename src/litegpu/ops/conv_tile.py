@@ -1,0 +1,156 @@
+"""Convolutions of many pixels on tensor cores: when cuda/conv_tile pays, its tiles and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Storage, round_up
+from litegpu.graph import DType, Node
+from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
+from litegpu.ops.conv_mma import Depthwise, padded
+from litegpu.ops.window import Window
+
+_FLOATS = npt.NDArray[np.float32]
+_PART = 8
+"""Channels that a thread moves at a time."""
+_CHUNKS = 4
+"""Parts of a k-tile."""
+_STAGES = 4
+_PIXELS = 128
+_ROUNDING_PAYS_FROM = 2e9
+"""Floating-point operations from which it pays to round float32 values to half.
+
+Below, the kernels for few pixels split each value in two halves and lose nothing. Where all is
+stored as half anyway, nothing is lost here either.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps."""
+
+    columns: int
+    warps_m: int
+    warps_n: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    def shared_bytes(self) -> int:
+        """Bytes for the k-tiles, or for the sums that reuse their memory."""
+        tiles = _STAGES * (_PIXELS + self.columns) * _CHUNKS * 16
+        return max(tiles, _PIXELS // self.warps_m * (self.columns + 4) * 4)
+
+
+_TILES = (Tile(128, 2, 2), Tile(64, 2, 2), Tile(32, 4, 1))
+
+
+def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
+    """Return the widest tile that keeps the device busy, None when other kernels are better."""
+    half_from = ctx.target.half_from
+    if not ctx.target.tensor_cores or half_from is None:
+        return None
+    rounds = src.dtype is DType.FLOAT32 and half_from > 0
+    if rounds and 2 * dst.rows * weights.size < _ROUNDING_PAYS_FROM:
+        return None
+    for tile in _TILES:
+        blocks = -(-dst.rows // _PIXELS) * -(-dst.channels // tile.columns)
+        fits = tile.columns < 2 * dst.channels or tile is _TILES[-1]
+        if fits and blocks >= ctx.target.compute_units:
+            return tile
+    return None
+
+
+def tile_kernel(
+    node: Node,
+    ctx: LowerContext,
+    tile: Tile,
+    weights: _FLOATS,
+    bias: _FLOATS | None,
+    view: Window,
+    depthwise: Depthwise | None = None,
+) -> KernelRequest:
+    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution."""
+    dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    parts = -(-weights.shape[3] // _PART)
+    k_chunks = parts * weights.shape[1] * weights.shape[2]
+    k_tiles = -(-k_chunks // _CHUNKS)
+    column_blocks = -(-dst.channels // tile.columns)
+    columns = column_blocks * tile.columns
+    gathered = depthwise.window if depthwise else view
+    constants: dict[str, npt.NDArray[Any]] = {"weights": pack_tiles(weights, k_tiles, tile.columns)}
+    if bias is not None:
+        constants["bias"] = padded(bias, columns)
+    variables: dict[str, Any] = {
+        "BM": _PIXELS,
+        "BN": tile.columns,
+        "WM": tile.warps_m,
+        "WN": tile.warps_n,
+        "CHUNKS": _CHUNKS,
+        "STAGES": _STAGES,
+        "PARTS": parts,
+        "K_CHUNKS": k_chunks,
+        "K_TILES": k_tiles,
+        "COLUMN_BLOCKS": column_blocks,
+        "ASYNC": src.dtype is DType.FLOAT16 and src.aligned(_PART) and depthwise is None,
+        "input_slices": -(-weights.shape[3] // 4),
+        "has_bias": bias is not None,
+        "rowwise": view.pointwise and depthwise is None,
+        "padded": gathered.leaves(src.shape[1:3], dst.shape[1:3]),
+        "depthwise": depthwise is not None,
+        "kernel": view.kernel,
+        "stride": gathered.stride,
+        "dilation": gathered.dilation,
+        "pads": gathered.pads,
+        "middle": dst.shape,
+    }
+    flops = 2 * dst.rows * int(weights.size)
+    if depthwise is not None:
+        slices = variables["input_slices"]
+        constants["taps"] = padded(depthwise.taps, slices * 4)
+        if depthwise.bias is not None:
+            constants["taps_bias"] = padded(depthwise.bias, slices * 4)
+        variables |= {
+            "taps_kernel": gathered.kernel,
+            "has_taps_bias": depthwise.bias is not None,
+            "middle": depthwise.shape,
+        }
+        flops += 2 * dst.rows * int(depthwise.taps.size)
+    blocks = -(-dst.rows // _PIXELS) * column_blocks
+    return KernelRequest(
+        template="cuda/conv_tile",
+        grid=(tile.threads, blocks, 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        constants=constants,
+        variables=variables,
+        shared=(("uint4", "scratch", tile.shared_bytes() // 16),),
+        inner_stages=depthwise.stages if depthwise else (),
+        flops=flops,
+    )
+
+
+def pack_tiles(weights: _FLOATS, k_tiles: int, columns: int) -> npt.NDArray[np.uint32]:
+    """Arrange [O, H, W, I] as k-tiles lie in shared memory: [block, k-tile, column, chunk] of 8.
+
+    The chunks of a column are shuffled by its number, as the kernel expects them.
+    """
+    outputs, height, width, depth = weights.shape
+    taps, parts = height * width, -(-depth // _PART)
+    total = round_up(outputs, columns)
+    spread = np.zeros((total, taps, parts * _PART), np.float32)
+    spread[:outputs, :, :depth] = weights.reshape(outputs, taps, depth)
+    flat = np.zeros((total, k_tiles * _CHUNKS * _PART), np.float16)
+    flat[:, : taps * parts * _PART] = np.clip(spread, -HALF_MAX, HALF_MAX).reshape(total, -1)
+    blocks = flat.reshape(total // columns, columns, k_tiles, _CHUNKS, _PART)
+    tiles = blocks.transpose(0, 2, 1, 3, 4)
+    rows = np.arange(columns)[:, None]
+    from_chunk = np.arange(_CHUNKS)[None, :] ^ (rows >> 1 & 3)
+    shuffled = tiles[:, :, rows, from_chunk]
+    return np.ascontiguousarray(shuffled).reshape(-1).view(np.uint32)

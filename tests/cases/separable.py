@@ -1,0 +1,64 @@
+"""Cases of depthwise convolutions that pointwise ones read, which tensor cores run as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import LARGE, SMALL, Case, Pair, Range, Shape, Sheet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Separable(Case):
+    """A depthwise and a pointwise convolution, and perhaps the sum with what they began from."""
+
+    image: Shape = (2, 7, 9, 24)
+    filters: int = 24
+    kernel: Pair = (3, 3)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: str = "SAME"
+    activation: str = "RELU6"
+    bias: str = "constant"
+    """That of the depthwise convolution."""
+    residual: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, both convolutions, one output."""
+        source, channels = sheet.input(self.image), self.image[3]
+        spread = 1.5 / channels**0.5
+        taps = (1, *self.kernel, channels)
+        first = [source, *sheet.operands(taps, "constant", self.bias, channels)]
+        second = [
+            sheet.weights((self.filters, 1, 1, channels), Range(-spread, spread)),
+            sheet.weights((self.filters,), Range(-0.5, 0.5)),
+        ]
+        options = {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "depth_multiplier": 1,
+            "dilation_h_factor": self.dilation[0],
+            "dilation_w_factor": self.dilation[1],
+        }
+        version = 2 if self.dilation != (1, 1) else 1
+        middle = sheet.fused("DEPTHWISE_CONV_2D", first, self.activation, options, version)
+        point = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
+        made = sheet.fused("CONV_2D", [middle, *second], "NONE", point)
+        if self.residual:
+            made = sheet.fused("ADD", [made, source], "RELU")
+        sheet.output(made)
+
+
+CASES: tuple[Case, ...] = tuple(
+    case
+    for items in (None, SMALL, LARGE)
+    for case in (
+        Separable(items=items),
+        Separable(image=(1, 5, 6, 17), filters=9, kernel=(3, 2), bias="", items=items),
+        Separable(image=(3, 8, 5, 40), filters=70, stride=(2, 2), items=items),
+        Separable(image=(1, 9, 11, 21), filters=33, dilation=(2, 2), items=items),
+        Separable(image=(1, 9, 8, 16), filters=20, kernel=(5, 4), padding="VALID", items=items),
+        Separable(image=(2, 6, 6, 32), filters=32, residual=True, items=items),
+        Separable(image=(1, 14, 14, 96), filters=130, activation="NONE", items=items),
+    )
+)
