@@ -9,8 +9,11 @@ import pytest
 from litegpu.engine.layout import Layout, assign
 from litegpu.engine.lowering import Launch
 from litegpu.engine.peaks import Peaks
-from litegpu.graph import Stage
+from litegpu.engine.program import build_program
+from litegpu.graph import ABSENT, Stage
+from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.window import Window
 from paper_device import DEVICE, build
 from passes.graphs import RELU, Maker
 
@@ -74,6 +77,35 @@ def test_a_slice_needs_only_what_it_takes() -> None:
     out = maker.node("STRIDED_SLICE", [maker.input(1, 8, 8, 16)], (1, 2, 8, 8), (), attributes)
     (launch,) = launches(assign(maker.graph(out), None))
     assert launch.nbytes == 2 * 16 * 8 * 4
+
+
+def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
+    """But operands of fused steps are needed in full."""
+    maker = Maker()
+    weights = maker.constant(32, 1, 1, 8)
+    attributes = ConvAttributes(Window((1, 1), (2, 2)), weights, ABSENT, (32, 1, 1, 8))
+    other = maker.input(1, 4, 4, 32)
+    source = maker.input(1, 8, 8, 8)
+    stages = (Stage("ADD", (other,)),)
+    out = maker.node("CONV_2D", [source], (1, 4, 4, 32), stages, attributes)
+    (launch,) = launches(assign(maker.graph(out), None))
+    assert launch.nbytes == 16 * (8 + 32 + 32) * 4 + 8 * 32 * 4
+
+
+@pytest.mark.parametrize(("half_from", "products"), [(None, 6), (0, 1)])
+def test_matrix_instructions_are_counted_as_products_of_halves(
+    half_from: int | None, products: int
+) -> None:
+    maker = Maker()
+    inside = maker.steps(maker.input(1, 16, 16, 32), RELU)
+    layout = assign(maker.graph(maker.conv(inside, 64)), half_from)
+    graph = layout.graph
+    built = build_program(layout, TENSOR_CORES, graph.inputs, graph.outputs)
+    assert [launch.template for launch in built.launches] == ["copy", "cuda/conv_mma"]
+    useful = 2 * 256 * 32 * 64
+    assert built.launches[1].flops == useful
+    assert built.launches[1].matrix_flops == products * useful
+    assert built.launches[0].matrix_flops == 0
 
 
 # Floors

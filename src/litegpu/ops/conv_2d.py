@@ -132,7 +132,7 @@ def dense_kernel(
     if held.array is not None and conv_mma.usable(ctx, held.array, held.groups):
         return _tensor_core_kernel(node, ctx, held.array, held.bias, view)
     dst = ctx.storage(node.outputs[0])
-    src_shape = ctx.storage(node.inputs[0]).shape
+    src = ctx.storage(node.inputs[0])
     held = weights.spread_groups(held)
     inputs = -(-held.shape[3] // 4)
     group_outputs = held.shape[0] // held.groups
@@ -142,12 +142,13 @@ def dense_kernel(
         "stride": view.stride,
         "dilation": view.dilation,
         "pads": view.pads,
-        "padded": view.leaves(src_shape[1:3], dst.shape[1:3]),
+        "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
         "input_slices": inputs,
         "groups": held.groups,
         "group_outputs": group_outputs,
         "pointwise": view.pointwise,
     }
+    needed = {"src": view.taken(dst.rows, src.lanes)}
     work = dst.rows * dst.slices
     split = (
         view.kernel[0] * view.kernel[1] * inputs >= 2 * _SPLIT_ITEMS
@@ -166,6 +167,7 @@ def dense_kernel(
             variables={**variables, **bound.variables, "ITEMS": _SPLIT_ITEMS},
             shared=(("float4", "scratch", _SPLIT_ITEMS),),
             flops=flops,
+            needed=needed,
         )
     pixels, slices = choose_tile(dst.rows, dst.slices, held.groups, group_outputs, ctx)
     padded_slices = round_up(dst.slices, slices)
@@ -179,6 +181,7 @@ def dense_kernel(
         constants=bound.constants,
         variables={**variables, **bound.variables, "PIXELS": pixels, "SLICES": slices},
         flops=flops,
+        needed=needed,
     )
 
 

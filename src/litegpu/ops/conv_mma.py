@@ -166,6 +166,8 @@ def mma_kernel(
         shared=(("uint4", "scratch", -(-shared // 16)),),
         inner_stages=inner,
         flops=flops,
+        needed={"src": (depthwise.window if depthwise else view).taken(dst.rows, src.lanes)},
+        matrix_flops=2 * dst.rows * int(weights.size) * problem.products,
     )
 
 
