@@ -92,20 +92,25 @@ def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
     assert launch.nbytes == 16 * (8 + 32 + 32) * 4 + 8 * 32 * 4
 
 
-@pytest.mark.parametrize(("half_from", "products"), [(None, 6), (0, 1)])
+@pytest.mark.parametrize(
+    ("template", "half_from", "size", "products"),
+    [("conv_mma", None, 16, 6), ("conv_mma", 0, 16, 1), ("conv_tile", 0, 64, 1)],
+)
 def test_matrix_instructions_are_counted_as_products_of_halves(
-    half_from: int | None, products: int
+    template: str, half_from: int | None, size: int, products: int
 ) -> None:
     maker = Maker()
-    inside = maker.steps(maker.input(1, 16, 16, 32), RELU)
+    inside = maker.steps(maker.input(1, size, size, 32), RELU)
     layout = assign(maker.graph(maker.conv(inside, 64)), half_from)
     graph = layout.graph
     built = build_program(layout, TENSOR_CORES, graph.inputs, graph.outputs)
-    assert [launch.template for launch in built.launches] == ["copy", "cuda/conv_mma"]
-    useful = 2 * 256 * 32 * 64
-    assert built.launches[1].flops == useful
-    assert built.launches[1].matrix_flops == products * useful
-    assert built.launches[0].matrix_flops == 0
+    plain, conv = built.launches
+    assert (plain.template, conv.template) == ("copy", f"cuda/{template}")
+    assert conv.flops == 2 * size**2 * 32 * 64
+    assert conv.matrix_flops == products * conv.flops
+    assert plain.matrix_flops == 0
+    for launch in built.launches:
+        assert ("multiply" in launch.kernel.body) == bool(launch.matrix_flops)
 
 
 # Floors

@@ -133,6 +133,8 @@ def tile_kernel(
         shared=(("uint4", "scratch", tile.shared_bytes() // 16),),
         inner_stages=depthwise.stages if depthwise else (),
         flops=flops,
+        needed={"src": gathered.taken(dst.rows, src.lanes)},
+        matrix_flops=2 * dst.rows * int(weights.size),
     )
 
 
