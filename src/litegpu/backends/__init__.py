@@ -11,6 +11,7 @@ from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.cuda import CUDABackend
 from litegpu.backends.opencl import OpenCLBackend
 from litegpu.backends.opengl import OpenGLBackend
+from litegpu.backends.webgpu import WebGPUBackend
 from litegpu.errors import (
     LitegpuError,
     MissingDependencyError,
@@ -23,7 +24,12 @@ _log = logging.getLogger("litegpu")
 
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
-    for backend in (CUDABackend(), OpenCLBackend(), OpenGLBackend())  # in order of preference
+    for backend in (
+        CUDABackend(),
+        OpenCLBackend(),
+        WebGPUBackend(),
+        OpenGLBackend(),
+    )  # in order of preference
 }
 
 

@@ -28,6 +28,7 @@ class DeviceInfo:
     """Whether it is a CPU behind a GPU API."""
     compute_units: int
     memory_bytes: int
+    """0 where the API does not tell."""
     max_allocation_bytes: int
     max_work_group_size: int
     local_memory_bytes: int

@@ -175,10 +175,13 @@ class GLSLDialect(Dialect):
             lines.append(f"    if (GROUP >= {x * y * z}) return;")
         return "\n".join(lines) + f"\n{text.body}}}\n"
 
+    def fixed(self, argument: Argument) -> bool:
+        """Whether a buffer is declared read-only."""
+        return argument.constant if self._flavour.one_access else not argument.written
+
     def _declare(self, place: int, argument: Argument) -> str:
         element = self._flavour.elements[argument.kind, argument.vector]
-        fixed = argument.constant if self._flavour.one_access else not argument.written
-        access = "readonly " if fixed else ""
+        access = "readonly " if self.fixed(argument) else ""
         block = f"buffer block_{argument.name} {{ {element} {argument.name}[]; }};"
         return f"layout(std430, binding = {place}) {access}{block}"
 

@@ -1,0 +1,190 @@
+"""WebGPU through wgpu-py: Vulkan, Metal or Direct3D 12, whichever the system has."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
+from litegpu.backends.limits import check_sizes
+from litegpu.backends.webgpu_recording import WebGPURecording
+from litegpu.backends.worker import Worker
+from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
+from litegpu.errors import UnsupportedDeviceError, missing_dependency
+
+_log = logging.getLogger("litegpu")
+
+_APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
+"""Systems' APIs that are used, by wgpu's names; OpenGL has a backend of its own."""
+_BARRIER = ("subgroup", "subgroup-barrier")
+"""Features without which naga refuses barrier() in GLSL."""
+_HALF, _TIMER = "shader-f16", "timestamp-query"
+_USUAL_UNITS = {"DiscreteGPU": 64, "IntegratedGPU": 16}
+"""Compute units to assume of a GPU: WebGPU does not tell."""
+_LIMITS = (
+    "max-buffer-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-size-y",
+    "max-compute-workgroup-size-z",
+    "max-compute-workgroup-storage-size",
+    "max-compute-workgroups-per-dimension",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "min-storage-buffer-offset-alignment",
+)
+"""Limits that kernels depend on: the device is asked for as much as the adapter has."""
+
+
+class WebGPUBackend(Backend):
+    """Every Vulkan, Metal or Direct3D 12 adapter: GPUs first, then software."""
+
+    name = "webgpu"
+    extra = "webgpu"
+
+    def devices(self) -> list[DeviceInfo]:
+        """Return all adapters, real GPUs first."""
+        return [_describe(index, adapter) for index, adapter in enumerate(_adapters())]
+
+    def open(self, index: int) -> Device:
+        """Return the device of that index, which is shared by all delegates."""
+        with _opening:
+            device = _opened.get(index)
+            # A lost device never comes back; the next delegate may get a new one.
+            if device is None or device.lost:
+                adapter = _adapters()[index]
+                device = _opened[index] = WebGPUDevice(_describe(index, adapter), adapter)
+            return device
+
+
+_opening = threading.Lock()
+_opened: dict[int, WebGPUDevice] = {}
+
+
+def _wgpu() -> Any:
+    try:
+        import wgpu
+    except ModuleNotFoundError as error:
+        raise missing_dependency("wgpu", "webgpu", "The WebGPU backend") from error
+    except (ImportError, OSError, RuntimeError) as error:
+        raise UnsupportedDeviceError(
+            f"The Python package 'wgpu' is installed but cannot be loaded ({error}). "
+            "Install it anew: pip install --force-reinstall wgpu"
+        ) from error
+    return wgpu
+
+
+@cache
+def _adapters() -> list[Any]:
+    """Return the adapters, real GPUs first."""
+    gpu = _wgpu().gpu
+    # wgpu looks at OpenGL too, and leaves no context current on the thread where it does.
+    worker = Worker("litegpu-webgpu-adapters")
+    try:
+        found = worker.call(gpu.enumerate_adapters_sync)
+    except (RuntimeError, OSError) as error:
+        raise UnsupportedDeviceError(f"WebGPU is not usable: {error}. {_REMEDY}") from error
+    finally:
+        worker.stop()
+    usable = [each for each in found if each.info["backend_type"] in _APIS]
+    if not usable:
+        others = {f"{each.info['device']} ({each.info['backend_type']})" for each in found}
+        seen = f" (found: {', '.join(sorted(others))})" if others else ""
+        raise UnsupportedDeviceError(
+            f"WebGPU has no adapter for Vulkan, Metal or Direct3D 12{seen}. {_REMEDY}"
+        )
+    return sorted(usable, key=_is_software)
+
+
+_REMEDY = (
+    "Install your GPU's driver; on Linux with its Vulkan part and the loader (apt-get install "
+    "libvulkan1), to run on the CPU: apt-get install mesa-vulkan-drivers"
+)
+
+
+def _is_software(adapter: Any) -> bool:
+    return bool(adapter.info["adapter_type"] == "CPU")
+
+
+def _describe(index: int, adapter: Any) -> DeviceInfo:
+    info, limits, features = adapter.info, adapter.limits, adapter.features
+    units = _USUAL_UNITS.get(info["adapter_type"], _USUAL_UNITS["IntegratedGPU"])
+    shared = limits["max-compute-workgroup-storage-size"]
+    return DeviceInfo(
+        backend="webgpu",
+        index=index,
+        name=info["device"] or info["vendor"] or "unnamed adapter",
+        platform=f"WebGPU on {_APIS[info['backend_type']]}",
+        driver=info["description"] or "unknown",
+        software=_is_software(adapter),
+        compute_units=(os.cpu_count() or 1) if _is_software(adapter) else units,
+        memory_bytes=0,
+        max_allocation_bytes=limits["max-buffer-size"],
+        max_work_group_size=min(
+            limits["max-compute-invocations-per-workgroup"],
+            limits["max-compute-workgroup-size-x"],
+            limits["max-compute-workgroup-size-y"],
+        ),
+        local_memory_bytes=shared if features.issuperset(_BARRIER) else 0,
+        half_arithmetic=_HALF in features,
+        buffer_alignment=max(limits["min-storage-buffer-offset-alignment"], 16),
+        max_arguments=limits["max-storage-buffers-per-shader-stage"],
+        max_binding_bytes=limits["max-storage-buffer-binding-size"],
+        half_lanes=_HALF in features,
+    )
+
+
+class WebGPUDevice(Device):
+    """One WebGPU device."""
+
+    dialect: GLSLDialect
+
+    def __init__(self, info: DeviceInfo, adapter: Any) -> None:
+        """Request the device. Raises UnsupportedDeviceError when the driver refuses."""
+        self.info = info
+        self.wgpu = _wgpu()
+        wanted = [each for each in (*_BARRIER, _HALF, _TIMER) if each in adapter.features]
+        limits = {name: adapter.limits[name] for name in _LIMITS}
+        try:
+            self.device = adapter.request_device_sync(
+                label=f"litegpu {info.title}", required_features=wanted, required_limits=limits
+            )
+        except RuntimeError as error:
+            raise UnsupportedDeviceError(
+                f"Device {info.title} cannot be opened: {error}. `litegpu devices` lists "
+                "the others."
+            ) from error
+        self.dialect = GLSLDialect(WEBGPU_NATIVE if info.half_lanes else WEBGPU_PACKED)
+        self.timed = _TIMER in wanted
+        """Whether kernels can be timed by the device's clock."""
+        self.group_limit: int = limits["max-compute-workgroups-per-dimension"]
+        """Work groups that a launch may have on each axis."""
+        self.lock = threading.RLock()
+        """Held while commands are made: wgpu-py's objects are not meant for several threads."""
+        self.lost = False
+        """Whether the device has failed for good."""
+
+    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
+        """Compile, allocate and record. See Device.record."""
+        check_sizes(program, self.info)
+        if cache_dir is not None:
+            _warn_about_cache()
+        with self.lock:
+            return WebGPURecording(self, program)
+
+
+@cache
+def _warn_about_cache() -> None:
+    _log.warning(
+        "WebGPU cannot keep compiled kernels; serialization_dir has no effect with this backend "
+        "(the system's driver keeps its own)."
+    )
+
+
+def adapter_kinds(infos: Sequence[DeviceInfo], api: str) -> list[DeviceInfo]:
+    """Return the devices that stand on the system's API of that name."""
+    return [info for info in infos if info.platform == f"WebGPU on {api}"]

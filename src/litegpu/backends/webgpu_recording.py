@@ -1,0 +1,273 @@
+"""A partition on a WebGPU device: pipelines and bind groups made once, encoded at each run.
+
+WebGPU's command buffers can be submitted only once. What each launch costs at a run is three calls
+of the native library, made directly: wgpu-py's own methods cost several microseconds each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.backends.base import Program, Recording, Slot
+from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
+from litegpu.codegen import KernelText
+from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError, LitegpuError
+
+if TYPE_CHECKING:
+    from litegpu.backends.webgpu import WebGPUDevice
+
+_CHUNK = 16 << 20
+"""Bytes of the host that fill a device's memory at a time."""
+_COMPUTE = 4
+"""The compute stage in a bind group layout's visibility."""
+
+_STAMPS = 4096
+"""Time stamps that a set may hold."""
+
+
+class WebGPURecording(Recording):
+    """A partition's buffers, pipelines and bind groups."""
+
+    def __init__(self, device: WebGPUDevice, program: Program) -> None:
+        """Compile and allocate. Raises CompilationError, DeviceMemoryError or ExecutionError."""
+        self._device = device
+        self._wgpu = device.wgpu
+        self._program = program
+        self._native = device.wgpu.backends.wgpu_native
+        self._closed = False
+        self._starts = [0, *accumulate(slot.size for slot in program.outputs)][:-1]
+        """Where each output begins among the results."""
+        self._launches: list[tuple[Any, ...]] = []
+        self._groups: list[Any] = []
+        self._buffers: list[Any] = []
+        self._layouts: dict[tuple[str, ...], Any] = {}
+        self._pipelines: dict[Shader, Any] = {}
+        usage = self._wgpu.BufferUsage
+        copies = usage.COPY_SRC | usage.COPY_DST
+        try:
+            self._compile()
+            self._memory = self._allocate(program.memory_bytes, usage.STORAGE | copies)
+            self._poison()
+            self._constants = self._allocate(program.constants.nbytes, usage.STORAGE | copies)
+            self._upload(self._constants, program.constants)
+            results = max(sum(slot.size for slot in program.outputs), 4)
+            self._results = self._allocate(results, usage.COPY_DST | usage.MAP_READ)
+            self._launches = [*self._record()]
+            self._wait()
+        except self._wgpu.GPUError as error:
+            self.close()
+            raise self._failed(error) from error
+        except LitegpuError:
+            self.close()
+            raise
+
+    def _compile(self) -> None:
+        device = self._device.device
+        limit = self._device.group_limit
+        for shader, text, source in sources_of(self._program, self._device.dialect, limit):
+            try:
+                # wgpu-py takes a label with "comp" in it as the stage of a GLSL shader.
+                module = device.create_shader_module(label=f"compute {text.name}", code=source)
+                layout = device.create_pipeline_layout(bind_group_layouts=[self._layout(text)])
+                stage = {"module": module, "entry_point": "main"}
+                self._pipelines[shader] = device.create_compute_pipeline(
+                    label=text.name, layout=layout, compute=stage
+                )
+            except self._wgpu.GPUError as error:
+                message = refused(self._device.info.title, text.name, str(error))
+                raise CompilationError(message) from error
+
+    def _layout(self, text: KernelText) -> Any:
+        """Return the bind group layout of a kernel; kernels alike share it."""
+        kinds = tuple(
+            "read-only-storage" if self._device.dialect.fixed(argument) else "storage"
+            for argument in text.arguments
+        )
+        if kinds not in self._layouts:
+            self._layouts[kinds] = self._device.device.create_bind_group_layout(
+                entries=[
+                    {"binding": place, "visibility": _COMPUTE, "buffer": {"type": kind}}
+                    for place, kind in enumerate(kinds)
+                ]
+            )
+        return self._layouts[kinds]
+
+    def _allocate(self, nbytes: int, usage: int) -> Any:
+        try:
+            buffer = self._device.device.create_buffer(size=max(nbytes, 4), usage=usage)
+        except self._wgpu.GPUError as error:
+            sizes = (self._program.memory_bytes, self._program.constants.nbytes)
+            message = too_little_memory(self._device.info.title, sizes, str(error))
+            raise DeviceMemoryError(message) from error
+        self._buffers.append(buffer)
+        return buffer
+
+    def _poison(self) -> None:
+        """Fill the memory with NaN: a read of something never written then shows."""
+        nbytes = self._program.memory_bytes
+        block = np.full(min(nbytes, _CHUNK), 0xFF, np.uint8)
+        queue = self._device.device.queue
+        for start in range(0, nbytes, _CHUNK):
+            queue.write_buffer(self._memory, start, block, size=min(_CHUNK, nbytes - start))
+            self._wait()
+
+    def _upload(self, buffer: Any, data: npt.NDArray[np.uint8]) -> None:
+        queue = self._device.device.queue
+        for start in range(0, data.nbytes, _CHUNK):
+            queue.write_buffer(buffer, start, data[start : start + _CHUNK])
+            queue.submit([])
+
+    def _wait(self) -> None:
+        """Submit what is queued, and wait until the device has done everything."""
+        device = self._device.device
+        device.queue.submit([])
+        # wgpu-py's own method for it does not fit its library (0.32).
+        self._native.lib.wgpuDevicePoll(device._internal, True, self._native.ffi.NULL)
+
+    def _record(self) -> Iterator[tuple[Any, ...]]:
+        """Yield what each launch hands to the native library: pipeline, bind group, work groups."""
+        texts = {kernel.name: kernel for kernel in self._program.kernels}
+        for dispatch in self._program.dispatches:
+            shader, groups = shader_of(dispatch, self._device.group_limit)
+            entries = [
+                {"binding": place, "resource": self._range(slot)}
+                for place, slot in enumerate(dispatch.slots)
+            ]
+            layout = self._layout(texts[dispatch.kernel])
+            bound = self._device.device.create_bind_group(layout=layout, entries=entries)
+            self._groups.append(bound)
+            yield (self._pipelines[shader]._internal, bound._internal, *groups)
+
+    def _range(self, slot: Slot) -> dict[str, Any]:
+        buffer = self._constants if slot.constant else self._memory
+        return {"buffer": buffer, "offset": slot.offset, "size": slot.size}
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Copy in, encode and submit all launches at once, wait, and copy out."""
+        if self._closed:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
+        try:
+            with self._device.lock:
+                self._submit(inputs)
+                mapped = self._results.map_async("READ_NOSYNC")
+            mapped.sync_wait()
+            self._fetch(outputs)
+        except (self._wgpu.GPUError, RuntimeError) as error:
+            raise self._failed(error) from error
+
+    def _submit(self, inputs: Sequence[int]) -> None:
+        device, write = self._device.device, self._native.lib.wgpuQueueWriteBuffer
+        queue, memory, cast = device.queue, self._memory._internal, self._native.ffi.cast
+        for slot, address in zip(self._program.inputs, inputs, strict=True):
+            write(queue._internal, memory, slot.offset, cast("uint8_t *", address), slot.size)
+        encoder = device.create_command_encoder()
+        if self._launches:
+            compute = encoder.begin_compute_pass()
+            self._encode(compute._internal, self._launches)
+            compute.end()
+        for slot, start in zip(self._program.outputs, self._starts, strict=True):
+            encoder.copy_buffer_to_buffer(
+                self._memory, slot.offset, self._results, start, slot.size
+            )
+        queue.submit([encoder.finish()])
+
+    def _encode(self, compute: Any, launches: Sequence[Any]) -> None:
+        """Add launches to a pass. This loop is all the Python that a launch costs."""
+        lib, none = self._native.lib, self._native.ffi.NULL
+        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        set_group = lib.wgpuComputePassEncoderSetBindGroup
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        for pipeline, group, x, y, z in launches:
+            set_pipeline(compute, pipeline)
+            set_group(compute, 0, group, 0, none)
+            dispatch(compute, x, y, z)
+
+    def _fetch(self, outputs: Sequence[int]) -> None:
+        view = self._results.read_mapped(copy=False)
+        source = np.frombuffer(view, np.uint8).ctypes.data
+        for slot, start, address in zip(self._program.outputs, self._starts, outputs, strict=True):
+            ctypes.memmove(address, source + start, slot.size)
+        self._results.unmap()
+
+    def durations(self) -> list[float]:
+        """Run launch by launch, each in a pass of its own; seconds by the device's clock.
+
+        Where the device has none, by the host's, with the time that a submission takes.
+        """
+        with self._device.lock:
+            timed = self._by_device if self._device.timed else self._by_host
+            return [seconds for part in self._parts() for seconds in timed(part)]
+
+    def _parts(self) -> Iterator[list[Any]]:
+        """Yield the launches in as many pieces as sets of time stamps are needed."""
+        for start in range(0, len(self._launches), _STAMPS // 2):
+            yield self._launches[start : start + _STAMPS // 2]
+
+    def _by_device(self, launches: Sequence[Any]) -> list[float]:
+        device, usage = self._device.device, self._wgpu.BufferUsage
+        count = 2 * len(launches)
+        stamps = device.create_query_set(type="timestamp", count=count)
+        resolved = device.create_buffer(size=8 * count, usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+        encoder = device.create_command_encoder()
+        for number, launch in enumerate(launches):
+            writes = {
+                "query_set": stamps,
+                "beginning_of_pass_write_index": 2 * number,
+                "end_of_pass_write_index": 2 * number + 1,
+            }
+            self._alone(encoder.begin_compute_pass(timestamp_writes=writes), launch)
+        encoder.resolve_query_set(stamps, 0, count, resolved, 0)
+        device.queue.submit([encoder.finish()])
+        ticks = np.frombuffer(device.queue.read_buffer(resolved), np.uint64).astype(np.float64)
+        resolved.destroy()
+        stamps.destroy()
+        period = self._native.lib.wgpuQueueGetTimestampPeriod(device.queue._internal)
+        found: list[float] = ((ticks[1::2] - ticks[::2]) * period * 1e-9).tolist()
+        return found
+
+    def _by_host(self, launches: Sequence[Any]) -> list[float]:
+        times = []
+        for launch in launches:
+            self._wait()
+            start = time.perf_counter()
+            encoder = self._device.device.create_command_encoder()
+            self._alone(encoder.begin_compute_pass(), launch)
+            self._device.device.queue.submit([encoder.finish()])
+            self._wait()
+            times.append(time.perf_counter() - start)
+        return times
+
+    def _alone(self, compute: Any, launch: Any) -> None:
+        self._encode(compute._internal, [launch])
+        compute.end()
+
+    def read_memory(self) -> npt.NDArray[np.uint8]:
+        with self._device.lock:
+            held = self._device.device.queue.read_buffer(self._memory)
+        return np.frombuffer(held, np.uint8)[: self._program.memory_bytes]
+
+    def _failed(self, error: Exception) -> ExecutionError:
+        text = " ".join(str(error).split())
+        self._device.lost = self._device.lost or "lost" in text.lower()
+        return ExecutionError(
+            f"Device {self._device.info.title} failed with a partition: {text}. Make the "
+            "interpreter anew; if it happens again, use another device or no delegate."
+        )
+
+    def close(self) -> None:
+        """Release buffers now instead of at the next collection."""
+        self._closed = True
+        with self._device.lock:
+            for buffer in self._buffers:
+                buffer.destroy()
+        self._buffers.clear()
+        self._launches.clear()
+        self._groups.clear()
+        self._pipelines.clear()
