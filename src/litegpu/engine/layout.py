@@ -38,8 +38,12 @@ class Layout:
         return {v: s for v, s in self.storages.items() if s.root == v and v not in constant}
 
 
-def assign(graph: Graph, half_from: int | None, stage_boundary: bool = False) -> Layout:
+def assign(
+    graph: Graph, half_from: int | None, stage_boundary: bool = False, half_lanes: bool = True
+) -> Layout:
     """Place every value of a graph whose passes are done.
+
+    `half_lanes` tells whether kernels can store a single half.
 
     `stage_boundary` puts padded copies between the partition's inputs and outputs and its
     kernels; tests use it to see the padded side of every kernel.
@@ -60,7 +64,8 @@ def assign(graph: Graph, half_from: int | None, stage_boundary: bool = False) ->
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue
-            if place.vector or len(consumers[v]) == 1:
+            by_lane = len(consumers[v]) == 1 and (half_lanes or place.dtype is DType.FLOAT32)
+            if place.vector or by_lane:
                 layout.storages[v] = place
     return layout
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from litegpu.codegen import (
 from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
-from litegpu.ops.base import HALF_MAX, KernelRequest, as_float32, get
+from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get
 from litegpu.ops.elementwise import expression, literal
 
 _KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
@@ -106,10 +107,35 @@ class Lowering:
     def lower_all(self) -> list[Launch]:
         """Lower every node in order."""
         return [
-            self._launch(node, request)
-            for node in self.layout.graph.nodes
-            for request in get(node.op).lower(node, self)
+            launch for node in self.layout.graph.nodes for launch in self._launches(node, node.op)
         ]
+
+    def _launches(self, node: Node, op: str) -> Iterator[Launch]:
+        """Lower a node; steps that read more buffers than a kernel may use become copies."""
+        for request in get(op).lower(node, self):
+            count = self._fitting(node.stages, request)
+            yield self._launch(replace(node, stages=node.stages[:count]), request)
+            if count < len(node.stages):
+                in_place = (request.output,)
+                rest = node.stages[count:]
+                copy = Node(node.index, COPY, 1, in_place, in_place, stages=rest)
+                yield from self._launches(copy, COPY)
+
+    def _fitting(self, stages: Sequence[Stage], request: KernelRequest) -> int:
+        """Return how many of a kernel's steps find room for the buffers that they read."""
+        own = 1 + len(request.reads) + len(request.parts) + len(request.constants)
+        room = self.target.max_arguments - own - sum(map(self._buffers_of, request.inner_stages))
+        ends = accumulate(map(self._buffers_of, stages))
+        return sum(end <= room for end in ends)
+
+    def _buffers_of(self, stage: Stage) -> int:
+        reads = (v for v in stage.operands if v != SELF)
+        return sum(not self.is_text(v, stage.extend) for v in reads)
+
+    def is_text(self, value_id: int, extend: bool) -> bool:
+        """Whether an operand is one number, which becomes part of the kernel's text."""
+        value = self.value(value_id)
+        return value.is_constant and value.elements == 1 and not extend
 
     def _launch(self, node: Node, request: KernelRequest) -> Launch:
         buffers = _Buffers(self)
@@ -200,8 +226,8 @@ class _Buffers:
         )
 
     def _operand(self, name: str, value_id: int, extend: bool) -> TensorRef | str:
-        value = self.lowering.value(value_id)
-        if value.is_constant and value.elements == 1 and not extend:
+        if self.lowering.is_text(value_id, extend):
+            value = self.lowering.value(value_id)
             return f"SPLAT4({literal(float(as_float32(value).ravel()[0]))})"
         return self.value(name, value_id, extend)
 

@@ -82,7 +82,7 @@ def compile_partition(
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     rewritten = rewrite(graph, DeviceTarget(device.info, half_from).tensor_cores)
-    layout = assign(rewritten, half_from, stage_boundary)
+    layout = assign(rewritten, half_from, stage_boundary, device.info.half_lanes)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)

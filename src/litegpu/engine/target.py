@@ -25,6 +25,14 @@ class DeviceTarget:
         return self.info.max_work_group_size
 
     @property
+    def local_memory_bytes(self) -> int:
+        return self.info.local_memory_bytes
+
+    @property
+    def max_arguments(self) -> int:
+        return self.info.max_arguments
+
+    @property
     def parallel_items(self) -> int:
         """A software device is kept busy by as many items as it has cores."""
         return self.info.compute_units * (1 if self.info.software else _ITEMS_PER_UNIT)

@@ -65,6 +65,16 @@ class Target(Protocol):
     def max_work_group_size(self) -> int: ...
 
     @property
+    def local_memory_bytes(self) -> int:
+        """Memory that the items of a work group may share; 0 where it cannot be used."""
+        ...
+
+    @property
+    def max_arguments(self) -> int:
+        """Buffers that one kernel may use."""
+        ...
+
+    @property
     def parallel_items(self) -> int:
         """Work items that keep the device busy."""
         ...
@@ -152,8 +162,17 @@ def all_ops() -> Iterator[Op]:
     return (op for _, op in sorted(_REGISTRY.items()))
 
 
+_SHARED_BYTES = 16
+"""What each item of a work group puts into shared memory: a float4."""
 _SMALLEST_GROUP = 16
 """Smaller work groups leave most lanes of a GPU's vector units idle."""
+
+
+def can_share(items: int, ctx: LowerContext) -> bool:
+    """Return whether a work group of so many items may exist and share a float4 each."""
+    target = ctx.target
+    fits = items * _SHARED_BYTES <= target.local_memory_bytes
+    return fits and items <= target.max_work_group_size
 
 
 def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
@@ -162,7 +181,8 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
     `groups` reductions run side by side: as long as they keep the device busy, one item each.
     """
     items, target = 1, ctx.target
-    while items < min(terms, 256, target.max_work_group_size // 2):
+    # Twice as many must fit: compute units want several groups at a time.
+    while items < min(terms, 256) and can_share(4 * items, ctx):
         if groups * items >= target.parallel_items:
             break
         items *= 2

@@ -97,17 +97,27 @@ def regions(
 
 
 def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
-    sizes = [ctx.storage(v).channels for v in node.inputs]
-    ends = list(accumulate(sizes))
-    return (
+    """Return the kernels that join parts lane by lane, each as many as its buffers allow.
+
+    All but the first keep the lanes that those before them have written.
+    """
+    ends = list(accumulate(ctx.storage(v).channels for v in node.inputs))
+    starts = [0, *ends[:-1]]
+    most = ctx.target.max_arguments - 1
+    return tuple(
         KernelRequest(
             template="concat",
             grid=(dst.slices, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
-            parts=node.inputs,
-            variables={"starts": [0, *ends[:-1]], "ends": ends},
-        ),
+            parts=node.inputs[first : first + most],
+            variables={
+                "starts": starts[first : first + most],
+                "ends": ends[first : first + most],
+                "keep": first > 0,
+            },
+        )
+        for first in range(0, len(node.inputs), most)
     )
 
 

@@ -16,6 +16,7 @@ from litegpu.ops.base import (
     Op,
     Shape,
     as_float32,
+    can_share,
     register,
 )
 from litegpu.ops.weights import Weights, check_bias
@@ -153,7 +154,7 @@ def dense_kernel(
     split = (
         view.kernel[0] * view.kernel[1] * inputs >= 2 * _SPLIT_ITEMS
         and work * 4 <= ctx.target.parallel_items
-        and ctx.target.max_work_group_size >= _SPLIT_ITEMS
+        and can_share(_SPLIT_ITEMS, ctx)
     )
     if split:
         bound = weights.bind(held, dst.slices, ctx)

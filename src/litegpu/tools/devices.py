@@ -51,6 +51,6 @@ def _device_row(device: backends.DeviceInfo) -> tuple[str, ...]:
         "software" if device.software else "GPU",
         device.driver.split(" (")[0],
         str(device.compute_units),
-        f"{device.memory_bytes / 2**30:.1f} GiB",
+        f"{device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else "unknown",
         "arithmetic" if device.half_arithmetic else "storage",
     )

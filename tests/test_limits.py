@@ -1,0 +1,87 @@
+"""A device with the least that an API promises: kernels are chosen that keep within it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cases
+from cases.base import Case
+from comparing import mismatch
+from litegpu import DeviceMemoryError, backends
+from litegpu.backends.base import Device, Dispatch, Program, Recording, Slot
+from litegpu.backends.limits import check_sizes
+from op_runner import MODES, Mode, groups, run
+from paper_device import DEVICE
+
+POOR: dict[str, Any] = {
+    "max_arguments": 5,
+    "max_work_group_size": 64,
+    "local_memory_bytes": 0,
+    "half_lanes": False,
+}
+FAMILIES = {"AveragePool", "Chain", "Concat", "Softmax"}
+GROUPS = [group for group in groups(cases.TABLE) if type(group[0]).__name__ in FAMILIES]
+FOUND = backends.list_devices()
+
+
+@pytest.fixture(params=["fp16-staged"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return next(mode for mode in MODES if mode.name == request.param)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0].name)
+def test_cases_run_on_a_poor_device(
+    group: tuple[Case, ...], mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = FOUND[0]
+    device = backends.BACKENDS[info.backend].open(info.index)
+    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, **POOR))
+    recorded = programs_of(device, monkeypatch)
+    outcomes = run(group, info, mode)
+    for case in group:
+        outcome = outcomes[case.name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        for expected, got in zip(outcome.expected, outcome.got, strict=True):
+            assert not mismatch(expected, got, case.limit(mode.half)), case.name
+        assert not outcome.faults, case.name
+    assert recorded
+    for kernel in (kernel for program in recorded for kernel in program.kernels):
+        assert len(kernel.arguments) <= POOR["max_arguments"], kernel.name
+        assert not kernel.shared, kernel.name
+        assert "STORE1_F16" not in kernel.body, kernel.name
+
+
+def programs_of(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """Return a list that will hold each program that the device is given."""
+    programs: list[Program] = []
+    record = device.record
+
+    def spy(program: Program, cache_dir: str | None = None) -> Recording:
+        programs.append(program)
+        return record(program, cache_dir)
+
+    monkeypatch.setattr(device, "record", spy)
+    return programs
+
+
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [
+        ({"max_allocation_bytes": 4095}, "4096 bytes for values in one buffer"),
+        ({"max_binding_bytes": 63}, "64 bytes in one tensor"),
+    ],
+)
+def test_what_is_too_large_is_named(facts: dict[str, Any], what: str) -> None:
+    slot = Slot(False, 0, 64)
+    dispatch = Dispatch("kernel", (slot,), (1, 1, 1), (1, 1, 1))
+    program = Program((), (dispatch,), 4096, np.zeros(0, np.uint8), (), ())
+    check_sizes(program, DEVICE)
+    limit = next(iter(facts.values()))
+    wanted = f"The partition needs {what}, but device '{DEVICE.name}' .none. allows {limit}\\."
+    with pytest.raises(DeviceMemoryError, match=wanted):
+        check_sizes(program, dataclasses.replace(DEVICE, **facts))
