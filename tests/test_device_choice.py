@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+import small_models
 from litegpu import (
+    CompilationError,
     GpuDelegate,
     MissingDependencyError,
     OptionsError,
@@ -170,7 +173,7 @@ def test_a_device_that_is_not_there(fakes: None, device: int | str) -> None:
 
 
 def test_an_unknown_backend(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    hint = r"Did you mean 'second'\? Known: first, second, absent, bare\."
+    hint = r"Did you mean 'second'\? Known: first, second, absent, bare, metal, vulkan, d3d12\."
     with pytest.raises(OptionsError, match=rf"Unknown backend 'sceond'\. {hint}"):
         chosen("sceond")
     monkeypatch.setenv("LITEGPU_BACKEND", "sceond")
@@ -226,3 +229,107 @@ def test_the_delegate_passes_errors_on(fakes: None) -> None:
         GpuDelegate(device="toaster")
     with pytest.raises(MissingDependencyError, match="'pyabsent'"):
         GpuDelegate(backend="absent")
+
+
+# Fallback
+
+
+def of_api(api: str) -> DeviceInfo:
+    return dataclasses.replace(info("webgpu", 0, f"GPU on {api}"), platform=f"WebGPU on {api}")
+
+
+@pytest.mark.parametrize(
+    ("alias", "api"), [("metal", "Metal"), ("vulkan", "Vulkan"), ("d3d12", "Direct3D 12")]
+)
+def test_an_alias_picks_the_device_on_that_api(
+    alias: str, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {"Metal", "Vulkan", "Direct3D 12"} - {api}
+    found = [dataclasses.replace(of_api(each), index=i) for i, each in enumerate([*others, api])]
+    offer(monkeypatch, FIRST, FakeBackend("webgpu", found))
+    assert chosen(alias) == f"webgpu:2 GPU on {api}"
+    monkeypatch.setenv("LITEGPU_BACKEND", alias)
+    assert chosen() == f"webgpu:2 GPU on {api}"
+    offer(monkeypatch, FIRST, FakeBackend("webgpu", found[:2]))
+    with pytest.raises(UnsupportedDeviceError, match=f"WebGPU has no device on {api} here. It has"):
+        chosen(alias)
+
+
+def test_what_leaves_the_choice_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITEGPU_BACKEND", raising=False)
+    monkeypatch.delenv("LITEGPU_DEVICE", raising=False)
+    assert backends.is_free(None, None) and backends.is_free("", "")
+    assert not backends.is_free("opencl", None) and not backends.is_free(None, 0)
+    monkeypatch.setenv("LITEGPU_DEVICE", "Radeon")
+    assert not backends.is_free(None, None)
+
+
+def test_the_next_api_has_another_backend_and_the_same_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cards = [info("opencl", 0, "Radeon"), info("opencl", 1, "Slower")]
+    asleep = FakeBackend("webgpu", [info("webgpu", 0, "Radeon")], broken=(0,))
+    last = FakeBackend("opengl", [info("opengl", 0, "Radeon"), info("opengl", 1, "pipe", True)])
+    offer(monkeypatch, FakeBackend("opencl", cards), asleep, last, FIRST)
+    device = backends.next_after(cards[0])
+    assert device is not None and device.info.title == "opengl:0 Radeon"
+    assert backends.next_after(device.info) is None, "software does not help a GPU"
+    software = backends.next_after(last.devices()[1])
+    assert software is not None and software.info.title == "first:0 Soft CPU"
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make OpenCL refuse every program; return the backend that comes next here."""
+    monkeypatch.delenv("LITEGPU_BACKEND", raising=False)
+    monkeypatch.delenv("LITEGPU_DEVICE", raising=False)
+    opened = GpuDelegate(backend="opencl").device
+    device = backends.BACKENDS["opencl"].open(opened.index)
+
+    def refuse(*_: Any) -> Any:
+        raise CompilationError("OpenCL has a bad day")
+
+    following = backends.next_after(opened)
+    if following is None:
+        pytest.skip("no other API has a device of the same kind here")
+    monkeypatch.setattr(device, "record", refuse)
+    return following.info.backend
+
+
+def test_the_next_api_takes_over(refusing: str, caplog: pytest.LogCaptureFixture) -> None:
+    model, x = small_models.fully_convolutional(), small_models.random(1, 9, 7, 3)
+    delegate = GpuDelegate()
+    if delegate.device.backend != "opencl":
+        pytest.skip("OpenCL is not the first choice here")
+    target = small_models.interpreter(model, delegate)
+    small_models.assert_close(small_models.run(target, x), small_models.reference(model, x))
+    title = backends.TITLES[refusing]
+    texts = [record.message for record in caplog.records]
+    assert texts.index("OpenCL has a bad day") + 1 == texts.index(f"Falling back to {title}")
+    assert delegate.error is None
+    assert delegate.report is not None and delegate.report.backend == refusing
+    assert delegate.device.backend == refusing
+
+
+@pytest.mark.parametrize("fields", [{"backend": "opencl"}, {"experimental_flags": 2}])
+def test_no_other_api_takes_over_where_one_was_asked_for(
+    fields: dict[str, Any], refusing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = small_models.fully_convolutional(), small_models.random(1, 9, 7, 3)
+    delegate = GpuDelegate(**fields)
+    target = small_models.interpreter(model, delegate)
+    small_models.assert_close(small_models.run(target, x), small_models.reference(model, x))
+    assert "Falling back" not in caplog.text
+    assert isinstance(delegate.error, CompilationError)
+
+
+def test_the_api_is_announced_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer(monkeypatch, FakeBackend("opengl", [info("opengl", 0, "Radeon")]))
+    backends._announce.cache_clear()
+    with caplog.at_level("INFO", logger="litegpu"):
+        chosen()
+        chosen()
+    assert caplog.text.count("Initialized OpenGL-based API.") == 1
+    backends._announce.cache_clear()

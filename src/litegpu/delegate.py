@@ -45,14 +45,20 @@ class GpuDelegate:
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
         self.precision = self.options.resolved_precision()
-        self._device = backends.select(self.options.resolved_backend(), self.options.device)
-        self.device = self._device.info
+        wanted = (self.options.resolved_backend(), self.options.device)
+        self._device = backends.select(*wanted)
+        self._may_fall_back = backends.is_free(*wanted)
         self.report: DelegationReport | None = None
         self.error: BaseException | None = None
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
         self._taken: list[weakref.ref[PartitionKernel]] = []
         self._native = NativeDelegate(self)
+
+    @property
+    def device(self) -> backends.DeviceInfo:
+        """The device that is used."""
+        return self._device.info
 
     def _get_native_delegate_pointer(self) -> int:
         """Return the address of the C struct; each interpreter asks once, before it applies it."""
@@ -106,6 +112,19 @@ class GpuDelegate:
                 kernel.close()
 
     def _compile(self, graph: Graph, alone: bool) -> PartitionKernel:
+        """Compile on the device, or on that of the next API if this one refuses and any will do."""
+        while True:
+            try:
+                return self._compile_here(graph, alone)
+            except LitegpuError as error:
+                other = backends.next_after(self.device) if self._may_fall_back else None
+                if other is None:
+                    raise
+                _log.warning("%s", error)
+                _log.warning("Falling back to %s", backends.TITLES[other.info.backend])
+                self._device = other
+
+    def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
         kernel = PartitionKernel(
             graph, self._device, options.half_from(), options.cache_dir(), alone

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
@@ -24,13 +26,18 @@ _log = logging.getLogger("litegpu")
 
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
-    for backend in (
-        CUDABackend(),
-        OpenCLBackend(),
-        WebGPUBackend(),
-        OpenGLBackend(),
-    )  # in order of preference
+    for backend in (CUDABackend(), OpenCLBackend(), WebGPUBackend(), OpenGLBackend())
 }
+"""In order of preference."""
+ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
+"""What else may be asked for as a backend: WebGPU on the system's API of that name."""
+TITLES: Mapping[str, str] = {
+    "cuda": "CUDA",
+    "opencl": "OpenCL",
+    "opengl": "OpenGL",
+    "webgpu": "WebGPU",
+}
+"""How people write their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +69,54 @@ def select(backend: str | None, device: int | str | None) -> Device:
     Raises OptionsError for unknown names, MissingDependencyError when the package of the
     backend that was asked for is not installed, UnsupportedDeviceError when nothing fits.
     """
-    backend = backend or _backend_of_environment()
-    if device is None or device == "":
-        device = config.text("LITEGPU_DEVICE") or None
-    if backend is not None and backend not in BACKENDS:
-        raise OptionsError(f"Unknown backend '{backend}'.{did_you_mean(backend, BACKENDS)}")
-    candidates = BACKENDS[backend].devices() if backend else _all_candidates()
-    if device is not None:
-        return _open(_match(candidates, device))
-    return _open_best(candidates)
+    backend = backend or config.text("LITEGPU_BACKEND")
+    device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
+    candidates = _devices_of(backend) if backend else _all_candidates()
+    return _open_best(candidates) if device == "" else _open(_match(candidates, device))
 
 
-def _backend_of_environment() -> str | None:
-    backend = config.text("LITEGPU_BACKEND")
-    if backend and backend not in BACKENDS:
-        hint = did_you_mean(backend, BACKENDS)
-        raise OptionsError(f"LITEGPU_BACKEND names an unknown backend '{backend}'.{hint}")
-    return backend or None
+def is_free(backend: str | None, device: int | str | None) -> bool:
+    """Return whether neither options nor environment ask for a backend or a device."""
+    asked = (backend, device, config.text("LITEGPU_BACKEND"), config.text("LITEGPU_DEVICE"))
+    return all(each is None or each == "" for each in asked)
+
+
+def next_after(current: DeviceInfo) -> Device | None:
+    """Return a device of the next API that may take what `current` refuses, None if there is none.
+
+    A software device is no help to a GPU: the runtime's own CPU kernels are faster.
+    """
+    order = _in_order(_all_candidates())
+    place = [info.title for info in order].index(current.title)
+    for info in order[place + 1 :]:
+        if info.backend != current.backend and info.software == current.software:
+            with contextlib.suppress(LitegpuError):
+                return _open(info)
+    return None
+
+
+def _devices_of(backend: str) -> list[DeviceInfo]:
+    """Return the devices of a backend, or of the part of WebGPU that an alias names."""
+    if backend in BACKENDS:
+        return BACKENDS[backend].devices()
+    if backend not in ALIASES:
+        hint = did_you_mean(backend, (*BACKENDS, *ALIASES))
+        variable = backend == config.text("LITEGPU_BACKEND")
+        found = "LITEGPU_BACKEND names an unknown" if variable else "Unknown"
+        raise OptionsError(f"{found} backend '{backend}'.{hint}")
+    infos = BACKENDS["webgpu"].devices()
+    devices = [info for info in infos if info.platform == f"WebGPU on {ALIASES[backend]}"]
+    if not devices:
+        others = "; ".join(f"{info.title} ({info.platform})" for info in infos)
+        raise UnsupportedDeviceError(
+            f"WebGPU has no device on {ALIASES[backend]} here. It has: {others}."
+        )
+    return devices
+
+
+def _in_order(candidates: Iterable[DeviceInfo]) -> list[DeviceInfo]:
+    """Return devices in order of preference: those that are no CPUs first."""
+    return sorted(candidates, key=lambda info: info.software)
 
 
 def _all_candidates() -> list[DeviceInfo]:
@@ -92,7 +130,7 @@ def _all_candidates() -> list[DeviceInfo]:
 def _open_best(candidates: Sequence[DeviceInfo]) -> Device:
     """Open the first device that can be opened, those that are no CPUs first."""
     refused = []
-    for info in sorted(candidates, key=lambda info: info.software):
+    for info in _in_order(candidates):
         try:
             device = _open(info)
         except LitegpuError as error:
@@ -110,9 +148,16 @@ def _open_best(candidates: Sequence[DeviceInfo]) -> Device:
 
 def _open(info: DeviceInfo) -> Device:
     device = BACKENDS[info.backend].open(info.index)
+    _announce(info.backend)
     if config.debug_level() >= 1:
         _log.info("device %s (%s, driver %s)", info.title, info.platform, info.driver)
     return device
+
+
+@cache
+def _announce(backend: str) -> None:
+    """Say once, as users of TensorFlow Lite know it, which API is used."""
+    _log.info("Initialized %s-based API.", TITLES.get(backend, backend))
 
 
 def _nothing_usable(reasons: Iterable[str]) -> UnsupportedDeviceError:
@@ -145,13 +190,17 @@ def _match(candidates: Sequence[DeviceInfo], wanted: int | str) -> DeviceInfo:
 
 
 __all__ = [
+    "ALIASES",
     "BACKENDS",
+    "TITLES",
     "Backend",
     "BackendStatus",
     "Device",
     "DeviceInfo",
     "Recording",
+    "is_free",
     "list_devices",
+    "next_after",
     "select",
     "status",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -183,8 +182,3 @@ def _warn_about_cache() -> None:
         "WebGPU cannot keep compiled kernels; serialization_dir has no effect with this backend "
         "(the system's driver keeps its own)."
     )
-
-
-def adapter_kinds(infos: Sequence[DeviceInfo], api: str) -> list[DeviceInfo]:
-    """Return the devices that stand on the system's API of that name."""
-    return [info for info in infos if info.platform == f"WebGPU on {api}"]
