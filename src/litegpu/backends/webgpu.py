@@ -13,7 +13,7 @@ from litegpu.backends.limits import check_sizes
 from litegpu.backends.webgpu_recording import WebGPURecording
 from litegpu.backends.worker import Worker
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
-from litegpu.errors import UnsupportedDeviceError, missing_dependency
+from litegpu.errors import ExecutionError, UnsupportedDeviceError, missing_dependency
 
 _log = logging.getLogger("litegpu")
 
@@ -174,6 +174,21 @@ class WebGPUDevice(Device):
             _warn_about_cache()
         with self.lock:
             return WebGPURecording(self, program)
+
+    def failure(self, error: Exception) -> ExecutionError:
+        """Return the typed error for one of wgpu's, and take note when the device is lost."""
+        text = " ".join(str(error).split())
+        self.lost = self.lost or self.is_loss(error)
+        what = "is lost" if self.lost else "failed with a partition"
+        return ExecutionError(
+            f"Device {self.info.title} {what}: {text}. Make the interpreter and its delegate anew; "
+            "if it happens again, use another device or no delegate."
+        )
+
+    @staticmethod
+    def is_loss(error: Exception) -> bool:
+        """Return whether an error of wgpu's says that the device is gone for good."""
+        return "device is lost" in str(error).lower()
 
 
 @cache

@@ -6,6 +6,7 @@ of the native library, made directly: wgpu-py's own methods cost several microse
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
@@ -49,24 +50,39 @@ class WebGPURecording(Recording):
         self._buffers: list[Any] = []
         self._layouts: dict[tuple[str, ...], Any] = {}
         self._pipelines: dict[Shader, Any] = {}
-        usage = self._wgpu.BufferUsage
-        copies = usage.COPY_SRC | usage.COPY_DST
         try:
-            self._compile()
-            self._memory = self._allocate(program.memory_bytes, usage.STORAGE | copies)
-            self._poison()
-            self._constants = self._allocate(program.constants.nbytes, usage.STORAGE | copies)
-            self._upload(self._constants, program.constants)
-            results = max(sum(slot.size for slot in program.outputs), 4)
-            self._results = self._allocate(results, usage.COPY_DST | usage.MAP_READ)
-            self._launches = [*self._record()]
-            self._wait()
-        except self._wgpu.GPUError as error:
-            self.close()
-            raise self._failed(error) from error
+            with self._typed():
+                self._make(program)
         except LitegpuError:
             self.close()
             raise
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Turn wgpu's errors into DeviceMemoryError or ExecutionError."""
+        try:
+            yield
+        except self._wgpu.GPUOutOfMemoryError as error:
+            sizes = (self._program.memory_bytes, self._program.constants.nbytes)
+            message = too_little_memory(self._device.info.title, sizes, str(error))
+            raise DeviceMemoryError(message) from error
+        except (self._wgpu.GPUError, RuntimeError) as error:
+            if isinstance(error, LitegpuError):
+                raise
+            raise self._device.failure(error) from error
+
+    def _make(self, program: Program) -> None:
+        usage = self._wgpu.BufferUsage
+        copies = usage.COPY_SRC | usage.COPY_DST
+        self._compile()
+        self._memory = self._allocate(program.memory_bytes, usage.STORAGE | copies)
+        self._poison()
+        self._constants = self._allocate(program.constants.nbytes, usage.STORAGE | copies)
+        self._upload(self._constants, program.constants)
+        results = max(sum(slot.size for slot in program.outputs), 4)
+        self._results = self._allocate(results, usage.COPY_DST | usage.MAP_READ)
+        self._launches = [*self._record()]
+        self._wait()
 
     def _compile(self) -> None:
         device = self._device.device
@@ -81,6 +97,8 @@ class WebGPURecording(Recording):
                     label=text.name, layout=layout, compute=stage
                 )
             except self._wgpu.GPUError as error:
+                if self._device.is_loss(error):
+                    raise
                 message = refused(self._device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
 
@@ -100,12 +118,7 @@ class WebGPURecording(Recording):
         return self._layouts[kinds]
 
     def _allocate(self, nbytes: int, usage: int) -> Any:
-        try:
-            buffer = self._device.device.create_buffer(size=max(nbytes, 4), usage=usage)
-        except self._wgpu.GPUError as error:
-            sizes = (self._program.memory_bytes, self._program.constants.nbytes)
-            message = too_little_memory(self._device.info.title, sizes, str(error))
-            raise DeviceMemoryError(message) from error
+        buffer = self._device.device.create_buffer(size=max(nbytes, 4), usage=usage)
         self._buffers.append(buffer)
         return buffer
 
@@ -153,14 +166,12 @@ class WebGPURecording(Recording):
         """Copy in, encode and submit all launches at once, wait, and copy out."""
         if self._closed:
             raise ExecutionError("This partition was released. Make the interpreter anew.")
-        try:
+        with self._typed():
             with self._device.lock:
                 self._submit(inputs)
                 mapped = self._results.map_async("READ_NOSYNC")
             mapped.sync_wait()
             self._fetch(outputs)
-        except (self._wgpu.GPUError, RuntimeError) as error:
-            raise self._failed(error) from error
 
     def _submit(self, inputs: Sequence[int]) -> None:
         device, write = self._device.device, self._native.lib.wgpuQueueWriteBuffer
@@ -201,7 +212,7 @@ class WebGPURecording(Recording):
 
         Where the device has none, by the host's, with the time that a submission takes.
         """
-        with self._device.lock:
+        with self._device.lock, self._typed():
             timed = self._by_device if self._device.timed else self._by_host
             return [seconds for part in self._parts() for seconds in timed(part)]
 
@@ -249,17 +260,9 @@ class WebGPURecording(Recording):
         compute.end()
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
-        with self._device.lock:
+        with self._device.lock, self._typed():
             held = self._device.device.queue.read_buffer(self._memory)
         return np.frombuffer(held, np.uint8)[: self._program.memory_bytes]
-
-    def _failed(self, error: Exception) -> ExecutionError:
-        text = " ".join(str(error).split())
-        self._device.lost = self._device.lost or "lost" in text.lower()
-        return ExecutionError(
-            f"Device {self._device.info.title} failed with a partition: {text}. Make the "
-            "interpreter anew; if it happens again, use another device or no delegate."
-        )
 
     def close(self) -> None:
         """Release buffers now instead of at the next collection."""

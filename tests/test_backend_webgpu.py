@@ -1,0 +1,320 @@
+"""What only the WebGPU backend has: adapters, features, a lost device, time stamps."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cases
+import op_runner
+from backend_suite import adding, floats, run
+from cases.base import Case
+from comparing import mismatch
+from litegpu import (
+    DeviceMemoryError,
+    ExecutionError,
+    GpuDelegate,
+    UnsupportedDeviceError,
+    backends,
+)
+from litegpu.backends import webgpu
+from litegpu.backends.webgpu import WebGPUDevice
+from op_runner import MODES, groups
+from small_models import assert_close, fully_convolutional, interpreter, random, reference
+from small_models import run as run_model
+
+
+@pytest.fixture
+def device() -> WebGPUDevice:
+    status = next(each for each in backends.status() if each.name == "webgpu")
+    if not status.devices:
+        pytest.skip(f"no WebGPU device: {status.reason}")
+    opened = backends.BACKENDS["webgpu"].open(0)
+    assert isinstance(opened, WebGPUDevice)
+    return opened
+
+
+@pytest.fixture
+def own_device(device: WebGPUDevice) -> WebGPUDevice:
+    """Return a device that nothing else uses."""
+    return WebGPUDevice(device.info, webgpu._adapters()[0])
+
+
+@pytest.fixture
+def looked_for_anew() -> Iterator[None]:
+    """Let the backend look for adapters again, now and after the test."""
+    webgpu._adapters.cache_clear()
+    yield
+    webgpu._adapters.cache_clear()
+
+
+def adapter(
+    api: str, kind: str = "DiscreteGPU", features: tuple[str, ...] = (), **limits: int
+) -> Any:
+    """Return what wgpu would tell about an adapter that is not here."""
+    info = {
+        "vendor": "maker",
+        "device": f"{api} card",
+        "description": "driver 1",
+        "adapter_type": kind,
+        "backend_type": api,
+    }
+    known = dict.fromkeys(webgpu._LIMITS, 1 << 16)
+    found = {name.replace("_", "-"): number for name, number in limits.items()}
+    return SimpleNamespace(info=info, features=set(features), limits=known | found)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *adapters: Any) -> None:
+    gpu = SimpleNamespace(enumerate_adapters_sync=lambda: list(adapters))
+    monkeypatch.setattr(webgpu, "_wgpu", lambda: SimpleNamespace(gpu=gpu))
+
+
+def reason() -> str:
+    return next(each for each in backends.status() if each.name == "webgpu").reason
+
+
+# Why there is no device
+
+
+def test_without_wgpu(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wgpu", None)
+    status = next(each for each in backends.status() if each.name == "webgpu")
+    assert "needs the Python package 'wgpu', which is not installed" in status.reason
+    assert status.remedy == "pip install 'litegpu[webgpu]'"
+
+
+def test_wgpu_that_cannot_be_loaded(
+    looked_for_anew: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "wgpu.py").write_text("raise OSError('libwgpu_native.so: wrong ELF class')")
+    monkeypatch.delitem(sys.modules, "wgpu", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "installed but cannot be loaded (libwgpu_native.so: wrong ELF class)" in reason()
+    assert "pip install --force-reinstall wgpu" in reason()
+
+
+def test_no_adapter(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch)
+    assert "WebGPU has no adapter for Vulkan, Metal or Direct3D 12. Install" in reason()
+    assert "apt-get install libvulkan1" in reason()
+
+
+def test_adapters_on_opengl_do_not_count(
+    looked_for_anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, adapter("OpenGL"))
+    assert "(found: OpenGL card (OpenGL))" in reason()
+
+
+def test_wgpu_that_fails(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Any:
+        raise RuntimeError("the loader crashed")
+
+    gpu = SimpleNamespace(enumerate_adapters_sync=fail)
+    monkeypatch.setattr(webgpu, "_wgpu", lambda: SimpleNamespace(gpu=gpu))
+    assert "WebGPU is not usable: the loader crashed. Install" in reason()
+
+
+def test_a_device_that_is_refused(device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> Any:
+        raise RuntimeError("Request device failed (3): no memory")
+
+    card = adapter("Vulkan")
+    card.request_device_sync = refuse
+    wanted = r"cannot be opened: Request device failed \(3\).*`litegpu devices` lists the others"
+    with pytest.raises(UnsupportedDeviceError, match=wanted):
+        WebGPUDevice(device.info, card)
+
+
+# Adapters and what follows from their features
+
+
+def test_gpus_come_first(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [adapter("Vulkan", "CPU"), adapter("D3D12"), adapter("OpenGL"), adapter("Metal")]
+    offer(monkeypatch, *cards)
+    infos = backends.BACKENDS["webgpu"].devices()
+    assert [(info.title, info.platform, info.software) for info in infos] == [
+        ("webgpu:0 D3D12 card", "WebGPU on Direct3D 12", False),
+        ("webgpu:1 Metal card", "WebGPU on Metal", False),
+        ("webgpu:2 Vulkan card", "WebGPU on Vulkan", True),
+    ]
+
+
+def test_without_barriers_there_is_no_shared_memory() -> None:
+    def shared_bytes(*features: str) -> int:
+        card = adapter("D3D12", features=features, max_compute_workgroup_storage_size=32768)
+        return webgpu._describe(0, card).local_memory_bytes
+
+    barriers = ("subgroup", "subgroup-barrier")
+    assert shared_bytes() == 0
+    assert shared_bytes(barriers[0]) == 0
+    assert shared_bytes(*barriers) == 32768
+
+
+def test_limits_become_facts() -> None:
+    info = webgpu._describe(
+        3,
+        adapter(
+            "Vulkan",
+            "IntegratedGPU",
+            ("shader-f16",),
+            max_buffer_size=1 << 28,
+            max_storage_buffer_binding_size=1 << 27,
+            max_compute_invocations_per_workgroup=256,
+            max_compute_workgroup_size_x=128,
+            max_storage_buffers_per_shader_stage=8,
+            min_storage_buffer_offset_alignment=256,
+        ),
+    )
+    assert (info.index, info.max_allocation_bytes, info.max_binding_bytes) == (3, 1 << 28, 1 << 27)
+    assert (info.max_work_group_size, info.max_arguments, info.buffer_alignment) == (128, 8, 256)
+    assert info.half_lanes and info.half_arithmetic and not info.software
+    assert info.compute_units < webgpu._describe(0, adapter("Vulkan")).compute_units
+
+
+def test_an_alias_opens_it(device: WebGPUDevice) -> None:
+    api = device.info.platform.removeprefix("WebGPU on ")
+    alias = {name: alias for alias, name in backends.ALIASES.items()}[api]
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    delegate = GpuDelegate(backend=alias)
+    assert delegate.device.platform == device.info.platform
+    assert_close(run_model(interpreter(model, delegate), x), reference(model, x))
+
+
+# A device that fails
+
+
+def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    monkeypatch.setitem(webgpu._opened, 0, own_device)
+    delegate = GpuDelegate(backend="webgpu", device=0)
+    target = interpreter(model, delegate)
+    assert_close(run_model(target, x), reference(model, x))
+    recording = own_device.record(adding(1))
+    own_device.device.destroy()
+    lost = r"Device webgpu:0 .* is lost: .*Make the interpreter and its delegate anew"
+    for fails in (
+        lambda: run(recording, [floats()]),
+        lambda: own_device.record(adding(1)),
+        recording.durations,
+        recording.read_memory,
+    ):
+        with pytest.raises(ExecutionError, match=lost):
+            fails()
+    recording.close()
+    with pytest.raises(RuntimeError, match="is lost"):
+        target.invoke()
+    assert isinstance(delegate.error, ExecutionError)
+    late = GpuDelegate(backend="webgpu", device=0)
+    assert late._device is not own_device, "the next delegate gets a new device"
+    assert_close(run_model(interpreter(model, late), x), reference(model, x))
+
+
+def test_the_cpu_takes_over_from_a_lost_device(
+    own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(webgpu._opened, 0, own_device)
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    delegate = GpuDelegate(backend="webgpu", device=0)
+    own_device.device.destroy()
+    assert_close(run_model(interpreter(model, delegate), x), reference(model, x))
+    assert isinstance(delegate.error, ExecutionError)
+
+
+def test_too_little_memory(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> Any:
+        raise own_device.wgpu.GPUOutOfMemoryError("Not enough memory left")
+
+    monkeypatch.setattr(own_device.device, "create_buffer", refuse)
+    wanted = r"Device webgpu:0 .* cannot provide \d+ bytes: Not enough memory left\. Close"
+    with pytest.raises(DeviceMemoryError, match=wanted):
+        own_device.record(adding(1))
+
+
+def test_another_failure_is_no_loss(device: WebGPUDevice) -> None:
+    error = device.failure(RuntimeError("Could not map buffer (2 : aborted)."))
+    assert "failed with a partition: Could not map buffer (2 : aborted)." in str(error)
+    assert not device.lost
+
+
+def test_a_released_partition_says_so(device: WebGPUDevice) -> None:
+    recording = device.record(adding(1))
+    recording.close()
+    with pytest.raises(ExecutionError, match="This partition was released"):
+        run(recording, [floats()])
+
+
+# The rest
+
+
+def test_kernels_cannot_be_kept(
+    device: WebGPUDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    webgpu._warn_about_cache.cache_clear()
+    for _ in range(2):
+        device.record(adding(1), str(tmp_path)).close()
+    assert caplog.text.count("WebGPU cannot keep compiled kernels; serialization_dir has no") == 1
+
+
+def test_durations_without_time_stamps(own_device: WebGPUDevice) -> None:
+    own_device.timed = False
+    recording = own_device.record(adding(3))
+    durations = recording.durations()
+    assert len(durations) == 3
+    assert all(0 < seconds < 10 for seconds in durations)
+    recording.close()
+
+
+def test_more_launches_than_a_set_of_time_stamps_holds(
+    device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from litegpu.backends import webgpu_recording
+
+    monkeypatch.setattr(webgpu_recording, "_STAMPS", 4)
+    recording = device.record(adding(5))
+    assert len(recording.durations()) == 5
+    recording.close()
+
+
+def test_large_memory_and_constants_are_filled_in_pieces(
+    device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from litegpu.backends import webgpu_recording
+
+    monkeypatch.setattr(webgpu_recording, "_CHUNK", 1 << 12)
+    recording = device.record(adding(2))
+    assert np.isnan(recording.read_memory().view(np.float32)).all()
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1)
+    recording.close()
+
+
+PACKED = [
+    group
+    for group in groups(cases.TABLE)
+    if type(group[0]).__name__ in {"Concat", "Reshape", "Resize", "Slice"}
+]
+
+
+@pytest.mark.parametrize("group", PACKED, ids=lambda group: group[0].name)
+def test_packed_halves_where_the_device_has_no_others(
+    group: tuple[Case, ...], device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = dataclasses.replace(device.info, half_lanes=False)
+    packed = WebGPUDevice(info, webgpu._adapters()[0])
+    assert "unpackHalf2x16" in packed.dialect.prelude
+    assert "float16_t" not in packed.dialect.prelude
+    monkeypatch.setitem(webgpu._opened, 0, packed)
+    mode = next(mode for mode in MODES if mode.half)
+    for name, outcome in op_runner.run(group, device.info, mode).items():
+        if isinstance(outcome, Exception):
+            raise outcome
+        for expected, got in zip(outcome.expected, outcome.got, strict=True):
+            assert not mismatch(expected, got, cases.TABLE[name].limit(half=True)), name
+        assert not outcome.faults, name
