@@ -157,6 +157,7 @@ def test_undefined_words_are_errors(template: str) -> None:
 
 def test_one_missing_word_is_an_error_that_names_it() -> None:
     words = {"ITEMS": 1, "maximum": True, "kernel": (2, 2), "stride": (2, 2), "pads": (0, 0)}
+    words |= {"zeros": False}
     render("pool_2d", **words)
     del words["stride"]
     with pytest.raises(jinja2.UndefinedError, match="'stride' is undefined"):
@@ -170,7 +171,8 @@ def test_stages_are_applied_before_the_result_is_stored() -> None:
     lines = Epilogue(dst, stages).store("s", "value", row="p").splitlines()
     assert lines == [
         "{",
-        "float4 result = value;",
+        "float4 result;",
+        "result = value;",
         "result = result * LOAD4_F32(e0_0, (p) * 2 + s);",
         "result = MAX4(result, SPLAT4(1.0f));",
         "STORE4_F32(dst, (p) * 2 + s, result);",
