@@ -1,6 +1,8 @@
 """Checks and times models on a GPU machine: accuracy against the CPU, device and whole-call time.
 
-python benchmarks/gpu_check.py --backend cuda --models DIR_OR_ZOO... --out result.json
+python benchmarks/gpu_check.py --ops --out result.json zoo:mobilenet_v1_1.0_224 DIR/MODEL.tflite ...
+
+All backends take part, unless `--backend` names some; `--ops` also runs the op table of the tests.
 """
 
 from __future__ import annotations
@@ -8,6 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from litegpu import GpuDelegate, LitegpuError, Profile, __version__
+from litegpu.backends import BACKENDS
 from litegpu.zoo import resolve_model
 from measuring import call, make_inputs, median_ms
 
@@ -86,9 +92,20 @@ def add_device_times(row: dict[str, Any], profile: Profile) -> None:
     ]
 
 
+def check_ops(backend: str) -> dict[str, Any]:
+    """Run the op table on a backend; return the counts of pytest, and the end of a bad log."""
+    table = Path(__file__).parents[1] / "tests" / "test_ops.py"
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", str(table), "-k", f"{backend}-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)", done.stdout)}
+    good = done.returncode == 0
+    return {"backend": backend, **counts, **({} if good else {"log": done.stdout[-3000:]})}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--ops", action="store_true", help="run the op table too")
     parser.add_argument("--backend", action="append")
     parser.add_argument("--precision", action="append")
     parser.add_argument("--picture", type=Path)
@@ -96,9 +113,13 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true", help="list the slowest kernels")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    backends = arguments.backend or [*BACKENDS]
+    tables = [check_ops(backend) for backend in backends] if arguments.ops else []
+    for table in tables:
+        print(table, flush=True)
     rows = []
     for name in arguments.models:
-        for backend in arguments.backend or ["cuda", "opencl"]:
+        for backend in backends:
             for precision in arguments.precision or ["fp32", "fp16"]:
                 try:
                     row = check(name, backend, precision, arguments.picture, arguments.repeats)
@@ -110,7 +131,12 @@ def main() -> None:
                     for each in row.get("slowest", []):
                         print("   ", each)
     if arguments.out:
-        result = {"version": __version__, "machine": platform.platform(), "rows": rows}
+        result = {
+            "version": __version__,
+            "machine": platform.platform(),
+            "ops": tables,
+            "rows": rows,
+        }
         arguments.out.write_text(json.dumps(result, indent=1))
 
 
