@@ -10,6 +10,7 @@ from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
 from litegpu.graph import DType, Graph, Stage
 from litegpu.ops.base import COPY
+from litegpu.ops.conv_tile import rounded_inputs
 from litegpu.ops.softmax import SoftmaxAttributes
 from paper_device import build
 from passes.graphs import RELU, Maker
@@ -54,6 +55,25 @@ def test_values_in_between_are_padded(half_from: int | None, dtype: DType, lanes
     layout = assign(maker.graph(maker.conv(between, 7)), half_from)
     storage = layout.storages[between]
     assert (storage.dtype, storage.lanes, storage.vector) == (dtype, lanes, True)
+
+
+def test_what_is_rounded_anyway_is_stored_as_half() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 3, 5)
+    between, other = maker.conv(source, 5), maker.conv(source, 5)
+    graph = maker.graph(maker.conv(between, 7), maker.conv(other, 7))
+    layout = assign(graph, 1 << 20, rounded={source, between})
+    kinds = [layout.storages[v].dtype for v in (source, between, other)]
+    assert kinds == [DType.FLOAT32, DType.FLOAT16, DType.FLOAT32]
+
+
+@pytest.mark.parametrize(("size", "rounded"), [(508, False), (509, True)])
+def test_large_convolutions_round_their_inputs(size: int, rounded: bool) -> None:
+    maker = Maker()
+    between = maker.conv(maker.input(1, size, 512, 3), 64)
+    graph = maker.graph(maker.conv(between, 60))
+    # 2 * 509 * 512 * 60 * 64 is just above 2e9.
+    assert rounded_inputs(graph) == ({between} if rounded else set())
 
 
 def test_half_storage_begins_at_a_size() -> None:

@@ -118,6 +118,16 @@ CASES: tuple[Case, ...] = (
     Conv(image=(3, 12, 9, 12), filters=36, kernel=(3, 2), dilation=(2, 3), items=SMALL, bias=""),
     Conv(image=(1, 9, 9, 40), filters=9, stride=(2, 2), items=SMALL, activation="RELU6"),
     Conv(image=(1, 20, 15, 16), filters=16, kernel=(5, 5), padding="VALID", items=SMALL),
+    # Dense images of a few channels: rows of the window as one run
+    *(
+        Conv(image=(2, 13, 12, channels), filters=12, kernel=kernel, stride=stride, items=SMALL)
+        for channels, kernel, stride in (
+            (3, (7, 7), (2, 2)),
+            (2, (5, 9), (1, 2)),
+            (1, (4, 20), (1, 1)),
+            (3, (6, 3), (3, 1)),
+        )
+    ),
     # Computed weights and bias
     *(
         Conv(image=(2, 5, 4, c), filters=10 - c, kernel=(3, 2), weights="computed", bias=bias)

@@ -139,6 +139,13 @@ __device__ __forceinline__ void store_remote(const void *local, int block, uint4
                  :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
+__device__ __forceinline__ float4 load_remote(const void *local, int block) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(remote_address(local, block)) : "memory");
+    return v;
+}
 #endif
 // A load that the compiler may not move towards its use.
 __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
@@ -39,11 +40,16 @@ class Layout:
 
 
 def assign(
-    graph: Graph, half_from: int | None, stage_boundary: bool = False, half_lanes: bool = True
+    graph: Graph,
+    half_from: int | None,
+    stage_boundary: bool = False,
+    half_lanes: bool = True,
+    rounded: Collection[int] = (),
 ) -> Layout:
     """Place every value of a graph whose passes are done.
 
-    `half_lanes` tells whether kernels can store a single half.
+    `half_lanes` tells whether kernels can store a single half. `rounded` are values that kernels
+    round to half when they read them: stored as half, nothing more is lost.
 
     `stage_boundary` puts padded copies between the partition's inputs and outputs and its
     kernels; tests use it to see the padded side of every kernel.
@@ -60,7 +66,8 @@ def assign(
     for node in reversed(graph.nodes):
         for v in node.outputs:
             if v not in layout.storages:
-                layout.storages[v] = _padded(graph.values[v], half_from)
+                limit = 0 if v in rounded else half_from
+                layout.storages[v] = _padded(graph.values[v], limit)
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue

@@ -16,6 +16,7 @@ from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import as_float32, get
+from litegpu.ops.conv_tile import rounded_inputs
 from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, Pass
 
 _log = logging.getLogger("litegpu")
@@ -81,8 +82,10 @@ def compile_partition(
         if graph.values[v].is_constant
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
-    rewritten = rewrite(graph, DeviceTarget(device.info, half_from).tensor_cores)
-    layout = assign(rewritten, half_from, stage_boundary, device.info.half_lanes)
+    target = DeviceTarget(device.info, half_from)
+    rewritten = rewrite(graph, target.tensor_cores)
+    rounded = rounded_inputs(rewritten) if target.tensor_cores and half_from is not None else ()
+    layout = assign(rewritten, half_from, stage_boundary, device.info.half_lanes, rounded)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)

@@ -130,7 +130,8 @@ def dense_kernel(
     The node's first input and output may have any shape whose rows of channels match the window:
     a fully connected layer is a 1x1 convolution over its rows.
     """
-    if held.array is not None and conv_mma.usable(ctx, held.array, held.groups):
+    rows = ctx.storage(node.outputs[0]).rows
+    if held.array is not None and conv_mma.usable(ctx, held.array, held.groups, rows):
         return _tensor_core_kernel(node, ctx, held.array, held.bias, view)
     dst = ctx.storage(node.outputs[0])
     src = ctx.storage(node.inputs[0])

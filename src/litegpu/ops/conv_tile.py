@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
-from litegpu.graph import DType, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
 from litegpu.ops.conv_mma import Depthwise, padded
 from litegpu.ops.window import Window
@@ -77,6 +78,11 @@ def tile_kernel(
 ) -> KernelRequest:
     """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution."""
     dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    narrow = depthwise is None and _is_narrow(src, view)
+    flops = 2 * dst.rows * int(weights.size)
+    if narrow:
+        # Dense pixels that lie side by side are as good as channels.
+        weights = weights.reshape(*weights.shape[:2], 1, -1)
     parts = -(-weights.shape[3] // _PART)
     k_chunks = parts * weights.shape[1] * weights.shape[2]
     k_tiles = -(-k_chunks // _CHUNKS)
@@ -101,15 +107,16 @@ def tile_kernel(
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
         "rowwise": view.pointwise and depthwise is None,
+        "narrow": narrow,
+        "RUN": weights.shape[3],
         "padded": gathered.leaves(src.shape[1:3], dst.shape[1:3]),
         "depthwise": depthwise is not None,
-        "kernel": view.kernel,
+        "kernel": weights.shape[1:3],
         "stride": gathered.stride,
         "dilation": gathered.dilation,
         "pads": gathered.pads,
         "middle": dst.shape,
     }
-    flops = 2 * dst.rows * int(weights.size)
     if depthwise is not None:
         slices = variables["input_slices"]
         constants["taps"] = padded(depthwise.taps, slices * 4)
@@ -136,6 +143,26 @@ def tile_kernel(
         needed={"src": gathered.taken(dst.rows, src.lanes)},
         matrix_flops=2 * dst.rows * int(weights.size),
     )
+
+
+def _is_narrow(src: Storage, view: Window) -> bool:
+    """Whether `src` is a dense image of so few channels that parts of 8 would be mostly zeros."""
+    dense = src.pitch == src.channels and src.strides[1] == src.shape[2] * src.channels
+    return dense and src.channels < _PART // 2 and view.kernel[1] > 1 and view.dilation[1] == 1
+
+
+def rounded_inputs(graph: Graph) -> set[int]:
+    """Return the values that go into convolutions so large that they round them to half."""
+    return {node.inputs[0] for node in graph.nodes if _rounds_input(graph, node)}
+
+
+def _rounds_input(graph: Graph, node: Node) -> bool:
+    held = node.attributes
+    if node.op != "CONV_2D" or held.groups > 1 or held.depthwise:
+        return False
+    weights = graph.values[held.weights]
+    rows = math.prod(graph.values[node.outputs[0]].shape4[:3])
+    return weights.is_constant and 2 * rows * weights.elements >= _ROUNDING_PAYS_FROM
 
 
 def pack_tiles(weights: _FLOATS, k_tiles: int, columns: int) -> npt.NDArray[np.uint32]:
