@@ -27,6 +27,7 @@ from litegpu.backends.shaders import (
     too_little_memory,
 )
 from litegpu.backends.worker import Worker
+from litegpu.codegen import round_up
 from litegpu.codegen.glsl import GLSLDialect
 from litegpu.errors import (
     CompilationError,
@@ -44,6 +45,8 @@ _BLOCK_BYTES, _OFFSET_ALIGNMENT = 0x90DE, 0x90DF
 _NV_SM_COUNT, _NVX_DEDICATED_KIB = 0x933B, 0x9047
 _USUAL_UNITS = 32
 """Compute units to assume of a GPU: only NVIDIA's driver tells."""
+_WORD_BYTES = 4
+"""Shaders see whole words: the last bytes of a range must not cut one."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software", "gdi generic")
 _REMEDY = (
     "Install your GPU's driver with its OpenGL part; on Linux also the loaders (apt-get install "
@@ -254,17 +257,18 @@ class OpenGLRecording(Recording):
         """Return the calls that bind the ranges of a launch: one, where the driver has it."""
         gl, target = self._gl.call, library.SHADER_STORAGE_BUFFER
         buffers = [self._constants if slot.constant else self._memory for slot in slots]
+        sizes = [round_up(slot.size, _WORD_BYTES) for slot in slots]
         if gl.glBindBuffersRange is None:
-            ranges = zip(buffers, slots, strict=True)
+            ranges = zip(buffers, slots, sizes, strict=True)
             return [
-                bound(gl.glBindBufferRange, target, place, buffer, slot.offset, slot.size)
-                for place, (buffer, slot) in enumerate(ranges)
+                bound(gl.glBindBufferRange, target, place, buffer, slot.offset, size)
+                for place, (buffer, slot, size) in enumerate(ranges)
             ]
         count = len(slots)
         arrays = (
             (c_uint32 * count)(*buffers),
             (c_size_t * count)(*(slot.offset for slot in slots)),
-            (c_size_t * count)(*(slot.size for slot in slots)),
+            (c_size_t * count)(*sizes),
         )
         return [bound(gl.glBindBuffersRange, target, 0, count, *arrays)]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Program, Recording, Slot
 from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
-from litegpu.codegen import KernelText
+from litegpu.codegen import KernelText, round_up
 from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError, LitegpuError
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ _COMPUTE = 4
 
 _STAMPS = 4096
 """Time stamps that a set may hold."""
+_WORD_BYTES = 4
+"""WebGPU copies and binds whole words."""
+
+
+def _words(slot: Slot) -> int:
+    """Return the bytes of the words that a range takes part of."""
+    return round_up(slot.size, _WORD_BYTES)
 
 
 class WebGPURecording(Recording):
@@ -43,7 +50,7 @@ class WebGPURecording(Recording):
         self._program = program
         self._native = device.wgpu.backends.wgpu_native
         self._closed = False
-        self._starts = [0, *accumulate(slot.size for slot in program.outputs)][:-1]
+        self._starts = [0, *accumulate(_words(slot) for slot in program.outputs)][:-1]
         """Where each output begins among the results."""
         self._launches: list[tuple[Any, ...]] = []
         self._groups: list[Any] = []
@@ -79,7 +86,7 @@ class WebGPURecording(Recording):
         self._poison()
         self._constants = self._allocate(program.constants.nbytes, usage.STORAGE | copies)
         self._upload(self._constants, program.constants)
-        results = max(sum(slot.size for slot in program.outputs), 4)
+        results = sum(map(_words, program.outputs))
         self._results = self._allocate(results, usage.COPY_DST | usage.MAP_READ)
         self._launches = [*self._record()]
         self._wait()
@@ -160,7 +167,7 @@ class WebGPURecording(Recording):
 
     def _range(self, slot: Slot) -> dict[str, Any]:
         buffer = self._constants if slot.constant else self._memory
-        return {"buffer": buffer, "offset": slot.offset, "size": slot.size}
+        return {"buffer": buffer, "offset": slot.offset, "size": _words(slot)}
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Copy in, encode and submit all launches at once, wait, and copy out."""
@@ -177,7 +184,14 @@ class WebGPURecording(Recording):
         device, write = self._device.device, self._native.lib.wgpuQueueWriteBuffer
         queue, memory, cast = device.queue, self._memory._internal, self._native.ffi.cast
         for slot, address in zip(self._program.inputs, inputs, strict=True):
-            write(queue._internal, memory, slot.offset, cast("uint8_t *", address), slot.size)
+            whole = slot.size // _WORD_BYTES * _WORD_BYTES
+            write(queue._internal, memory, slot.offset, cast("uint8_t *", address), whole)
+            if whole < slot.size:
+                # The tensor ends inside a word, and what lies behind it is not ours to read.
+                rest = ctypes.string_at(address + whole, slot.size - whole).ljust(
+                    _WORD_BYTES, b"\0"
+                )
+                queue.write_buffer(self._memory, slot.offset + whole, rest)
         encoder = device.create_command_encoder()
         if self._launches:
             compute = encoder.begin_compute_pass()
@@ -185,7 +199,7 @@ class WebGPURecording(Recording):
             compute.end()
         for slot, start in zip(self._program.outputs, self._starts, strict=True):
             encoder.copy_buffer_to_buffer(
-                self._memory, slot.offset, self._results, start, slot.size
+                self._memory, slot.offset, self._results, start, _words(slot)
             )
         queue.submit([encoder.finish()])
 

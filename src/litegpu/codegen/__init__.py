@@ -2,9 +2,11 @@
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
 from litegpu.codegen.render import Epilogue, StageText, render
-from litegpu.codegen.storage import Position, Storage, TensorRef, round_up
+from litegpu.codegen.storage import FLOAT_TYPES, KINDS, Position, Storage, TensorRef, round_up
 
 __all__ = [
+    "FLOAT_TYPES",
+    "KINDS",
     "Argument",
     "Dialect",
     "Epilogue",

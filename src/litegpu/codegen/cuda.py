@@ -23,6 +23,7 @@ __device__ __forceinline__ float4 {word}(float4 a) {{
         "ABS4": "fabsf",
         "CEIL4": "ceilf",
         "COS4": "cosf",
+        "ERFC4": "erfcf",
         "EXP4": "expf",
         "EXPM14": "expm1f",
         "FLOOR4": "floorf",
@@ -30,7 +31,31 @@ __device__ __forceinline__ float4 {word}(float4 a) {{
         "SIN4": "sinf",
         "SQRT4": "sqrtf",
         "TANH4": "tanhf",
+        "TRUNC4": "truncf",
     }.items()
+)
+
+_PAIR_FUNCTIONS = "".join(
+    f"""\
+__device__ __forceinline__ float4 {word}(float4 a, float4 b) {{
+    return make_float4({call}(a.x, b.x), {call}(a.y, b.y), {call}(a.z, b.z), {call}(a.w, b.w));
+}}
+"""
+    for word, call in {
+        "FMOD4": "fmodf",
+        "MAX4": "fmaxf",
+        "MIN4": "fminf",
+        "POW4": "powf",
+    }.items()
+)
+
+_COMPARISONS = "".join(
+    f"""\
+__device__ __forceinline__ Bool4 {word}(float4 a, float4 b) {{
+    return {{a.x {op} b.x, a.y {op} b.y, a.z {op} b.z, a.w {op} b.w}};
+}}
+"""
+    for word, op in {"EQUAL4": "==", "LESS4": "<", "LESS_EQUAL4": "<="}.items()
 )
 
 _PRELUDE = (
@@ -51,15 +76,21 @@ _PRELUDE = (
 #define LOAD4_F16(buffer, i) from_half4((buffer)[i])
 #define LOAD1_F32(buffer, i) ((buffer)[i])
 #define LOAD1_F16(buffer, i) from_half((buffer)[i])
+#define LOAD1_I32(buffer, i) ((float)(buffer)[i])
+#define LOAD1_I64(buffer, i) ((float)(buffer)[i])
+#define LOAD1_U8(buffer, i) ((buffer)[i] != 0 ? 1.0f : 0.0f)
 #define LANE4_F32(buffer, i) (((const float *)(buffer))[i])
 #define LANE4_F16(buffer, i) from_half(((const unsigned short *)(buffer))[i])
 #define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE4_F16(buffer, i, value) (buffer)[i] = to_half4(value)
 #define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE1_F16(buffer, i, value) (buffer)[i] = to_half(value)
+// Conversions of floats to integers keep to their range.
+#define STORE1_I32(buffer, i, value) (buffer)[i] = __float2int_rz(value)
+#define STORE1_I64(buffer, i, value) (buffer)[i] = __float2ll_rz(value)
+#define STORE4_U8(buffer, i, value) (buffer)[i] = to_bytes(value)
 #define LANES4(value, left, fill) lanes4((value), (left), (fill))
 #define MASK4(value, left) lanes4((value), (left), 0.0f)
-#define LESS4(a, b) less4((a), (b))
 #define WHERE4(condition, yes, no) where4((condition), (yes), (no))
 #define TO_FLOAT(a) ((float)(a))
 #define TO_INT(a) ((int)(a))
@@ -170,9 +201,6 @@ __device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, 
 __device__ __forceinline__ float4 operator-(float4 a) {
     return make_float4(-a.x, -a.y, -a.z, -a.w);
 }
-__device__ __forceinline__ Bool4 less4(float4 a, float4 b) {
-    return {a.x < b.x, a.y < b.y, a.z < b.z, a.w < b.w};
-}
 __device__ __forceinline__ float4 where4(Bool4 c, float4 a, float4 b) {
     return make_float4(c.x ? a.x : b.x, c.y ? a.y : b.y, c.z ? a.z : b.z, c.w ? a.w : b.w);
 }
@@ -184,11 +212,8 @@ __device__ __forceinline__ float4 FMA4(float4 a, float4 b, float4 c) {
     return make_float4(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y), fmaf(a.z, b.z, c.z),
                        fmaf(a.w, b.w, c.w));
 }
-__device__ __forceinline__ float4 MAX4(float4 a, float4 b) {
-    return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
-}
-__device__ __forceinline__ float4 MIN4(float4 a, float4 b) {
-    return make_float4(fminf(a.x, b.x), fminf(a.y, b.y), fminf(a.z, b.z), fminf(a.w, b.w));
+__device__ __forceinline__ uchar4 to_bytes(float4 v) {
+    return make_uchar4(v.x != 0.0f, v.y != 0.0f, v.z != 0.0f, v.w != 0.0f);
 }
 __device__ __forceinline__ float from_half(unsigned short h) {
     float f;
@@ -215,6 +240,8 @@ __device__ __forceinline__ uint2 to_half4(float4 v) {
 """
     + _VECTOR_OPERATORS
     + _LANE_FUNCTIONS
+    + _PAIR_FUNCTIONS
+    + _COMPARISONS
 )
 
 
@@ -266,6 +293,10 @@ _ELEMENTS = {
     ("F16", False): "unsigned short",
     ("F16", True): "uint2",
     ("U32", True): "uint4",
+    ("I32", False): "int",
+    ("I64", False): "long long",
+    ("U8", False): "unsigned char",
+    ("U8", True): "uchar4",
 }
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One buffer of a kernel: `kind` is F32, F16 or U32; `vector` means it is read 4 at a time.
+    """One buffer of a kernel; `vector` means it is read or written 4 elements at a time.
+
+    `kind` is F32, F16 or U32, or, at the boundary of a partition, I32, I64 or U8 (bool).
 
     `constant` data never changes while the partition exists.
     """

@@ -28,13 +28,21 @@ _WORDS = """\
 #define LOAD4_F32(buffer, i) buffer[i]
 #define LOAD1_F32(buffer, i) buffer[i]
 #define LANE4_F32(buffer, i) buffer[(i) >> 2][(i) & 3]
+#define LOAD1_I32(buffer, i) float(buffer[i])
+#define LOAD1_I64(buffer, i) from_long(buffer[i])
+#define LOAD1_U8(buffer, i) (((buffer[(i) >> 2] >> (((i) & 3) * 8)) & 255u) == 0u ? 0.0f : 1.0f)
 #define STORE4_F32(buffer, i, value) buffer[i] = (value)
 #define STORE1_F32(buffer, i, value) buffer[i] = (value)
+#define STORE1_I32(buffer, i, value) buffer[i] = to_int(value)
+#define STORE1_I64(buffer, i, value) buffer[i] = to_long(value)
+#define STORE4_U8(buffer, i, value) buffer[i] = to_bytes(value)
 /* The first `left` lanes of a value, the rest filled. */
 #define LANES4(value, left, fill) \\
     mix(vec4(fill), (value), greaterThan(ivec4(left), ivec4(0, 1, 2, 3)))
 #define MASK4(value, left) LANES4((value), (left), 0.0f)
 #define LESS4(a, b) lessThan((a), (b))
+#define LESS_EQUAL4(a, b) lessThanEqual((a), (b))
+#define EQUAL4(a, b) equal((a), (b))
 #define WHERE4(condition, yes, no) mix((no), (yes), (condition))
 #define FMA4(a, b, c) fma((a), (b), (c))
 #define MAX4(a, b) max((a), (b))
@@ -48,10 +56,35 @@ _WORDS = """\
 #define SQRT4(a) sqrt(a)
 #define FLOOR4(a) floor(a)
 #define CEIL4(a) ceil(a)
+#define TRUNC4(a) trunc(a)
+#define ERFC4(a) erfc4(a)
+#define POW4(a, b) pow4((a), (b))
+#define FMOD4(a, b) ((a) - (b) * trunc((a) / (b)))
 #define ADD1(a, b) ((a) + (b))
 #define ABS4(a) abs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
+/* Integers of 64 bits are pairs of words, the low one first. */
+float from_long(ivec2 v) {
+    return v.y == (v.x >> 31) ? float(v.x) : float(v.y) * 4294967296.0f + float(uint(v.x));
+}
+int to_int(float v) { return v >= 2147483648.0f ? 0x7fffffff : int(max(v, -2147483648.0f)); }
+ivec2 to_long(float v) {
+    float size = abs(trunc(v));
+    if (size >= 9223372036854775808.0f)
+        return v > 0.0f ? ivec2(-1, 0x7fffffff) : ivec2(0, int(0x80000000u));
+    uint high = uint(size / 4294967296.0f);
+    uint low = uint(size - float(high) * 4294967296.0f);
+    if (v < 0.0f) {
+        low = ~low + 1u;
+        high = ~high + (low == 0u ? 1u : 0u);
+    }
+    return ivec2(int(low), int(high));
+}
+uint to_bytes(vec4 v) {
+    uvec4 b = uvec4(notEqual(v, vec4(0.0f)));
+    return b.x | (b.y << 8) | (b.z << 16) | (b.w << 24);
+}
 /* Finite values beyond the half range become its largest value, never infinity. Compilers may
    assume that floats are finite, so that is asked of the bits. */
 vec4 to_half_range4(vec4 v) {
@@ -93,6 +126,29 @@ vec4 tanh4(vec4 v) {
     big = mix(big, -big, lessThan(v, vec4(0.0f)));
     return mix(big, fma(s * q, v, v), lessThan(abs(v), vec4(0.625f)));
 }
+vec4 pow4(vec4 a, vec4 b) {
+    vec4 size = pow(abs(a), b);
+    vec4 sign = mix(vec4(1.0f), vec4(-1.0f), equal(abs(b - 2.0f * trunc(b * 0.5f)), vec4(1.0f)));
+    vec4 below = mix(vec4(NAN), size * sign, equal(b, trunc(b)));
+    vec4 result = mix(size, below, lessThan(a, vec4(0.0f)));
+    return mix(result, vec4(1.0f), equal(b, vec4(0.0f)));
+}
+/* A polynomial in 1 / (1 + |v| / 2), with an error of 1.2e-7 relative to the result. */
+vec4 erfc4(vec4 v) {
+    vec4 z = abs(v);
+    vec4 t = vec4(1.0f) / fma(z, vec4(0.5f), vec4(1.0f));
+    vec4 s = fma(t, vec4(0.17087277f), vec4(-0.82215223f));
+    s = fma(t, s, vec4(1.48851587f));
+    s = fma(t, s, vec4(-1.13520398f));
+    s = fma(t, s, vec4(0.27886807f));
+    s = fma(t, s, vec4(-0.18628806f));
+    s = fma(t, s, vec4(0.09678418f));
+    s = fma(t, s, vec4(0.37409196f));
+    s = fma(t, s, vec4(1.00002368f));
+    s = fma(t, s, vec4(-1.26551223f) - z * z);
+    vec4 tail = t * exp(s);
+    return mix(tail, vec4(2.0f) - tail, lessThan(v, vec4(0.0f)));
+}
 """
 
 _PACKED_HALF = """\
@@ -119,9 +175,16 @@ _ATOMIC_HALF = """\
 uint half_bits(float v) { return packHalf2x16(vec2(to_half_range4(vec4(v)).x, 0.0f)); }
 """
 
-_FLOATS = {("F32", False): "float", ("F32", True): "vec4"}
-_PACKED_ELEMENTS = {**_FLOATS, ("F16", False): "uint", ("F16", True): "uvec2"}
-_NATIVE_ELEMENTS = {**_FLOATS, ("F16", False): "float16_t", ("F16", True): "f16vec4"}
+_COMMON_ELEMENTS = {
+    ("F32", False): "float",
+    ("F32", True): "vec4",
+    ("I32", False): "int",
+    ("I64", False): "ivec2",
+    ("U8", False): "uint",
+    ("U8", True): "uint",
+}
+_PACKED_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "uint", ("F16", True): "uvec2"}
+_NATIVE_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "float16_t", ("F16", True): "f16vec4"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,26 @@ _PRELUDE = """\
 #define LOAD4_F16(buffer, i) vload_half4((i), (buffer))
 #define LOAD1_F32(buffer, i) ((buffer)[i])
 #define LOAD1_F16(buffer, i) vload_half((i), (buffer))
+#define LOAD1_I32(buffer, i) ((float)(buffer)[i])
+#define LOAD1_I64(buffer, i) ((float)(buffer)[i])
+#define LOAD1_U8(buffer, i) ((buffer)[i] != 0 ? 1.0f : 0.0f)
 #define LANE4_F32(buffer, i) (((__global const float *)(buffer))[i])
 #define LANE4_F16(buffer, i) vload_half((i), (buffer))
 #define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE4_F16(buffer, i, value) vstore_half4_rte(to_half_range4(value), (i), (buffer))
 #define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE1_F16(buffer, i, value) vstore_half_rte(to_half_range(value), (i), (buffer))
+#define STORE1_I32(buffer, i, value) (buffer)[i] = convert_int_sat(value)
+#define STORE1_I64(buffer, i, value) (buffer)[i] = convert_long_sat(value)
+#define STORE4_U8(buffer, i, value) (buffer)[i] = convert_uchar4_sat(value)
 #define MASK4(value, left) \\
     select(SPLAT4(0.0f), (value), (int4)(left) > (int4)(0, 1, 2, 3))
 /* The first `left` lanes of a value, the rest filled. */
 #define LANES4(value, left, fill) \\
     select(SPLAT4(fill), (value), (int4)(left) > (int4)(0, 1, 2, 3))
 #define LESS4(a, b) ((a) < (b))
+#define LESS_EQUAL4(a, b) ((a) <= (b))
+#define EQUAL4(a, b) ((a) == (b))
 #define WHERE4(condition, yes, no) select((no), (yes), (condition))
 #define FMA4(a, b, c) fma((a), (b), (c))
 #define MAX4(a, b) fmax((a), (b))
@@ -44,6 +52,10 @@ _PRELUDE = """\
 #define SQRT4(a) sqrt(a)
 #define FLOOR4(a) floor(a)
 #define CEIL4(a) ceil(a)
+#define TRUNC4(a) trunc(a)
+#define ERFC4(a) erfc(a)
+#define POW4(a, b) pow((a), (b))
+#define FMOD4(a, b) fmod((a), (b))
 #define TO_FLOAT(a) ((float)(a))
 #define TO_INT(a) ((int)(a))
 #define ADD1(a, b) ((a) + (b))
@@ -82,12 +94,16 @@ _ELEMENTS = {
     # vload_half and vstore_half take single halves, whatever they load and store.
     ("F16", False): "half",
     ("F16", True): "half",
+    ("I32", False): "int",
+    ("I64", False): "long",
+    ("U8", False): "uchar",
+    ("U8", True): "uchar4",
 }
 
 
 OFFSET_UNIT = 16
 """Bytes that the offset argument of a buffer counts."""
-_SIZES = {"float": 4, "float4": 16, "half": 2}
+_SIZES = {"float": 4, "float4": 16, "half": 2, "int": 4, "long": 8, "uchar": 1, "uchar4": 4}
 
 
 def _declare(argument: Argument) -> str:

@@ -37,7 +37,8 @@ class Storage:
         _, height, width, channels = shape
         pitch = round_up(channels, alignment)
         strides = (height * width * pitch, width * pitch, pitch)
-        return cls(root, dtype, shape, strides, 0, pitch, pitch % 4 == 0)
+        vector = pitch % 4 == 0 and (dtype in FLOAT_TYPES or alignment > 1)
+        return cls(root, dtype, shape, strides, 0, pitch, vector)
 
     @property
     def channels(self) -> int:
@@ -89,7 +90,7 @@ class Storage:
         pitch = self.pitch if same else shape[3]
         lanes = self.lanes if same else shape[3]
         strides = (shape[1] * shape[2] * pitch, shape[2] * pitch, pitch)
-        vector = self.offset % 4 == 0 and pitch % 4 == 0
+        vector = self.offset % 4 == 0 and pitch % 4 == 0 and self.dtype in FLOAT_TYPES
         return replace(self, shape=shape, strides=strides, lanes=lanes, vector=vector)
 
     def region(self, shape: Shape4, axis: int, start: int, lanes: int) -> Storage:
@@ -161,7 +162,7 @@ class TensorRef:
     @property
     def kind(self) -> str:
         """Suffix of the dialect's load and store words, such as F32."""
-        return _KINDS[self.storage.dtype]
+        return KINDS[self.storage.dtype]
 
     def _row_offset(self, at: Position, scale: int, like: Shape4 | None) -> str:
         """Text of the offset of a row of channels, in units of `scale` elements."""
@@ -253,7 +254,15 @@ class TensorRef:
         return " ".join(stores)
 
 
-_KINDS = {DType.FLOAT32: "F32", DType.FLOAT16: "F16"}
+KINDS = {
+    DType.FLOAT32: "F32",
+    DType.FLOAT16: "F16",
+    DType.INT32: "I32",
+    DType.INT64: "I64",
+    DType.BOOL: "U8",
+}
+"""What the dialect's words call the element types that a buffer may hold."""
+FLOAT_TYPES = (DType.FLOAT32, DType.FLOAT16)
 
 
 def _plus(left: str, right: str) -> str:

@@ -10,6 +10,7 @@ from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import COPY
 from litegpu.ops.concatenation import regions
 from litegpu.ops.reshape import RESHAPE
+from litegpu.ops.types import INTEGER_TYPES
 
 HALF_FROM_BYTES = 8 << 20
 """At fp16, values from this size (as float32) on are stored as half.
@@ -23,8 +24,9 @@ see docs/decisions/0001-half-storage.md.
 class Layout:
     """The graph (with copies added where a value must exist twice) and the place of each value.
 
-    Inputs and outputs of the partition are dense float32, as the runtime holds them. All else is
-    padded to a multiple of 4 channels (float32) or 8 (half). Values of at least `half_from` bytes
+    Inputs and outputs of the partition are dense, as the runtime holds them: kernels convert the
+    elements of bool and integer tensors as they read or write them. All else is float and padded
+    to a multiple of 4 channels (float32) or 8 (half). Values of at least `half_from` bytes
     (as float32) are stored as half; None means none.
     """
 
@@ -56,8 +58,11 @@ def assign(
     """
     graph = _with_copies(graph, stage_boundary)
     layout = Layout(graph, half_from)
-    for v in dict.fromkeys((*graph.inputs, *graph.outputs)):
+    for v in graph.inputs:
         layout.storages[v] = _dense(graph.values[v])
+    for v in graph.outputs:
+        value = graph.values[v]
+        layout.storages[v] = (_whole_words if value.dtype is DType.BOOL else _dense)(value)
     for value in graph.values.values():
         if value.is_constant:
             layout.storages[value.id] = _padded(value, half_from)
@@ -71,18 +76,24 @@ def assign(
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue
-            by_lane = len(consumers[v]) == 1 and (half_lanes or place.dtype is DType.FLOAT32)
+            by_lane = len(consumers[v]) == 1 and (half_lanes or place.dtype is not DType.FLOAT16)
             if place.vector or by_lane:
                 layout.storages[v] = place
     return layout
 
 
 def _dense(value: Value) -> Storage:
-    return Storage.create(value.id, DType.FLOAT32, value.shape4, 1)
+    return Storage.create(value.id, value.dtype, value.shape4, 1)
+
+
+def _whole_words(value: Value) -> Storage:
+    """Place an output of single bytes so that four, one 32-bit word, are written at a time."""
+    return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
 
 
 def _padded(value: Value, half_from: int | None) -> Storage:
-    half = half_from is not None and 4 * value.elements >= half_from
+    large = half_from is not None and 4 * value.elements >= half_from
+    half = large and value.dtype not in INTEGER_TYPES  # half holds integers up to 2048 only
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     return Storage.create(value.id, dtype, value.shape4, alignment)
 
@@ -95,14 +106,14 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
     internal: dict[int, int] = {}
     for v in dict.fromkeys(graph.outputs):
         read_inside = v in consumers and values[v].shape4[3] % 4
-        if stage_boundary or read_inside:
+        if stage_boundary or read_inside or values[v].dtype is DType.BOOL:
             internal[v] = next(fresh)
             values[internal[v]] = replace(values[v], id=internal[v])
     nodes: list[Node] = []
     for node in graph.nodes:
         outputs = tuple(internal.get(v, v) for v in node.outputs)
         nodes.append(replace(node.reading(internal), outputs=outputs))
-        nodes += [Node(-1, COPY, 1, (internal[v],), (v,)) for v in node.outputs if v in internal]
+        nodes += [_copy(values[v], internal[v]) for v in node.outputs if v in internal]
     for v in graph.inputs if stage_boundary else ():
         if v in consumers:
             copied = next(fresh)
@@ -110,6 +121,12 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
             copy = Node(-1, COPY, 1, (v,), (copied,))
             nodes = [copy, *(node.reading({v: copied}) for node in nodes)]
     return Graph(values, tuple(nodes), graph.inputs, graph.outputs)
+
+
+def _copy(value: Value, source: int) -> Node:
+    # Bytes are written in words, which do not begin where rows do.
+    op = RESHAPE if value.dtype is DType.BOOL else COPY
+    return Node(-1, op, 1, (source,), (value.id,))
 
 
 def _place_views_of_inputs(layout: Layout) -> None:
@@ -128,6 +145,8 @@ def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
     """Return where a node's inputs would have to lie for the node to cost nothing."""
     values = layout.graph.values
     dst = layout.storages[node.outputs[0]]
+    if dst.dtype is DType.BOOL:
+        return []  # other kernels do not write whole words
     if node.op == RESHAPE:
         view = dst.reshaped(values[node.inputs[0]].shape4)
         return [(node.inputs[0], view)] if view is not None else []

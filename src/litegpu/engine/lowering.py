@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Slot
 from litegpu.codegen import (
+    KINDS,
     Argument,
     Epilogue,
     KernelText,
@@ -24,10 +25,10 @@ from litegpu.codegen import (
 from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
-from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get
-from litegpu.ops.elementwise import expression, literal
+from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get, literal
+from litegpu.ops.elementwise import expression
 
-_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
+_PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class _Buffers:
 
     def packed(self, name: str, array: npt.NDArray[Any]) -> str:
         """Bind an array that an op packed; returns the kind of its elements."""
-        kind = _KINDS[array.dtype.name]
+        kind = _PACKED_KINDS[array.dtype.name]
         self.arguments.append(Argument(name, kind, True, False, True))
         number = self.lowering.constants.add(array)
         self.bindings.append((number, True))
@@ -232,7 +233,7 @@ class _Buffers:
         return self.value(name, value_id, extend)
 
     def _bind(self, name: str, storage: Storage, index: int, constant: bool, written: bool) -> None:
-        kind = _KINDS[storage.dtype.value]
+        kind = KINDS[storage.dtype]
         self.arguments.append(Argument(name, kind, storage.vector, written, constant))
         self.bindings.append((index, constant))
 

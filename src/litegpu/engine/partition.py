@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ _log = logging.getLogger("litegpu")
 class CompiledPartition:
     """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
 
-    `constants` are outputs that do not depend on any input: dense float32, by tensor number.
+    `constants` are outputs that do not depend on any input: dense, by tensor number.
     """
 
     inputs: tuple[int, ...]
@@ -34,16 +35,17 @@ class CompiledPartition:
     recording: Recording
     layout: Layout
     built: BuiltProgram
-    constants: Mapping[int, npt.NDArray[np.float32]]
+    constants: Mapping[int, npt.NDArray[Any]]
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
         self.recording.run(inputs, outputs)
 
-    def buffers(self) -> dict[int, npt.NDArray[np.float32]]:
+    def buffers(self) -> dict[int, npt.NDArray[Any]]:
         """Return zeros for each input and output."""
         values = self.layout.graph.values
-        return {v: np.zeros(values[v].shape, np.float32) for v in (*self.inputs, *self.outputs)}
+        boundary = (*self.inputs, *self.outputs)
+        return {v: np.zeros(values[v].shape, values[v].dtype.value) for v in boundary}
 
     def warm_up(self) -> None:
         """Run once on zeros: drivers leave part of their work to the first run.
@@ -77,9 +79,7 @@ def compile_partition(
     Raises CompilationError or DeviceMemoryError.
     """
     constants = {
-        v: np.ascontiguousarray(as_float32(graph.values[v]))
-        for v in graph.outputs
-        if graph.values[v].is_constant
+        v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     target = DeviceTarget(device.info, half_from)
@@ -96,6 +96,12 @@ def compile_partition(
     return CompiledPartition(inputs, rewritten.outputs, recording, layout, built, constants)
 
 
+def _as_runtime(value: Value) -> npt.NDArray[Any]:
+    """Return a constant as the runtime holds computed tensors: there is no float16."""
+    held = as_float32(value) if value.dtype is DType.FLOAT16 else value.data
+    return np.ascontiguousarray(held)
+
+
 def rewrite(graph: Graph, tensor_cores: bool = False) -> Graph:
     """Run all passes, with the ops' own normalization between the first two groups."""
     graph = _run_passes(graph, BEFORE_NORMALIZE)
@@ -108,14 +114,17 @@ def normalize(graph: Graph) -> Graph:
     """Let every op work out its attributes and replace itself by simpler nodes."""
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
+    made_for = DType.FLOAT32  # what holds integers in the end must not be rounded on the way
 
-    def new_value(shape: tuple[int, ...]) -> int:
+    def new_value(shape: tuple[int, ...], data: npt.NDArray[Any] | None = None) -> int:
         v = next(fresh)
-        values[v] = Value(v, f"litegpu_{v}", shape, DType.FLOAT32)
+        dtype = made_for if data is None else DType(data.dtype.name)
+        values[v] = Value(v, f"litegpu_{v}", shape, dtype, data)
         return v
 
     nodes: list[Node] = []
     for node in graph.nodes:
+        made_for = graph.values[node.outputs[0]].dtype
         nodes += get(node.op).normalize(graph, node, new_value)
     return replace(graph, values=values, nodes=tuple(nodes))
 

@@ -11,6 +11,7 @@ from litegpu.engine import memory
 from litegpu.engine.layout import Layout
 from litegpu.engine.lowering import Launch, Lowering
 from litegpu.engine.target import DeviceTarget
+from litegpu.graph import DType
 
 _CONSTANT_ALIGNMENT = 256
 
@@ -41,7 +42,7 @@ def build_program(
     planner = memory.plan_shared if share_memory else memory.plan_separate
     plan = planner(usages, info.buffer_alignment)
     offsets = dict(zip(roots, plan.offsets, strict=True))
-    slots = {root: Slot(False, offsets[root], layout.storages[root].nbytes) for root in roots}
+    slots = {root: Slot(False, offsets[root], _size(layout, root)) for root in roots}
     block, constant_slots = lowering.constants.pack(max(info.buffer_alignment, _CONSTANT_ALIGNMENT))
     dispatches = tuple(
         Dispatch(
@@ -63,6 +64,12 @@ def build_program(
     )
     bound = memory.lower_bound(usages)
     return BuiltProgram(program, tuple(launches), bound, offsets)
+
+
+def _size(layout: Layout, root: int) -> int:
+    """Return the bytes of a value; bools are written in whole words, but the host has no more."""
+    storage = layout.storages[root]
+    return layout.graph.values[root].elements if storage.dtype is DType.BOOL else storage.nbytes
 
 
 def _usages(

@@ -55,7 +55,10 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """One tensor. `data` is set for constants only; `shape` has the tensor's own rank."""
+    """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
+
+    `exact` tells of computed integers that float32 holds them all.
+    """
 
     id: int
     name: str
@@ -64,6 +67,7 @@ class Value:
     data: npt.NDArray[Any] | None = None
     is_variable: bool = False
     quantization: Quantization | None = None
+    exact: bool = False
 
     @property
     def is_constant(self) -> bool:
@@ -75,11 +79,17 @@ class Value:
 
     @property
     def shape4(self) -> tuple[int, int, int, int]:
-        """The shape as [N, H, W, C]: leading ones are added, as NumPy broadcasting does."""
-        if len(self.shape) > 4:
-            raise ValueError(f"rank {len(self.shape)} does not fit [N, H, W, C]: {self.shape}")
-        padded = (1,) * (4 - len(self.shape)) + self.shape
-        return padded[0], padded[1], padded[2], padded[3]
+        """The shape as [N, H, W, C].
+
+        Leading ones are added, as NumPy broadcasting does; N takes all dimensions before the last
+        three.
+        """
+        outer = len(self.shape) - 3
+        if outer < 1:
+            n, h, w, c = (1,) * (1 - outer) + self.shape
+        else:
+            n, h, w, c = math.prod(self.shape[:outer]), *self.shape[outer:]
+        return n, h, w, c
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -12,10 +13,16 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node, Stage, Value
+from litegpu.ops.types import FLOATS, Types
 
 Shape = tuple[int, ...]
-NewValue = Callable[[Shape], int]
-"""Makes a fresh float32 intermediate of a shape and returns its id."""
+
+
+class NewValue(Protocol):
+    """Makes a fresh float32 intermediate, or a constant if there is data, and returns its id."""
+
+    def __call__(self, shape: Shape, data: npt.NDArray[Any] | None = None) -> int: ...
+
 
 HALF_MAX = 65504.0
 """The largest finite float16."""
@@ -116,6 +123,11 @@ class Op(ABC):
     internal: ClassVar[bool] = False
     """Whether only litegpu itself makes such nodes, and no model holds one."""
 
+    takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
+    """What each computed input may hold; the last entry is that of all further inputs."""
+    gives: ClassVar[Types | None] = FLOATS
+    """What the outputs may hold; None: the type of the inputs that are taken as `HELD`."""
+
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:
         """Return why this node cannot run on the GPU, or an empty text when it can."""
@@ -200,3 +212,15 @@ def as_float32(value: Value) -> npt.NDArray[np.float32]:
     if value.data is None:
         raise ValueError(f"value {value.id} ({value.name}) is not a constant")
     return np.asarray(value.data, dtype=np.float32).reshape(value.shape)
+
+
+def literal(number: float) -> str:
+    """Return a float32 constant as kernel text."""
+    number = float(np.float32(number))
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    text = f"{number:.9g}"
+    text += "f" if "." in text or "e" in text else ".0f"
+    return f"({text})" if number < 0 else text

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops.types import FLOATS, Types, is_exact
 
-MAX_RANK = 4
+MAX_RANK = 5
 MAX_ELEMENTS = 2**31 - 1
 """Kernels index with 32-bit integers."""
 
@@ -50,23 +51,23 @@ def activation(node: Node) -> str:
 
 
 def shapes(graph: Graph, node: Node) -> str:
-    """Require tensors of at most 4 dimensions and of a sane size."""
+    """Require tensors of at most 5 dimensions and of a sane size."""
     values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
     return first_of(*map(_shape, values))
 
 
-def types(graph: Graph, node: Node) -> str:
-    """Require float32 for everything that is computed."""
-    values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
-    return first_of(*(_runtime_type(value) for value in values if not value.is_constant))
-
-
-def operand(graph: Graph, node: Node, position: int, what: str) -> str:
-    """Require input `position` to be computed, or a constant that holds floats."""
+def operand(
+    graph: Graph,
+    node: Node,
+    position: int,
+    what: str,
+    dtypes: Sequence[DType] = READABLE_CONSTANTS,
+) -> str:
+    """Require input `position` to be computed, or a constant that holds floats (or `dtypes`)."""
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
     value = graph.values[node.inputs[position]]
-    if value.is_constant and value.dtype not in READABLE_CONSTANTS:
+    if value.is_constant and value.dtype not in dtypes:
         return f"{what} (input {position}) is {value.dtype.name}; float32 or float16 is needed."
     return ""
 
@@ -87,21 +88,48 @@ def constant(graph: Graph, node: Node, position: int, what: str) -> str:
     return reason
 
 
-def constants(graph: Graph, node: Node, what: str) -> str:
-    """Require of every input that it is computed, or a constant that holds floats."""
-    return first_of(*(operand(graph, node, i, what) for i in range(len(node.inputs))))
+def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
+    """Require of every input that it is computed, or a constant that holds floats.
+
+    `rule` may allow other types that a device holds exactly.
+    """
+    dtypes = (*READABLE_CONSTANTS, *rule.dtypes)
+    for position, v in enumerate(node.inputs):
+        reason = operand(graph, node, position, what, dtypes)
+        if not reason and graph.values[v].is_constant and not is_exact(graph.values[v]):
+            reason = f"{what} (input {position}) holds integers that a device would round."
+        if reason:
+            return reason
+    return ""
 
 
-def integers(graph: Graph, node: Node, position: int, what: str) -> str:
-    """Require input `position` to be a constant that holds integers."""
+def integers(graph: Graph, node: Node, position: int, what: str, constant: bool = True) -> str:
+    """Require input `position` to hold integers, and to be a constant unless told otherwise."""
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
     value = graph.values[node.inputs[position]]
-    if not value.is_constant:
+    if constant and not value.is_constant:
         return f"{what} (input {position}) must be constant, but it is computed at run time."
     if value.dtype not in (DType.INT32, DType.INT64):
         return f"{what} (input {position}) is {value.dtype.name}; int32 or int64 is needed."
     return ""
+
+
+def axis(graph: Graph, value: int, number: int, added: int = 0) -> str:
+    """Require the number of a dimension of a value, counted from the front or back.
+
+    `added` counts the dimensions that the value is about to get.
+    """
+    rank = len(graph.values[value].shape) + added
+    if -rank <= number < rank:
+        return ""
+    return f"Index for axis out of range: {number} with {rank} dimensions."
+
+
+def equal_shapes(graph: Graph, node: Node) -> str:
+    """Require inputs of one shape."""
+    shapes = {graph.values[v].shape for v in node.inputs}
+    return "" if len(shapes) == 1 else f"The shapes {sorted(map(list, shapes))} are not equal."
 
 
 def weighted(
@@ -149,15 +177,4 @@ def _shape(value: Value) -> str:
         return f"tensor {value.id} has no elements or an unknown size: {list(value.shape)}."
     if math.prod(value.shape) * 8 > MAX_ELEMENTS:
         return f"tensor {value.id} has {math.prod(value.shape)} elements, too many to index."
-    return ""
-
-
-def _runtime_type(value: Value) -> str:
-    if value.dtype is not DType.FLOAT32:
-        return (
-            f"OP is supported, but tensor type/shape isn't compatible: tensor {value.id} is "
-            f"{value.dtype.name}, FLOAT32 is handled."
-        )
-    if value.is_variable:
-        return f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
     return ""

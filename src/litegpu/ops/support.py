@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops import checks, dynamic
+from litegpu.ops import checks, dynamic, types
 from litegpu.ops.base import Op, Shape, find
 
 
@@ -35,7 +35,7 @@ def examine(graph: Graph) -> Examination:
             _follow_cpu(values, node, from_shapes)
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
-            values[v] = replace(values[v], shape=shape)
+            values[v] = replace(values[v], shape=shape, exact=True)
         if folds(node, values):
             # Its consumers must see a constant already while they are checked.
             source = values[node.inputs[0]]
@@ -79,7 +79,7 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
     if not reason:
         reason = op.check(graph, node)
     if not reason and not folds(node, graph.values):
-        reason = checks.types(graph, node)
+        reason = types.check(graph, node, op.takes, op.gives)
     return reason
 
 
