@@ -28,8 +28,9 @@ def ops_page() -> str:
 # Operations
 
 The {len(rows)} operations that litegpu runs, up to the version given. Tensors that are computed
-hold float32 and have at most 4 dimensions. `litegpu check MODEL` says of each node of a model
-whether it runs on the GPU and, if not, why.
+have at most 5 dimensions and hold float32; those of integers and bools are taken as
+[decision 4](decisions/0004-element-types.md) says. `litegpu check MODEL` says of each node of a
+model whether it runs on the GPU and, if not, why.
 
 {_table(("operation", "version", "what is handled"), rows)}"""
 

@@ -7,20 +7,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cases.base import Floats
+from cases.base import Array
 
 
-def relative_error(expected: Floats, got: Floats) -> float:
+def relative_error(expected: Array, got: Array) -> float:
     """Return ‖got - expected‖ / ‖expected‖ (without the division when the norm is 0)."""
     wanted = np.asarray(expected, np.float64)
     norm = float(np.linalg.norm(wanted))
     return float(np.linalg.norm(np.asarray(got, np.float64) - wanted)) / (norm or 1.0)
 
 
-def mismatch(expected: Floats, got: Floats, limit: float) -> str:
+def mismatch(expected: Array, got: Array, limit: float) -> str:
     """Return what is wrong with a result, or an empty text."""
     if got.shape != expected.shape:
         return f"shape {got.shape} instead of {expected.shape}"
+    if got.dtype != expected.dtype:
+        return f"{got.dtype} instead of {expected.dtype}"
+    if expected.dtype != np.float32:
+        limit = 0.0  # integers and truth values are exact
     lost = np.isfinite(expected) & ~np.isfinite(got)
     if np.any(lost):
         return f"{int(lost.sum())} of {got.size} not finite, {_element(expected, got, lost)}"
@@ -35,7 +39,7 @@ def mismatch(expected: Floats, got: Floats, limit: float) -> str:
     )
 
 
-def _element(expected: Floats, got: Floats, badness: npt.NDArray[Any]) -> str:
+def _element(expected: Array, got: Array, badness: npt.NDArray[Any]) -> str:
     """Name the worst element."""
     worst = tuple(map(int, np.unravel_index(int(np.argmax(badness)), badness.shape)))
     return f"at {worst}: expected {expected[worst]}, got {got[worst]}"

@@ -30,12 +30,13 @@ class Answers:
 
 
 def invoke(interpreter: Any, inputs: Sequence[npt.NDArray[Any]]) -> Arrays:
-    """Run on the inputs, with float outputs that are NaN before."""
+    """Run on the inputs, with outputs that are NaN before, -1 or true."""
     for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
         interpreter.set_tensor(detail["index"], value)
     outputs = interpreter.get_output_details()
     for detail in outputs:
-        interpreter.set_tensor(detail["index"], np.full(detail["shape"], np.nan, np.float32))
+        before = np.nan if detail["dtype"] is np.float32 else -1
+        interpreter.set_tensor(detail["index"], np.full(detail["shape"], before, detail["dtype"]))
     interpreter.invoke()
     return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
 

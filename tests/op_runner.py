@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from cases.base import Case, Floats, Piece, Sheet
+from cases.base import Array, Case, Piece, Sheet
 from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import Storage
@@ -67,9 +67,9 @@ MODES = tuple(Mode(precision, staged) for precision in ("fp32", "fp16") for stag
 class Outcome:
     """What a case gave: outputs of CPU and device, those of a later run, and other findings."""
 
-    expected: tuple[Floats, ...]
-    got: tuple[Floats, ...]
-    again: tuple[Floats, ...]
+    expected: tuple[Array, ...]
+    got: tuple[Array, ...]
+    again: tuple[Array, ...]
     kernels: tuple[str, ...]
     faults: tuple[str, ...]
 
@@ -118,11 +118,13 @@ def write(cases: tuple[Case, ...]) -> Model:
 
 
 @functools.lru_cache(maxsize=4)
-def _expected(cases: tuple[Case, ...], half: bool) -> tuple[Floats, ...]:
+def _expected(cases: tuple[Case, ...], half: bool) -> tuple[Array, ...]:
     model = write(cases)
     interpreter = runtime.interpreter(model.reference, builtin_kernels=True)
     outputs = invoke(interpreter, _inputs(model, 0, half))
-    return tuple(np.clip(o, -HALF_MAX, HALF_MAX) for o in outputs) if half else outputs
+    if not half:
+        return outputs
+    return tuple(np.clip(o, -HALF_MAX, HALF_MAX) if o.dtype == np.float32 else o for o in outputs)
 
 
 def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Mapping[str, Outcome]:
@@ -185,13 +187,15 @@ def _always(fact: int) -> property:
     return property(lambda _target: fact)
 
 
-def _inputs(model: Model, seed: int, half: bool) -> list[Floats]:
+def _inputs(model: Model, seed: int, half: bool) -> list[Array]:
     """Return seeded inputs; where values are stored as half, such as half can hold."""
     drawn = []
     for piece in model.pieces.values():
         random = np.random.default_rng(seed)
         drawn += [values.draw(shape, random) for shape, values in piece.inputs]
-    return [d.astype(np.float16).astype(np.float32) for d in drawn] if half else drawn
+    if not half:
+        return drawn
+    return [d.astype(np.float16).astype(d.dtype) if d.dtype == np.float32 else d for d in drawn]
 
 
 @dataclass

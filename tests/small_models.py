@@ -16,16 +16,13 @@ from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
 
 Array = npt.NDArray[Any]
 
-CPU_ONLY = "REVERSE_V2"
+CPU_ONLY = "ROUND"
 """An operation that litegpu leaves to the CPU."""
 
 
 def step(writer: ModelWriter, op: str, x: TensorRef, name: str | None = None) -> TensorRef:
-    """Add an operation with one input that keeps the shape; CPU_ONLY flips the last axis."""
-    operands = [x]
-    if op == CPU_ONLY:
-        operands.append(writer.constant([len(x.shape) - 1], "int32", name="axis"))
-    return writer.op(op, operands, [x.shape], name=name)
+    """Add an operation with one input that keeps the shape."""
+    return writer.op(op, [x], [x.shape], name=name)
 
 
 def chain(ops: Sequence[str], shape: Shape = (1, 4, 4, 4)) -> bytes:

@@ -21,7 +21,7 @@ from litegpu.codegen import render as render_kernel
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
-from litegpu.ops.elementwise import BINARY, UNARY
+from litegpu.ops.elementwise import FUNCTIONS
 from paper_device import build
 from passes.graphs import RELU, Maker
 
@@ -74,7 +74,7 @@ def words_of_template(template: str) -> set[str]:
 def words_of_accessors() -> set[str]:
     """Return the words of loads and stores, and of element-wise expressions."""
     texts = [(CODEGEN / "storage.py").read_text(encoding="utf-8")]
-    texts += [function.expression for function in (*UNARY.values(), *BINARY.values())]
+    texts += [function.expression for function in FUNCTIONS.values()]
     return with_kinds(set(re.findall(r"\b[A-Z]+1?[14]_?(?![A-Z0-9])", "\n".join(texts))))
 
 

@@ -23,7 +23,7 @@ def test_written_pages_are_up_to_date(name: str) -> None:
 def test_every_operation_has_a_line() -> None:
     lines = SCRIPT["ops_page"]().splitlines()
     assert "| CONV_2D | 6 | 2-D convolution: " in "\n".join(lines)
-    internal = ("| COPY ", "| PACK_WEIGHTS ")
+    internal = ("| COPY ", "| MOVE ", "| PACK_WEIGHTS ")
     assert not any(line.startswith(internal) for line in lines), "no model holds them"
 
 

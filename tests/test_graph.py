@@ -86,16 +86,12 @@ def test_verify_finds_an_output_that_is_never_produced() -> None:
         ((3, 5), (1, 1, 3, 5)),
         ((2, 3, 5), (1, 2, 3, 5)),
         ((7, 2, 3, 5), (7, 2, 3, 5)),
+        ((7, 2, 3, 5, 4), (14, 3, 5, 4)),
+        ((2, 7, 2, 3, 5, 4), (28, 3, 5, 4)),
     ],
 )
-def test_shapes_get_leading_ones(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_shapes_have_four_dimensions(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     assert Value(0, "", shape, DType.FLOAT32).shape4 == expected
-
-
-def test_five_dimensions_do_not_fit() -> None:
-    value = Value(0, "", (1, 2, 3, 4, 5), DType.FLOAT32)
-    with pytest.raises(ValueError, match=r"rank 5 does not fit \[N, H, W, C\]: \(1, 2, 3, 4, 5\)"):
-        _ = value.shape4
 
 
 @pytest.mark.parametrize(

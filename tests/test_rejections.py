@@ -68,20 +68,20 @@ def test_rejected_nodes_run_on_the_cpu() -> None:
     if not backends.list_devices():
         pytest.skip("there is no device of any backend")
     writer = ModelWriter()
-    source = writer.input((1, 1, 2, 3, 4))
-    five = writer.op("ABS", [source], [(1, 1, 2, 3, 4)])
+    source = writer.input((1, 1, 1, 2, 3, 4))
+    six = writer.op("ABS", [source], [(1, 1, 1, 2, 3, 4)])
     shape = writer.constant([2, 3, 4], "int32")
-    flat = writer.op("RESHAPE", [five, shape], [(2, 3, 4)])
+    flat = writer.op("RESHAPE", [six, shape], [(2, 3, 4)])
     writer.output(writer.op("NEG", [flat], [(2, 3, 4)]))
     delegate = GpuDelegate(precision="fp32")
     interpreter = runtime.interpreter(writer.build(), delegate, builtin_kernels=True)
     assert delegate.report is not None
     assert {node.op: node.reason.partition(" has ")[2] for node in delegate.report.rejected} == {
-        "ABS": "5 dimensions, at most 4 are handled.",
-        "RESHAPE": "5 dimensions, at most 4 are handled.",
+        "ABS": "6 dimensions, at most 5 are handled.",
+        "RESHAPE": "6 dimensions, at most 5 are handled.",
     }
     assert delegate.report.delegated_nodes == [2]
-    values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 1, 2, 3, 4)
+    values = np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 1, 1, 2, 3, 4)
     runtime.set_inputs(interpreter, [values])
     interpreter.invoke()
-    np.testing.assert_array_equal(runtime.outputs(interpreter)[0].values, -abs(values[0, 0]))
+    np.testing.assert_array_equal(runtime.outputs(interpreter)[0].values, -abs(values[0, 0, 0]))

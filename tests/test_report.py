@@ -135,11 +135,11 @@ def test_a_real_report_and_the_messages_that_users_know(caplog: pytest.LogCaptur
     interpreter(mixed_model(), delegate)
     assert messages(caplog) == [
         (logging.WARNING, "WARNING: op code #48 cannot be handled by this delegate."),
-        (logging.WARNING, "WARNING: op code #105 cannot be handled by this delegate."),
+        (logging.WARNING, "WARNING: op code #116 cannot be handled by this delegate."),
         (
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
-            "REVERSE_V2: Operation is not supported.\n"
+            "ROUND: Operation is not supported.\n"
             "TOPK_V2: Operation is not supported.\n"
             "1 operations will run on the GPU, and the remaining 3 operations will run on the CPU.",
         ),
@@ -157,7 +157,7 @@ def test_nothing_on_the_gpu(caplog: pytest.LogCaptureFixture) -> None:
     interpreter(chain([CPU_ONLY]), GpuDelegate())
     assert messages(caplog)[-1][1] == (
         "Following operations are not supported by GPU delegate:\n"
-        "REVERSE_V2: Operation is not supported.\n"
+        "ROUND: Operation is not supported.\n"
         "No operations will run on the GPU, and all 1 operations will run on the CPU."
     )
 

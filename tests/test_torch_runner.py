@@ -127,7 +127,7 @@ def test_a_graph_is_captured_once_and_replayed(
 
 def test_what_has_no_counterpart_is_left_out(make: Callable[..., Any]) -> None:
     refused = sys.modules["ways"].LeftOutError
-    with pytest.raises(refused, match=r"^REVERSE_V2 \(node 0\) has no PyTorch layer here\.$"):
+    with pytest.raises(refused, match=r"^ROUND \(node 0\) has no PyTorch layer here\.$"):
         make(chain([CPU_ONLY]), "eager")
     with pytest.raises(refused, match=r"^The model pads evenly already\.$"):
         make(chain(["RELU"]), "compile", symmetric=True)

@@ -17,6 +17,7 @@ from litegpu.zoo.writer import ModelWriter, TensorRef
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
 Floats = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 EXACT = 0.0
 """Tolerance of what only moves elements."""
@@ -41,18 +42,24 @@ class Range:
     low: float = -2.0
     high: float = 2.0
     grid: float | None = None
+    dtype: str = "float32"
 
-    def draw(self, shape: Shape, random: np.random.Generator) -> Floats:
-        """Return seeded float32 elements."""
+    def draw(self, shape: Shape, random: np.random.Generator) -> Array:
+        """Return seeded elements."""
         values = np.asarray(random.uniform(self.low, self.high, shape))
         if self.grid is not None:
             values = np.round(values / self.grid) * self.grid
-        return np.asarray(values, np.float32)
+        if self.dtype == "float32":
+            return np.asarray(values, np.float32)
+        return np.asarray(np.floor(values), self.dtype)
 
 
 ANY = Range()
 STEPS = Range(-4.0, 4.0, grid=1 / 32)
 """Elements that float16 holds."""
+FEW = Range(-2.0, 2.0, grid=1.0)
+"""Few different elements, so that many are equal."""
+TRUTH = Range(0.0, 2.0, dtype="bool")
 
 
 @dataclass(frozen=True)
@@ -95,10 +102,10 @@ class Sheet:
         )
 
     def input(self, shape: Shape, values: Range = ANY) -> TensorRef:
-        """Add a float32 input of the model."""
+        """Add an input of the model."""
         self.ranges.append((shape, values))
         self.tensors += 1
-        return self.writer.input(shape)
+        return self.writer.input(shape, values.dtype)
 
     def constant(self, data: npt.ArrayLike, dtype: npt.DTypeLike = "float32") -> TensorRef:
         """Add a constant."""
@@ -109,7 +116,7 @@ class Sheet:
         """Add seeded weights; with `half` they are float16 behind DEQUANTIZE."""
         data = values.draw(shape, self.random)
         if not half:
-            return self.constant(data)
+            return self.constant(data, values.dtype)
         return self.op("DEQUANTIZE", [self.constant(data, "float16")], version=2)
 
     def operands(self, shape: Shape, weights: str, bias: str, outputs: int = 0) -> list[TensorRef]:
@@ -137,11 +144,31 @@ class Sheet:
         inputs: Sequence[TensorRef | None],
         options: Mapping[str, Any] | None = None,
         version: int = 1,
+        dtype: str = "float32",
     ) -> TensorRef:
         """Add an operation with one output, whose shape is left to those who read the file."""
+        return self.multi(builtin, inputs, 1, options, version, dtype=dtype)[0]
+
+    def multi(
+        self,
+        builtin: str,
+        inputs: Sequence[TensorRef | None],
+        count: int,
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+        shape: Shape = UNKNOWN,
+        dtype: str = "float32",
+    ) -> tuple[TensorRef, ...]:
+        """Add an operation with several outputs.
+
+        `shape` is what the file says of them, for operations whose CPU kernels insist.
+        """
         self.ops.append(builtin)
-        self.tensors += 1
-        return self.writer.op(builtin, inputs, [UNKNOWN], options=options, version=version)
+        self.tensors += count
+        shapes, dtypes = [shape] * count, [dtype] * count
+        return self.writer.multi(
+            builtin, inputs, shapes, options=options, version=version, dtypes=dtypes
+        )
 
     def fused(
         self,
@@ -202,5 +229,6 @@ def _compact(value: Any) -> str:
         joint = "+" if any(isinstance(part, tuple | str) for part in value) else "x"
         return joint.join(map(_compact, value)) or "()"
     if isinstance(value, Range):
-        return f"{value.low:g}..{value.high:g}"
+        kind = "" if value.dtype == "float32" else value.dtype
+        return f"{value.low:g}..{value.high:g}{kind}"
     return f"{value:g}" if isinstance(value, float) else str(value)

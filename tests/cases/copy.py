@@ -40,6 +40,8 @@ class Slice(Case):
     begin_mask: int = 0
     end_mask: int = 0
     shrink: int = 0
+    ellipsis: int = 0
+    new_axis: int = 0
     offset: bool = False
 
     def write(self, sheet: Sheet) -> None:
@@ -50,6 +52,8 @@ class Slice(Case):
             "begin_mask": self.begin_mask,
             "end_mask": self.end_mask,
             "shrink_axis_mask": self.shrink,
+            "ellipsis_mask": self.ellipsis,
+            "new_axis_mask": self.new_axis,
             "offset": self.offset,
         }
         sheet.output(sheet.op("STRIDED_SLICE", [sheet.input(self.shape), *bounds], options))
@@ -75,6 +79,8 @@ CASES: tuple[Case, ...] = (
     Pad(pads=(_NONE, _NONE, _NONE, (4, 1)), fill=0.5),
     Pad(shape=(3, 6), pads=((1, 1), (0, 3)), fill=-2.0, dtype="int64"),
     Pad(shape=(5,), pads=((0, 4),), fill=7.0),
+    Pad(shape=(2, 3, 1, 2, 5), pads=((1, 0), _NONE, (0, 2), _NONE, (1, 1))),
+    Pad(shape=(2, 3, 1, 2, 8), pads=(_NONE, (1, 1), _NONE, (0, 1), _NONE), fill=1.5),
     # Slices of each dimension
     Slice(begin=(0, 1, 1, 0), end=(2, 4, 3, 9)),
     Slice(begin=(1, 0, 0, 0), end=(2, 5, 4, 9)),
@@ -104,7 +110,23 @@ CASES: tuple[Case, ...] = (
     Slice(begin=(1, 2, 3, 4), end=(2, 3, 4, 5), shrink=0b1111),
     Slice(begin=(0, 3, 0, 0), end=(0, 0, 0, 0), begin_mask=0b1101, end_mask=0b1101, shrink=0b0010),
     Slice(begin=(0, 1, 2, 3), end=(2, 2, 1, 4), offset=True),
+    Slice(begin=(0, 0, 2), end=(2, 0, 5), ellipsis=0b010),
+    Slice(begin=(0, 1), end=(0, 3), ellipsis=0b01),
+    Slice(begin=(1, 0), end=(2, 0), ellipsis=0b10, shrink=0b01),
+    Slice(begin=(0, 0, 3), end=(0, 0, 4), ellipsis=0b010, shrink=0b101),
+    Slice(begin=(0, 0, 1, 1, 0), end=(2, 5, 3, 4, 9), ellipsis=0b00100, shrink=0b00001),
+    Slice(shape=(3, 9), begin=(0, 0, 2), end=(0, 3, 7), new_axis=0b001),
+    Slice(shape=(3, 9), begin=(1, 0, 2), end=(3, 0, 7), new_axis=0b010),
+    Slice(shape=(3, 9), begin=(1, 2, 0), end=(3, 7, 0), new_axis=0b100),
+    Slice(
+        shape=(3, 9), begin=(0, 0, 0), end=(0, 0, 0), new_axis=0b001, ellipsis=0b010, shrink=0b100
+    ),
+    Slice(shape=(3, 4, 7), begin=(0, 0, 2), end=(0, 0, 6), new_axis=0b010, ellipsis=0b001),
     # Fewer entries than dimensions, other ranks
+    Slice(
+        shape=(2, 3, 4, 2, 9), begin=(0, 1, 3, 0, 2), end=(2, 3, 0, 2, 7), strides=(1, 1, -2, 1, 1)
+    ),
+    Slice(shape=(2, 3, 4, 2, 9), begin=(1, 1), end=(2, 3), shrink=0b01),
     Slice(begin=(0, 2), end=(1, 4)),
     Slice(begin=(1,), end=(2,), shrink=1),
     Slice(shape=(9,), begin=(2,), end=(8,), strides=(2,)),

@@ -9,6 +9,8 @@ from cases.conv_2d import ACTIVATIONS
 
 _SIGNED = Range(-4.0, 4.0)
 _POSITIVE = Range(0.1, 4.0)
+_EIGHTHS = Range(0.5, 3.0, grid=1 / 8)
+_WHOLE = (2, 3, 2, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +21,14 @@ class Unary(Case):
     shape: Shape = (2, 3, 2, 6)
     values: Range = _SIGNED
     alpha: float | None = None
+    approximate: bool = False
 
     def write(self, sheet: Sheet) -> None:
         """One input, one operation, one output."""
         source = sheet.input(self.shape, self.values)
         options = None if self.alpha is None else {"alpha": self.alpha}
+        if self.op == "GELU":
+            options = {"approximate": self.approximate}
         sheet.output(sheet.op(self.op, [source], options))
 
 
@@ -56,6 +61,36 @@ class Binary(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exact(Case):
+    """Two inputs whose elements float16 holds; the one numbered `constant` is a constant."""
+
+    op: str
+    second: Shape
+    constant: int | None = None
+    first_values: Range = STEPS
+    second_values: Range = _EIGHTHS
+
+    def write(self, sheet: Sheet) -> None:
+        """Two values, one operation, one output."""
+        first = sheet.input(_WHOLE, self.first_values)
+        make = sheet.weights if self.constant == 1 else sheet.input
+        sheet.output(sheet.op(self.op, [first, make(self.second, self.second_values)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Case):
+    """ADD_N of so many inputs, or of one input again and again."""
+
+    count: int
+    same: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """All inputs, one output."""
+        inputs = [sheet.input(_WHOLE) for _ in range(1 if self.same else self.count)]
+        sheet.output(sheet.op("ADD_N", inputs * (self.count if self.same else 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prelu(Case):
     """PRELU with a constant slope, or one that is computed."""
 
@@ -82,6 +117,7 @@ _UNARY = {
     "ELU": _SIGNED,
     "EXP": _SIGNED,
     "FLOOR": STEPS,
+    "GELU": _SIGNED,
     "HARD_SWISH": _SIGNED,
     "LOG": _POSITIVE,
     "LOGISTIC": _SIGNED,
@@ -91,17 +127,19 @@ _UNARY = {
     "RELU_0_TO_1": _SIGNED,
     "RELU_N1_TO_1": _SIGNED,
     "RSQRT": _POSITIVE,
+    "SIGN": STEPS,
     "SIN": _SIGNED,
     "SQRT": _POSITIVE,
     "SQUARE": _SIGNED,
     "TANH": _SIGNED,
 }
 _BINARY = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
-_WHOLE = (2, 3, 2, 6)
 
 CASES: tuple[Case, ...] = (
     *(Unary(op=op, values=values) for op, values in _UNARY.items()),
     *(Unary(op="LEAKY_RELU", alpha=alpha) for alpha in (0.25, -0.5, 1.75)),
+    Unary(op="GELU", approximate=True),
+    *(Unary(op="GELU", values=Range(-9.0, 9.0), approximate=a) for a in (False, True)),
     *(Unary(op="NEG", shape=(1, 3, 2, c)) for c in range(1, 10)),
     # Of a function that is not zero at zero, so that padding lanes show
     *(Unary(op="COS", shape=shape) for shape in ((), (5,), (3, 7), (2, 3, 9), (3, 1, 5, 1))),
@@ -158,6 +196,32 @@ CASES: tuple[Case, ...] = (
     Binary(op="SUB", first=(), second=(3, 5)),
     Binary(op="SUB", first=(3, 1), second=(4,)),
     Binary(op="SUB", first=(), second=(), constant=1),
+    # Five dimensions
+    *(
+        Binary(op="SUB", first=first, second=second)
+        for first, second in (
+            ((2, 3, 2, 3, 5), (2, 3, 2, 3, 5)),
+            ((2, 3, 2, 3, 5), (5,)),
+            ((2, 3, 2, 3, 5), (2, 1, 2, 1, 5)),
+            ((1, 3, 2, 1, 8), (2, 1, 2, 3, 1)),
+            ((3, 2, 3, 5), (2, 1, 2, 1, 5)),
+        )
+    ),
+    Binary(op="ADD", first=(2, 3, 2, 3, 5), second=(3, 1, 1, 1), constant=1),
+    Unary(op="COS", shape=(2, 3, 2, 3, 5)),
+    # Not differentiable, or not even continuous: elements that float16 holds
+    *(
+        Exact(op=op, second=second, constant=constant)
+        for op in ("FLOOR_DIV", "FLOOR_MOD")
+        for second, constant in ((_WHOLE, None), ((6,), 1), ((2, 1, 2, 6), None))
+    ),
+    *(
+        Exact(op="POW", second=second, constant=constant, first_values=_POSITIVE)
+        for second, constant in ((_WHOLE, None), ((6,), 1), ((2, 1, 2, 6), None))
+    ),
+    Exact(op="POW", second=(), constant=1, second_values=Range(2.0, 2.0)),
+    *(Sum(count=count) for count in (2, 3, 8, 9, 17)),
+    Sum(count=3, same=True),
     # PRELU
     *(Prelu(alpha=alpha) for alpha in ((6,), (1, 1, 6), (3, 2, 6), (1, 1, 1), (3, 2, 1), (1,))),
     Prelu(alpha=(6,), half_weights=True),

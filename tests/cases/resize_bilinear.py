@@ -1,4 +1,4 @@
-"""Cases of RESIZE_BILINEAR."""
+"""Cases of RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cases.base import Case, Pair, Shape, Sheet
 class Resize(Case):
     """A resize to `size` (H, W); `corners` is align_corners, `centers` half_pixel_centers."""
 
+    op: str = "RESIZE_BILINEAR"
     image: Shape = (1, 5, 4, 4)
     size: Pair = (9, 7)
     corners: bool = False
@@ -21,7 +22,7 @@ class Resize(Case):
         options = {"align_corners": self.corners, "half_pixel_centers": self.centers}
         version = 3 if self.centers else 1
         inputs = [sheet.input(self.image), sheet.constant(self.size, "int32")]
-        sheet.output(sheet.op("RESIZE_BILINEAR", inputs, options, version))
+        sheet.output(sheet.op(self.op, inputs, options, version))
 
 
 _SIZES = (
@@ -34,8 +35,15 @@ _SIZES = (
     ((1, 5, 4, 2), (5, 4)),
 )
 
-CASES: tuple[Case, ...] = tuple(
-    Resize(image=image, size=size, corners=corners, centers=centers)
-    for image, size in _SIZES
-    for corners, centers in ((False, False), (True, False), (False, True))
+CASES: tuple[Case, ...] = (
+    *(
+        Resize(op=op, image=image, size=size, corners=corners, centers=centers)
+        for op in ("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
+        for image, size in _SIZES
+        for corners, centers in ((False, False), (True, False), (False, True))
+    ),
+    *(
+        Resize(op="RESIZE_NEAREST_NEIGHBOR", image=image, size=size, corners=True, centers=True)
+        for image, size in _SIZES
+    ),
 )

@@ -12,6 +12,8 @@ from litegpu.ops import checks
 from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.copy import copy_kernel
 from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.reshape import around_axis, reshape_node, reshaped
+from litegpu.ops.types import HELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Concatenation(Op):
 
     name = "CONCATENATION"
     max_version = 2
+    takes = (HELD,)
+    gives = None
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.first_of(
@@ -39,9 +43,10 @@ class Concatenation(Op):
             return reason
         shapes = [graph.values[v].shape for v in node.inputs]
         rank = len(shapes[0])
+        reason = checks.axis(graph, node.inputs[0], node.params["axis"])
+        if reason:
+            return reason
         axis = _axis(node, rank)
-        if not 0 <= axis < rank:
-            return f"Index for axis out of range: {node.params['axis']} with {rank} dimensions."
         rests = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
         if len(rests) > 1 or any(len(shape) != rank for shape in shapes):
             return f"The shapes {[list(s) for s in shapes]} do not join along axis {axis}."
@@ -55,14 +60,14 @@ class Concatenation(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.outputs[0]].shape
-        rank = len(shape)
-        attributes = ConcatAttributes(_axis(node, rank) + 4 - rank)
+        shapes = [graph.values[v].shape for v in node.inputs]
+        axis = _axis(node, len(shape))
         stages = activation_stages(node.params)
         if not stages:
-            return (replace(node, attributes=attributes),)
+            return joined_nodes(graph, node, shapes, axis, new_value)
         joined = new_value(shape)
         return (
-            replace(node, attributes=attributes, outputs=(joined,)),
+            *joined_nodes(graph, replace(node, outputs=(joined,)), shapes, axis, new_value),
             Node(node.index, COPY, 1, (joined,), node.outputs, stages=stages),
         )
 
@@ -78,6 +83,23 @@ class Concatenation(Op):
             for v, source, place in zip(node.inputs, sources, places, strict=True)
             if source != place
         )
+
+
+def joined_nodes(
+    graph: Graph, node: Node, shapes: Sequence[Shape], axis: int, new_value: NewValue
+) -> Sequence[Node]:
+    """Return the nodes that join the inputs, of these shapes, along `axis`."""
+    rank = len(shapes[0])
+    if rank <= 4:
+        return (replace(node, attributes=ConcatAttributes(axis + 4 - rank)),)
+    flat = [around_axis(shape, axis) for shape in shapes]
+    place = 1 if axis < rank - 1 else 3
+    parts, nodes = reshaped(graph, node, node.inputs, flat, new_value)
+    total = sum(shape[place] for shape in flat)
+    whole = new_value((*flat[0][:place], total, *flat[0][place + 1 :]))
+    attributes = ConcatAttributes(place)
+    joined = replace(node, inputs=tuple(parts), outputs=(whole,), attributes=attributes)
+    return (*nodes, joined, reshape_node(node, whole, node.outputs[0]))
 
 
 def regions(

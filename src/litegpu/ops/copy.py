@@ -1,9 +1,10 @@
-"""Ops that only move elements: COPY (carrier of element-wise stages), PAD and STRIDED_SLICE."""
+"""COPY, the carrier of element-wise stages, and PAD."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from litegpu.ops.base import (
     Op,
     Shape,
     constant_list,
+    literal,
     register,
 )
-from litegpu.ops.elementwise import literal
+from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.types import FLOATS, HELD, Types
 
 _Four = tuple[int, int, int, int]
 
@@ -62,19 +65,19 @@ class Pad(Op):
 
     name = "PAD"
     max_version = 2
+    takes = (HELD,)
+    gives: ClassVar[Types | None] = None
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The paddings"),
-            lambda: _check_paddings(graph, node),
+            lambda: check_paddings(graph, node),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        shape = graph.values[node.inputs[0]].shape
-        pads = _paddings(graph, node)
-        return (tuple(b + n + a for n, (b, a) in zip(shape, pads, strict=True)),)
+        return (padded_shape(graph, node),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         return (pad_node(graph, node, 0.0),)
@@ -89,6 +92,8 @@ class PadV2(Pad):
 
     name = "PADV2"
     max_version = 2
+    takes = (FLOATS,)
+    gives = FLOATS
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -96,67 +101,11 @@ class PadV2(Pad):
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The paddings"),
             checks.constant(graph, node, 2, "The padding value"),
-            lambda: _check_paddings(graph, node),
+            lambda: check_paddings(graph, node),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         return (pad_node(graph, node, float(constant_list(graph, node.inputs[2])[0])),)
-
-
-@register
-class StridedSlice(Op):
-    """STRIDED_SLICE with begin, end and shrink masks; strides may be negative."""
-
-    name = "STRIDED_SLICE"
-    max_version = 4
-
-    def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(
-            checks.input_count(node, 4, 4),
-            checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "begin"),
-            checks.integers(graph, node, 2, "end"),
-            checks.integers(graph, node, 3, "strides"),
-        )
-        for mask in ("ellipsis_mask", "new_axis_mask"):
-            if not reason and node.params.get(mask, 0):
-                reason = f"StridedSlice does not support {mask}."
-        if reason:
-            return reason
-        rank = len(graph.values[node.inputs[0]].shape)
-        counts = [graph.values[v].elements for v in node.inputs[1:]]
-        if len(set(counts)) > 1 or counts[0] > rank:
-            return f"begin, end and strides have {counts} entries for {rank} dimensions."
-        if 0 in constant_list(graph, node.inputs[3]):
-            return "stride values must be non-zero"
-        if min(map(len, _ranges(graph, node)), default=1) < 1:
-            return "The slice is empty."
-        return ""
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        shrink = node.params.get("shrink_axis_mask", 0)
-        ranges = _ranges(graph, node)
-        return (tuple(len(r) for i, r in enumerate(ranges) if not shrink >> i & 1),)
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        ranges = _ranges(graph, node)
-        lead = 4 - len(ranges)
-        attributes = CopyAttributes(
-            begin=_four([0] * lead + [r.start for r in ranges]),
-            step=_four([1] * lead + [r.step for r in ranges]),
-        )
-        whole = tuple(map(len, ranges))
-        sliced = replace(node, inputs=node.inputs[:1], attributes=attributes)
-        if whole == graph.values[node.outputs[0]].shape:
-            return (sliced,)
-        kept = new_value(whole)
-        return (
-            replace(sliced, outputs=(kept,)),
-            Node(node.index, "RESHAPE", 1, (kept,), node.outputs),
-        )
-
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        return (copy_kernel(node, ctx),)
 
 
 def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = None) -> KernelRequest:
@@ -200,53 +149,39 @@ def _limits(attributes: CopyAttributes, src: Storage, dst: Storage) -> list[str]
 
 def pad_node(graph: Graph, node: Node, fill: float) -> Node:
     """Return a padding node with its attributes worked out."""
-    pads = _paddings(graph, node)
-    before = [0] * (4 - len(pads)) + [-b for b, _ in pads]
-    attributes = CopyAttributes(begin=_four(before), fill=fill)
+    before = [-b for b, _ in paddings(graph, node)]
+    if len(before) > 4:
+        sources = [Source(((axis, 1),), b, bounded=True) for axis, b in enumerate(before)]
+        return move_node(graph, node, plain(padded_shape(graph, node)), sources, fill)
+    attributes = CopyAttributes(begin=four([0] * (4 - len(before)) + before), fill=fill)
     return replace(node, inputs=node.inputs[:1], attributes=attributes)
 
 
-def _paddings(graph: Graph, node: Node) -> list[tuple[int, int]]:
+def padded_shape(graph: Graph, node: Node) -> Shape:
+    """Return the shape of a checked padding node's result."""
+    shape, pads = graph.values[node.inputs[0]].shape, paddings(graph, node)
+    return tuple(b + n + a for n, (b, a) in zip(shape, pads, strict=True))
+
+
+def paddings(graph: Graph, node: Node) -> list[tuple[int, int]]:
+    """Return how much a padding node adds before and after in each dimension."""
     table = np.asarray(graph.values[node.inputs[1]].data).reshape(-1, 2)
     return [(int(before), int(after)) for before, after in table]
 
 
-def _check_paddings(graph: Graph, node: Node) -> str:
+def check_paddings(graph: Graph, node: Node) -> str:
+    """Require a pair of paddings for each dimension."""
     rank = len(graph.values[node.inputs[0]].shape)
     shape = graph.values[node.inputs[1]].shape
     if shape != (rank, 2):
         got = "x".join(map(str, shape))
         return f"Invalid paddings tensor shape: expected {rank}x2, got {got}"
-    if any(min(pair) < 0 for pair in _paddings(graph, node)):
-        return f"The paddings {_paddings(graph, node)} must not be negative."
+    if any(min(pair) < 0 for pair in paddings(graph, node)):
+        return f"The paddings {paddings(graph, node)} must not be negative."
     return ""
 
 
-def _ranges(graph: Graph, node: Node) -> list[range]:
-    """Return the input indices that a STRIDED_SLICE takes, one range per input dimension."""
-    shape = graph.values[node.inputs[0]].shape
-    begin, end, strides = (constant_list(graph, v) for v in node.inputs[1:4])
-    offset = int(node.params.get("offset", False))  # whether ends count from the begins
-    ranges = []
-    for axis, size in enumerate(shape):
-        if axis >= len(begin):
-            ranges.append(range(size))
-            continue
-        masked = {mask: node.params.get(f"{mask}_mask", 0) >> axis & 1 for mask in _MASKS}
-        start = None if masked["begin"] else begin[axis]
-        if masked["shrink_axis"]:
-            first = 0 if start is None else start
-            first += size if first < 0 else 0
-            ranges.append(range(first, first + 1) if 0 <= first < size else range(0))
-            continue
-        stop = None if masked["end"] else end[axis] + offset * begin[axis]
-        ranges.append(range(size)[slice(start, stop, strides[axis])])
-    return ranges
-
-
-_MASKS = ("begin", "end", "shrink_axis")
-
-
-def _four(entries: Sequence[int]) -> _Four:
+def four(entries: Sequence[int]) -> _Four:
+    """Return four entries as a tuple of that length."""
     a, b, c, d = entries
     return a, b, c, d

@@ -6,16 +6,18 @@ float4, written with the words of the portable dialect.
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from litegpu.graph import SELF, Graph, Node, Stage
 from litegpu.ops import checks
-from litegpu.ops.base import COPY, NewValue, Op, Shape, add
+from litegpu.ops.base import COPY, NewValue, Op, Shape, add, literal
+from litegpu.ops.repeat import broadcast_node
+from litegpu.ops.types import BOOLS, FLOATS, HELD, Types
 
 _ZERO, _ONE = "SPLAT4(0.0f)", "SPLAT4(1.0f)"
 
@@ -26,11 +28,25 @@ def _clamp(low: str, high: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """An expression, the highest op version that means it, and the node parameters it uses."""
+    """An expression, the highest op version that means it, and the node parameters it uses.
+
+    `takes` and `gives` are the types of its operands and of its result.
+    """
 
     expression: str
     max_version: int = 2
     params: tuple[str, ...] = ()
+    takes: Types = FLOATS
+    gives: Types = FLOATS
+
+
+def _truth(condition: str) -> Function:
+    expression = f"WHERE4({condition}, {_ONE}, {_ZERO})"
+    return Function(expression, max_version=4, takes=HELD, gives=BOOLS)
+
+
+_REMAINDER = "FMOD4({a}, {b})"
+_TANH_GELU = "TANH4(SPLAT4(0.797884561f) * ({a} + SPLAT4(0.044715f) * {a} * {a} * {a}))"
 
 
 UNARY: Mapping[str, Function] = {
@@ -40,6 +56,7 @@ UNARY: Mapping[str, Function] = {
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
     "EXP": Function("EXP4({a})"),
     "FLOOR": Function("FLOOR4({a})"),
+    "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))"),
     "HARD_SWISH": Function(
         "{a} * MIN4(MAX4({a} + SPLAT4(3.0f), SPLAT4(0.0f)), SPLAT4(6.0f)) / SPLAT4(6.0f)"
     ),
@@ -47,6 +64,7 @@ UNARY: Mapping[str, Function] = {
         f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})", params=("alpha",)
     ),
     "LOG": Function("LOG4({a})"),
+    "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS),
     "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))"),
     "NEG": Function("-{a}"),
     "RELU": Function(f"MAX4({{a}}, {_ZERO})"),
@@ -54,6 +72,9 @@ UNARY: Mapping[str, Function] = {
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f")),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f")),
     "RSQRT": Function(f"{_ONE} / SQRT4({{a}})"),
+    "SIGN": Function(
+        f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))"
+    ),
     "SIN": Function("SIN4({a})"),
     "SQRT": Function("SQRT4({a})"),
     "SQUARE": Function("{a} * {a}"),
@@ -63,13 +84,45 @@ UNARY: Mapping[str, Function] = {
 BINARY: Mapping[str, Function] = {
     "ADD": Function("{a} + {b}"),
     "DIV": Function("{a} / {b}"),
+    "EQUAL": _truth("EQUAL4({a}, {b})"),
+    "FLOOR_DIV": Function("FLOOR4({a} / {b})"),
+    "FLOOR_MOD": Function(
+        f"WHERE4(LESS4({_REMAINDER} * {{b}}, {_ZERO}), {_REMAINDER} + {{b}}, {_REMAINDER})"
+    ),
+    "GREATER": _truth("LESS4({b}, {a})"),
+    "GREATER_EQUAL": _truth("LESS_EQUAL4({b}, {a})"),
+    "LESS": _truth("LESS4({a}, {b})"),
+    "LESS_EQUAL": _truth("LESS_EQUAL4({a}, {b})"),
+    "LOGICAL_AND": Function("{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS),
+    "LOGICAL_OR": Function("MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS),
     "MAXIMUM": Function("MAX4({a}, {b})"),
     "MINIMUM": Function("MIN4({a}, {b})"),
     "MUL": Function("{a} * {b}", max_version=3),
+    "NOT_EQUAL": Function(
+        f"WHERE4(EQUAL4({{a}}, {{b}}), {_ZERO}, {_ONE})", max_version=4, takes=HELD, gives=BOOLS
+    ),
+    "POW": Function("POW4({a}, {b})"),
     "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
     "SQUARED_DIFFERENCE": Function("({a} - {b}) * ({a} - {b})"),
     "SUB": Function("{a} - {b}", max_version=3),
 }
+
+
+def _whole(limit: float) -> Function:
+    low, high = f"SPLAT4({literal(-limit)})", f"SPLAT4({literal(limit)})"
+    return Function(f"MAX4(MIN4(TRUNC4({{a}}), {high}), {low})")
+
+
+STEPS: Mapping[str, Function] = {
+    "CAST_BOOL": Function(f"WHERE4(EQUAL4({{a}}, {_ZERO}), {_ZERO}, {_ONE})"),
+    "CAST_INT32": _whole(2.0**31),
+    "CAST_INT64": _whole(2.0**63),
+    "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
+    "SELECT": Function(f"WHERE4(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})"),
+}
+"""Functions that are no operations by themselves."""
+
+FUNCTIONS: Mapping[str, Function] = {**UNARY, **BINARY, **STEPS}
 
 _ACTIVATIONS = {
     "none": "",
@@ -81,18 +134,6 @@ _ACTIVATIONS = {
 }
 
 
-def literal(number: float) -> str:
-    """Return a float32 constant as kernel text."""
-    number = float(np.float32(number))
-    if math.isnan(number):
-        return "NAN"
-    if math.isinf(number):
-        return "INFINITY" if number > 0 else "(-INFINITY)"
-    text = f"{number:.9g}"
-    text += "f" if "." in text or "e" in text else ".0f"
-    return f"({text})" if number < 0 else text
-
-
 def activation_stages(params: Mapping[str, Any]) -> tuple[Stage, ...]:
     """Return the fused activation of a checked node as stages."""
     function = _ACTIVATIONS[params.get("activation", "none")]
@@ -100,12 +141,13 @@ def activation_stages(params: Mapping[str, Any]) -> tuple[Stage, ...]:
 
 
 def expression(stage: Stage) -> str:
-    """Return a stage's text with {x} for the running result and {0} for its operand."""
-    function = UNARY.get(stage.function) or BINARY[stage.function]
+    """Return a stage's text with {x} for the running result and {0}, {1} for its operands."""
+    function = FUNCTIONS[stage.function]
     words = {name: literal(number) for name, number in stage.attributes}
-    other = "{x}" if stage.operands == (SELF,) else "{0}"
-    a, b = ("{x}", other) if stage.position == 0 else (other, "{x}")
-    return function.expression.format(a=a, b=b, **words)
+    numbers = itertools.count()
+    texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in stage.operands]
+    texts.insert(stage.position, "{x}")
+    return function.expression.format(**dict(zip("abc", texts, strict=False)), **words)
 
 
 class Unary(Op):
@@ -114,6 +156,8 @@ class Unary(Op):
     def __init__(self, name: str, function: Function) -> None:
         self.name = name  # type: ignore[misc]
         self.max_version = function.max_version  # type: ignore[misc]
+        self.takes = (function.takes,)  # type: ignore[misc]
+        self.gives = function.gives  # type: ignore[misc]
         self.function = function
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -134,52 +178,82 @@ class Binary(Op):
     def __init__(self, name: str, function: Function) -> None:
         self.name = name  # type: ignore[misc]
         self.max_version = function.max_version  # type: ignore[misc]
+        self.takes = (function.takes,)  # type: ignore[misc]
+        self.gives = function.gives  # type: ignore[misc]
 
     def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(
+        return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
             checks.activation(node),
-            checks.constants(graph, node, "The operand"),
+            checks.constants(graph, node, "The operand", self.takes[0]),
+            lambda: check_broadcast(graph, node),
         )
-        if reason:
-            return reason
-        first, second = (graph.values[v].shape for v in node.inputs)
-        try:
-            np.broadcast_shapes(first, second)
-        except ValueError:
-            return (
-                "Doesn't support broadcasting - "
-                f"input0: {_listed(first)}, input1: {_listed(second)}"
-            )
-        return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (np.broadcast_shapes(*(graph.values[v].shape for v in node.inputs)),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        position = _running(graph, node)
-        running, other = node.inputs[position], node.inputs[1 - position]
+        inputs, nodes = fitted(graph, node, new_value)
+        position = running_input(graph, node)
+        running, other = inputs[position], inputs[1 - position]
         operand = SELF if running == other else other
         stages = (Stage(self.name, (operand,), position), *activation_stages(node.params))
-        return (Node(node.index, COPY, 1, (running,), node.outputs, stages=stages),)
+        return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, stages=stages))
 
 
-def _running(graph: Graph, node: Node) -> int:
+def check_broadcast(graph: Graph, node: Node) -> str:
+    """Require inputs that can be broadcast to one shape."""
+    shapes = [graph.values[v].shape for v in node.inputs]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = ", ".join(f"input{i}: {_listed(shape)}" for i, shape in enumerate(shapes))
+        return f"Doesn't support broadcasting - {listed}"
+    return ""
+
+
+def fitted(graph: Graph, node: Node, new_value: NewValue) -> tuple[list[int], list[Node]]:
+    """Return inputs that kernels can broadcast to the output, and the nodes that make them.
+
+    Kernels see all dimensions but the last three as one: those are repeated beforehand unless the
+    input has all of them, or none.
+    """
+    wanted = graph.values[node.outputs[0]].shape
+    outer = max(len(wanted) - 3, 0)
+    inputs, nodes = list(node.inputs), []
+    for place, v in enumerate(inputs):
+        shape = (1,) * (len(wanted) - len(graph.values[v].shape)) + graph.values[v].shape
+        if outer < 2 or shape[:outer] in ((1,) * outer, wanted[:outer]):
+            continue
+        whole = (*wanted[:outer], *shape[outer:])
+        inputs[place] = new_value(whole)
+        repeated = replace(node, inputs=(v,), outputs=(inputs[place],))
+        nodes.append(broadcast_node(graph, repeated, whole))
+    return inputs, nodes
+
+
+def running_input(graph: Graph, node: Node) -> int:
     """Return which input runs through the kernel: a computed one, of the output's shape if any."""
     shape = graph.values[node.outputs[0]].shape
-    values = [graph.values[v] for v in node.inputs]
-    for position, value in enumerate(values):
-        if not value.is_constant and value.shape == shape:
-            return position
-    return 1 if values[0].is_constant else 0
+    computed = [i for i, v in enumerate(node.inputs) if not graph.values[v].is_constant]
+    whole = [i for i in computed if graph.values[node.inputs[i]].shape == shape]
+    return (whole or computed)[0]
 
 
 def _listed(shape: Shape) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
+class Gelu(Unary):
+    """x times the normal distribution function; `approximate` computes that by tanh."""
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        stage = Stage("GELU_TANH" if node.params["approximate"] else "GELU")
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=(stage,)),)
+
+
 for _name, _function in UNARY.items():
-    add(Unary(_name, _function))
+    add((Gelu if _name == "GELU" else Unary)(_name, _function))
 for _name, _function in BINARY.items():
     add(Binary(_name, _function))

@@ -10,9 +10,59 @@ import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops import checks
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    constant_list,
+    register,
+)
+from litegpu.ops.types import HELD
 
 RESHAPE = "RESHAPE"
+
+
+def reshape_node(node: Node, source: int, target: int) -> Node:
+    """Return a node that stands in for `node` and gives a value another shape."""
+    return Node(node.index, RESHAPE, 1, (source,), (target,))
+
+
+def reshaped(
+    graph: Graph, node: Node, sources: Sequence[int], shapes: Sequence[Shape], new_value: NewValue
+) -> tuple[list[int], list[Node]]:
+    """Return the sources under other shapes, and the nodes that this takes."""
+    found, nodes = [], []
+    for v, shape in zip(sources, shapes, strict=True):
+        data = graph.values[v].data if v in graph.values else None
+        if data is not None:
+            found.append(new_value(shape, np.reshape(data, shape)))
+            continue
+        found.append(new_value(shape))
+        nodes.append(reshape_node(node, v, found[-1]))
+    return found, nodes
+
+
+def around_axis(shape: Shape, axis: int) -> Shape:
+    """Return a shape of 4 dimensions that keeps the axis apart: as number 1, or the last."""
+    if axis == len(shape) - 1:
+        return (1, 1, math.prod(shape[:axis]), shape[axis])
+    return (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 : -1]), shape[-1])
+
+
+def four_dimensions(
+    graph: Graph, node: Node, shape: Shape, axis: int, new_value: NewValue
+) -> tuple[int, Shape, int, list[Node]]:
+    """Return the first input with at most 4 dimensions, its shape and the axis there.
+
+    The nodes come last that this takes.
+    """
+    if len(shape) <= 4:
+        return node.inputs[0], shape, axis, []
+    flat = around_axis(shape, axis)
+    (view,), nodes = reshaped(graph, node, node.inputs[:1], [flat], new_value)
+    return view, flat, 1 if axis < len(shape) - 1 else 3, nodes
 
 
 @register
@@ -21,6 +71,8 @@ class Reshape(Op):
 
     name = RESHAPE
     max_version = 1
+    takes = (HELD,)
+    gives = None
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.first_of(checks.input_count(node, 1, 2), checks.operands(graph, node, (1,)))
@@ -93,3 +145,25 @@ class Squeeze(Reshape):
         chosen = {axis % len(shape) for axis in node.params.get("squeeze_dims", ())}
         drop = chosen or {axis for axis, size in enumerate(shape) if size == 1}
         return tuple(size for axis, size in enumerate(shape) if axis not in drop)
+
+
+@register
+class ExpandDims(Reshape):
+    """Adds a dimension of size 1."""
+
+    name = "EXPAND_DIMS"
+    max_version = 1
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The axis"),
+            lambda: checks.axis(graph, node.inputs[0], constant_list(graph, node.inputs[1])[0], 1),
+        )
+
+    def _wanted(self, graph: Graph, node: Node) -> Shape:
+        shape = graph.values[node.inputs[0]].shape
+        (axis,) = constant_list(graph, node.inputs[1])
+        place = axis % (len(shape) + 1)
+        return (*shape[:place], 1, *shape[place:])

@@ -16,9 +16,9 @@ from litegpu.ops.base import (
     Op,
     Shape,
     constant_list,
+    literal,
     register,
 )
-from litegpu.ops.elementwise import literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,16 @@ class ResizeBilinear(Op):
     max_version = 3
 
     def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(
+        return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The new size"),
+            lambda: check_size(graph, node),
+            lambda: _check_flags(node),
         )
-        if reason:
-            return reason
-        image = graph.values[node.inputs[0]].shape
-        size = graph.values[node.inputs[1]]
-        if len(image) != 4 or size.elements != 2 or size.data is None or size.data.min() < 1:
-            wanted = constant_list(graph, size.id)
-            return f"Input {list(image)} and size {wanted} do not form a 2-D resize."
-        if node.params["half_pixel_centers"] and node.params["align_corners"]:
-            return "If half_pixel_centers is True, align_corners must be False."
-        return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        n, _, _, channels = graph.values[node.inputs[0]].shape
-        height, width = constant_list(graph, node.inputs[1])
-        return ((n, height, width, channels),)
+        return (resized_shape(graph, node),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         attributes = ResizeAttributes(
@@ -82,6 +72,28 @@ class ResizeBilinear(Op):
             needed={"src": 4 * dst.rows * dst.lanes},
         )
         return (request,)
+
+
+def check_size(graph: Graph, node: Node) -> str:
+    """Require an image, and two positive sizes to resize it to."""
+    image = graph.values[node.inputs[0]].shape
+    wanted = constant_list(graph, node.inputs[1])
+    if len(image) != 4 or len(wanted) != 2 or min(wanted) < 1:
+        return f"Input {list(image)} and size {wanted} do not form a 2-D resize."
+    return ""
+
+
+def resized_shape(graph: Graph, node: Node) -> Shape:
+    """Return the shape of a checked node's result."""
+    n, _, _, channels = graph.values[node.inputs[0]].shape
+    height, width = constant_list(graph, node.inputs[1])
+    return n, height, width, channels
+
+
+def _check_flags(node: Node) -> str:
+    if node.params["half_pixel_centers"] and node.params["align_corners"]:
+        return "If half_pixel_centers is True, align_corners must be False."
+    return ""
 
 
 def scale_of(size: int, out: int, align_corners: bool) -> float:

@@ -1,4 +1,4 @@
-"""SOFTMAX over the last axis, computed in float32 at any precision."""
+"""SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION over the last axis, in float32 at any precision."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
+    literal,
     register,
     shared_items,
 )
-from litegpu.ops.elementwise import literal
+from litegpu.ops.elementwise import activation_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,15 @@ class Softmax(Op):
         reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
         if not reason and not graph.values[node.inputs[0]].shape:
             reason = "The input is a scalar; softmax needs at least 1 dimension."
-        return reason
+        return reason or checks.activation(node)
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (graph.values[node.inputs[0]].shape,)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return (replace(node, attributes=SoftmaxAttributes(float(node.params["beta"]))),)
+        attributes = SoftmaxAttributes(float(node.params.get("beta", 1.0)))
+        stages = activation_stages(node.params)
+        return (replace(node, attributes=attributes, stages=stages),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
@@ -56,6 +59,7 @@ class Softmax(Op):
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables={
+                "kind": self.name.lower(),
                 "ITEMS": items,
                 "real_slices": slices,
                 "beta": literal(node.attributes.beta),
@@ -64,3 +68,17 @@ class Softmax(Op):
             flops=5 * dst.rows * dst.channels,
         )
         return (request,)
+
+
+@register
+class LogSoftmax(Softmax):
+    """The logarithm of softmax, over the channels."""
+
+    name = "LOG_SOFTMAX"
+
+
+@register
+class L2Normalization(Softmax):
+    """The channels divided by the square root of the sum of their squares, at least 1e-6."""
+
+    name = "L2_NORMALIZATION"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from cases.rejected import general, layers, moves
+from cases.rejected import general, indexing, layers, logic, moves
 from cases.rejected.base import Rejected
 
-CASES: tuple[Rejected, ...] = (*general.CASES, *layers.CASES, *moves.CASES)
+CASES: tuple[Rejected, ...] = (
+    *general.CASES,
+    *layers.CASES,
+    *moves.CASES,
+    *indexing.CASES,
+    *logic.CASES,
+)
 
 __all__ = ["CASES", "Rejected"]

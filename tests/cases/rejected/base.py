@@ -38,12 +38,13 @@ class Rejected:
     params: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
     outputs: int = 1
+    result: DType = DType.FLOAT32
 
     def graph(self) -> Graph:
         """Return a graph of this node alone."""
         values = [each.value(i) for i, each in enumerate(self.inputs) if each is not None]
         results = range(len(self.inputs), len(self.inputs) + self.outputs)
-        values += [Value(i, f"v{i}", (1,), DType.FLOAT32) for i in results]
+        values += [Value(i, f"v{i}", (1,), self.result) for i in results]
         inputs = tuple(ABSENT if each is None else i for i, each in enumerate(self.inputs))
         params = {**_PARAMS.get(self.op, {}), **self.params}
         node = Node(0, self.op, self.version, inputs, tuple(results), params)

@@ -41,8 +41,8 @@ CASES = (
     ),
     Rejected(
         "RELU",
-        (computed(1, 1, 2, 3, 4),),
-        _WRONG_TYPE + "0 has 5 dimensions, at most 4 are handled.",
+        (computed(1, 1, 1, 2, 3, 4),),
+        _WRONG_TYPE + "0 has 6 dimensions, at most 5 are handled.",
     ),
     Rejected(
         "RELU",

@@ -119,16 +119,6 @@ CASES = (
         "[2, 6] and [4, 3] (keep_num_dims).",
     ),
     Rejected(
-        "MEAN",
-        (IMAGE, integers(1, 4)),
-        "Index for axis out of range: [1, 4] with 4 dimensions.",
-    ),
-    Rejected(
-        "MEAN",
-        (IMAGE, integers(3)),
-        "MEAN over axes [3] of [1, 5, 4, 6]: only height and width are averaged.",
-    ),
-    Rejected(
         "AVERAGE_POOL_2D", (computed(5, 4, 6),), "The input must have 4 dimensions, not [5, 4, 6]."
     ),
     Rejected(

@@ -70,18 +70,6 @@ CASES = (
     ),
     Rejected(
         "STRIDED_SLICE",
-        (computed(4, 5), *BOUNDS),
-        params={"ellipsis_mask": 1},
-        reason="StridedSlice does not support ellipsis_mask.",
-    ),
-    Rejected(
-        "STRIDED_SLICE",
-        (computed(4, 5), *BOUNDS),
-        params={"new_axis_mask": 2},
-        reason="StridedSlice does not support new_axis_mask.",
-    ),
-    Rejected(
-        "STRIDED_SLICE",
         (computed(4, 5), integers(0), integers(2, 3), integers(1, 1)),
         "begin, end and strides have [1, 2, 2] entries for 2 dimensions.",
     ),

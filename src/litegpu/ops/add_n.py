@@ -1,0 +1,45 @@
+"""ADD_N: the sum of any number of values of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.ops import checks
+from litegpu.ops.base import COPY, NewValue, Op, Shape, register
+
+_MOST = 7
+"""Values that one kernel adds: devices limit how many buffers it may read."""
+
+
+@register
+class AddN(Op):
+    """The sum of values of equal shape, in their order."""
+
+    name = "ADD_N"
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1 << 16),
+            checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
+            checks.constants(graph, node, "The operand"),
+            lambda: checks.equal_shapes(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[0]].shape,)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        (shape,) = self.infer(graph, node)
+        nodes: list[Node] = []
+        running, rest = node.inputs[0], node.inputs[1:]
+        while rest or not nodes:
+            chunk, rest = rest[:_MOST], rest[_MOST:]
+            # Only the first step finds the running value as it was.
+            first = (SELF,) if chunk[:1] == (running,) else chunk[:1]
+            stages = tuple(Stage("ADD", (v,)) for v in (*first, *chunk[1:]))
+            target = new_value(shape) if rest else node.outputs[0]
+            nodes.append(Node(node.index, COPY, 1, (running,), (target,), stages=stages))
+            running = target
+        return nodes

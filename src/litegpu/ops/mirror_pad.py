@@ -1,0 +1,57 @@
+"""MIRROR_PAD: surrounds the input with its mirror image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.copy import check_paddings, padded_shape, paddings
+from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.types import HELD
+
+_EDGES = {"reflect": 0, "symmetric": -1}
+"""How a mode mirrors: see litegpu.ops.move.Source."""
+
+
+@register
+class MirrorPad(Op):
+    """The mirror image around the input, without (reflect) or with (symmetric) the edge."""
+
+    name = "MIRROR_PAD"
+    max_version = 3
+    takes = (HELD,)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The paddings"),
+            lambda: check_paddings(graph, node),
+            lambda: _check_mode(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (padded_shape(graph, node),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        edge = _EDGES[node.params["mode"]]
+        sources = [
+            Source(((axis, 1),), -before, mirror=edge if before or after else None)
+            for axis, (before, after) in enumerate(paddings(graph, node))
+        ]
+        digits = plain(graph.values[node.outputs[0]].shape)
+        return (move_node(graph, node, digits, sources),)
+
+
+def _check_mode(graph: Graph, node: Node) -> str:
+    mode = node.params["mode"]
+    if mode not in _EDGES:
+        return f"Mirror Pad mode {mode} is unknown."
+    shape = graph.values[node.inputs[0]].shape
+    for size, pair in zip(shape, paddings(graph, node), strict=True):
+        if max(pair) > size - 1 - _EDGES[mode]:
+            return f"The paddings {list(pair)} are wider than the mirror image of {size} elements."
+    return ""

@@ -1,0 +1,266 @@
+"""MOVE: each element of the output is one of the input, found by index arithmetic, or a constant.
+
+The internal op behind TRANSPOSE, TILE, GATHER and their kin: they differ in one table of affine
+index expressions, not in their kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import round_up
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, literal, register
+from litegpu.ops.reshape import reshape_node
+
+MOVE = "MOVE"
+_NAMES = ("n", "y", "x", "c")
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """How the index along one axis of the output, after adding `begin`, splits into digits."""
+
+    sizes: tuple[int, ...]
+    begin: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The index along one axis of the input: `offset` plus digit * factor for each of `terms`.
+
+    Digits are numbered over all axes of the output. `mirror` reflects the index at both ends: 0
+    does not repeat the edge, -1 does. With `bounded` the result is `fill` where there is no
+    such index. With `table` the index is a place in these indices, with `operand` a place among
+    the elements of
+    the node's second input.
+    """
+
+    terms: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+    mirror: int | None = None
+    bounded: bool = False
+    table: tuple[int, ...] | None = None
+    operand: bool = False
+
+    @property
+    def affine(self) -> bool:
+        """Whether the index is nothing but its terms."""
+        looked_up = self.table is not None or self.operand
+        return self.mirror is None and not looked_up and not self.bounded
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAttributes:
+    """One entry per axis of the output, and one per axis of the input."""
+
+    digits: tuple[Digits, ...]
+    sources: tuple[Source, ...]
+    fill: float = 0.0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of values of each digit."""
+        return tuple(size for axis in self.digits for size in axis.sizes)
+
+    @property
+    def whole_slices(self) -> int | None:
+        """The channel where slices of the output begin that are slices of the input, if all are."""
+        if not self.digits or not self.sources or self.digits[-1].begin:
+            return None
+        channel = self.sources[-1]
+        lane = len(self.sizes) - 1
+        alone = math.prod(self.digits[-1].sizes[:-1]) == 1 and not any(
+            lane == digit for source in self.sources[:-1] for digit, _ in source.terms
+        )
+        if alone and channel.affine and channel.terms == ((lane, 1),) and channel.offset % 4 == 0:
+            return channel.offset
+        return None
+
+
+def plain(shape: Shape) -> tuple[Digits, ...]:
+    """Return the digits of an output whose axes are one digit each."""
+    return tuple(Digits((size,)) for size in shape)
+
+
+def move_node(
+    graph: Graph,
+    node: Node,
+    digits: Sequence[Digits],
+    sources: Sequence[Source],
+    fill: float = 0.0,
+) -> Node:
+    """Return the node that moves elements of the first input; a RESHAPE where that is all it is."""
+    attributes = MoveAttributes(tuple(digits), tuple(sources), fill)
+    if _keeps_order(attributes, graph.values[node.inputs[0]].shape):
+        return reshape_node(node, node.inputs[0], node.outputs[0])
+    inputs = node.inputs[: 2 if any(source.operand for source in sources) else 1]
+    return Node(node.index, MOVE, 1, inputs, node.outputs, attributes=attributes)
+
+
+def _keeps_order(attributes: MoveAttributes, shape: Shape) -> bool:
+    """Whether all elements stay in row-major order."""
+    sizes = attributes.sizes
+    if math.prod(sizes) != math.prod(shape) or any(axis.begin for axis in attributes.digits):
+        return False
+    if not all(source.affine and source.offset == 0 for source in attributes.sources):
+        return False
+    steps = [0] * len(sizes)
+    for source, stride in zip(attributes.sources, strides(shape), strict=True):
+        for digit, factor in source.terms:
+            steps[digit] += factor * stride
+    wanted = strides(sizes)
+    return all(a == b for a, b, size in zip(steps, wanted, sizes, strict=True) if size > 1)
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    """Return how many elements one step along each axis passes, in row-major order."""
+    return [*accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1)][::-1] if shape else []
+
+
+@register
+class Move(Op):
+    """Moves elements by a table of index expressions; the ops make it, no model holds it."""
+
+    name = MOVE
+    max_version = 1
+    internal = True
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.outputs[0]].shape,)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: MoveAttributes = node.attributes
+        dst = ctx.storage(node.outputs[0])
+        shape = ctx.value(node.inputs[0]).shape
+        indices = _indices(attributes, shape, ctx.value(node.outputs[0]).shape)
+        start = attributes.whole_slices
+        if start is not None:
+            indices.pop()  # the template goes by slices, not by channels
+        request = KernelRequest(
+            template="move",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("src", "operand"), node.inputs, strict=False)),
+            constants=_tables(attributes),
+            variables={
+                "row_indices": [index for index in indices if not index.by_lane],
+                "lane_indices": [index for index in indices if index.by_lane],
+                "place": _place(shape),
+                "fill": literal(attributes.fill),
+                "first_slice": None if start is None else start // 4,
+            },
+        )
+        return (request,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The text of an input index; with `table` or `operand`, of a place among the indices."""
+
+    name: str
+    text: str
+    by_lane: bool
+    last: int
+    table: str
+    operand: bool
+    conditions: tuple[str, ...]
+
+
+def _indices(attributes: MoveAttributes, shape: Shape, out: Shape) -> list[_Index]:
+    digits = _digit_texts(attributes.digits, out)
+    sizes, lanes = attributes.sizes, len(attributes.digits[-1].sizes) if out else 0
+    found = []
+    for axis, (source, size) in enumerate(zip(attributes.sources, shape, strict=True)):
+        terms = [(d, factor) for d, factor in source.terms if sizes[d] > 1]
+        parts = [digits[d] + (f" * {factor}" if factor != 1 else "") for d, factor in terms]
+        parts += [f"({source.offset})"] if source.offset or not parts else []
+        text = " + ".join(parts)
+        if source.mirror is not None:
+            text = _mirrored(text, source.mirror, size)
+        found.append(
+            _Index(
+                f"i{axis}",
+                text,
+                any(d >= len(sizes) - lanes for d, _ in terms),
+                size - 1,
+                "" if source.table is None else f"table{axis}",
+                source.operand,
+                _conditions(f"i{axis}", source, sizes, size),
+            )
+        )
+    return found
+
+
+def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str, ...]:
+    """Return when an index is inside the input, as far as that is not always so."""
+    if not source.bounded:
+        return ()
+    reached = [(sizes[d] - 1) * factor for d, factor in source.terms]
+    low = source.offset + sum(min(r, 0) for r in reached)
+    high = source.offset + sum(max(r, 0) for r in reached)
+    below = (f"{name} >= 0",) if low < 0 else ()
+    return (*below, f"{name} < {size}") if high >= size else below
+
+
+def _mirrored(text: str, edge: int, size: int) -> str:
+    inner = f"max({text}, {edge} - ({text}))"
+    return f"min({inner}, {2 * size - 2 - edge} - {inner})"
+
+
+def _digit_texts(axes: Sequence[Digits], out: Shape) -> list[str]:
+    """Return the text of each digit, from the output's coordinates n, y, x and c."""
+    texts = []
+    for axis, index in zip(axes, _axis_texts(out), strict=True):
+        shifted = f"({index} + {axis.begin})" if axis.begin else index
+        texts += split_texts(shifted, axis.sizes)
+    return texts
+
+
+def _axis_texts(shape: Shape) -> list[str]:
+    """Return the texts of the indices along each axis of a value of this shape."""
+    outer = len(shape) - len(_NAMES)
+    if outer < 0:
+        return list(_NAMES[-outer:])
+    return [*split_texts(_NAMES[0], shape[: outer + 1]), *_NAMES[1:]]
+
+
+def split_texts(index: str, sizes: Sequence[int]) -> list[str]:
+    """Return the texts of the digits of an index."""
+    texts = []
+    for place, (size, step) in enumerate(zip(sizes, strides(sizes), strict=True)):
+        upper = f"({index} / {step})" if step > 1 else index
+        texts.append(f"({upper} % {size})" if place else upper)
+    return texts
+
+
+def _place(shape: Shape) -> tuple[str, str, str, str]:
+    """Return the texts of n, y, x and c of the input from its indices i0, i1 and so on."""
+    names = [f"i{axis}" for axis in range(len(shape))]
+    outer = max(len(shape) - 3, 0)
+    steps = strides(shape[:outer])
+    terms = (f"{i} * {step}" if step > 1 else i for i, step in zip(names, steps, strict=False))
+    merged = [" + ".join(terms)] if outer else []
+    n, y, x, c = ["0"] * (4 - len(merged) - len(names[outer:])) + merged + names[outer:]
+    return n, y, x, c
+
+
+def _tables(attributes: MoveAttributes) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the constant indices, as floats that are read 4 at a time."""
+    tables = {}
+    for axis, source in enumerate(attributes.sources):
+        if source.table is not None:
+            padded = np.zeros(round_up(len(source.table), 4), np.float32)
+            padded[: len(source.table)] = source.table
+            tables[f"table{axis}"] = padded
+    return tables

@@ -1,0 +1,66 @@
+"""ONE_HOT: a dimension in which one element, told by an index, differs from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from litegpu.graph import Graph, Node, Stage
+from litegpu.ops import checks, types
+from litegpu.ops.base import COPY, NewValue, Op, Shape, constant_list, register
+from litegpu.ops.reshape import reshape_node
+
+
+@register
+class OneHot(Op):
+    """`on` at the place that the index tells along a new dimension of size `depth`, else `off`."""
+
+    name = "ONE_HOT"
+    max_version = 1
+    takes = (types.INDICES,)
+    gives = types.HELD
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 4, 4),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 0, "The indices", constant=False),
+            checks.integers(graph, node, 1, "The depth"),
+            lambda: checks.axis(graph, node.inputs[0], node.params["axis"], added=1),
+            lambda: _check_values(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        shape, axis = graph.values[node.inputs[0]].shape, _axis(graph, node)
+        (depth,) = constant_list(graph, node.inputs[1])
+        return ((*shape[:axis], depth, *shape[axis:]),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape, axis = graph.values[node.inputs[0]].shape, _axis(graph, node)
+        (depth,) = constant_list(graph, node.inputs[1])
+        column = new_value((*shape[:axis], 1, *shape[axis:]))
+        places = (depth, *(1,) * (len(shape) - axis))
+        numbers = new_value(places, np.arange(depth, dtype=np.float32).reshape(places))
+        stages = (Stage("EQUAL", (numbers,)), Stage("SELECT", node.inputs[2:]))
+        return (
+            reshape_node(node, node.inputs[0], column),
+            Node(node.index, COPY, 1, (column,), node.outputs, stages=stages),
+        )
+
+
+def _axis(graph: Graph, node: Node) -> int:
+    axis: int = node.params["axis"]
+    return axis % (len(graph.values[node.inputs[0]].shape) + 1)
+
+
+def _check_values(graph: Graph, node: Node) -> str:
+    depth, on, off = (graph.values[v] for v in node.inputs[1:])
+    if any(not value.is_constant or value.elements != 1 for value in (depth, on, off)):
+        return "Depth, on and off must be constant scalars."
+    if not types.is_exact(on) or not types.is_exact(off):
+        return "On and off are integers that a device would round."
+    shape, (size,) = graph.values[node.inputs[0]].shape, constant_list(graph, depth.id)
+    if not 0 < size <= 1 << 24 or len(shape) > 3:
+        return f"Indices of {list(shape)} with a depth of {size} are not handled."
+    return ""

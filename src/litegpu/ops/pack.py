@@ -1,0 +1,45 @@
+"""PACK: values side by side along a new dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.concatenation import joined_nodes
+from litegpu.ops.reshape import reshaped
+from litegpu.ops.types import HELD
+
+
+@register
+class Pack(Op):
+    """Joins values of equal shape along a dimension that they do not have."""
+
+    name = "PACK"
+    max_version = 4
+    takes = (HELD,)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1 << 16),
+            checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
+            checks.constants(graph, node, "The part"),
+            lambda: checks.equal_shapes(graph, node),
+            lambda: checks.axis(graph, node.inputs[0], node.params["axis"], added=1),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        shape = graph.values[node.inputs[0]].shape
+        axis = node.params["axis"] % (len(shape) + 1)
+        return ((*shape[:axis], len(node.inputs), *shape[axis:]),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape = graph.values[node.inputs[0]].shape
+        axis = node.params["axis"] % (len(shape) + 1)
+        wide = [(*shape[:axis], 1, *shape[axis:])] * len(node.inputs)
+        parts, nodes = reshaped(graph, node, node.inputs, wide, new_value)
+        joined = replace(node, op="CONCATENATION", inputs=tuple(parts))
+        return (*nodes, *joined_nodes(graph, joined, wide, axis, new_value))

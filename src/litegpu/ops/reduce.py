@@ -1,0 +1,161 @@
+"""Reductions over any axes: MEAN, SUM and the REDUCE ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    add,
+    constant_list,
+    literal,
+    shared_items,
+)
+from litegpu.ops.move import split_texts
+from litegpu.ops.reshape import reshape_node
+from litegpu.ops.types import BOOLS, FLOATS, Types
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How two float4 {a} and {b} are combined, and what the combination starts from."""
+
+    combine: str
+    start: float
+    average: bool = False
+    max_version: int = 3
+    types: Types = FLOATS
+
+
+KINDS: Mapping[str, Kind] = {
+    "MEAN": Kind("{a} + {b}", 0.0, average=True),
+    "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, types=BOOLS),
+    "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS),
+    "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf),
+    "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf),
+    "REDUCE_PROD": Kind("{a} * {b}", 1.0, max_version=2),
+    "SUM": Kind("{a} + {b}", 0.0, max_version=2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAttributes:
+    """The axes of [N, H, W, C] that are reduced to 1."""
+
+    axes: tuple[int, ...]
+
+
+class Reduction(Op):
+    """One number out of all along the given axes, with or without keeping the dimensions."""
+
+    def __init__(self, name: str, kind: Kind) -> None:
+        self.name = name  # type: ignore[misc]
+        self.max_version = kind.max_version  # type: ignore[misc]
+        self.takes = (kind.types,)  # type: ignore[misc]
+        self.gives = kind.types  # type: ignore[misc]
+        self.kind = kind
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The axes"),
+            lambda: checks.first_of(
+                *(
+                    checks.axis(graph, node.inputs[0], axis)
+                    for axis in constant_list(graph, node.inputs[1])
+                )
+            ),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
+        if node.params["keep_dims"]:
+            return (tuple(1 if i in axes else size for i, size in enumerate(shape)),)
+        return (tuple(size for i, size in enumerate(shape) if i not in axes),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
+        nodes: list[Node] = []
+        source, present = node.inputs[0], shape
+        for before, after, reduced in _steps(shape, axes):
+            if present != before:
+                nodes.append(reshape_node(node, source, new_value(before)))
+                source = nodes[-1].outputs[0]
+            target, attributes = new_value(after), ReduceAttributes(reduced)
+            nodes.append(replace(node, inputs=(source,), outputs=(target,), attributes=attributes))
+            source, present = target, after
+        if nodes and present == graph.values[node.outputs[0]].shape:
+            return (*nodes[:-1], replace(nodes[-1], outputs=node.outputs))
+        return (*nodes, reshape_node(node, source, node.outputs[0]))
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        axes: tuple[int, ...] = node.attributes.axes
+        taps = math.prod(src.shape[axis] for axis in axes if axis != 3)
+        slices = -(-src.channels // 4) if 3 in axes else 1
+        items = shared_items(dst.rows * dst.slices, taps * slices // 2, ctx)
+        count = taps * (src.channels if 3 in axes else 1)
+        rows = [axis for axis in axes if axis != 3]
+        texts = split_texts("k", [src.shape[axis] for axis in rows])
+        request = KernelRequest(
+            template="reduce",
+            grid=(dst.slices * items, dst.rows, 1),
+            local=(items, 1, 1) if items > 1 else (8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={
+                "ITEMS": items,
+                "combine": self.kind.combine,
+                "start": literal(self.kind.start),
+                "taps": taps,
+                "slices": slices,
+                "over_channels": 3 in axes,
+                "along": dict(zip(rows, texts, strict=True)),
+                "divisor": literal(count) if self.kind.average else "",
+            },
+            shared=(("float4", "scratch", items),) if items > 1 else (),
+            flops=src.rows * src.channels,
+        )
+        return (request,)
+
+
+def _axes(graph: Graph, node: Node) -> set[int]:
+    """Return the reduced axes of the input's own shape, counted from 0."""
+    rank = len(graph.values[node.inputs[0]].shape)
+    return {axis % rank for axis in constant_list(graph, node.inputs[1])}
+
+
+def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
+    """Return the reductions to make: shapes before and after, and axes of [N, H, W, C].
+
+    With more than 4 dimensions, each run of neighbouring axes is reduced on its own.
+    """
+    if len(shape) <= 4:
+        kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+        places = tuple(axis + 4 - len(shape) for axis in sorted(axes))
+        return [(shape, kept, places)] if axes else []
+    sizes = list(shape)
+    steps: list[tuple[Shape, Shape, tuple[int, ...]]] = []
+    for first in sorted(axis for axis in axes if axis - 1 not in axes):
+        end = next(axis for axis in range(first, len(shape) + 1) if axis not in axes)
+        outer, run = math.prod(sizes[:first]), math.prod(sizes[first:end])
+        sizes[first:end] = [1] * (end - first)
+        if end == len(shape):
+            steps.append(((1, 1, outer, run), (1, 1, outer, 1), (3,)))
+        else:
+            inner = math.prod(sizes[end:-1]), sizes[-1]
+            steps.append(((outer, run, *inner), (outer, 1, *inner), (1,)))
+    return steps
+
+
+for _name, _kind in KINDS.items():
+    add(Reduction(_name, _kind))

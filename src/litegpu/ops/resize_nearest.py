@@ -1,0 +1,53 @@
+"""RESIZE_NEAREST_NEIGHBOR: rows and columns chosen by tables that are worked out beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.resize_bilinear import check_size, resized_shape, scale_of
+
+
+@register
+class ResizeNearestNeighbor(Op):
+    """Resize of H and W that takes the nearest pixel."""
+
+    name = "RESIZE_NEAREST_NEIGHBOR"
+    max_version = 4
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The new size"),
+            lambda: check_size(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (resized_shape(graph, node),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape = graph.values[node.inputs[0]].shape
+        out = graph.values[node.outputs[0]].shape
+        flags = node.params["align_corners"], node.params["half_pixel_centers"]
+        sources = [Source(((axis, 1),)) for axis in range(4)]
+        for axis in (1, 2):
+            table = nearest(shape[axis], out[axis], *flags)
+            if table != tuple(range(shape[axis])):
+                sources[axis] = Source(((axis, 1),), table=table)
+        return (move_node(graph, node, plain(out), sources),)
+
+
+def nearest(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[int, ...]:
+    """Return the input index for each output index, in float32 as the runtime computes it."""
+    scale = np.float32(scale_of(size, out, align_corners))
+    offset = np.float32(0.5 if half_pixel else 0.0)
+    places = (np.arange(out, dtype=np.float32) + offset) * scale
+    # Aligned corners are rounded halves up; places are never negative.
+    indices = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
+    return tuple(int(i) for i in np.clip(indices, 0, size - 1))

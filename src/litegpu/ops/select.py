@@ -1,0 +1,76 @@
+"""SELECT and SELECT_V2: elements of one value or another, by a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.ops import checks, types
+from litegpu.ops.base import COPY, NewValue, Op, Shape, register
+from litegpu.ops.elementwise import check_broadcast, fitted, running_input
+from litegpu.ops.reshape import reshaped
+
+
+@register
+class SelectV2(Op):
+    """Where the condition holds the second input, else the third; all are broadcast."""
+
+    name = "SELECT_V2"
+    max_version = 2
+    takes = (types.BOOLS, types.HELD)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 3, 3),
+            checks.operands(graph, node, (1, 2, 3)),
+            checks.constants(graph, node, "The operand", types.HELD),
+            lambda: self.check_shapes(graph, node),
+        )
+
+    def check_shapes(self, graph: Graph, node: Node) -> str:
+        """Require shapes that go together."""
+        return check_broadcast(graph, node)
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (np.broadcast_shapes(*(graph.values[v].shape for v in node.inputs)),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        inputs, nodes = fitted(graph, node, new_value)
+        return (*nodes, _select(graph, node, inputs))
+
+
+@register
+class Select(SelectV2):
+    """As SELECT_V2 without broadcasting; a flat condition chooses along the first dimension."""
+
+    name = "SELECT"
+
+    def check_shapes(self, graph: Graph, node: Node) -> str:
+        """Require equal shapes, or a condition with one element or one per row."""
+        condition, first, second = (graph.values[v].shape for v in node.inputs)
+        rows = condition in ((), (1,)) or condition == first[:1]
+        if first == second and (condition == first or rows):
+            return ""
+        return f"SELECT needs equal shapes, not {[list(s) for s in (condition, first, second)]}."
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[1]].shape,)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        condition, whole = (graph.values[v].shape for v in node.inputs[:2])
+        if condition == whole or condition in ((), (1,)):
+            return (_select(graph, node, node.inputs),)
+        column = (*condition, *(1,) * (len(whole) - 1))
+        rows, nodes = reshaped(graph, node, node.inputs[:1], [column], new_value)
+        return (*nodes, _select(graph, node, (*rows, *node.inputs[1:])))
+
+
+def _select(graph: Graph, node: Node, inputs: Sequence[int]) -> Node:
+    position = running_input(graph, node)
+    running = inputs[position]
+    rest = (v for i, v in enumerate(inputs) if i != position)
+    stage = Stage("SELECT", tuple(SELF if v == running else v for v in rest), position)
+    return Node(node.index, COPY, 1, (running,), node.outputs, stages=(stage,))

@@ -1,0 +1,51 @@
+"""TRANSPOSE of any permutation; one that moves only dimensions of size 1 costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.types import HELD
+
+
+@register
+class Transpose(Op):
+    """The dimensions in another order."""
+
+    name = "TRANSPOSE"
+    max_version = 7
+    takes = (HELD,)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The permutation"),
+            lambda: _check_order(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        shape = graph.values[node.inputs[0]].shape
+        return (tuple(shape[axis] for axis in constant_list(graph, node.inputs[1])),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        order = [axis % len(_order(graph, node)) for axis in _order(graph, node)]
+        sources = [Source(((order.index(axis), 1),)) for axis in range(len(order))]
+        digits = plain(graph.values[node.outputs[0]].shape)
+        return (move_node(graph, node, digits, sources),)
+
+
+def _order(graph: Graph, node: Node) -> list[int]:
+    return constant_list(graph, node.inputs[1])
+
+
+def _check_order(graph: Graph, node: Node) -> str:
+    rank = len(graph.values[node.inputs[0]].shape)
+    order = _order(graph, node)
+    if sorted(axis + rank if axis < 0 else axis for axis in order) == list(range(rank)):
+        return ""
+    return f"Permutation for transpose is invalid: {order} with {rank} dimensions."

@@ -1,0 +1,139 @@
+"""Rejected operations that move elements by index arithmetic, or reduce along axes."""
+
+from __future__ import annotations
+
+from cases.rejected.base import IMAGE, Rejected, computed, integers
+
+CASES = (
+    Rejected(
+        "STRIDED_SLICE",
+        (computed(4, 5, 6), *(integers(0, 0),) * 2, integers(1, 1)),
+        params={"ellipsis_mask": 3},
+        reason="The ellipsis mask 3 has more than one bit.",
+    ),
+    Rejected(
+        "SLICE",
+        (computed(4, 5), integers(0), integers(2, 3)),
+        "begin [0] and size [2, 3] do not fit 2 dimensions.",
+    ),
+    Rejected(
+        "SLICE",
+        (computed(4, 5), integers(0, 3), integers(-1, 3)),
+        "begin [0, 3] and size [-1, 3] reach out of [4, 5], or are empty.",
+    ),
+    Rejected(
+        "SPLIT",
+        (integers(2), computed(4, 6)),
+        params={"num_splits": 2},
+        outputs=2,
+        reason="Index for axis out of range: 2 with 2 dimensions.",
+    ),
+    Rejected(
+        "SPLIT",
+        (integers(1), computed(4, 6)),
+        params={"num_splits": 4},
+        outputs=4,
+        reason="[4, 6] does not divide into 4 equal parts along axis 1.",
+    ),
+    Rejected(
+        "SPLIT_V",
+        (computed(4, 6), integers(2, 3), integers(1)),
+        params={"num_splits": 2},
+        outputs=2,
+        reason="[4, 6] does not divide into parts of [2, 3] along axis 1.",
+    ),
+    Rejected(
+        "UNPACK",
+        (computed(4, 6),),
+        params={"num": 3, "axis": 0},
+        outputs=3,
+        reason="3 parts are wanted of 4 along axis 0.",
+    ),
+    Rejected(
+        "REVERSE_V2",
+        (computed(4, 6), integers(-3)),
+        "Index for axis out of range: -3 with 2 dimensions.",
+    ),
+    Rejected(
+        "TRANSPOSE",
+        (IMAGE, integers(0, 1, 2, 2)),
+        "Permutation for transpose is invalid: [0, 1, 2, 2] with 4 dimensions.",
+    ),
+    Rejected(
+        "TILE",
+        (computed(2, 3), integers(2, 0)),
+        "The multiples [2, 0] do not fit [2, 3], or leave nothing.",
+    ),
+    Rejected(
+        "BROADCAST_TO", (computed(2, 3), integers(2, 4)), "[2, 3] cannot be broadcast to [2, 4]."
+    ),
+    Rejected(
+        "SPACE_TO_DEPTH",
+        (IMAGE,),
+        params={"block_size": 2},
+        reason="[1, 5, 4, 6] does not divide into blocks: SPACE_TO_DEPTH block_size = 2.",
+    ),
+    Rejected(
+        "DEPTH_TO_SPACE",
+        (computed(2, 3, 4),),
+        params={"block_size": 2},
+        reason="[2, 3, 4] does not divide into blocks: DEPTH_TO_SPACE block_size = 2.",
+    ),
+    Rejected(
+        "SPACE_TO_BATCH_ND",
+        (IMAGE, integers(2, 2), integers((0, 0), (0, 0))),
+        "[1, 5, 4, 6] does not divide: blocks [2, 2], paddings or crops [(0, 0), (0, 0)].",
+    ),
+    Rejected(
+        "BATCH_TO_SPACE_ND",
+        (IMAGE, integers(1, 2), integers((0, 0), (0, 0))),
+        "[1, 5, 4, 6] does not divide: blocks [1, 2], paddings or crops [(0, 0), (0, 0)].",
+    ),
+    Rejected(
+        "MIRROR_PAD",
+        (computed(3, 2), integers((0, 0), (0, 0))),
+        params={"mode": 7},
+        reason="Mirror Pad mode 7 is unknown.",
+    ),
+    Rejected(
+        "MIRROR_PAD",
+        (computed(3, 2), integers((0, 0), (0, 2))),
+        params={"mode": "reflect"},
+        reason="The paddings [0, 2] are wider than the mirror image of 2 elements.",
+    ),
+    Rejected(
+        "GATHER",
+        (computed(3, 2), integers((1, 0))),
+        params={"axis": 0, "batch_dims": 1},
+        reason="[3, 2] and indices [1, 2] do not share 1 batch dimensions.",
+    ),
+    Rejected(
+        "GATHER",
+        (computed(3, 2), integers(1, -1, 2)),
+        params={"axis": 0},
+        reason="The indices reach from -1 to 2; the axis has 3 elements.",
+    ),
+    Rejected(
+        "PACK",
+        (computed(3, 2), computed(2, 3)),
+        params={"axis": 0},
+        reason="The shapes [[2, 3], [3, 2]] are not equal.",
+    ),
+    Rejected(
+        "PACK",
+        (computed(3, 2), computed(3, 2)),
+        params={"axis": 3},
+        reason="Index for axis out of range: 3 with 3 dimensions.",
+    ),
+    Rejected(
+        "EXPAND_DIMS",
+        (computed(3, 2), integers(-4)),
+        "Index for axis out of range: -4 with 3 dimensions.",
+    ),
+    Rejected(
+        "RESIZE_NEAREST_NEIGHBOR",
+        (IMAGE, integers(9)),
+        "Input [1, 5, 4, 6] and size [9] do not form a 2-D resize.",
+    ),
+    Rejected("MEAN", (IMAGE, integers(1, 4)), "Index for axis out of range: 4 with 4 dimensions."),
+)
