@@ -13,7 +13,8 @@ from litegpu import backends, config
 from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import Preview, Subset, choose, extract
-from litegpu.ops.support import Examination, examine, folds
+from litegpu.ops.fold import is_folded
+from litegpu.ops.support import Examination, examine
 from litegpu.options import GpuDelegateOptions, InferencePreference, make_options
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, nothing_to_profile, take_profile
@@ -84,7 +85,7 @@ class GpuDelegate:
         """Compile what can be delegated; what a device refuses is left out, and chosen again."""
         graph = examination.graph
         supported = {n.index for n in graph.nodes if n.index not in examination.reasons}
-        folded = {n.index for n in graph.nodes if folds(n, graph.values)} & supported
+        folded = {n.index for n in graph.nodes if is_folded(n, graph.values)} & supported
         notes: list[str] = []
         while True:
             limit = max(self.options.max_delegated_partitions, 1)

@@ -12,7 +12,7 @@ from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.errors import ModelError
 from litegpu.graph import Graph
-from litegpu.graph.partition import with_shapes
+from litegpu.graph.partition import sources, with_shapes
 from litegpu.ops.support import examine
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.lending import Lending
@@ -60,7 +60,7 @@ class PartitionKernel:
         """
         self._lending.take_back(context)
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
-        shapes = {v: bridge.tensor_shape(tensors, v) for v in self.graph.inputs}
+        shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
             self._reshape(with_shapes(self.graph, shapes.items()))
         for v in self.graph.outputs:

@@ -72,15 +72,28 @@ def _is_small(graph: Graph, value: int) -> bool:
 
 
 def extract(graph: Graph, subset: Subset) -> Graph:
-    """Cut a subset out of the graph; constants are not inputs of the result."""
-    wanted = set(subset.nodes)
-    nodes = tuple(node for node in graph.nodes if node.index in wanted)
-    used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
+    """Cut a subset out of the graph; constants are not inputs of the result.
+
+    Nodes elsewhere that make such constants come along, for other shapes may change them.
+    """
+    wanted, used, nodes = set(subset.nodes), set[int](), []
+    for node in reversed(graph.nodes):
+        makes = [v for v in node.outputs if v in used and graph.values[v].is_constant]
+        if node.index in wanted or makes:
+            used.update(v for v in (*node.inputs, *node.outputs) if v != ABSENT)
+            nodes.append(node)
     values = {v: graph.values[v] for v in used}
     inputs = tuple(v for v in subset.inputs if v in values and not values[v].is_constant)
     produced = {v for node in nodes for v in node.outputs}
     outputs = tuple(v for v in subset.outputs if v in produced)
-    return Graph(values, nodes, inputs, outputs)
+    return Graph(values, tuple(reversed(nodes)), inputs, outputs)
+
+
+def sources(graph: Graph) -> tuple[int, ...]:
+    """Return the values that come from outside, those among them whose shape alone is read."""
+    made = {v for node in graph.nodes for v in node.outputs}
+    read = dict.fromkeys(v for node in graph.nodes for v in node.inputs if v != ABSENT)
+    return tuple(v for v in read if v not in made and not graph.values[v].is_constant)
 
 
 def with_shapes(graph: Graph, shapes: Iterable[tuple[int, tuple[int, ...]]]) -> Graph:

@@ -72,7 +72,7 @@ class StridedSlice(Op):
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        ranges = iter(_ranges(graph, node))
+        ranges = iter(ranges_of(graph, node))
         shape: list[int] = []
         for entry in _entries(graph, node):
             if entry is not None and _bit(node, "new_axis", entry):
@@ -84,7 +84,7 @@ class StridedSlice(Op):
         return (tuple(shape),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        ranges = _ranges(graph, node)
+        ranges = ranges_of(graph, node)
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
@@ -123,16 +123,22 @@ def _check_bounds(graph: Graph, node: Node) -> str:
         return f"The ellipsis mask {node.params['ellipsis_mask']} has more than one bit."
     if 0 in constant_list(graph, node.inputs[3]):
         return "stride values must be non-zero"
-    if min(map(len, _ranges(graph, node)), default=1) < 1:
+    if min(map(len, ranges_of(graph, node)), default=1) < 1:
         return "The slice is empty."
     return ""
 
 
-def _ranges(graph: Graph, node: Node) -> list[range]:
-    """Return the input indices that a STRIDED_SLICE takes, one range per input dimension."""
+def ranges_of(graph: Graph, node: Node) -> list[range]:
+    """Return the input indices that a slice takes, one range per input dimension."""
+    shape = graph.values[node.inputs[0]].shape
+    if node.op == "SLICE":
+        begin, size = (constant_list(graph, v) for v in node.inputs[1:3])
+        return [
+            range(first, extent if count == -1 else first + count)
+            for first, count, extent in zip(begin, size, shape, strict=True)
+        ]
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
     entries = [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
-    shape = graph.values[node.inputs[0]].shape
     return [
         range(size) if entry is None else _range(node, entry, size, *(b[entry] for b in bounds))
         for entry, size in zip(entries, shape, strict=True)
@@ -180,19 +186,11 @@ class Slice(Op):
         return ""
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (tuple(map(len, self._ranges(graph, node))),)
+        return (tuple(map(len, ranges_of(graph, node))),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        ranges = self._ranges(graph, node)
+        ranges = ranges_of(graph, node)
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
-
-    def _ranges(self, graph: Graph, node: Node) -> list[range]:
-        bounds = (constant_list(graph, v) for v in node.inputs[1:])
-        shape = graph.values[node.inputs[0]].shape
-        return [
-            range(first, extent if count == -1 else first + count)
-            for first, count, extent in zip(*bounds, shape, strict=True)
-        ]
 
 
 class Parts(Op):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops import checks, dynamic, types
+from litegpu.graph import ABSENT, Graph, Node, Value
+from litegpu.ops import checks, dynamic, fold, types
 from litegpu.ops.base import Op, Shape, find
 
 
@@ -29,27 +29,21 @@ def examine(graph: Graph) -> Examination:
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
     for node in graph.nodes:
-        reason, shapes = _judge(replace(graph, values=values), node)
+        present = replace(graph, values=values)
+        known = fold.evaluate(present, node)
+        if known is not None:
+            # Its consumers must see a constant already while they are checked.
+            for v, array in zip(node.outputs, known, strict=True):
+                values[v] = fold.constant(values[v], array)
+            continue
+        reason, shapes = _judge(present, node)
         if reason:
             reasons[node.index] = reason
             _follow_cpu(values, node, from_shapes)
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
             values[v] = replace(values[v], shape=shape, exact=True)
-        if folds(node, values):
-            # Its consumers must see a constant already while they are checked.
-            source = values[node.inputs[0]]
-            target = values[node.outputs[0]]
-            values[target.id] = replace(target, data=source.data, dtype=DType.FLOAT16)
     return Examination(replace(graph, values=values), reasons)
-
-
-def folds(node: Node, values: Mapping[int, Value]) -> bool:
-    """Whether a node widens float16 weights, which the passes fold away."""
-    if node.op != "DEQUANTIZE" or len(node.inputs) != 1:
-        return False
-    source = values.get(node.inputs[0])
-    return source is not None and source.is_constant and source.dtype is DType.FLOAT16
 
 
 def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
@@ -78,7 +72,7 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
     reason = checks.first_of(checks.version(node, op.max_version), checks.shapes(graph, node))
     if not reason:
         reason = op.check(graph, node)
-    if not reason and not folds(node, graph.values):
+    if not reason:
         reason = types.check(graph, node, op.takes, op.gives)
     return reason
 

@@ -1,12 +1,11 @@
-"""Folds DEQUANTIZE of constants, the converter's way to store float16 weights."""
+"""Drops nodes whose results are constants, such as DEQUANTIZE of float16 weights."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from litegpu.graph import DType, Graph
+from litegpu.graph import Graph
+from litegpu.ops import fold
 from litegpu.passes.base import Editor, PassResult, label
 
 
@@ -14,16 +13,13 @@ def fold_constants(graph: Graph) -> PassResult:
     """Give the outputs of such nodes their data and drop the nodes."""
     edit = Editor(graph)
     for place, node in enumerate(graph.nodes):
-        if node.op != "DEQUANTIZE":
+        known = fold.evaluate(replace(graph, values=edit.values), node)
+        if known is None:
+            if node.op == "DEQUANTIZE":
+                edit.declined.append(f"{label(node)}: its input is no float16 constant")
             continue
-        source = edit.values[node.inputs[0]]
-        if source.data is None or source.dtype is not DType.FLOAT16:
-            edit.declined.append(f"{label(node)}: its input is no float16 constant")
-            continue
-        target = edit.values[node.outputs[0]]
-        # float16 weights stay float16 until a kernel packs them: half the memory to read.
-        data = np.asarray(source.data).reshape(target.shape)
-        edit.values[target.id] = replace(target, data=data, dtype=DType(data.dtype.name))
+        for v, array in zip(node.outputs, known, strict=True):
+            edit.values[v] = fold.constant(edit.values[v], array)
         edit.nodes[place] = None
         edit.applied.append(f"{label(node)} folded")
     return edit.result()

@@ -1,0 +1,174 @@
+"""Operations whose results are known before the model runs: shapes, and what is made of them.
+
+No kernel runs for them. All is exact: they move elements or compute with integers and bools.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops.base import get
+from litegpu.ops.dynamic import UNKNOWN
+from litegpu.ops.slices import Parts, ranges_of
+
+Array = npt.NDArray[Any]
+
+_MOST_ELEMENTS = 1 << 16
+"""Larger results stay with the model: folding would keep them in memory once more."""
+
+
+def evaluate(graph: Graph, node: Node) -> list[Array] | None:
+    """Return the results of a node that are known already, or None."""
+    inputs = [graph.values.get(v) for v in node.inputs if v != ABSENT]
+    outputs = [graph.values.get(v) for v in node.outputs]
+    if not inputs or None in inputs or None in outputs:
+        return None
+    try:
+        found = _evaluate(graph, node, [value for value in inputs if value is not None])
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None  # the checks, or the runtime, will say what is wrong
+    return found if found is not None and _fits(found, outputs) else None
+
+
+def constant(value: Value, array: Array) -> Value:
+    """Return a value that holds the elements of an array, of its type."""
+    return replace(value, shape=array.shape, dtype=DType(array.dtype.name), data=array)
+
+
+def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
+    """Whether an examined node needs no kernel, for its results are constants."""
+    return bool(node.outputs) and all(v in values and values[v].is_constant for v in node.outputs)
+
+
+def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
+    """Whether results are of the types that the file states; float16 weights stay what they are."""
+    types = [value.dtype for value in outputs if value is not None]
+    return len(found) == len(types) and all(
+        array.dtype.name in (dtype.value, "float16")
+        for array, dtype in zip(found, types, strict=True)
+    )
+
+
+def _evaluate(graph: Graph, node: Node, inputs: Sequence[Value]) -> list[Array] | None:
+    first, target = inputs[0], graph.values[node.outputs[0]].dtype
+    if node.op in ("SHAPE", "RANK") and first.shape != UNKNOWN:
+        sizes = first.shape if node.op == "SHAPE" else len(first.shape)
+        return [np.asarray(sizes, target.value)]
+    arrays = [value.data for value in inputs if value.data is not None]
+    if len(arrays) < len(inputs):
+        return None
+    if node.op == "DEQUANTIZE":
+        # float16 weights stay float16 until a kernel packs them: half the memory to read.
+        return [arrays[0]] if first.dtype is DType.FLOAT16 else None
+    if any(value.elements > _MOST_ELEMENTS for value in inputs):
+        return None
+    if node.op in _MOVES:
+        moved = _MOVES[node.op](graph, node, arrays)
+        return [np.ascontiguousarray(each).reshape(each.shape) for each in moved]
+    whole = all(array.dtype.kind in "ib" for array in arrays)
+    if node.op in _NUMBERS and whole and node.params.get("activation", "none") == "none":
+        return [np.asarray(_NUMBERS[node.op](*arrays)).astype(target.value)]
+    return None
+
+
+def _reduced(reduce: Callable[..., Any]) -> Callable[[Graph, Node, Sequence[Array]], list[Array]]:
+    def apply(_: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
+        data, axes = arrays
+        if data.dtype.kind not in "ib":
+            raise TypeError("sums of floats depend on their order")
+        found = reduce(data, axis=tuple(np.ravel(axes)), keepdims=bool(node.params["keep_dims"]))
+        return [np.asarray(found, data.dtype)]
+
+    return apply
+
+
+def _reshaped(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
+    return [arrays[0].reshape(get(node.op).infer(graph, node)[0])]
+
+
+def _sliced(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
+    taken = arrays[0][np.ix_(*ranges_of(graph, node))] if arrays[0].ndim else arrays[0]
+    return [taken.reshape(get(node.op).infer(graph, node)[0])]
+
+
+def _parts(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
+    op = get(node.op)
+    if not isinstance(op, Parts):
+        raise TypeError(f"{node.op} does not cut")
+    source, axis, sizes = op.parts(graph, node)
+    shapes = op.infer(graph, node)
+    data = np.asarray(graph.values[source].data)
+    cut = np.split(data, np.cumsum(sizes)[:-1], axis)
+    return [part.reshape(shape) for part, shape in zip(cut, shapes, strict=True)]
+
+
+def _gathered(_: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
+    if node.params.get("batch_dims", 0):
+        raise ValueError("batches are left to the device")
+    data, indices = arrays
+    return [np.take(data, indices, axis=node.params["axis"])]
+
+
+def _filled(_: Graph, __: Node, arrays: Sequence[Array]) -> list[Array]:
+    sizes, value = arrays
+    if math.prod(sizes.tolist()) > _MOST_ELEMENTS:
+        raise ValueError("too many elements")
+    return [np.full(sizes, value)]
+
+
+_MOVES: Mapping[str, Callable[[Graph, Node, Sequence[Array]], list[Array]]] = {
+    "CONCATENATION": lambda _, node, arrays: [np.concatenate(arrays, node.params["axis"])],
+    "EXPAND_DIMS": _reshaped,
+    "FILL": _filled,
+    "GATHER": _gathered,
+    "PACK": lambda _, node, arrays: [np.stack(arrays, node.params["axis"])],
+    "REDUCE_ALL": _reduced(np.all),
+    "REDUCE_ANY": _reduced(np.any),
+    "REDUCE_MAX": _reduced(np.max),
+    "REDUCE_MIN": _reduced(np.min),
+    "REDUCE_PROD": _reduced(np.prod),
+    "RESHAPE": _reshaped,
+    "SLICE": _sliced,
+    "SPLIT": _parts,
+    "SPLIT_V": _parts,
+    "SQUEEZE": _reshaped,
+    "STRIDED_SLICE": _sliced,
+    "SUM": _reduced(np.sum),
+    "TRANSPOSE": lambda _, __, arrays: [np.transpose(arrays[0], np.ravel(arrays[1]))],
+    "UNPACK": _parts,
+}
+"""Operations on elements of any type."""
+
+_NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "ABS": np.abs,
+    "ADD": np.add,
+    "CAST": np.asarray,
+    "DIV": lambda a, b: np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)),
+    "EQUAL": np.equal,
+    "FLOOR_DIV": np.floor_divide,
+    "FLOOR_MOD": np.mod,
+    "GREATER": np.greater,
+    "GREATER_EQUAL": np.greater_equal,
+    "LESS": np.less,
+    "LESS_EQUAL": np.less_equal,
+    "LOGICAL_AND": np.logical_and,
+    "LOGICAL_NOT": np.logical_not,
+    "LOGICAL_OR": np.logical_or,
+    "MAXIMUM": np.maximum,
+    "MINIMUM": np.minimum,
+    "MUL": np.multiply,
+    "NEG": np.negative,
+    "NOT_EQUAL": np.not_equal,
+    "RANGE": np.arange,
+    "SELECT": np.where,
+    "SELECT_V2": np.where,
+    "SUB": np.subtract,
+}
+"""Operations on integers and bools."""

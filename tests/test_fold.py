@@ -1,0 +1,164 @@
+"""Shapes, and what is computed from them, are known beforehand: they do not split a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litegpu import GpuDelegate
+from litegpu.tools import runtime
+from litegpu.zoo.writer import ModelWriter, TensorRef
+from small_models import CPU_ONLY, assert_close, interpreter, random, reference, run
+
+Make = Callable[["Integers"], TensorRef]
+
+
+class Integers:
+    """Writes operations on integers."""
+
+    def __init__(self) -> None:
+        """Begin a model with one input."""
+        self.writer = ModelWriter()
+        self.x = self.writer.input((2, 3, 4, 5))
+        self.shape = self.op("SHAPE", self.x, size=4, out_type="INT32")
+
+    def op(self, name: str, *inputs: Any, size: int | None = 1, **options: Any) -> TensorRef:
+        """Add an operation; numbers among its inputs become constants."""
+        refs = [
+            each if isinstance(each, TensorRef) else self.writer.constant(each, "int32")
+            for each in inputs
+        ]
+        shape = () if size is None else (size,)
+        return self.writer.op(name, refs, [shape], options=options, dtype="int32")
+
+    def slice(self, begin: int, end: int, shrink: bool = True) -> TensorRef:
+        """Take a part of the shape."""
+        size = None if shrink else end - begin
+        return self.op(
+            "STRIDED_SLICE",
+            self.shape,
+            [begin],
+            [end],
+            [1],
+            size=size,
+            shrink_axis_mask=int(shrink),
+        )
+
+
+def _packed(m: Integers) -> TensorRef:
+    rows = m.op("MUL", m.slice(0, 1), m.slice(1, 2), size=None)
+    return m.op("PACK", rows, -1, size=2, values_count=2, axis=0)
+
+
+def _joined(m: Integers) -> TensorRef:
+    rest = m.op("REDUCE_PROD", m.slice(1, 4, shrink=False), [0], keep_dims=True)
+    return m.op("CONCATENATION", m.slice(0, 1, shrink=False), rest, size=2, axis=0)
+
+
+def _gathered(m: Integers) -> TensorRef:
+    found = m.op("GATHER", m.shape, [0, 1], size=2, axis=0)
+    return m.op("CONCATENATION", found, [-1], size=3, axis=0)
+
+
+def _sliced(m: Integers) -> TensorRef:
+    head = m.op("SLICE", m.shape, [0], [2], size=2)
+    return m.op("CONCATENATION", m.op("MAXIMUM", head, 1, size=2), [-1], size=3, axis=0)
+
+
+def _wide(m: Integers) -> TensorRef:
+    options = {"in_data_type": "INT32", "out_data_type": "INT64"}
+    wide = m.writer.op("CAST", [m.slice(3, 4)], [()], options=options, dtype="int64")
+    back = {"in_data_type": "INT64", "out_data_type": "INT32"}
+    narrow = m.op("CAST", wide, size=None, **back)
+    return m.op("PACK", -1, narrow, size=2, values_count=2, axis=0)
+
+
+def _divided(m: Integers) -> TensorRef:
+    rank = m.op("RANK", m.x, size=None)
+    half = m.op("FLOOR_DIV", rank, 2, size=None)
+    rows = m.op("SUB", m.op("ADD", half, m.slice(1, 2), size=None), 3, size=None)
+    expanded = m.op("EXPAND_DIMS", rows, 0)
+    return m.op("CONCATENATION", m.op("RESHAPE", expanded, [1]), [-1], size=2, axis=0)
+
+
+def _chosen(m: Integers) -> TensorRef:
+    larger = m.writer.op("GREATER", [m.slice(2, 3), m.slice(1, 2)], [()], dtype="bool")
+    rows = m.op("SELECT_V2", larger, m.slice(2, 3), 1, size=None)
+    return m.op("PACK", rows, -1, size=2, values_count=2, axis=0)
+
+
+MADE: dict[str, Make] = {
+    make.__name__.strip("_"): make
+    for make in (_packed, _joined, _gathered, _sliced, _wide, _divided, _chosen)
+}
+
+
+def written(make: Make) -> bytes:
+    """Return a model that reshapes to a computed shape, between operations for the device."""
+    m = Integers()
+    squared = m.writer.op("SQUARE", [m.x], [(2, 3, 4, 5)])
+    flat = m.writer.op("RESHAPE", [squared, make(m)], [(-1, 1)])
+    m.writer.output(m.writer.op("NEG", [flat], [(-1, 1)]))
+    return m.writer.build()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_computed_shape_does_not_split_a_graph(name: str) -> None:
+    model = written(MADE[name])
+    delegate = GpuDelegate(precision="fp32")
+    target = interpreter(model, delegate)
+    assert delegate.report is not None and delegate.report.whole_graph, str(delegate.report)
+    x = random(2, 3, 4, 5)
+    assert_close(run(target, x), reference(model, x))
+
+
+@pytest.mark.parametrize("name", ["packed", "joined", "gathered"])
+def test_computed_shapes_follow_other_input_shapes(name: str) -> None:
+    model = written(MADE[name])
+    target = interpreter(model, GpuDelegate(precision="fp32"))
+    plain = runtime.interpreter(model, builtin_kernels=True)
+    for shape in ((4, 3, 4, 5), (1, 2, 2, 5), (2, 3, 4, 5)):
+        x = random(*shape)
+        for each in (target, plain):
+            each.resize_tensor_input(each.get_input_details()[0]["index"], shape)
+            each.allocate_tensors()
+        assert_close(run(target, x), run(plain, x))
+
+
+def test_a_shape_that_the_cpu_reads_too() -> None:
+    """The shape is that of a value which the partition has nothing else to do with."""
+    m = Integers()
+    wanted = m.op("PACK", m.slice(0, 1), -1, size=2, values_count=2, axis=0)
+    rounded = m.writer.op(CPU_ONLY, [m.x], [(2, 3, 4, 5)])
+    flat = m.writer.op("RESHAPE", [rounded, wanted], [(2, 60)])
+    m.writer.output(m.writer.op("NEG", [flat], [(2, 60)]), wanted)
+    model = m.writer.build()
+    delegate = GpuDelegate(precision="fp32")
+    target = interpreter(model, delegate)
+    plain = runtime.interpreter(model, builtin_kernels=True)
+    assert delegate.report is not None
+    assert [node.op for node in delegate.report.rejected] == [CPU_ONLY]
+    for shape in ((2, 3, 4, 5), (3, 3, 4, 5)):
+        x = 9 * random(*shape)
+        for each in (target, plain):
+            each.resize_tensor_input(each.get_input_details()[0]["index"], shape)
+            each.allocate_tensors()
+        for got, expected in zip(run(target, x), run(plain, x), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_constants_of_integers_are_handed_out() -> None:
+    m = Integers()
+    m.writer.output(m.writer.op("NEG", [m.x], [(2, 3, 4, 5)]), m.shape, m.slice(1, 3, shrink=False))
+    model = m.writer.build()
+    delegate = GpuDelegate(precision="fp32")
+    target = interpreter(model, delegate)
+    assert delegate.report is not None and delegate.report.whole_graph
+    x = random(2, 3, 4, 5)
+    negative, shape, part = run(target, x)
+    np.testing.assert_array_equal(negative, -x)
+    assert (shape.tolist(), part.tolist()) == ([2, 3, 4, 5], [3, 4])
+    assert shape.dtype == part.dtype == np.int32
