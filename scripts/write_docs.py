@@ -30,8 +30,8 @@ def ops_page() -> str:
 The {len(rows)} operations that litegpu runs, up to the version given. Tensors that are computed
 have at most 5 dimensions and hold float32; those of integers and bools are taken as
 [decision 4](decisions/0004-element-types.md) says. `litegpu check MODEL` says of each node of a
-model whether it runs on the GPU and, if not, why. SHAPE, RANK, FILL, RANGE and operations on constants
-are worked out beforehand and stand in nobody's way.
+model whether it runs on the GPU and, if not, why. SHAPE, RANK, FILL, RANGE and operations on
+constants are worked out beforehand and stand in nobody's way.
 
 {_table(("operation", "version", "what is handled"), rows)}"""
 

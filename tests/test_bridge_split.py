@@ -164,7 +164,7 @@ def test_shapes_that_are_computed_at_run_time() -> None:
 
 
 def test_a_shape_that_follows_from_other_shapes_is_no_obstacle() -> None:
-    """Flattening, as converters write it for models with an unknown batch size."""
+    """Flattening to a batch size that only the CPU's integer operations compute."""
     writer = ModelWriter()
     x = writer.input((-1, 3, 4))
     batch = writer.op("SHAPE", [x], [(3,)], dtype="int32", options={"out_type": "INT32"})
@@ -172,9 +172,11 @@ def test_a_shape_that_follows_from_other_shapes_is_no_obstacle() -> None:
     first = writer.op(
         "STRIDED_SLICE", [batch, *ends], [()], dtype="int32", options={"shrink_axis_mask": 1}
     )
+    one = writer.constant(1, "int32", name="one")
+    same = writer.op("POW", [first, one], [()], dtype="int32")
     size = writer.constant(12, "int32", name="size")
     pack = {"values_count": 2, "axis": 0}
-    target_shape = writer.op("PACK", [first, size], [(2,)], dtype="int32", options=pack)
+    target_shape = writer.op("PACK", [same, size], [(2,)], dtype="int32", options=pack)
     flat = writer.op("RESHAPE", [step(writer, "ABS", x), target_shape], [(-1, 12)])
     writer.output(step(writer, "NEG", flat))
     model = writer.build()

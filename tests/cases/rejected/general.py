@@ -10,7 +10,6 @@ from cases.rejected.base import (
     Tensor,
     computed,
     floats,
-    integers,
 )
 
 _WRONG_TYPE = "OP is supported, but tensor type/shape isn't compatible: tensor "
@@ -23,8 +22,8 @@ CASES = (
         "Expected 1 or 2 runtime input tensor(s), but node has 0 runtime input(s).",
     ),
     Rejected(
-        "RESHAPE",
-        (floats(6), integers(2, 3)),
+        "SQRT",
+        (floats(6),),
         "Expected 1 runtime input tensor(s), but node has 0 runtime input(s).",
     ),
     Rejected(
