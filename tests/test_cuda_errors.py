@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import sys
 from pathlib import Path
@@ -169,6 +170,17 @@ def recording(driver: Any, **functions: Any) -> CUDARecording:
 def test_too_little_memory(driver: Any) -> None:
     with pytest.raises(DeviceMemoryError, match=r"Test GPU cannot provide 64 bytes.*smaller batch"):
         recording(driver, cuMemAlloc=gives(status=Status.CUDA_ERROR_OUT_OF_MEMORY))
+
+
+def test_a_ready_call_that_fails(driver: Any) -> None:
+    answers = [0, 100]
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _stream: answers.pop(0))
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    driver(cuGetProcAddress=gives(address, None), CUresult=Status, cuStreamSynchronize=gives())
+    synchronize = cuda_driver.ready("cuStreamSynchronize", 8)
+    synchronize()
+    with pytest.raises(CudaError, match=r"cuStreamSynchronize returned CUDA_ERROR_NO_DEVICE"):
+        synchronize()
 
 
 def test_a_kernel_that_its_module_lacks(driver: Any) -> None:

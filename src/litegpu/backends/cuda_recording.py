@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Dispatch, Program, Recording, Slot
-from litegpu.backends.cuda_driver import Launch, call, capture, driver
+from litegpu.backends.cuda_driver import Launch, call, capture, driver, ready
 from litegpu.backends.cuda_profile import Profiler
 from litegpu.backends.cuda_transfer import UNIT, transfer_items, transfer_kernel
 from litegpu.codegen import KernelText, round_up
@@ -193,7 +193,11 @@ class CUDARecording(Recording):
         self, inputs: Sequence[ctypes.c_void_p], outputs: Sequence[ctypes.c_void_p]
     ) -> Callable[[], None]:
         """Return a call that stages, launches, waits and copies. See Recording.bind."""
-        cu, graph, stream, memmove = self._cu, self._graph, self._stream, ctypes.memmove
+        enter = ready("cuCtxPushCurrent", int(self._device.context))
+        launch = ready("cuGraphLaunch", int(self._graph), int(self._stream))
+        wait = ready("cuStreamSynchronize", int(self._stream))
+        popped = ctypes.c_void_p()
+        leave, memmove = ready("cuCtxPopCurrent", ctypes.byref(popped)), ctypes.memmove
         moves_in = [(p, own, n) for p, (own, n) in zip(inputs, self._inputs, strict=True)]
         moves_out = [(p, own, n) for p, (own, n) in zip(outputs, self._outputs, strict=True)]
 
@@ -201,9 +205,12 @@ class CUDARecording(Recording):
             for pointer, own, size in moves_in:
                 if pointer.value != own:
                     memmove(own, pointer, size)
-            with self._current:
-                call(cu.cuGraphLaunch, graph, stream)
-                call(cu.cuStreamSynchronize, stream)
+            enter()
+            try:
+                launch()
+                wait()
+            finally:
+                leave()
             for pointer, own, size in moves_out:
                 if pointer.value != own:
                     memmove(pointer, own, size)

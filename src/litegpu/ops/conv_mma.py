@@ -209,20 +209,22 @@ def choose_tile(problem: Problem, ctx: LowerContext) -> Tile:
 
 
 # Clocks and bytes per clock of the model below, fitted to 613 kernels on an H200 (26 layers, all
-# kinds of tiles): what it chooses takes 6 % longer than the best of a layer, in the mean.
-_LOAD_CLOCKS = 350.0
-_STEP_CLOCKS = 11.0
-_INSTRUCTION_CLOCKS = 2.3 / 128
-_PRODUCT_CLOCKS = 3.6
-_BYTES_PER_CLOCK = 36.6
-_SHARE_CLOCKS = 2450.0
+# kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean.
+_LOAD_CLOCKS = 335.0
+_STEP_CLOCKS = 4.0
+_INSTRUCTION_CLOCKS = 2.0 / 128
+_PRODUCT_CLOCKS = 3.9
+_BYTES_PER_CLOCK = 35.0
+_SHARE_CLOCKS = 630.0
 """What blocks that share an operand lose by waiting for each other."""
-_SPLIT_CLOCKS = 640.0
-_SPLIT_CLOCKS_EACH = 272.0
+_SHARED_BYTES_PER_CLOCK = 1780.0
+"""What all clusters together can store into other blocks' memory."""
+_SPLIT_CLOCKS = 825.0
+_SPLIT_CLOCKS_EACH = 280.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
-_REMOTE = 2.5
+_REMOTE = 2.3
 """How much longer a byte takes from another block's memory."""
-_THREADS_TOGETHER = 534
+_THREADS_TOGETHER = 590
 """Threads of a multiprocessor that wait at the same time."""
 
 
@@ -235,11 +237,11 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
     slices = rows * tile.steps * 4 / shared
     weights = tile.columns * tile.steps * _STEP * 2 * problem.weight_parts
     products = tile.steps * (tile.pixels // 16) * (tile.columns // 8) * problem.products
-    stored = tile.pixels * tile.steps * _STEP * 2 * problem.parts if shared > 1 else 0
+    stored = rows * tile.steps * _STEP * 2 * problem.parts if shared > 1 else 0
     sums = rows * tile.columns * 4 * tile.warps_k * _REMOTE if tile.split_k else 0
     busy = max(
         slices * problem.instructions * _INSTRUCTION_CLOCKS + products * _PRODUCT_CLOCKS,
-        (slices * problem.loads * 16 + weights + stored + sums) / _BYTES_PER_CLOCK,
+        (slices * problem.loads * 16 + weights + sums) / _BYTES_PER_CLOCK,
     )
     turns = -(-slices // (tile.threads * 2))
     waits = _LOAD_CLOCKS * (turns * max(1.0, problem.loads / 8) + tile.steps // tile.chunk - 1)
@@ -250,7 +252,8 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
         waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * tile.cluster
     # Blocks that lie on one multiprocessor wait at the same time.
     together = max(1, min(per_unit, _THREADS_TOGETHER // tile.threads))
-    return per_unit * busy + waits * -(-per_unit // together)
+    exchange = blocks * stored / _SHARED_BYTES_PER_CLOCK
+    return per_unit * busy + waits * -(-per_unit // together) + exchange
 
 
 _WEIGHT_REGISTERS = 64
