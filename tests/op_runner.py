@@ -143,6 +143,7 @@ def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Ma
     places = _Places(model.pieces, kernel.compiled)
     faults = places.faults() if mode.staged else {}
     invoke(interpreter, _inputs(model, 1, mode.half))
+    interpreter.reset_all_variables()
     again = invoke(interpreter, first)
     expected = _expected(cases, mode.half)
     outcomes = {}

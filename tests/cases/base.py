@@ -107,6 +107,11 @@ class Sheet:
         self.tensors += 1
         return self.writer.input(shape, values.dtype)
 
+    def variable(self, shape: Shape) -> TensorRef:
+        """Add a state that starts as zero."""
+        self.tensors += 1
+        return self.writer.variable(shape)
+
     def constant(self, data: npt.ArrayLike, dtype: npt.DTypeLike = "float32") -> TensorRef:
         """Add a constant."""
         self.tensors += 1

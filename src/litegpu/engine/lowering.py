@@ -142,6 +142,8 @@ class Lowering:
         buffers = _Buffers(self)
         dst = buffers.destination(request.destination or self.storage(request.output))
         tensors: dict[str, Any] = {"dst": dst}
+        for name, value_id in request.writes.items():
+            tensors[name] = buffers.destination(self.storage(value_id), name)
         for name, value_id in request.reads.items():
             tensors[name] = buffers.value(name, value_id, needed=request.needed.get(name))
         if request.parts:
@@ -185,11 +187,11 @@ class _Buffers:
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
     """Bytes to move of each part of a buffer, however often the kernel names it."""
 
-    def destination(self, storage: Storage) -> TensorRef:
+    def destination(self, storage: Storage, name: str = "dst") -> TensorRef:
         """Bind what the kernel writes."""
-        self._bind("dst", storage, storage.root, constant=False, written=True)
+        self._bind(name, storage, storage.root, constant=False, written=True)
         self._move((storage.root, False, storage), None)
-        return TensorRef("dst", storage)
+        return TensorRef(name, storage)
 
     def value(
         self, name: str, value_id: int, extend: bool = False, needed: int | None = None

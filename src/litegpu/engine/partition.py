@@ -14,6 +14,7 @@ from litegpu import config
 from litegpu.backends.base import Device, Recording
 from litegpu.engine.layout import Layout, assign
 from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import as_float32, get
@@ -27,6 +28,7 @@ _log = logging.getLogger("litegpu")
 class CompiledPartition:
     """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
 
+    A state that a node changes is among both: what is left of it replaces what was there.
     `constants` are outputs that do not depend on any input: dense, by tensor number.
     """
 
@@ -82,6 +84,7 @@ def compile_partition(
         v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
+    graph, states = expose_states(graph)
     target = DeviceTarget(device.info, half_from)
     rewritten = rewrite(graph, target.tensor_cores)
     rounded = rounded_inputs(rewritten) if target.tensor_cores and half_from is not None else ()
@@ -93,7 +96,8 @@ def compile_partition(
         for kernel in built.program.kernels:
             _log.info("%s", device.dialect.kernel(kernel))
     recording = device.record(built.program, cache_dir)
-    return CompiledPartition(inputs, rewritten.outputs, recording, layout, built, constants)
+    outputs = tuple(states.get(v, v) for v in rewritten.outputs)
+    return CompiledPartition(inputs, outputs, recording, layout, built, constants)
 
 
 def _as_runtime(value: Value) -> npt.NDArray[Any]:

@@ -45,6 +45,8 @@ class KernelRequest:
     local: tuple[int, int, int]
     output: int
     reads: Mapping[str, int] = field(default_factory=dict)
+    writes: Mapping[str, int] = field(default_factory=dict)
+    """Further values that the kernel makes, by the template's names."""
     parts: tuple[int, ...] = ()
     constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -136,6 +138,13 @@ class Op(ABC):
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         """Return the output shapes that follow from the input shapes of a checked node."""
 
+    def states(self, node: Node) -> tuple[int, ...]:
+        """Return the inputs that the node leaves changed (value ids).
+
+        Before it is normalized, the node gets an output more for each of them.
+        """
+        return ()
+
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         """Return the node with its attributes worked out, or the nodes that replace it."""
         return (node,)
@@ -143,6 +152,19 @@ class Op(ABC):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         """Return the kernel launches of a normalized node."""
         raise KeyError(f"{self.name} is always rewritten before kernels are chosen")
+
+
+class InternalOp(Op):
+    """An op whose nodes only other ops and passes make, with everything known about them."""
+
+    max_version = 1
+    internal = True
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return tuple(graph.values[v].shape for v in node.outputs)
 
 
 _REGISTRY: dict[str, Op] = {}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops.base import Shape
 from litegpu.ops.types import FLOATS, Types, is_exact
 
 MAX_RANK = 5
@@ -153,6 +154,27 @@ def weighted(
         activation(node),
         lambda: check_shapes(graph, node),
     )
+
+
+def states(graph: Graph, node: Node, positions: tuple[int, ...], shape: Shape) -> str:
+    """Require states (computed inputs that the node changes) of a shape, read by it alone."""
+    for position in positions:
+        reason = computed(graph, node, position, "The state")
+        if reason:
+            return reason
+        value = graph.values[node.inputs[position]]
+        readers = sum(v == value.id for each in graph.nodes for v in each.inputs)
+        if readers > 1:
+            return (
+                f"The state (input {position}) is read {readers} times; what the others see would "
+                "depend on when they run."
+            )
+        if value.shape != shape:
+            return (
+                f"The state (input {position}) has the shape {list(value.shape)} instead of "
+                f"{list(shape)}."
+            )
+    return ""
 
 
 def first_of(*reasons: str | Callable[[], str]) -> str:

@@ -13,6 +13,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import (
     COPY,
+    InternalOp,
     KernelRequest,
     LowerContext,
     NewValue,
@@ -42,18 +43,10 @@ class CopyAttributes:
 
 
 @register
-class Copy(Op):
+class Copy(InternalOp):
     """The identity, broadcast to the output's shape; the passes make it, no model holds it."""
 
     name = COPY
-    max_version = 1
-    internal = True
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return ""
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (graph.values[node.inputs[0]].shape,)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (copy_kernel(node, ctx),)

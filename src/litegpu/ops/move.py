@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import round_up
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, literal, register
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, literal, register
 from litegpu.ops.reshape import reshape_node
 
 MOVE = "MOVE"
@@ -125,18 +125,10 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 
 @register
-class Move(Op):
+class Move(InternalOp):
     """Moves elements by a table of index expressions; the ops make it, no model holds it."""
 
     name = MOVE
-    max_version = 1
-    internal = True
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return ""
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (graph.values[node.outputs[0]].shape,)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: MoveAttributes = node.attributes

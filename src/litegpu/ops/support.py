@@ -73,7 +73,7 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
     if not reason:
         reason = op.check(graph, node)
     if not reason:
-        reason = types.check(graph, node, op.takes, op.gives)
+        reason = types.check(graph, node, op.takes, op.gives, op.states(node))
     return reason
 
 

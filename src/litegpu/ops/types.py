@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,18 +34,24 @@ ROUNDED = Types(HELD.dtypes, exact=False)
 """Numbers that are about to become floats anyway."""
 
 
-def check(graph: Graph, node: Node, takes: tuple[Types, ...], gives: Types | None) -> str:
+def check(
+    graph: Graph,
+    node: Node,
+    takes: tuple[Types, ...],
+    gives: Types | None,
+    states: Collection[int] = (),
+) -> str:
     """Return why a node cannot run on tensors of these types, or an empty text.
 
     `takes` has an entry per input; the last one stands for all further inputs. Without `gives` the
-    outputs have the type of what goes in as `HELD`.
+    outputs have the type of what goes in as `HELD`. Only `states` may be variable tensors.
     """
     moved = set()
     for position, v in enumerate(node.inputs):
         rule = takes[min(position, len(takes) - 1)]
         if v == ABSENT or graph.values[v].is_constant:
             continue
-        reason = _check_value(graph.values[v], rule)
+        reason = _check_value(graph.values[v], rule, v in states)
         if reason:
             return reason
         if rule is HELD:
@@ -63,9 +70,9 @@ def is_exact(value: Value) -> bool:
     return bool(np.all(value.data == value.data.astype(np.float32).astype(np.float64)))
 
 
-def _check_value(value: Value, rule: Types) -> str:
+def _check_value(value: Value, rule: Types, state: bool) -> str:
     reason = _check_type(value, rule)
-    if not reason and value.is_variable:
+    if not reason and value.is_variable and not state:
         reason = f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
     if not reason and rule.exact and not is_exact(value):
         reason = (

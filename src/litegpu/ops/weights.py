@@ -16,10 +16,10 @@ from litegpu.graph import ABSENT, Graph, Node, Stage
 from litegpu.ops import checks
 from litegpu.ops.base import (
     HALF_MAX,
+    InternalOp,
     KernelRequest,
     LowerContext,
     NewValue,
-    Op,
     Shape,
     as_float32,
     register,
@@ -98,18 +98,10 @@ class PackAttributes:
 
 
 @register
-class PackWeights(Op):
+class PackWeights(InternalOp):
     """Arranges computed weights as the convolution kernels read them."""
 
     name = _PACK
-    max_version = 1
-    internal = True
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return ""
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (packed_shape(node.attributes),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: PackAttributes = node.attributes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from cases.rejected import general, indexing, layers, logic, moves
+from cases.rejected import general, indexing, layers, logic, lstm, moves
 from cases.rejected.base import Rejected
 
 CASES: tuple[Rejected, ...] = (
     *general.CASES,
     *layers.CASES,
+    *lstm.CASES,
     *moves.CASES,
     *indexing.CASES,
     *logic.CASES,

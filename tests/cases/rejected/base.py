@@ -30,7 +30,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Rejected:
-    """One node: its op, operands and parameters, and why it cannot run on a GPU."""
+    """One node: its op, operands and parameters, and why it cannot run on a GPU.
+
+    `same` maps the positions of inputs to those of which they are the very tensor.
+    """
 
     op: str
     inputs: tuple[Tensor | None, ...]
@@ -39,13 +42,16 @@ class Rejected:
     version: int = 1
     outputs: int = 1
     result: DType = DType.FLOAT32
+    same: Mapping[int, int] = field(default_factory=dict)
 
     def graph(self) -> Graph:
         """Return a graph of this node alone."""
         values = [each.value(i) for i, each in enumerate(self.inputs) if each is not None]
         results = range(len(self.inputs), len(self.inputs) + self.outputs)
         values += [Value(i, f"v{i}", (1,), self.result) for i in results]
-        inputs = tuple(ABSENT if each is None else i for i, each in enumerate(self.inputs))
+        inputs = tuple(
+            ABSENT if each is None else self.same.get(i, i) for i, each in enumerate(self.inputs)
+        )
         params = {**_PARAMS.get(self.op, {}), **self.params}
         node = Node(0, self.op, self.version, inputs, tuple(results), params)
         return Graph({value.id: value for value in values}, (node,), (), tuple(results))
@@ -61,10 +67,15 @@ _PARAMS: Mapping[str, Mapping[str, Any]] = {
     "CONV_2D": _DILATED,
     "DEPTHWISE_CONV_2D": _DILATED,
     "FULLY_CONNECTED": {"activation": "none", "weights_format": 0, "keep_num_dims": False},
+    "LSTM": {"activation": "tanh", "cell_clip": 0.0, "proj_clip": 0.0, "kernel_type": 1},
     "MAX_POOL_2D": _POOL,
     "MEAN": {"keep_dims": False},
     "RESIZE_BILINEAR": {"align_corners": False, "half_pixel_centers": False},
     "SOFTMAX": {"beta": 1.0},
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": {
+        **{"activation": "tanh", "cell_clip": 0.0, "proj_clip": 0.0},
+        "time_major": False,
+    },
     "TRANSPOSE_CONV": {**_WINDOW, "stride_height": 2, "stride_width": 2},
 }
 

@@ -1,0 +1,225 @@
+"""The two kernels of an LSTM: its input's share of all gates, then one step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import round_up
+from litegpu.errors import CompilationError
+from litegpu.graph import ABSENT, Node, Stage
+from litegpu.ops.base import (
+    InternalOp,
+    KernelRequest,
+    LowerContext,
+    as_float32,
+    literal,
+    register,
+)
+from litegpu.ops.conv_2d import dense_kernel
+from litegpu.ops.elementwise import activation_stages, expression
+from litegpu.ops.weights import Floats, Weights, in_precision
+from litegpu.ops.window import POINT
+
+PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
+_MAX_ITEMS = 128
+_SPARE_SLOTS = 16
+"""Slices that padding and equal shares of the items may add."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputAttributes:
+    """Weights [cells, inputs] of each gate, and the biases unless they come later (value ids)."""
+
+    weights: tuple[int, ...]
+    biases: tuple[int, ...]
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (*self.weights, *self.biases)
+
+    def channels(self, cells: int) -> int:
+        """Return the width of the result: every gate begins at a whole slice."""
+        return len(self.weights) * round_up(cells, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class GateOperands:
+    """Constants of one gate (value ids, ABSENT where it has none): see the LSTM's operands."""
+
+    recurrent: int
+    peephole: int
+    normalization: int
+    bias: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellAttributes:
+    """An LSTM but for its input's weights; `gates` are 3 where input and forget gate are one."""
+
+    cells: int
+    gates: tuple[GateOperands, ...]
+    projection: int
+    projection_bias: int
+    activation: str
+    cell_clip: float
+    projection_clip: float
+    time_major: bool
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        of_gates = ((g.recurrent, g.peephole, g.normalization, g.bias) for g in self.gates)
+        return (*(v for gate in of_gates for v in gate), self.projection, self.projection_bias)
+
+
+@register
+class LstmInput(InternalOp):
+    """The product of a sequence with the input weights of all gates."""
+
+    name = PROJECT_INPUT
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: InputAttributes = node.attributes
+        rows = np.concatenate([_padded_rows(ctx, v) for v in attributes.weights])
+        biases = [_padded_rows(ctx, v) for v in attributes.biases]
+        bias = np.concatenate(biases) if biases else None
+        outputs, inputs = rows.shape
+        held = Weights((outputs, 1, 1, inputs), array=rows[:, None, None, :], bias=bias)
+        return (dense_kernel(node, ctx, held, POINT),)
+
+
+@register
+class LstmCells(InternalOp):
+    """The steps of a sequence: output, output state and cell state from the projected input."""
+
+    name = CELLS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: CellAttributes = node.attributes
+        source, output, cell = (ctx.storage(v) for v in node.inputs)
+        batch = output.shape[2]
+        steps = source.rows // batch
+        slices, output_slices = (-(-each.channels // 4) for each in (cell, output))
+        written = [ctx.storage(v) for v in node.outputs]
+        widest = max(slices, *(each.slices for each in written))
+        owned = -(-widest // min(_MAX_ITEMS, ctx.target.max_work_group_size))
+        items = -(-widest // owned)
+        slots = items * owned
+        _require_memory(attributes, output.channels, ctx)
+        packed = _pack(attributes, ctx, slices, output_slices)
+        projected = attributes.projection != ABSENT
+        constants: dict[str, npt.NDArray[Any]] = {"weights": in_precision(packed.weights, ctx)}
+        if packed.vectors:
+            constants["vectors"] = np.concatenate(packed.vectors)
+        normalized = attributes.gates[0].normalization != ABSENT
+        shared = [("float4", "hidden", slots * (1 if projected else 2))]
+        shared += [("float4", "inner", slots)] if projected else []
+        shared += [("float4", "raw", slots)] if normalized else []
+        request = KernelRequest(
+            template="lstm_cells",
+            grid=(items, batch, 1),
+            local=(items, 1, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "last": node.inputs[1], "cell": node.inputs[2]},
+            writes={"new_output": node.outputs[1], "new_cell": node.outputs[2]},
+            constants=constants,
+            variables={
+                "ITEMS": items,
+                "owned": owned,
+                "slots": slots,
+                "batch": batch,
+                "steps": steps,
+                "time_major": attributes.time_major,
+                "cells": attributes.cells,
+                "slices": slices,
+                "output_slices": output_slices,
+                "gates": ("i", "f", "g", "o")[4 - len(attributes.gates) :],
+                "places": packed.places,
+                "projected": projected,
+                "normalized": normalized,
+                "cell_clip": literal(attributes.cell_clip),
+                "projection_clip": literal(attributes.projection_clip),
+                "sigmoid": _function("sigmoid"),
+                "activation": _function(attributes.activation),
+            },
+            shared=tuple(shared),
+            flops=2 * source.rows * packed.weights.size,
+        )
+        return (request,)
+
+
+@dataclass
+class _Packed:
+    """Constants in one array each, and at which float4 of it each vector begins (by its name).
+
+    Weights lie as [gate][input][slice of outputs] of 4, those of the projection after them.
+    """
+
+    weights: Floats
+    vectors: list[Floats] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, vector: Floats) -> None:
+        """Keep a vector that is padded to whole slices."""
+        self.places[name] = sum(each.size for each in self.vectors) // 4
+        self.vectors.append(vector)
+
+
+def group_memory(cells: int, outputs: int, normalized: bool) -> int:
+    """Return the most bytes of work-group memory that the steps may need."""
+    slots = -(-max(cells, outputs) // 4) + _SPARE_SLOTS
+    return 16 * slots * (2 + normalized)
+
+
+def _require_memory(attributes: CellAttributes, outputs: int, ctx: LowerContext) -> None:
+    normalized = attributes.gates[0].normalization != ABSENT
+    needed = group_memory(attributes.cells, outputs, normalized)
+    if needed > ctx.target.local_memory_bytes:
+        raise CompilationError(
+            f"An LSTM of {attributes.cells} cells needs {needed} bytes of work-group memory; the "
+            f"device has {ctx.target.local_memory_bytes}. Use another device or backend."
+        )
+
+
+def _pack(
+    attributes: CellAttributes, ctx: LowerContext, slices: int, output_slices: int
+) -> _Packed:
+    matrices = [_transposed(ctx, g.recurrent, output_slices, slices) for g in attributes.gates]
+    if attributes.projection != ABSENT:
+        matrices.append(_transposed(ctx, attributes.projection, slices, output_slices))
+    packed = _Packed(np.concatenate([each.ravel() for each in matrices]))
+    packed.places["projection"] = len(attributes.gates) * output_slices * 4 * slices
+    for name, gate in zip("ifgo"[4 - len(attributes.gates) :], attributes.gates, strict=True):
+        vectors = (gate.peephole, gate.normalization, gate.bias)
+        for what, v in zip(("peephole", "normalization", "bias"), vectors, strict=True):
+            if v != ABSENT:
+                packed.add(f"{what}_{name}", _padded_rows(ctx, v))
+    if attributes.projection_bias != ABSENT:
+        packed.add("projection_bias", _padded_rows(ctx, attributes.projection_bias))
+    return packed
+
+
+def _padded_rows(ctx: LowerContext, value: int) -> Floats:
+    """Return a constant with zeros after its rows, to a multiple of 4."""
+    rows = as_float32(ctx.value(value))
+    missing = round_up(rows.shape[0], 4) - rows.shape[0]
+    return np.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)])
+
+
+def _transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floats:
+    """Return weights [outputs, inputs] as [inputs, outputs], both padded to whole slices."""
+    matrix = as_float32(ctx.value(value))
+    padded = np.zeros((inputs * 4, outputs * 4), np.float32)
+    padded[: matrix.shape[1], : matrix.shape[0]] = matrix.T
+    return padded
+
+
+def _function(activation: str) -> Any:
+    """Return what makes the text of an activation of a variable."""
+    stages: Iterable[Stage] = activation_stages({"activation": activation})
+    texts = [expression(stage) for stage in stages]
+    return lambda name: f"({texts[0].format(x=name)})" if texts else name

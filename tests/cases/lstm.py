@@ -1,0 +1,125 @@
+"""Cases of LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import LARGE, Case, Range, Shape, Sheet
+from cases.conv_2d import ACTIVATIONS
+from litegpu.zoo.writer import TensorRef
+
+_SMALL = Range(-0.5, 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm(Case):
+    """An LSTM with seeded float weights; `steps` of 0 is the operation for one step.
+
+    `outputs` of 0 means no projection; with `cifg` the input gate is what the forget gate leaves.
+    """
+
+    batch: int = 2
+    steps: int = 4
+    inputs: int = 5
+    cells: int = 6
+    outputs: int = 0
+    projection_bias: bool = False
+    cifg: bool = False
+    peephole: bool = False
+    normalized: bool = False
+    time_major: bool = False
+    activation: str = "TANH"
+    cell_clip: float = 0.0
+    proj_clip: float = 0.0
+    half_weights: bool = False
+    all_slots: bool = True
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, two states, one LSTM, one output."""
+        sequence = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)
+        shape = (*(sequence if self.steps else (self.batch,)), self.inputs)
+        options = {
+            "fused_activation_function": self.activation,
+            "cell_clip": self.cell_clip,
+            "proj_clip": self.proj_clip,
+        }
+        if self.steps:
+            options["time_major"] = self.time_major
+        name = "UNIDIRECTIONAL_SEQUENCE_LSTM" if self.steps else "LSTM"
+        sheet.output(sheet.op(name, [sheet.input(shape), *self.operands(sheet)], options))
+
+    def operands(self, sheet: Sheet) -> list[TensorRef | None]:
+        """Add weights and states: all inputs but the first."""
+        outputs = self.outputs or self.cells
+        gates = (not self.cifg, True, True, True)
+
+        def some(present: bool, *shape: int, values: Range = _SMALL) -> TensorRef | None:
+            return sheet.weights(shape, values, half=self.half_weights) if present else None
+
+        cells, peephole = (self.cells,), (gates[0], True, True)
+        operands = [some(each, *cells, self.inputs) for each in gates]
+        operands += [some(each, *cells, outputs) for each in gates]
+        operands += [some(each and self.peephole, *cells) for each in peephole]
+        operands += [some(each, *cells) for each in gates]
+        operands.append(some(self.outputs > 0, outputs, self.cells))
+        operands.append(some(self.projection_bias, outputs))
+        operands += [sheet.variable((self.batch, outputs)), sheet.variable((self.batch, *cells))]
+        if self.all_slots:
+            ones = Range(0.5, 1.5)
+            operands += [some(each and self.normalized, *cells, values=ones) for each in gates]
+        return operands
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasicLstm(Case):
+    """One step of the basic LSTM; all 4 of its results are outputs."""
+
+    batch: int = 2
+    inputs: int = 5
+    cells: int = 6
+    half_weights: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """Three inputs, one LSTM, four outputs."""
+        state: Shape = (self.batch, self.cells)
+        data, before, last = map(sheet.input, ((self.batch, self.inputs), state, state))
+        gates = 4 * self.cells
+        shapes: tuple[Shape, ...] = ((gates, self.inputs + self.cells), (gates,))
+        weights, bias = (sheet.weights(each, _SMALL, half=self.half_weights) for each in shapes)
+        options = {"kernel_type": "BASIC", "fused_activation_function": "TANH"}
+        inputs = [data, before, weights, bias, last]
+        sheet.output(*sheet.multi("LSTM", inputs, 4, options, version=2))
+
+
+CASES: tuple[Case, ...] = (
+    # Sizes
+    *(Lstm(cells=c, inputs=10 - c, batch=1 + c % 3, steps=1 + c % 4) for c in range(1, 10)),
+    Lstm(cells=33, inputs=70, steps=9, batch=1),
+    Lstm(cells=130, inputs=12, steps=3),
+    Lstm(cells=67, inputs=9, outputs=130, steps=3),
+    Lstm(cells=1100, inputs=3, steps=2, batch=1),
+    # Kinds
+    *(
+        Lstm(cifg=cifg, peephole=peephole, normalized=normalized, outputs=outputs, time_major=major)
+        for cifg in (False, True)
+        for peephole in (False, True)
+        for normalized in (False, True)
+        for outputs in (0, 3)
+        for major in (False, True)
+    ),
+    Lstm(outputs=9, projection_bias=True),
+    Lstm(outputs=9, projection_bias=True, cifg=True, time_major=True, all_slots=False),
+    Lstm(half_weights=True, peephole=True, outputs=7, projection_bias=True),
+    *(Lstm(activation=activation) for activation in ACTIVATIONS[1:4]),
+    Lstm(cell_clip=0.25),
+    Lstm(outputs=5, proj_clip=0.0625, cell_clip=0.5),
+    Lstm(proj_clip=0.0625),
+    Lstm(cells=40, items=LARGE, normalized=True, peephole=True),
+    # One step
+    *(Lstm(steps=0, cells=c, inputs=10 - c) for c in (1, 4, 7)),
+    Lstm(steps=0, batch=1, outputs=5, peephole=True, cifg=True),
+    Lstm(steps=0, normalized=True, all_slots=True),
+    *(BasicLstm(cells=c, inputs=10 - c, batch=1 + c % 3) for c in range(1, 10)),
+    BasicLstm(cells=40, inputs=33),
+    BasicLstm(cells=4, inputs=4, half_weights=True),
+)

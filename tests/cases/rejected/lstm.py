@@ -1,0 +1,121 @@
+"""Rejected LSTMs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cases.rejected.base import Rejected, Tensor, computed, floats, integers
+from litegpu.graph import DType
+
+_Operands = Mapping[int, Tensor | None]
+_SIZE, _CELLS = 5, 6
+
+
+def _operands(cells: int, outputs: int) -> dict[int, Tensor | None]:
+    found: dict[int, Tensor | None] = dict.fromkeys(range(24))
+    found[0] = computed(2, 4, _SIZE)
+    found |= {i: floats(cells, _SIZE) for i in range(1, 5)}
+    found |= {i: floats(cells, outputs) for i in range(5, 9)}
+    found |= {i: floats(cells) for i in range(12, 16)}
+    return found | {18: _state(2, outputs), 19: _state(2, cells)}
+
+
+def _state(*shape: int) -> Tensor:
+    return Tensor(shape=shape, variable=True)
+
+
+def _full(
+    changed: _Operands, reason: str, cells: int = _CELLS, outputs: int = _CELLS, **params: Any
+) -> Rejected:
+    operands = tuple({**_operands(cells, outputs), **changed}.values())
+    return Rejected("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, reason, params=params)
+
+
+def _basic(
+    changed: _Operands, reason: str, outputs: int = 4, version: int = 2, **params: Any
+) -> Rejected:
+    operands = (computed(2, 5), _state(2, 6), floats(24, 11), floats(24), _state(2, 6))
+    inputs = tuple({**dict(enumerate(operands)), **changed}.values())
+    return Rejected("LSTM", inputs, reason, params, version, outputs)
+
+
+_INT8 = Tensor(shape=(_CELLS, _SIZE), dtype=DType.INT8, data=1)
+
+_NO_PEEPHOLE = "The peephole weights of the input gate (input 9) "
+
+CASES = (
+    Rejected(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        (computed(2, 4, _SIZE),),
+        "Expected 20 or 24 input tensors, but node has 1 input(s).",
+    ),
+    Rejected(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        tuple(_operands(6, 6).values()),
+        "Expected 1 output tensor, but node has 2 output(s).",
+        outputs=2,
+    ),
+    Rejected(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        tuple(_operands(6, 6).values()),
+        "Max version supported: 3. Requested version 4.",
+        version=4,
+    ),
+    _full({0: floats(2, 4, 5)}, "The input (input 0) is constant; only computed ones are handled."),
+    _full({}, "Unsupported fused activation: sign_bit", activation="sign_bit"),
+    _full(
+        {},
+        "The activation of an LSTM must not be none: the CPU leaves its result undefined.",
+        activation="none",
+    ),
+    _full({}, "cell_clip must not be negative, but it is -1.0.", cell_clip=-1.0),
+    _full({7: None}, "The recurrent weights of the cell (input 7) is missing."),
+    _full({12: None}, "The bias of the input gate (input 12) is missing."),
+    _full(
+        {10: floats(6), 11: floats(6)},
+        _NO_PEEPHOLE + "is missing.",
+    ),
+    _full({9: floats(6)}, _NO_PEEPHOLE + "has nothing to go with."),
+    _full({17: floats(6)}, "The bias of the projection (input 17) has nothing to go with."),
+    _full(
+        {2: _INT8},
+        "The input weights of the forget gate (input 2) is INT8; float32 or float16 is needed.",
+    ),
+    _full(
+        {14: computed(6)},
+        "The bias of the cell (input 14) must be constant, but it is computed at run time.",
+    ),
+    _full({0: computed(2, 5)}, "The input must have 3 dimensions, not [2, 5]."),
+    _full(
+        {8: floats(6)}, "The recurrent weights of the output gate must have 2 dimensions, not [6]."
+    ),
+    _full({0: computed(2, 4, 7)}, "The input has 7 channels, its weights 5."),
+    _full({13: floats(7)}, "The bias of the forget gate has the shape [7] instead of [6]."),
+    _full({}, "6 cells make 3 outputs without a projection.", outputs=3),
+    _full(
+        {},
+        "4000 cells and 4000 outputs need 32512 bytes of work-group memory; 16384 are there on "
+        "every device.",
+        cells=4000,
+        outputs=4000,
+    ),
+    _full({19: None}, "The state (input 19) is missing."),
+    _full({19: _state(1, 6)}, "The state (input 19) has the shape [1, 6] instead of [2, 6]."),
+    Rejected(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        tuple(_operands(6, 6).values()),
+        "The state (input 18) is read 2 times; what the others see would depend on when they run.",
+        same={19: 18},
+    ),
+    _basic({}, "Expected 4 output tensor(s), but node has 1 output(s).", outputs=1),
+    _basic({}, "Only TANH activation is supported. but node has relu", activation="relu"),
+    _basic({}, "proj_clip is not supported: it is 0.5.", proj_clip=0.5),
+    _basic({0: computed(2, 1, 5)}, "Input [2, 1, 5] and activation [2, 6] must have 2 dimensions."),
+    _basic(
+        {2: floats(24, 12)},
+        "Weights of [24, 12] and a bias of [24] do not make 4 gates of 6 cells.",
+    ),
+    _basic({3: integers(*range(24))}, "The bias (input 3) is INT32; float32 or float16 is needed."),
+    _basic({4: _state(2, 7)}, "The state (input 4) has the shape [2, 7] instead of [2, 6]."),
+)

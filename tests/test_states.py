@@ -1,0 +1,128 @@
+"""What a model keeps from one run to the next: the CPU and litegpu see the same state tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+
+from cases.base import Sheet
+from cases.lstm import BasicLstm, Lstm
+from litegpu import GpuDelegate, backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine.target import DeviceTarget
+from small_models import CPU_ONLY, Array, assert_close, interpreter, random, run, step
+
+DEVICES = backends.list_devices()
+device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
+
+
+def delegate(found: DeviceInfo) -> GpuDelegate:
+    return GpuDelegate(backend=found.backend, device=found.index, precision="fp32")
+
+
+def written(case: Lstm | BasicLstm) -> bytes:
+    sheet = Sheet()
+    sheet.add(case)
+    return sheet.writer.build()
+
+
+def states(target: Interpreter) -> list[Array]:
+    """Return the state tensors, which the writer calls variables."""
+    return [
+        target.get_tensor(detail["index"])
+        for detail in target.get_tensor_details()
+        if detail["name"].startswith("variable")
+    ]
+
+
+def inputs(target: Interpreter, seed: int) -> list[Array]:
+    return [random(*each["shape"], seed=seed) for each in target.get_input_details()]
+
+
+@device
+@pytest.mark.parametrize("case", [Lstm(), Lstm(outputs=3, time_major=True), Lstm(steps=0)])
+def test_states_persist_and_are_the_cpus(case: Lstm, device: DeviceInfo) -> None:
+    gpu = delegate(device)
+    here, cpu = interpreter(written(case), gpu), interpreter(written(case))
+    assert gpu.report is not None and gpu.report.whole_graph
+    for seed in range(3):
+        values = inputs(cpu, seed)
+        assert_close(run(here, *values), run(cpu, *values))
+        assert_close(states(here), states(cpu))
+        assert all(np.any(state != 0) for state in states(here))
+
+
+@device
+def test_states_start_anew_when_they_are_reset(device: DeviceInfo) -> None:
+    here = interpreter(written(Lstm()), delegate(device))
+    values = inputs(here, 1)
+    first = run(here, *values)
+    assert np.any(run(here, *values)[0] != first[0])
+    here.reset_all_variables()
+    assert all(not np.any(state) for state in states(here))
+    np.testing.assert_array_equal(run(here, *values)[0], first[0])
+
+
+@device
+def test_a_state_that_a_user_sets_is_where_the_next_run_starts(device: DeviceInfo) -> None:
+    here, cpu = interpreter(written(Lstm()), delegate(device)), interpreter(written(Lstm()))
+    for target in (here, cpu):
+        for detail in target.get_tensor_details():
+            if detail["name"].startswith("variable"):
+                target.set_tensor(detail["index"], random(*detail["shape"], seed=7))
+    values = inputs(cpu, 0)
+    assert_close(run(here, *values), run(cpu, *values))
+
+
+@device
+def test_the_basic_kernel_leaves_its_results_in_its_inputs(device: DeviceInfo) -> None:
+    case = BasicLstm()
+    here, cpu = interpreter(written(case), delegate(device)), interpreter(written(case))
+    values = inputs(cpu, 0)
+    for target in (here, cpu):
+        run(target, *values)
+    for detail in cpu.get_input_details():
+        left = [target.get_tensor(detail["index"]) for target in (here, cpu)]
+        assert_close(left[:1], left[1:])
+    for target in (here, cpu):
+        target.invoke()
+    got, expected = (
+        [target.get_tensor(detail["index"]) for detail in target.get_output_details()]
+        for target in (here, cpu)
+    )
+    assert_close(got, expected)
+
+
+@device
+def test_states_in_a_model_that_is_split(device: DeviceInfo) -> None:
+    sheet = Sheet()
+    source = step(sheet.writer, CPU_ONLY, sheet.input((2, 4, 5)))
+    made = sheet.writer.op(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        [source, *Lstm(cells=4).operands(sheet)],
+        [(2, 4, 4)],
+        options={"fused_activation_function": "TANH"},
+    )
+    sheet.writer.output(step(sheet.writer, CPU_ONLY, made))
+    content = sheet.writer.build()
+    gpu = delegate(device)
+    here, cpu = interpreter(content, gpu), interpreter(content)
+    assert gpu.report is not None and gpu.report.delegated_nodes == [1]
+    for seed in range(3):
+        values = random(2, 4, 5, seed=seed)
+        assert_close(run(here, values), run(cpu, values))
+        assert_close(states(here), states(cpu))
+
+
+@pytest.mark.skipif(not DEVICES, reason="there is no device of any backend")
+def test_without_work_group_memory_the_cpu_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeviceTarget, "local_memory_bytes", 0)
+    gpu = delegate(DEVICES[0])
+    here, cpu = interpreter(written(Lstm()), gpu), interpreter(written(Lstm()))
+    assert str(gpu.error) == (
+        "An LSTM of 6 cells needs 576 bytes of work-group memory; the device has 0. "
+        "Use another device or backend."
+    )
+    values = inputs(cpu, 0)
+    assert_close(run(here, *values), run(cpu, *values), 0.0)
