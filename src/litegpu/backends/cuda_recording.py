@@ -276,10 +276,15 @@ class CUDARecording(Recording):
         host = np.empty(self._program.memory_bytes, np.uint8)
         with self._current:
             call(self._cu.cuMemcpyDtoH, host.ctypes.data, self._memory, host.nbytes)
-        # Outputs that kernels write straight to the host have a place all the same.
+        # Outputs that kernels write straight to the host have a place all the same, with their
+        # padding lanes.
         for slot in self._program.outputs:
             if id(slot) in self._direct:
-                ctypes.memmove(host[slot.offset :].ctypes.data, self._direct[id(slot)], slot.size)
+                ctypes.memmove(
+                    host[slot.offset :].ctypes.data,
+                    self._direct[id(slot)],
+                    round_up(slot.size, UNIT),
+                )
         return host
 
     def close(self) -> None:
