@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import typing
 from collections.abc import Iterator
 
 import pytest
+
+# Mesa's software devices compile each kernel for a few numbers only: optimizing does not pay.
+os.environ.setdefault("GALLIVM_PERF", "nopt")
 
 pytest.register_assert_rewrite("backend_suite", "small_models")
 

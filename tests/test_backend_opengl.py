@@ -149,6 +149,30 @@ def test_what_is_never_closed_is_released(device: OpenGLDevice) -> None:
     assert held is device.gl.call
 
 
+def test_equal_kernels_are_compiled_once(
+    device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.worker.call(device.programs.clear)
+    compile_source, sources = device.gl.compile, []
+
+    def spy(source: str) -> int:
+        sources.append(source)
+        return compile_source(source)
+
+    monkeypatch.setattr(device.gl, "compile", spy)
+    first, second = device.record(adding(1)), device.record(adding(2))
+    assert len(sources) == 1
+    first.close()
+    device.worker.call(device.programs.clear)
+    np.testing.assert_array_equal(run(second, [floats()])[0], floats() + 1 + 1)
+    is_program = device.gl._load("glIsProgram", ctypes.c_ubyte, ctypes.c_uint32)
+    (number,) = (each.number for each in second._programs.values())  # type: ignore[attr-defined]
+    assert device.worker.call(lambda: is_program(number))
+    second.close()
+    device.worker.call(lambda: device.gl.call.glUseProgram(0))
+    assert not device.worker.call(lambda: is_program(number)), "nothing holds it any more"
+
+
 def test_a_released_partition_says_so(device: OpenGLDevice) -> None:
     recording = device.record(adding(1))
     recording.close()
@@ -235,6 +259,7 @@ def test_the_log_of_a_refused_kernel_is_shown(device: OpenGLDevice) -> None:
 def test_programs_are_kept_and_found_again(
     device: OpenGLDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    device.record(adding(1)).close()
     device.record(adding(1), str(tmp_path)).close()
     (kept,) = tmp_path.iterdir()
     assert kept.suffix == ".glbin"
@@ -244,10 +269,12 @@ def test_programs_are_kept_and_found_again(
 
     with monkeypatch.context() as again:
         again.setattr(device.gl, "compile", never)
+        device.worker.call(device.programs.clear)
         recording = device.record(adding(2), str(tmp_path))
         np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1)
         recording.close()
     kept.write_bytes(b"\0\0\0\0rubbish")
+    device.worker.call(device.programs.clear)
     recording = device.record(adding(1), str(tmp_path))
     np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
     recording.close()

@@ -9,7 +9,7 @@ from backend_suite import FLOATS, GROUP, REVERSE, WHERE, adding, cell, floats, k
 from litegpu import backends
 from litegpu.backends.base import Dispatch
 from litegpu.backends.opengl import OpenGLDevice
-from litegpu.backends.shaders import Shader, shader_of, shaders_of
+from litegpu.backends.shaders import Recent, Shader, shader_of, shaders_of
 from litegpu.backends.webgpu import WebGPUDevice
 from litegpu.codegen.glsl import fold
 
@@ -46,6 +46,20 @@ def test_every_kernel_is_compiled_and_folded_ones_once_more() -> None:
     whole = adding(3)
     assert shaders_of(whole, 1 << 16) == [Shader("add_one")]
     assert shaders_of(whole, 1) == [Shader("add_one"), Shader("add_one", (4, 1, 1))]
+
+
+def test_what_was_asked_for_recently_is_kept() -> None:
+    recent: Recent[str] = Recent(2)
+    made: list[str] = []
+
+    def ask(text: str) -> str:
+        return recent.get(text, lambda: made.append(text) or text.upper())  # type: ignore[func-returns-value]
+
+    assert [ask(text) for text in "abacab"] == list("ABACAB")
+    assert made == ["a", "b", "c", "b"]
+    recent.clear()
+    ask("b")
+    assert made[-1] == "b" and len(made) == 5
 
 
 def test_folded_work_items_know_their_place(device: ShaderDevice) -> None:

@@ -5,37 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
-import numpy.typing as npt
-
-from litegpu.backends import opengl_library as library
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording, Slot
-from litegpu.backends.calls import bound
-from litegpu.backends.kept import KeptFiles
+from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
-from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL, error_name
-from litegpu.backends.shaders import (
-    Shader,
-    refused,
-    shader_of,
-    sources_of,
-    too_little_memory,
-)
+from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
+from litegpu.backends.opengl_recording import OpenGLRecording
+from litegpu.backends.shaders import Recent
 from litegpu.backends.worker import Worker
-from litegpu.codegen import round_up
 from litegpu.codegen.glsl import GLSLDialect
-from litegpu.errors import (
-    CompilationError,
-    DeviceMemoryError,
-    ExecutionError,
-    LitegpuError,
-    UnsupportedDeviceError,
-)
+from litegpu.errors import LitegpuError, UnsupportedDeviceError
 
 _MOST_DEVICES = 64
 _VENDOR, _RENDERER, _VERSION = 0x1F00, 0x1F01, 0x1F02
@@ -45,8 +25,6 @@ _BLOCK_BYTES, _OFFSET_ALIGNMENT = 0x90DE, 0x90DF
 _NV_SM_COUNT, _NVX_DEDICATED_KIB = 0x933B, 0x9047
 _USUAL_UNITS = 32
 """Compute units to assume of a GPU: only NVIDIA's driver tells."""
-_WORD_BYTES = 4
-"""Shaders see whole words: the last bytes of a range must not cut one."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "swiftshader", "software", "gdi generic")
 _REMEDY = (
     "Install your GPU's driver with its OpenGL part; on Linux also the loaders (apt-get install "
@@ -173,6 +151,13 @@ class OpenGLDevice(Device):
             raise
         self.group_limit = min(counts)
         """Work groups that a launch may have on each axis."""
+        self.programs: Recent[LinkedProgram] = Recent()
+        """What partitions with equal kernels share; only the worker looks here."""
+
+    def link(self, source: str, binary: bytes | None) -> LinkedProgram:
+        """Return a program from its kept binary or, failing that, its source."""
+        number = self.gl.program_of(binary) if binary else None
+        return LinkedProgram(self, self.gl.compile(source) if number is None else number)
 
     def _group_counts(self) -> list[int]:
         return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
@@ -183,188 +168,15 @@ class OpenGLDevice(Device):
         return self.worker.call(lambda: OpenGLRecording(self, program, cache_dir))
 
 
-class OpenGLRecording(Recording):
-    """A partition's buffers and shaders, and the calls that run them. Made by the worker."""
+class LinkedProgram:
+    """A program of OpenGL's that is deleted when nothing holds it any more."""
 
-    def __init__(self, device: OpenGLDevice, program: Program, cache_dir: str | None) -> None:
-        """Compile and allocate. Raises CompilationError or DeviceMemoryError."""
-        self._device = device
-        self._gl = device.gl
-        self._program = program
-        self._programs: dict[Shader, int] = {}
-        self._buffers: list[c_uint32] = []
-        self._closed = False
-        try:
-            self._compile(KeptFiles(cache_dir, ".glbin"))
-            self._memory = self._allocate(program.memory_bytes, None)
-            self._constants = self._allocate(program.constants.nbytes, program.constants)
-            self._launches = [*self._record()]
-            self._gl.check("Recording a partition with OpenGL")
-        except LitegpuError:
-            self.close()
-            raise
-
-    def _compile(self, kept: KeptFiles) -> None:
-        device, gl = self._device, self._gl
-        limit = device.group_limit
-        for shader, text, source in sources_of(self._program, device.dialect, limit):
-            key = (source, device.info.name, device.info.driver)
-            binary = kept.load(*key)
-            made = gl.program_of(binary) if binary else None
-            if made is None:
-                try:
-                    made = gl.compile(source)
-                except CompilationError as error:
-                    message = refused(device.info.title, text.name, str(error))
-                    raise CompilationError(message) from error
-                if kept.wanted:
-                    kept.store(gl.binary(made), *key)
-            self._programs[shader] = made
-
-    def _allocate(self, nbytes: int, data: npt.NDArray[np.uint8] | None) -> int:
-        """Return the number of a buffer that holds `data`, or NaN everywhere."""
-        gl = self._gl.call
-        number = self._gl.make("Buffers")
-        self._buffers.append(number)
-        gl.glBindBuffer(library.COPY_READ_BUFFER, number)
-        address = data.ctypes.data if data is not None and data.size else None
-        gl.glBufferData(library.COPY_READ_BUFFER, nbytes, address, library.DYNAMIC_COPY)
-        if data is None:
-            # Drivers allocate lazily: touching all of it brings an out-of-memory error here, and
-            # NaN everywhere makes a read of something never written visible.
-            kind = (library.R32UI, library.RED_INTEGER, library.UNSIGNED_INT)
-            gl.glClearBufferData(library.COPY_READ_BUFFER, *kind, byref(c_uint32(0xFFFFFFFF)))
-            gl.glFinish()
-        error = self._gl.error()
-        if error:
-            message = too_little_memory(self._device.info.title, [nbytes], error_name(error))
-            raise DeviceMemoryError(message)
-        return number.value
-
-    def _record(self) -> Iterator[list[Callable[[], object]]]:
-        """Yield the calls of each launch."""
-        gl = self._gl.call
-        for dispatch in self._program.dispatches:
-            shader, groups = shader_of(dispatch, self._device.group_limit)
-            yield [
-                bound(gl.glUseProgram, self._programs[shader]),
-                *self._binds(dispatch.slots),
-                bound(gl.glDispatchCompute, *groups),
-                bound(gl.glMemoryBarrier, library.SHADER_STORAGE_BARRIER),
-            ]
-
-    def _binds(self, slots: Sequence[Slot]) -> list[Callable[[], object]]:
-        """Return the calls that bind the ranges of a launch: one, where the driver has it."""
-        gl, target = self._gl.call, library.SHADER_STORAGE_BUFFER
-        buffers = [self._constants if slot.constant else self._memory for slot in slots]
-        sizes = [round_up(slot.size, _WORD_BYTES) for slot in slots]
-        if gl.glBindBuffersRange is None:
-            ranges = zip(buffers, slots, sizes, strict=True)
-            return [
-                bound(gl.glBindBufferRange, target, place, buffer, slot.offset, size)
-                for place, (buffer, slot, size) in enumerate(ranges)
-            ]
-        count = len(slots)
-        arrays = (
-            (c_uint32 * count)(*buffers),
-            (c_size_t * count)(*(slot.offset for slot in slots)),
-            (c_size_t * count)(*sizes),
-        )
-        return [bound(gl.glBindBuffersRange, target, 0, count, *arrays)]
-
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        self.bind([*map(c_void_p, inputs)], [*map(c_void_p, outputs)])()
-
-    def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Callable[[], None]:
-        """Return a call that copies in, launches all and copies out, on the context's thread."""
-        gl, program, target = self._gl.call, self._program, library.COPY_READ_BUFFER
-        calls = [bound(gl.glBindBuffer, target, self._memory)]
-        calls += [
-            bound(gl.glBufferSubData, target, slot.offset, slot.size, pointer)
-            for slot, pointer in zip(program.inputs, inputs, strict=True)
-        ]
-        for launch in self._launches:
-            calls += launch
-        calls.append(bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER))
-        calls += [
-            bound(gl.glGetBufferSubData, target, slot.offset, slot.size, pointer)
-            for slot, pointer in zip(program.outputs, outputs, strict=True)
-        ]
-        if not program.outputs:
-            calls.append(bound(gl.glFinish))
-        return partial(self._device.worker.call, partial(self._make, tuple(calls)))
-
-    def _make(self, calls: Sequence[Callable[[], object]]) -> None:
-        if self._closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
-        for call in calls:
-            call()
-        error = self._gl.error()
-        if error:
-            raise ExecutionError(
-                f"Device {self._device.info.title} failed while running a partition: "
-                f"{error_name(error)}. Make the interpreter anew; if it happens again, use another "
-                "device or no delegate."
-            )
-
-    def durations(self) -> list[float]:
-        """Run launch by launch between time stamps; seconds by the device's clock."""
-        return [end - start for start, end in self._device.worker.call(self._spans)]
-
-    def chain_seconds(self) -> float:
-        """Return the seconds from before the first launch to after the last."""
-        spans = self._device.worker.call(self._spans)
-        return spans[-1][1] - spans[0][0] if spans else 0.0
-
-    def _spans(self) -> list[tuple[float, float]]:
-        """Return when each launch began and ended, in seconds."""
-        gl = self._gl
-        stamps = [gl.make("Queries") for _ in range(2 * len(self._launches))]
-        for number, launch in enumerate(self._launches):
-            gl.call.glQueryCounter(stamps[2 * number], library.TIMESTAMP)
-            for call in launch:
-                call()
-            gl.call.glQueryCounter(stamps[2 * number + 1], library.TIMESTAMP)
-        times = []
-        for stamp in stamps:
-            value = c_uint64()
-            gl.call.glGetQueryObjectui64v(stamp, library.QUERY_RESULT, byref(value))
-            times.append(value.value * 1e-9)
-            gl.delete("Queries", stamp)
-        return list(zip(times[::2], times[1::2], strict=True))
-
-    def read_memory(self) -> npt.NDArray[np.uint8]:
-        host = np.empty(self._program.memory_bytes, np.uint8)
-        self._device.worker.call(partial(self._read, host))
-        return host
-
-    def _read(self, host: npt.NDArray[np.uint8]) -> None:
-        gl, target = self._gl.call, library.COPY_READ_BUFFER
-        gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
-        gl.glBindBuffer(target, self._memory)
-        gl.glGetBufferSubData(target, 0, host.nbytes, host.ctypes.data)
-
-    def close(self) -> None:
-        """Release shaders and buffers now instead of at the next collection."""
-        self._closed = True
-        self._device.worker.call(self._release())
-
-    def _release(self) -> Callable[[], None]:
-        """Return the call that releases what is held, once, without holding this object."""
-        programs, buffers = [*self._programs.values()], [*self._buffers]
-        self._programs.clear()
-        self._buffers.clear()
-        return partial(_delete, self._gl, programs, buffers)
+    def __init__(self, device: OpenGLDevice, number: int) -> None:
+        """Take over the program of that number."""
+        self.number = number
+        self._delete = partial(device.worker.post, partial(device.gl.call.glDeleteProgram, number))
 
     def __del__(self) -> None:
-        """Release what was never closed, some time: this may be any thread, in any state."""
-        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
-            if self._programs or self._buffers:
-                self._device.worker.post(self._release())
-
-
-def _delete(gl: OpenGL, programs: Sequence[int], buffers: Sequence[c_uint32]) -> None:
-    for program in programs:
-        gl.call.glDeleteProgram(program)
-    for buffer in buffers:
-        gl.delete("Buffers", buffer)
+        """Have it deleted some time: this may be any thread, in any state."""
+        with contextlib.suppress(Exception):  # parts may be gone at exit
+            self._delete()

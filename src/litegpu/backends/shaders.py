@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from litegpu.backends.base import Dispatch, Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.glsl import GLSLDialect, Groups, fold
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,28 @@ class Shader:
 
     kernel: str
     folded: Groups | None = None
+
+
+class Recent(Generic[_Value]):
+    """What was made for the texts that were asked for most recently."""
+
+    def __init__(self, most: int = 1024) -> None:
+        """Keep at most so many."""
+        self._most = most
+        self._made: OrderedDict[str, _Value] = OrderedDict()
+
+    def get(self, text: str, make: Callable[[], _Value]) -> _Value:
+        """Return what was made for a text, or what `make` makes now."""
+        if text not in self._made:
+            self._made[text] = make()
+            if len(self._made) > self._most:
+                self._made.popitem(last=False)
+        self._made.move_to_end(text)
+        return self._made[text]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._made.clear()
 
 
 def shader_of(dispatch: Dispatch, limit: int) -> tuple[Shader, Groups]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
+from litegpu.backends.shaders import Recent
 from litegpu.backends.webgpu_recording import WebGPURecording
 from litegpu.backends.worker import Worker
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
@@ -164,6 +165,8 @@ class WebGPUDevice(Device):
         """Work groups that a launch may have on each axis."""
         self.lock = threading.RLock()
         """Held while commands are made: wgpu-py's objects are not meant for several threads."""
+        self.pipelines: Recent[Any] = Recent()
+        """What partitions with equal kernels share."""
         self.lost = False
         """Whether the device has failed for good."""
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -92,22 +93,26 @@ class WebGPURecording(Recording):
         self._wait()
 
     def _compile(self) -> None:
-        device = self._device.device
-        limit = self._device.group_limit
-        for shader, text, source in sources_of(self._program, self._device.dialect, limit):
+        device = self._device
+        for shader, text, source in sources_of(self._program, device.dialect, device.group_limit):
             try:
-                # wgpu-py takes a label with "comp" in it as the stage of a GLSL shader.
-                module = device.create_shader_module(label=f"compute {text.name}", code=source)
-                layout = device.create_pipeline_layout(bind_group_layouts=[self._layout(text)])
-                stage = {"module": module, "entry_point": "main"}
-                self._pipelines[shader] = device.create_compute_pipeline(
-                    label=text.name, layout=layout, compute=stage
-                )
+                made = device.pipelines.get(source, partial(self._pipeline, text, source))
             except self._wgpu.GPUError as error:
-                if self._device.is_loss(error):
+                if device.is_loss(error):
                     raise
-                message = refused(self._device.info.title, text.name, str(error))
+                message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
+            self._pipelines[shader] = made
+
+    def _pipeline(self, text: KernelText, source: str) -> Any:
+        device = self._device.device
+        # wgpu-py takes a label with "comp" in it as the stage of a GLSL shader.
+        module = device.create_shader_module(label=f"compute {text.name}", code=source)
+        return device.create_compute_pipeline(
+            label=text.name,
+            layout=device.create_pipeline_layout(bind_group_layouts=[self._layout(text)]),
+            compute={"module": module, "entry_point": "main"},
+        )
 
     def _layout(self, text: KernelText) -> Any:
         """Return the bind group layout of a kernel; kernels alike share it."""
