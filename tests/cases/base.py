@@ -64,12 +64,13 @@ TRUTH = Range(0.0, 2.0, dtype="bool")
 
 @dataclass(frozen=True)
 class Piece:
-    """What a case put into a model: its inputs, and counts of outputs, nodes and tensors."""
+    """What a case put into a model: inputs, counts of outputs, nodes and tensors, its weights."""
 
     inputs: tuple[tuple[Shape, Range], ...]
     outputs: int
     nodes: range
     tensors: range
+    weights: tuple[Floats, ...]
 
 
 @dataclass
@@ -87,18 +88,20 @@ class Sheet:
     outputs: int = 0
     ranges: list[tuple[Shape, Range]] = field(default_factory=list)
     random: np.random.Generator = field(default_factory=np.random.default_rng)
+    drawn: list[Floats] = field(default_factory=list)
 
     def add(self, case: Case) -> Piece:
         """Write a case with constants that depend on its name alone."""
         self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
         inputs, outputs = len(self.ranges), self.outputs
-        nodes, tensors = len(self.ops), self.tensors
+        nodes, tensors, drawn = len(self.ops), self.tensors, len(self.drawn)
         case.write(self)
         return Piece(
             tuple(self.ranges[inputs:]),
             self.outputs - outputs,
             range(nodes, len(self.ops)),
             range(tensors, self.tensors),
+            tuple(self.drawn[drawn:]),
         )
 
     def input(self, shape: Shape, values: Range = ANY) -> TensorRef:
@@ -120,6 +123,7 @@ class Sheet:
     def weights(self, shape: Shape, values: Range = ANY, *, half: bool = False) -> TensorRef:
         """Add seeded weights; with `half` they are float16 behind DEQUANTIZE."""
         data = values.draw(shape, self.random)
+        self.drawn.append(data)
         if not half:
             return self.constant(data, values.dtype)
         return self.op("DEQUANTIZE", [self.constant(data, "float16")], version=2)
@@ -175,6 +179,20 @@ class Sheet:
             builtin, inputs, shapes, options=options, version=version, dtypes=dtypes
         )
 
+    def custom(
+        self,
+        code: str,
+        inputs: Sequence[TensorRef],
+        options: bytes = b"",
+        count: int = 1,
+        version: int = 1,
+    ) -> tuple[TensorRef, ...]:
+        """Add a custom operation."""
+        self.ops.append(code)
+        self.tensors += count
+        shapes = [UNKNOWN] * count
+        return self.writer.custom(code, inputs, shapes, custom_options=options, version=version)
+
     def fused(
         self,
         builtin: str,
@@ -227,6 +245,17 @@ class Case(ABC):
     @abstractmethod
     def write(self, sheet: Sheet) -> None:
         """Put inputs, constants, operations and outputs on the sheet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyCase(Case):
+    """A case of an operation that the runtime has no CPU kernel for."""
+
+    @abstractmethod
+    def expected(
+        self, inputs: Sequence[Floats], weights: Sequence[Floats]
+    ) -> tuple[npt.NDArray[np.floating[Any]], ...]:
+        """Return the outputs, for the inputs and the weights in the order of `write`."""
 
 
 def _compact(value: Any) -> str:

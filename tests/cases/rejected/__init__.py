@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from cases.rejected import general, indexing, layers, logic, lstm, moves
+from cases.rejected import general, indexing, layers, logic, lstm, mediapipe, moves
 from cases.rejected.base import Rejected
 
 CASES: tuple[Rejected, ...] = (
     *general.CASES,
     *layers.CASES,
     *lstm.CASES,
+    *mediapipe.CASES,
     *moves.CASES,
     *indexing.CASES,
     *logic.CASES,

@@ -43,6 +43,7 @@ class Rejected:
     outputs: int = 1
     result: DType = DType.FLOAT32
     same: Mapping[int, int] = field(default_factory=dict)
+    custom: bytes = b""
 
     def graph(self) -> Graph:
         """Return a graph of this node alone."""
@@ -53,7 +54,7 @@ class Rejected:
             ABSENT if each is None else self.same.get(i, i) for i, each in enumerate(self.inputs)
         )
         params = {**_PARAMS.get(self.op, {}), **self.params}
-        node = Node(0, self.op, self.version, inputs, tuple(results), params)
+        node = Node(0, self.op, self.version, inputs, tuple(results), params, self.custom)
         return Graph({value.id: value for value in values}, (node,), (), tuple(results))
 
 
