@@ -11,6 +11,7 @@ from typing import Any
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.shaders import Recent
+from litegpu.backends.webgpu_library import NativeCalls
 from litegpu.backends.webgpu_recording import WebGPURecording
 from litegpu.backends.worker import Worker
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
@@ -147,6 +148,7 @@ class WebGPUDevice(Device):
         """Request the device. Raises UnsupportedDeviceError when the driver refuses."""
         self.info = info
         self.wgpu = _wgpu()
+        self.calls = NativeCalls(self.wgpu)
         wanted = [each for each in (*_BARRIER, _HALF, _TIMER) if each in adapter.features]
         limits = {name: adapter.limits[name] for name in _LIMITS}
         try:

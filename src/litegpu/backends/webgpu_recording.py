@@ -1,7 +1,6 @@
 """A partition on a WebGPU device: pipelines and bind groups made once, encoded at each run.
 
-WebGPU's command buffers can be submitted only once. What each launch costs at a run is three calls
-of the native library, made directly: wgpu-py's own methods cost several microseconds each.
+WebGPU's command buffers can be submitted only once.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Program, Recording, Slot
 from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
+from litegpu.backends.webgpu_library import Commands, Reader, add_launches
 from litegpu.codegen import KernelText, round_up
 from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError, LitegpuError
 
@@ -49,10 +49,15 @@ class WebGPURecording(Recording):
         self._device = device
         self._wgpu = device.wgpu
         self._program = program
-        self._native = device.wgpu.backends.wgpu_native
+        self._calls = device.calls
         self._closed = False
-        self._starts = [0, *accumulate(_words(slot) for slot in program.outputs)][:-1]
-        """Where each output begins among the results."""
+        starts = [0, *accumulate(_words(slot) for slot in program.outputs)]
+        self._results_bytes = starts.pop()
+        self._copies = [
+            (slot.offset, start, _words(slot))
+            for slot, start in zip(program.outputs, starts, strict=True)
+        ]
+        """Where each output lies in memory and among the results, and its bytes."""
         self._launches: list[tuple[Any, ...]] = []
         self._groups: list[Any] = []
         self._buffers: list[Any] = []
@@ -87,9 +92,11 @@ class WebGPURecording(Recording):
         self._poison()
         self._constants = self._allocate(program.constants.nbytes, usage.STORAGE | copies)
         self._upload(self._constants, program.constants)
-        results = sum(map(_words, program.outputs))
-        self._results = self._allocate(results, usage.COPY_DST | usage.MAP_READ)
+        self._results = self._allocate(self._results_bytes, usage.COPY_DST | usage.MAP_READ)
         self._launches = [*self._record()]
+        device = self._device.device
+        self._commands = Commands(self._calls, device, self._launches)
+        self._reader = Reader(self._calls, device, self._results, max(self._results_bytes, 4))
         self._wait()
 
     def _compile(self) -> None:
@@ -106,8 +113,7 @@ class WebGPURecording(Recording):
 
     def _pipeline(self, text: KernelText, source: str) -> Any:
         device = self._device.device
-        # wgpu-py takes a label with "comp" in it as the stage of a GLSL shader.
-        module = device.create_shader_module(label=f"compute {text.name}", code=source)
+        module = self._calls.shader_module(device, text.name, source)
         return device.create_compute_pipeline(
             label=text.name,
             layout=device.create_pipeline_layout(bind_group_layouts=[self._layout(text)]),
@@ -151,10 +157,8 @@ class WebGPURecording(Recording):
 
     def _wait(self) -> None:
         """Submit what is queued, and wait until the device has done everything."""
-        device = self._device.device
-        device.queue.submit([])
-        # wgpu-py's own method for it does not fit its library (0.32).
-        self._native.lib.wgpuDevicePoll(device._internal, True, self._native.ffi.NULL)
+        self._device.device.queue.submit([])
+        self._calls.wait(self._device.device)
 
     def _record(self) -> Iterator[tuple[Any, ...]]:
         """Yield what each launch hands to the native library: pipeline, bind group, work groups."""
@@ -180,51 +184,26 @@ class WebGPURecording(Recording):
             raise ExecutionError("This partition was released. Make the interpreter anew.")
         with self._typed():
             with self._device.lock:
-                self._submit(inputs)
-                mapped = self._results.map_async("READ_NOSYNC")
-            mapped.sync_wait()
-            self._fetch(outputs)
+                self._write(inputs)
+                self._commands.submit(self._memory, self._results, self._copies)
+                self._reader.map()
+            results = self._reader.wait()
+            for slot, copy, address in zip(
+                self._program.outputs, self._copies, outputs, strict=True
+            ):
+                ctypes.memmove(address, results + copy[1], slot.size)
+            self._reader.unmap()
 
-    def _submit(self, inputs: Sequence[int]) -> None:
-        device, write = self._device.device, self._native.lib.wgpuQueueWriteBuffer
-        queue, memory, cast = device.queue, self._memory._internal, self._native.ffi.cast
+    def _write(self, inputs: Sequence[int]) -> None:
+        queue = self._device.device.queue
         for slot, address in zip(self._program.inputs, inputs, strict=True):
             whole = slot.size // _WORD_BYTES * _WORD_BYTES
-            write(queue._internal, memory, slot.offset, cast("uint8_t *", address), whole)
+            self._calls.write(queue, self._memory, slot.offset, address, whole)
             if whole < slot.size:
                 # The tensor ends inside a word, and what lies behind it is not ours to read.
-                rest = ctypes.string_at(address + whole, slot.size - whole).ljust(
-                    _WORD_BYTES, b"\0"
-                )
-                queue.write_buffer(self._memory, slot.offset + whole, rest)
-        encoder = device.create_command_encoder()
-        if self._launches:
-            compute = encoder.begin_compute_pass()
-            self._encode(compute._internal, self._launches)
-            compute.end()
-        for slot, start in zip(self._program.outputs, self._starts, strict=True):
-            encoder.copy_buffer_to_buffer(
-                self._memory, slot.offset, self._results, start, _words(slot)
-            )
-        queue.submit([encoder.finish()])
-
-    def _encode(self, compute: Any, launches: Sequence[Any]) -> None:
-        """Add launches to a pass. This loop is all the Python that a launch costs."""
-        lib, none = self._native.lib, self._native.ffi.NULL
-        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
-        set_group = lib.wgpuComputePassEncoderSetBindGroup
-        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        for pipeline, group, x, y, z in launches:
-            set_pipeline(compute, pipeline)
-            set_group(compute, 0, group, 0, none)
-            dispatch(compute, x, y, z)
-
-    def _fetch(self, outputs: Sequence[int]) -> None:
-        view = self._results.read_mapped(copy=False)
-        source = np.frombuffer(view, np.uint8).ctypes.data
-        for slot, start, address in zip(self._program.outputs, self._starts, outputs, strict=True):
-            ctypes.memmove(address, source + start, slot.size)
-        self._results.unmap()
+                rest = ctypes.string_at(address + whole, slot.size - whole)
+                padded = rest.ljust(_WORD_BYTES, b"\0")
+                queue.write_buffer(self._memory, slot.offset + whole, padded)
 
     def durations(self) -> list[float]:
         """Run launch by launch, each in a pass of its own; seconds by the device's clock.
@@ -258,7 +237,7 @@ class WebGPURecording(Recording):
         ticks = np.frombuffer(device.queue.read_buffer(resolved), np.uint64).astype(np.float64)
         resolved.destroy()
         stamps.destroy()
-        period = self._native.lib.wgpuQueueGetTimestampPeriod(device.queue._internal)
+        period = self._calls.timestamp_period(device.queue)
         found: list[float] = ((ticks[1::2] - ticks[::2]) * period * 1e-9).tolist()
         return found
 
@@ -275,7 +254,7 @@ class WebGPURecording(Recording):
         return times
 
     def _alone(self, compute: Any, launch: Any) -> None:
-        self._encode(compute._internal, [launch])
+        add_launches(self._calls.lib, self._calls.ffi.NULL, compute._internal, [launch])
         compute.end()
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
