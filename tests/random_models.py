@@ -7,7 +7,7 @@ a factor of 3: after `MAX_STEPS` operations they are still whole numbers that ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+import random_moves
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 MAX_STEPS = 6
 _LARGEST = 512
 """No value has more elements: examples stay quick."""
+
+_VERSIONS = {"BROADCAST_TO": 2}
+"""Operations that have no version 1."""
 
 Shape = tuple[int, ...]
 
@@ -71,12 +75,46 @@ class Sketch:
         """Add an operation, unless its result is too large."""
         if math.prod(shape) > _LARGEST or min(shape, default=1) < 1:
             return None
-        result = self.writer.op(name, inputs, [shape], options=options)
-        operands = ", ".join(f"{ref.name}{list(ref.shape)}" for ref in inputs)
-        self.lines.append(f"{result.name}{list(shape)} = {name}({operands}) {options or ''}")
-        self.values.append(result)
-        self.made.append(result)
+        (result,) = self.multi(name, inputs, [shape], **options)
         return result
+
+    def multi(
+        self, name: str, inputs: Sequence[TensorRef], shapes: Sequence[Shape], **options: Any
+    ) -> tuple[TensorRef, ...]:
+        """Add an operation with several results."""
+        version = _VERSIONS.get(name, 1)
+        results = self.writer.multi(name, inputs, shapes, options=options, version=version)
+        self._note(name, inputs, results, options)
+        self.values += results
+        self.made += results
+        return results
+
+    def hidden(
+        self, name: str, inputs: Sequence[TensorRef], shape: Shape, dtype: str, **options: Any
+    ) -> TensorRef:
+        """Add an operation whose result is no float: only its own step uses it."""
+        result = self.writer.op(name, inputs, [shape], options=options, dtype=dtype)
+        self._note(name, inputs, [result], options)
+        return result
+
+    def places(self, x: TensorRef, axis: int) -> TensorRef:
+        """Add the places of the largest or smallest elements along an axis."""
+        shape, dtype = (*x.shape[:axis], *x.shape[axis + 1 :]), self.one_of("int32", "int64")
+        operands = [x, self.writer.constant(axis, "int32")]
+        name = self.one_of("ARG_MAX", "ARG_MIN")
+        return self.hidden(name, operands, shape, dtype, output_type=dtype.upper())
+
+    def _note(
+        self,
+        name: str,
+        inputs: Sequence[TensorRef],
+        results: Sequence[TensorRef],
+        options: Mapping[str, Any],
+    ) -> None:
+        made, read = (
+            ", ".join(f"{ref.name}{list(ref.shape)}" for ref in refs) for refs in (results, inputs)
+        )
+        self.lines.append(f"{made} = {name}({read}) {options or ''}")
 
 
 Step = Callable[[Sketch], object]
@@ -217,6 +255,7 @@ def _pool(sketch: Sketch) -> None:
 STEPS: tuple[Step, ...] = (
     *(_unary, _scaled, _combined, _combined, _prelu, _reshape, _concatenation, _concatenation),
     *(_pad, _slice, _convolution, _convolution, _pool),
+    *random_moves.STEPS,
 )
 
 

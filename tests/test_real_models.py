@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pytest
 
@@ -62,6 +63,7 @@ MODELS = (
     Trained("pose_landmark_lite_float16", UNIT),
     Trained("hand_recrop", UNIT),
     Trained("hair_segmentation", UNIT, builtin_kernels=False, fp32_limit=1e-3),
+    Trained("style_transfer_f16_384", UNIT),
     Trained("ssd_mobilenet_v1_coco_float32", left_over=("TFLite_Detection_PostProcess",)),
     Trained("ssd_mobilenet_v1_coco_float16", left_over=("TFLite_Detection_PostProcess",)),
 )
@@ -80,17 +82,23 @@ class Reference:
 @functools.lru_cache(maxsize=1)
 def reference(model: Trained) -> Reference:
     content = find(model.name).read_bytes()
-    (detail,) = runtime.interpreter(
-        content, builtin_kernels=model.builtin_kernels
-    ).get_input_details()
+    target = runtime.interpreter(content, builtin_kernels=model.builtin_kernels)
+    details = target.get_input_details()
     shown = [
-        [images.to_tensor(images.open_picture(path), detail, *model.pixels)]
-        for path in picture_paths()
+        [shown_to(detail, path, model.pixels) for detail in details] for path in picture_paths()
     ]
     outputs = cpu_answers(content, shown, builtin_kernels=model.builtin_kernels)
     others = cpu_answers(content, shown, builtin_kernels=False)
     distances = [list(map(relative_error, a, b)) for a, b in zip(outputs, others, strict=True)]
     return Reference(content, shown, outputs, distances)
+
+
+def shown_to(detail: Any, path: str, pixels: tuple[float, float]) -> npt.NDArray[Any]:
+    """Return a picture for an input that takes one, and seeded numbers for any other."""
+    if detail["shape"][-1] == 3:
+        return images.to_tensor(images.open_picture(path), detail, *pixels)
+    random = np.random.default_rng(0)
+    return np.asarray(random.uniform(-1.0, 1.0, detail["shape"]), detail["dtype"])
 
 
 def find(name: str) -> Path:

@@ -61,6 +61,8 @@ CASES: tuple[Case, ...] = (
     *(Reduce(op=op, shape=(1, 33, 31, 5), axes=(1, 2, 3)) for op in _KINDS[:4]),
     *(Reduce(op=op, shape=(2, 1001), axes=(1,)) for op in _KINDS[:4]),
     *(Reduce(op=op, shape=(3, 40, 6), axes=(1,), items=SMALL) for op in _KINDS[:4]),
+    *(Reduce(op=op, shape=(1, 270, 260, 3)) for op in _KINDS[:4]),
+    Reduce(shape=(1, 270, 260, 3), axes=(1, 2, 3), keep=False),
     # Where numbers exceed all others
     Reduce(op="REDUCE_MAX", values=Range(-60000.0, -50000.0)),
     Reduce(op="REDUCE_MIN", values=Range(50000.0, 60000.0)),

@@ -23,6 +23,10 @@ from litegpu.ops.move import split_texts
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.types import BOOLS, FLOATS, Types
 
+_MOST_TERMS = 1 << 15
+"""More are reduced axis by axis: one kernel would leave most of a GPU idle, and Mesa's software
+devices stop loops after 65535 steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -140,9 +144,7 @@ def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, 
     With more than 4 dimensions, each run of neighbouring axes is reduced on its own.
     """
     if len(shape) <= 4:
-        kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
-        places = tuple(axis + 4 - len(shape) for axis in sorted(axes))
-        return [(shape, kept, places)] if axes else []
+        return _direct_steps(shape, axes)
     sizes = list(shape)
     steps: list[tuple[Shape, Shape, tuple[int, ...]]] = []
     for first in sorted(axis for axis in axes if axis - 1 not in axes):
@@ -154,6 +156,19 @@ def _steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, 
         else:
             inner = math.prod(sizes[end:-1]), sizes[-1]
             steps.append(((outer, run, *inner), (outer, 1, *inner), (1,)))
+    return steps
+
+
+def _direct_steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple[int, ...]]]:
+    """Return one reduction, or one per axis where there is much to share out."""
+    large = math.prod(shape[axis] for axis in axes) > _MOST_TERMS
+    groups = [{axis} for axis in sorted(axes, reverse=True)] if large else [axes]
+    steps, before = [], shape
+    for group in filter(None, groups):
+        after = tuple(1 if axis in group else size for axis, size in enumerate(before))
+        places = tuple(axis + 4 - len(shape) for axis in sorted(group))
+        steps.append((before, after, places))
+        before = after
     return steps
 
 
