@@ -60,13 +60,15 @@ def device_answers(
     return Answers(outputs, invoke(interpreter, pictures[0]), delegate.report)
 
 
-def check_delegation(report: DelegationReport, left_over: Collection[str] = ()) -> None:
+def check_delegation(
+    report: DelegationReport, left_over: Collection[str] = (), limit: float = ARENA_LIMIT
+) -> None:
     """Require one partition of all but the ops left over, in no more memory than it needs."""
     assert {node.op for node in report.rejected} == set(left_over), str(report)
     (partition,) = report.partitions
     if not left_over:
         assert report.whole_graph, str(report)
-    assert partition.arena_bytes <= ARENA_LIMIT * partition.lower_bound_bytes, str(report)
+    assert partition.arena_bytes <= limit * partition.lower_bound_bytes, str(report)
 
 
 def check_repeats(answers: Answers) -> None:

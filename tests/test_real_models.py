@@ -21,6 +21,7 @@ from litegpu.options import PRECISIONS
 from litegpu.tools import images, runtime
 from litegpu.tools.models import model_folders
 from model_runner import (
+    ARENA_LIMIT,
     Arrays,
     check_close,
     check_delegation,
@@ -41,6 +42,7 @@ class Trained:
 
     XNNPACK is the reference where the built-in kernels lack operations. `fp32_limit` is wider where
     a maximum's place matters: which of two nearly equal elements is larger hangs on rounding.
+    `arena` is the device memory that it may take, as a multiple of the lower bound.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Trained:
     left_over: tuple[str, ...] = ()
     builtin_kernels: bool = True
     fp32_limit: float = FP32_LIMIT
+    arena: float = ARENA_LIMIT
 
 
 MODELS = (
@@ -63,7 +66,8 @@ MODELS = (
     Trained("pose_landmark_lite_float16", UNIT),
     Trained("hand_recrop", UNIT),
     Trained("hair_segmentation", UNIT, builtin_kernels=False, fp32_limit=1e-3),
-    Trained("style_transfer_f16_384", UNIT),
+    # Its values of float32 and half in turns leave gaps between each other.
+    Trained("style_transfer_f16_384", UNIT, arena=1.3),
     Trained("ssd_mobilenet_v1_coco_float32", left_over=("TFLite_Detection_PostProcess",)),
     Trained("ssd_mobilenet_v1_coco_float16", left_over=("TFLite_Detection_PostProcess",)),
 )
@@ -132,7 +136,7 @@ def picture_paths() -> list[str]:
 def test_answers_of_the_cpu(model: Trained, device: DeviceInfo, precision: str) -> None:
     wanted = reference(model)
     answers = device_answers(wanted.content, wanted.pictures, device, precision=precision)
-    check_delegation(answers.report, model.left_over)
+    check_delegation(answers.report, model.left_over, model.arena)
     check_repeats(answers)
     for number, (expected, got) in enumerate(zip(wanted.outputs, answers.outputs, strict=True)):
         limits = [model.fp32_limit if precision == "fp32" else FP16_LIMIT] * len(expected)
