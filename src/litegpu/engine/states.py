@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import get
+from litegpu.ops.base import find
 
 
 def expose_states(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
@@ -19,7 +19,8 @@ def expose_states(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
     fresh = iter(graph.fresh_ids())
     replaced: dict[int, int] = {}
     for node in graph.nodes:
-        states = get(node.op).states(node)
+        op = find(node.op)  # what is folded, such as SHAPE, has no kernel and no op
+        states = op.states(node) if op is not None else ()
         changed = [next(fresh) for _ in states]
         for state, v in zip(states, changed, strict=True):
             values[v] = replace(values[state], id=v, is_variable=False)
