@@ -147,15 +147,18 @@ def test_gpus_come_first(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_without_barriers_there_is_no_shared_memory() -> None:
-    def shared_bytes(*features: str) -> int:
+def test_only_a_subgroup_may_share_memory() -> None:
+    def shared(*features: str, together: int = 32) -> tuple[int, int | None]:
         card = adapter("D3D12", features=features, max_compute_workgroup_storage_size=32768)
-        return webgpu._describe(0, card).local_memory_bytes
+        card.info["stackgroup_min_size"] = together
+        info = webgpu._describe(0, card)
+        return info.local_memory_bytes, info.max_shared_items
 
     barriers = ("subgroup", "subgroup-barrier")
-    assert shared_bytes() == 0
-    assert shared_bytes(barriers[0]) == 0
-    assert shared_bytes(*barriers) == 32768
+    assert shared() == (0, 0)
+    assert shared(barriers[0]) == (0, 0)
+    assert shared(*barriers, together=0) == (0, 0)
+    assert shared(*barriers) == (32768, 32)
 
 
 def test_limits_become_facts() -> None:

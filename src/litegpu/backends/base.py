@@ -43,6 +43,8 @@ class DeviceInfo:
     """The largest range of a buffer that a kernel may use; None: all of it."""
     half_lanes: bool = True
     """Whether a kernel may store a single half; otherwise it must store four at a time."""
+    max_shared_items: int | None = None
+    """Work items that may share memory and wait for each other; None: any work group."""
     clusters: bool = False
     """Whether CUDA's thread block clusters (compute capability 9.0) exist."""
 

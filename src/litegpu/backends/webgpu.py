@@ -22,7 +22,11 @@ _log = logging.getLogger("litegpu")
 _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
 """Systems' APIs that are used, by wgpu's names; OpenGL has a backend of its own."""
 _BARRIER = ("subgroup", "subgroup-barrier")
-"""Features without which naga refuses barrier() in GLSL."""
+"""Features without which naga refuses barrier() in GLSL.
+
+It makes a barrier among a subgroup of it, never one among a whole work group: see
+docs/decisions/0010-glsl-for-opengl-and-webgpu.md.
+"""
 _HALF, _TIMER = "shader-f16", "timestamp-query"
 _USUAL_UNITS = {"DiscreteGPU": 64, "IntegratedGPU": 16}
 """Compute units to assume of a GPU: WebGPU does not tell."""
@@ -114,7 +118,8 @@ def _is_software(adapter: Any) -> bool:
 def _describe(index: int, adapter: Any) -> DeviceInfo:
     info, limits, features = adapter.info, adapter.limits, adapter.features
     units = _USUAL_UNITS.get(info["adapter_type"], _USUAL_UNITS["IntegratedGPU"])
-    shared = limits["max-compute-workgroup-storage-size"]
+    # wgpu's own spelling of WebGPU's subgroupMinSize.
+    together = int(info.get("stackgroup_min_size") or 0) if features.issuperset(_BARRIER) else 0
     return DeviceInfo(
         backend="webgpu",
         index=index,
@@ -130,7 +135,8 @@ def _describe(index: int, adapter: Any) -> DeviceInfo:
             limits["max-compute-workgroup-size-x"],
             limits["max-compute-workgroup-size-y"],
         ),
-        local_memory_bytes=shared if features.issuperset(_BARRIER) else 0,
+        local_memory_bytes=limits["max-compute-workgroup-storage-size"] if together else 0,
+        max_shared_items=together,
         half_arithmetic=_HALF in features,
         buffer_alignment=max(limits["min-storage-buffer-offset-alignment"], 16),
         max_arguments=limits["max-storage-buffers-per-shader-stage"],

@@ -20,7 +20,6 @@ _WORDS = """\
 #define GROUP_X int(gl_WorkGroupID.x)
 #define GROUP_Y int(gl_WorkGroupID.y)
 #define LOCAL_X int(gl_LocalInvocationID.x)
-#define BARRIER() barrier()
 #define TO_FLOAT(a) float(a)
 #define TO_INT(a) int(a)
 #define MAKE4(a, b, c, d) vec4((a), (b), (c), (d))
@@ -196,15 +195,22 @@ class Flavour:
     """
 
     version: str
+    barrier: str
     half_words: str
     elements: Mapping[tuple[str, bool], str]
     one_access: bool
 
 
-OPENGL = Flavour("#version 430 core", _PACKED_HALF + _ATOMIC_HALF, _PACKED_ELEMENTS, False)
-WEBGPU_PACKED = Flavour("#version 450", _PACKED_HALF, _PACKED_ELEMENTS, True)
+OPENGL = Flavour(
+    "#version 430 core",
+    "memoryBarrierShared(); barrier()",
+    _PACKED_HALF + _ATOMIC_HALF,
+    _PACKED_ELEMENTS,
+    False,
+)
+WEBGPU_PACKED = Flavour("#version 450", "barrier()", _PACKED_HALF, _PACKED_ELEMENTS, True)
 """Where a device has no 16-bit storage; single halves cannot be stored, for naga has no atomics."""
-WEBGPU_NATIVE = Flavour("#version 450", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
+WEBGPU_NATIVE = Flavour("#version 450", "barrier()", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
 
 Groups = tuple[int, int, int]
 
@@ -217,7 +223,8 @@ class GLSLDialect(Dialect):
     def __init__(self, flavour: Flavour = OPENGL) -> None:
         """Put the words of the flavour to those that all have."""
         self._flavour = flavour
-        self.prelude = f"{flavour.version}\n{_WORDS}{flavour.half_words}"
+        barrier = f"#define BARRIER() {flavour.barrier}\n"
+        self.prelude = f"{flavour.version}\n{barrier}{_WORDS}{flavour.half_words}"
 
     def kernel(self, text: KernelText, groups: Groups | None = None) -> str:
         """Return the entry point as a compute shader.

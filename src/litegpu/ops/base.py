@@ -74,6 +74,11 @@ class Target(Protocol):
     def max_work_group_size(self) -> int: ...
 
     @property
+    def max_shared_items(self) -> int:
+        """Work items that may share memory and wait for each other."""
+        ...
+
+    @property
     def local_memory_bytes(self) -> int:
         """Memory that the items of a work group may share; 0 where it cannot be used."""
         ...
@@ -206,7 +211,7 @@ def can_share(items: int, ctx: LowerContext) -> bool:
     """Return whether a work group of so many items may exist and share a float4 each."""
     target = ctx.target
     fits = items * _SHARED_BYTES <= target.local_memory_bytes
-    return fits and items <= target.max_work_group_size
+    return fits and items <= target.max_shared_items
 
 
 def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:

@@ -106,7 +106,7 @@ class LstmCells(InternalOp):
         slices, output_slices = (-(-each.channels // 4) for each in (cell, output))
         written = [ctx.storage(v) for v in node.outputs]
         widest = max(slices, *(each.slices for each in written))
-        owned = -(-widest // min(_MAX_ITEMS, ctx.target.max_work_group_size))
+        owned = -(-widest // min(_MAX_ITEMS, ctx.target.max_shared_items))
         items = -(-widest // owned)
         slots = items * owned
         _require_memory(attributes, output.channels, ctx)
