@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,31 @@ def test_inputs_and_outputs_are_dense_floats(half_from: int | None) -> None:
     assert layout.storages[source] == Storage.create(source, DType.FLOAT32, (1, 4, 3, 5), 1)
     assert layout.storages[out] == Storage.create(out, DType.FLOAT32, (1, 4, 3, 7), 1)
     assert set(layout.roots) == {source, out}, "constants lie elsewhere"
+
+
+def test_integers_and_bools_are_converted_at_the_boundary() -> None:
+    maker = Maker()
+    source, indices = maker.input(1, 4, 3, 4), maker.input(3, 4)
+    maker.values[indices] = replace(maker.values[indices], dtype=DType.INT32)
+    truth = maker.node(COPY, [source], (1, 4, 3, 4), stages=(RELU,))
+    places = maker.node(COPY, [indices], (3, 4), stages=(RELU,))
+    for v, dtype in ((truth, DType.BOOL), (places, DType.INT64)):
+        maker.values[v] = replace(maker.values[v], dtype=dtype)
+    layout = assign(maker.graph(truth, places), half_from=0)
+    kinds = {v: (layout.storages[v].dtype, layout.storages[v].vector) for v in (indices, places)}
+    assert kinds == {indices: (DType.INT32, False), places: (DType.INT64, False)}
+    assert layout.storages[truth] == Storage.create(truth, DType.BOOL, (1, 1, 1, 48), 4)
+    assert launched(layout) == [COPY, "RESHAPE", COPY], "bytes are written in words"
+    inside = {v: s for v, s in layout.storages.items() if v not in (source, indices, truth, places)}
+    assert [s.dtype for s in inside.values()] == [DType.FLOAT16], "half holds truth values"
+
+
+def test_bools_are_transferred_to_the_byte() -> None:
+    maker = Maker()
+    truth = maker.node(COPY, [maker.input(5)], (5,), stages=(RELU,))
+    maker.values[truth] = replace(maker.values[truth], dtype=DType.BOOL)
+    (slot,) = build(assign(maker.graph(truth), None)).program.outputs
+    assert slot.size == 5
 
 
 @pytest.mark.parametrize(
