@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
-from cases.rejected.base import IMAGE, Rejected, computed, floats
+from flatbuffers import flexbuffers
+
+from cases.rejected.base import IMAGE, Rejected, Tensor, computed, floats
 
 
 def _pool(*changed: tuple[int, int]) -> bytes:
@@ -14,6 +17,23 @@ def _pool(*changed: tuple[int, int]) -> bytes:
     return struct.pack("<6i", *fields)
 
 
+def _landmarks(reason: str, **changed: Any) -> Rejected:
+    options = {
+        **{"left_rotation_idx": 0, "right_rotation_idx": 1, "subset_idxs": [0, 1, 2]},
+        **{"target_rotation_radians": 0.0, "output_height": 8, "output_width": 8},
+        **{"scale_x": 1.0, "scale_y": 1.0},
+    }
+    custom = bytes(flexbuffers.Dumps({**options, **changed}))
+    return Rejected("Landmarks2TransformMatrix", (computed(1, 7, 3),), reason, custom=custom)
+
+
+def _transform(image: Tensor, matrix: Tensor, reason: str, **changed: Any) -> Rejected:
+    options = {"output_height": 8, "output_width": 8, **changed}
+    custom = bytes(flexbuffers.Dumps(options))
+    return Rejected("TransformTensorBilinear", (image, matrix), reason, custom=custom)
+
+
+_MATRIX = computed(1, 4, 4)
 _SENSELESS = "Its operands make no sense (ValueError: "
 _CONV = (IMAGE, floats(3, 3, 3, 6))
 
@@ -82,4 +102,45 @@ CASES = (
         "Incorrect stride values: stride_height = 0, stride_width = 2",
         custom=struct.pack("<3i", 1, 2, 0),
     ),
+    Rejected(
+        "Resampler",
+        (IMAGE, computed(2, 2)),
+        "src or warp dims size != 4: [1, 5, 4, 6] and [2, 2].",
+    ),
+    Rejected(
+        "Resampler",
+        (IMAGE, computed(2, 3, 3, 2)),
+        "src.b != warp.b: [1, 5, 4, 6] and [2, 3, 3, 2].",
+    ),
+    Rejected("Resampler", (IMAGE, computed(1, 3, 3, 1)), "warp.c < 2: [1, 3, 3, 1]."),
+    _transform(
+        computed(2, 5, 4, 6),
+        _MATRIX,
+        "The image must have 4 dimensions and a batch of 1, not [2, 5, 4, 6].",
+    ),
+    _transform(
+        IMAGE,
+        computed(3, 3),
+        "The matrix has the shape [3, 3], but 16 elements are needed.",
+    ),
+    _transform(IMAGE, _MATRIX, "Only mode bilinear is supported, not nearest.", mode="nearest"),
+    _transform(IMAGE, _MATRIX, "The output size [0, 8] must be positive.", output_height=0),
+    Rejected(
+        "TransformTensorBilinear",
+        (IMAGE, _MATRIX),
+        _SENSELESS + "0 bytes are no FlexBuffer).",
+    ),
+    Rejected(
+        "TransformLandmarks",
+        (computed(1, 7, 3), computed(3, 3)),
+        "The matrix has the shape [3, 3], but 16 elements are needed.",
+    ),
+    Rejected(
+        "TransformLandmarks",
+        (computed(1, 1, 1, 7), _MATRIX),
+        "[1, 1, 1, 7] holds no points of 3 dimensions.",
+    ),
+    _landmarks("Landmarks must have 3 dimensions, not 2.", dimensions=2),
+    _landmarks("The options name no landmarks to span the box.", subset_idxs=[]),
+    _landmarks("The options name landmark 7, but there are 7.", subset_idxs=[0, 7]),
 )

@@ -1,0 +1,210 @@
+"""MediaPipe's TransformLandmarks and Landmarks2TransformMatrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, flexbuffers
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    literal,
+    register,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PointsAttributes:
+    """How many numbers make a point, and the factor of the matrix's translation."""
+
+    dimensions: int
+    scale: float
+
+
+@register
+class TransformLandmarks(Op):
+    """Points (x, y, ...) with x and y sent through a 4x4 matrix."""
+
+    name = "TransformLandmarks"
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.constants(graph, node, "The operand"),
+            lambda: _check_points(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[0]].shape,)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (replace(node, attributes=_points(graph, node)),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: PointsAttributes = node.attributes
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="transform_landmarks",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "matrix": node.inputs[1]},
+            variables={"dimensions": attributes.dimensions, "scale": literal(attributes.scale)},
+            flops=4 * dst.rows * dst.channels,
+        )
+        return (request,)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixAttributes:
+    """Which points span the box, and the numbers that the two versions of the op differ in.
+
+    With the box turned by an angle of cosine C and sine S, its size (w, h) and its centre (x, y),
+    the matrix is [[C w f0, S h f1], [-S w f2, C h f3]] for `factors` f, and sends the point `half`
+    to (x, y) * `centre`.
+    """
+
+    left: int
+    right: int
+    subset: tuple[int, ...]
+    target: float | None
+    """The angle that the line from left to right gets; None: the nearest to 0 up to a half turn."""
+    factors: tuple[float, float, float, float]
+    centre: tuple[float, float]
+    half: tuple[float, float]
+
+
+class _ToMatrix(Op):
+    """The 4x4 matrix from an upright picture's pixels to the part with the landmarks (x, y, z)."""
+
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1),
+            checks.operands(graph, node, (1,)),
+            lambda: self._check_attributes(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        stated = graph.values[node.outputs[0]].shape
+        return (stated if math.prod(stated) == 16 else (1, 4, 4),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (replace(node, attributes=self.attributes(node)),)
+
+    def attributes(self, node: Node) -> MatrixAttributes:
+        """Work out the options, which tell by their names which version the node is of.
+
+        The version number does not: the runtime says 1 of every op that it has no kernel for.
+        """
+        old = "subset" in flexbuffers.read_map(node.custom)
+        return _matrix_v1(node) if old else _matrix_v2(node)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        held: MatrixAttributes = node.attributes
+        dst = ctx.storage(node.outputs[0])
+        turned = held.target is not None
+        request = KernelRequest(
+            template="landmarks_to_matrix",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={
+                "left": held.left,
+                "right": held.right,
+                "subset": held.subset,
+                "turned": turned,
+                "target": tuple(literal(each(held.target or 0.0)) for each in (math.cos, math.sin)),
+                "factors": tuple(map(literal, held.factors)),
+                "centre": tuple(map(literal, held.centre)),
+                "half": tuple(map(literal, held.half)),
+            },
+        )
+        return (request,)
+
+    def _check_attributes(self, graph: Graph, node: Node) -> str:
+        dimensions = flexbuffers.read_map(node.custom).get("dimensions", 3)
+        if dimensions != 3:
+            return f"Landmarks must have 3 dimensions, not {dimensions}."
+        held = self.attributes(node)
+        if not held.subset:
+            return "The options name no landmarks to span the box."
+        count = graph.values[node.inputs[0]].elements // 3
+        chosen = (held.left, held.right, *held.subset)
+        if not 0 <= min(chosen) <= max(chosen) < count:
+            return f"The options name landmark {max(chosen)}, but there are {count}."
+        return ""
+
+
+@register
+class LandmarksToMatrix(_ToMatrix):
+    """The 4x4 matrix from an upright picture's pixels to the part with the landmarks (x, y, z)."""
+
+    name = "Landmarks2TransformMatrix"
+
+
+@register
+class LandmarksToMatrixV2(_ToMatrix):
+    """Landmarks2TransformMatrix of version 2 under a name of its own."""
+
+    name = "Landmarks2TransformMatrixV2"
+
+
+def _matrix_v1(node: Node) -> MatrixAttributes:
+    options = flexbuffers.read_map(node.custom)
+    (height, width), (rows, columns) = options["input_hw"], options["output_hw"]
+    extent, growth = options["landmarks_range"], options["bbox_size_multiplier"]
+    across, down = (width - 1) / extent, (height - 1) / extent
+    step_x, step_y = growth / (columns - 1), growth / (rows - 1)
+    return MatrixAttributes(
+        options["left_rotation_idx"],
+        options["right_rotation_idx"],
+        tuple(options["subset"]),
+        None,
+        (across * step_x, across * step_y, down * step_x, down * step_y),
+        (across, down),
+        ((columns - 1) / 2, (rows - 1) / 2),
+    )
+
+
+def _matrix_v2(node: Node) -> MatrixAttributes:
+    options = flexbuffers.read_map(node.custom)
+    rows, columns = options["output_height"], options["output_width"]
+    step_x, step_y = options["scale_x"] / columns, options["scale_y"] / rows
+    return MatrixAttributes(
+        options["left_rotation_idx"],
+        options["right_rotation_idx"],
+        tuple(options["subset_idxs"]),
+        float(options["target_rotation_radians"]),
+        (step_x, step_y, step_x, step_y),
+        (1.0, 1.0),
+        (columns / 2, rows / 2),
+    )
+
+
+def _points(graph: Graph, node: Node) -> PointsAttributes:
+    shape = graph.values[node.inputs[0]].shape
+    if not node.custom and len(shape) == 3:
+        return PointsAttributes(shape[-1], 1.0)
+    options = flexbuffers.read_map(node.custom) if node.custom else {}
+    return PointsAttributes(options.get("dimensions", 3), options.get("scale", 1.0))
+
+
+def _check_points(graph: Graph, node: Node) -> str:
+    points, matrix = (graph.values[v] for v in node.inputs)
+    dimensions = _points(graph, node).dimensions
+    if matrix.elements != 16:
+        return f"The matrix has the shape {list(matrix.shape)}, but 16 elements are needed."
+    if dimensions < 2 or points.elements % dimensions:
+        return f"{list(points.shape)} holds no points of {dimensions} dimensions."
+    return ""

@@ -1,0 +1,124 @@
+"""MediaPipe's Resampler and TransformTensorBilinear: an image read at places that are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, flexbuffers
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, register
+
+
+@register
+class Resampler(Op):
+    """The image at positions (x, y) in pixels, bilinear; what is outside counts as zero."""
+
+    name = "Resampler"
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.constants(graph, node, "The operand"),
+            lambda: _check_warp(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        image, warp = (graph.values[v].shape for v in node.inputs)
+        return ((*warp[:3], image[3]),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="resampler",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "warp": node.inputs[1]},
+            flops=8 * dst.rows * dst.channels,
+        )
+        return (request,)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformAttributes:
+    """The output's (H, W), and whether its corners are those of the image."""
+
+    size: tuple[int, int]
+    corners: bool
+
+
+class TransformTensor(Op):
+    """An image whose pixels come from where a 4x4 matrix sends them, bilinear; zero outside."""
+
+    def __init__(self, name: str, max_version: int) -> None:
+        self.name = name  # type: ignore[misc]
+        self.max_version = max_version  # type: ignore[misc]
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.constants(graph, node, "The operand"),
+            lambda: _check_transform(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return ((1, *_transform(node).size, graph.values[node.inputs[0]].shape[3]),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (replace(node, attributes=_transform(node)),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="transform_tensor",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "matrix": node.inputs[1]},
+            variables={"corners": node.attributes.corners},
+            flops=8 * dst.rows * dst.channels,
+        )
+        return (request,)
+
+
+def _transform(node: Node) -> TransformAttributes:
+    options = flexbuffers.read_map(node.custom)
+    # The runtime calls every op that it has no kernel for version 1: the options tell.
+    if "output_size" in options:
+        height, width = options["output_size"]
+        return TransformAttributes((height, width), corners=False)
+    return TransformAttributes((options["output_height"], options["output_width"]), corners=True)
+
+
+def _check_warp(graph: Graph, node: Node) -> str:
+    image, warp = (graph.values[v].shape for v in node.inputs)
+    if len(image) != 4 or len(warp) != 4:
+        return f"src or warp dims size != 4: {list(image)} and {list(warp)}."
+    if image[0] != warp[0]:
+        return f"src.b != warp.b: {list(image)} and {list(warp)}."
+    if warp[3] < 2:
+        return f"warp.c < 2: {list(warp)}."
+    return ""
+
+
+def _check_transform(graph: Graph, node: Node) -> str:
+    image, matrix = (graph.values[v] for v in node.inputs)
+    if len(image.shape) != 4 or image.shape[0] != 1:
+        return f"The image must have 4 dimensions and a batch of 1, not {list(image.shape)}."
+    if matrix.elements != 16:
+        return f"The matrix has the shape {list(matrix.shape)}, but 16 elements are needed."
+    mode = flexbuffers.read_map(node.custom).get("mode", "bilinear")
+    if mode != "bilinear":
+        return f"Only mode bilinear is supported, not {mode}."
+    size = _transform(node).size
+    if min(size) < 1:
+        return f"The output size {list(size)} must be positive."
+    return ""
+
+
+add(TransformTensor("TransformTensor", 1))
+add(TransformTensor("TransformTensorBilinear", 2))
