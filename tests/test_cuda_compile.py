@@ -26,6 +26,7 @@ from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.partition import rewrite
 from litegpu.engine.program import build_program
+from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
 from litegpu.tools import runtime
@@ -55,7 +56,8 @@ def programs(
     def capture(graph: Graph, *_: Any, **__: Any) -> None:
         outputs = tuple(v for v in graph.outputs if not graph.values[v].is_constant)
         tensor_cores = DeviceTarget(info, half_from).tensor_cores
-        rewritten = rewrite(dataclasses.replace(graph, outputs=outputs), tensor_cores)
+        graph, _states = expose_states(dataclasses.replace(graph, outputs=outputs))
+        rewritten = rewrite(graph, tensor_cores)
         layout = assign(rewritten, half_from)
         built = build_program(layout, info, rewritten.inputs, rewritten.outputs)
         found.append(built.program)
