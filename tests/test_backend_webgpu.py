@@ -24,8 +24,9 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import webgpu
+from litegpu.backends import webgpu, webgpu_library, webgpu_recording
 from litegpu.backends.webgpu import WebGPUDevice
+from litegpu.backends.webgpu_recording import WebGPURecording
 from op_runner import MODES, groups
 from small_models import assert_close, fully_convolutional, interpreter, random, reference
 from small_models import run as run_model
@@ -247,6 +248,45 @@ def test_another_failure_is_no_loss(device: WebGPUDevice) -> None:
     assert not device.lost
 
 
+def test_results_that_cannot_be_read(device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = device.record(adding(1))
+    assert isinstance(recording, WebGPURecording)
+    reader = recording._reader
+    with monkeypatch.context() as refused:
+        refused.setattr(reader, "map", lambda: reader._done.set())
+        refused.setattr(reader, "_found", [4])
+        with pytest.raises(ExecutionError, match=r"Could not map buffer \(status 4\)"):
+            run(recording, [floats()])
+    with monkeypatch.context() as silent:
+        silent.setattr(webgpu_library, "_PATIENCE", 0.01)
+        silent.setattr(reader, "map", lambda: reader._done.clear())
+        with pytest.raises(ExecutionError, match="the device is lost or does not answer"):
+            run(recording, [floats()])
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
+    recording.close()
+
+
+def test_an_older_wgpu_checks_shaders_while_they_run(
+    own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: list[str] = []
+    make = own_device.device.create_shader_module
+
+    def spy(*, label: str, code: str) -> Any:
+        labels.append(label)
+        return make(label=label, code=code)
+
+    monkeypatch.setattr(own_device.device, "create_shader_module", spy)
+    own_device.record(adding(1)).close()
+    assert labels == []
+    monkeypatch.setattr(own_device.calls, "_trusted", None)
+    own_device.pipelines.clear()
+    recording = own_device.record(adding(1))
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
+    assert labels == ["compute add_one"]
+    recording.close()
+
+
 def test_a_released_partition_says_so(device: WebGPUDevice) -> None:
     recording = device.record(adding(1))
     recording.close()
@@ -278,8 +318,6 @@ def test_durations_without_time_stamps(own_device: WebGPUDevice) -> None:
 def test_more_launches_than_a_set_of_time_stamps_holds(
     device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from litegpu.backends import webgpu_recording
-
     monkeypatch.setattr(webgpu_recording, "_STAMPS", 4)
     recording = device.record(adding(5))
     assert len(recording.durations()) == 5
@@ -289,8 +327,6 @@ def test_more_launches_than_a_set_of_time_stamps_holds(
 def test_large_memory_and_constants_are_filled_in_pieces(
     device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from litegpu.backends import webgpu_recording
-
     monkeypatch.setattr(webgpu_recording, "_CHUNK", 1 << 12)
     recording = device.record(adding(2))
     assert np.isnan(recording.read_memory().view(np.float32)).all()

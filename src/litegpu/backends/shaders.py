@@ -25,7 +25,7 @@ class Shader:
 class Recent(Generic[_Value]):
     """What was made for the texts that were asked for most recently."""
 
-    def __init__(self, most: int = 1024) -> None:
+    def __init__(self, most: int = 256) -> None:
         """Keep at most so many."""
         self._most = most
         self._made: OrderedDict[str, _Value] = OrderedDict()
