@@ -26,6 +26,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glBufferSubData": (None, c_uint32, c_size_t, c_size_t, c_void_p),
     "glClearBufferData": (None, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p),
     "glCompileShader": (None, c_uint32),
+    "glCopyBufferSubData": (None, c_uint32, c_uint32, c_size_t, c_size_t, c_size_t),
     "glCreateProgram": (c_uint32,),
     "glCreateShader": (c_uint32, c_uint32),
     "glDeleteBuffers": (None, c_int32, _NUMBERS),
@@ -56,19 +57,19 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glUseProgram": (None, c_uint32),
 }
 """Result, then arguments, of each function."""
-_MULTI_BIND: dict[str, tuple[Any, ...]] = {
+_NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glBindBuffersRange": (
         *(None, c_uint32, c_uint32, c_int32),
         *(_NUMBERS, POINTER(c_size_t), POINTER(c_size_t)),
     ),
+    "glBufferStorage": (None, c_uint32, c_size_t, c_void_p, c_uint32),
 }
 """What OpenGL 4.4 has, and older drivers may have."""
 
-NO_ERROR = 0
 BUFFER_UPDATE_BARRIER, SHADER_STORAGE_BARRIER = 0x200, 0x2000
-COPY_READ_BUFFER = 0x8F36
+COPY_READ_BUFFER, COPY_WRITE_BUFFER = 0x8F36, 0x8F37
 SHADER_STORAGE_BUFFER = 0x90D2
-DYNAMIC_COPY = 0x88EA
+STREAM_DRAW, STREAM_READ, STATIC_COPY = 0x88E0, 0x88E1, 0x88E6
 R32UI, RED_INTEGER, UNSIGNED_INT = 0x8236, 0x8D94, 0x1405
 QUERY_RESULT, TIMESTAMP = 0x8866, 0x8E28
 _COMPUTE_SHADER, _COMPILE_STATUS, _LINK_STATUS, _LOG_LENGTH = 0x91B9, 0x8B81, 0x8B82, 0x8B84
@@ -102,7 +103,7 @@ class OpenGL:
             raise UnsupportedDeviceError(
                 f"The OpenGL driver lacks {', '.join(missing)}. Update the GPU's driver."
             )
-        found |= {name: self._load(name, *kinds) for name, kinds in _MULTI_BIND.items()}
+        found |= {name: self._load(name, *kinds) for name, kinds in _NEWER_SIGNATURES.items()}
         self.call: Any = SimpleNamespace(**found)
         """The functions by their names; None for one that this driver does not have."""
 

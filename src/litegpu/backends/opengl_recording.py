@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,8 +41,14 @@ class OpenGLRecording(Recording):
         self._closed = False
         try:
             self._compile(KeptFiles(cache_dir, ".glbin"))
-            self._memory = self._allocate(program.memory_bytes, None)
+            self._memory = self._allocate(program.memory_bytes)
+            self._poison(program.memory_bytes)
             self._constants = self._allocate(program.constants.nbytes, program.constants)
+            sent, returned = (
+                sum(slot.size for slot in s) for s in (program.inputs, program.outputs)
+            )
+            self._sent = self._allocate(sent, usage=library.STREAM_DRAW)
+            self._returned = self._allocate(returned, usage=library.STREAM_READ)
             self._launches = [*self._record()]
             self._gl.check("Recording a partition with OpenGL")
         except LitegpuError:
@@ -62,25 +69,44 @@ class OpenGLRecording(Recording):
                 kept.store(self._gl.binary(made.number), *key)
             self._programs[shader] = made
 
-    def _allocate(self, nbytes: int, data: npt.NDArray[np.uint8] | None) -> int:
-        """Return the number of a buffer that holds `data`, or NaN everywhere."""
-        gl = self._gl.call
+    def _allocate(
+        self, nbytes: int, data: npt.NDArray[np.uint8] | None = None, usage: int | None = None
+    ) -> int:
+        """Return the number of a buffer for the device alone or, with a usage, for the host too.
+
+        Drivers move a buffer that the host reads to the host's memory, so the host has its own.
+        """
+        gl, target = self._gl.call, library.COPY_READ_BUFFER
         number = self._gl.make("Buffers")
         self._buffers.append(number)
-        gl.glBindBuffer(library.COPY_READ_BUFFER, number)
+        gl.glBindBuffer(target, number)
         address = data.ctypes.data if data is not None and data.size else None
-        gl.glBufferData(library.COPY_READ_BUFFER, nbytes, address, library.DYNAMIC_COPY)
-        if data is None:
-            # Drivers allocate lazily: touching all of it brings an out-of-memory error here, and
-            # NaN everywhere makes a read of something never written visible.
-            kind = (library.R32UI, library.RED_INTEGER, library.UNSIGNED_INT)
-            gl.glClearBufferData(library.COPY_READ_BUFFER, *kind, byref(c_uint32(0xFFFFFFFF)))
-            gl.glFinish()
+        if usage is None and gl.glBufferStorage is not None:
+            gl.glBufferStorage(target, max(nbytes, _WORD_BYTES), address, 0)
+        else:
+            gl.glBufferData(target, nbytes, address, usage or library.STATIC_COPY)
+        self._check_memory(nbytes)
+        return number.value
+
+    def _for_host(self, slots: Sequence[Slot], usage: int) -> int:
+        return self._allocate(sum(slot.size for slot in slots), usage=usage)
+
+    def _poison(self, nbytes: int) -> None:
+        """Fill the memory with NaN: a read of something never written then shows.
+
+        Drivers allocate lazily: touching all of it brings an out-of-memory error here.
+        """
+        gl = self._gl.call
+        kind = (library.R32UI, library.RED_INTEGER, library.UNSIGNED_INT)
+        gl.glClearBufferData(library.COPY_READ_BUFFER, *kind, byref(c_uint32(0xFFFFFFFF)))
+        gl.glFinish()
+        self._check_memory(nbytes)
+
+    def _check_memory(self, nbytes: int) -> None:
         error = self._gl.error()
         if error:
             message = too_little_memory(self._device.info.title, [nbytes], error_name(error))
             raise DeviceMemoryError(message)
-        return number.value
 
     def _record(self) -> Iterator[list[Callable[[], object]]]:
         """Yield the calls of each launch."""
@@ -118,22 +144,35 @@ class OpenGLRecording(Recording):
 
     def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Callable[[], None]:
         """Return a call that copies in, launches all and copies out, on the context's thread."""
-        gl, program, target = self._gl.call, self._program, library.COPY_READ_BUFFER
-        calls = [bound(gl.glBindBuffer, target, self._memory)]
-        calls += [
-            bound(gl.glBufferSubData, target, slot.offset, slot.size, pointer)
-            for slot, pointer in zip(program.inputs, inputs, strict=True)
-        ]
+        calls = [*self._copies_in(inputs)]
         for launch in self._launches:
             calls += launch
-        calls.append(bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER))
-        calls += [
-            bound(gl.glGetBufferSubData, target, slot.offset, slot.size, pointer)
-            for slot, pointer in zip(program.outputs, outputs, strict=True)
-        ]
-        if not program.outputs:
-            calls.append(bound(gl.glFinish))
+        calls += self._copies_out(outputs)
         return partial(self._device.worker.call, partial(self._make, tuple(calls)))
+
+    def _copies_in(self, inputs: Sequence[c_void_p]) -> Iterator[Callable[[], object]]:
+        gl, source, target = self._gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
+        yield bound(gl.glBindBuffer, source, self._sent)
+        yield bound(gl.glBindBuffer, target, self._memory)
+        start = 0
+        for slot, pointer in zip(self._program.inputs, inputs, strict=True):
+            yield bound(gl.glBufferSubData, source, start, slot.size, pointer)
+            yield bound(gl.glCopyBufferSubData, source, target, start, slot.offset, slot.size)
+            start += slot.size
+
+    def _copies_out(self, outputs: Sequence[c_void_p]) -> Iterator[Callable[[], object]]:
+        gl, source, target = self._gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
+        starts = [0, *accumulate(slot.size for slot in self._program.outputs)]
+        places = [*zip(self._program.outputs, starts, outputs, strict=False)]
+        yield bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER)
+        yield bound(gl.glBindBuffer, source, self._memory)
+        yield bound(gl.glBindBuffer, target, self._returned)
+        for slot, start, _ in places:
+            yield bound(gl.glCopyBufferSubData, source, target, slot.offset, start, slot.size)
+        for slot, start, pointer in places:
+            yield bound(gl.glGetBufferSubData, target, start, slot.size, pointer)
+        if not places:
+            yield bound(gl.glFinish)
 
     def _make(self, calls: Sequence[Callable[[], object]]) -> None:
         if self._closed:
