@@ -51,6 +51,11 @@ CASES: tuple[Case, ...] = (
         for x, y in _WAYS
     ),
     *(Matmul(rows=33, depth=70, columns=41, batch=(1,), adj_x=x, adj_y=y) for x, y in _WAYS),
+    *(
+        Matmul(rows=rows, depth=depth, columns=columns, adj_x=x, adj_y=y)
+        for rows, depth, columns in ((65, 16, 64), (16, 49, 130), (70, 33, 17))
+        for x, y in _WAYS
+    ),
     # Ranks and broadcasting
     *(
         Matmul(batch=batch, other=other, adj_x=x, adj_y=y)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from litegpu.graph import Graph, Node, Value
+from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops import checks
 from litegpu.ops.base import (
     KernelRequest,
@@ -24,6 +24,10 @@ from litegpu.ops.window import POINT
 
 _BATCH_DIMS = 3
 """Dimensions before those of the matrices: at most 5 in all."""
+_TILE = 64
+"""Rows and columns that a block makes on tensor cores."""
+_SMALLEST = 16
+"""Smaller matrices leave most of a tile empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class BatchMatmul(Op):
         one_matrix = right.is_constant and attributes.batches[1] == (1, 1, 1)
         if one_matrix and not attributes.transposed[0]:
             return (dense_kernel(node, ctx, _dense(right, attributes.transposed[1]), POINT),)
+        if _on_tensor_cores(node, ctx):
+            return (_tensor_core_kernel(node, ctx),)
         return (_kernel(node, ctx),)
 
 
@@ -80,11 +86,52 @@ def _dense(right: Value, transposed: bool) -> Weights:
     return Weights((outputs, 1, 1, inputs), array=array[:, None, None, :])
 
 
+def _depth(node: Node, ctx: LowerContext) -> int:
+    """Return the size of the inner dimension."""
+    left = ctx.storage(node.inputs[0])
+    return left.shape[2] if node.attributes.transposed[0] else left.channels
+
+
+def _on_tensor_cores(node: Node, ctx: LowerContext) -> bool:
+    """Whether the matrices fill enough of a tile of 64 x 64 x 16."""
+    _, _, rows, columns = ctx.storage(node.outputs[0]).shape
+    return ctx.target.tensor_cores and min(rows, columns, _depth(node, ctx)) >= _SMALLEST
+
+
+def _tensor_core_kernel(node: Node, ctx: LowerContext) -> KernelRequest:
+    attributes: MatmulAttributes = node.attributes
+    dst = ctx.storage(node.outputs[0])
+    splits = [ctx.storage(v).dtype is DType.FLOAT32 for v in node.inputs]
+    _, _, rows, columns = dst.shape
+    blocks = -(-rows // _TILE)
+    depth = _depth(node, ctx)
+    flops = 2 * dst.rows * columns * depth
+    return KernelRequest(
+        template="cuda/matmul",
+        grid=(-(-columns // _TILE) * 128, blocks * dst.shape[0] * dst.shape[1], 1),
+        local=(128, 1, 1),
+        output=node.outputs[0],
+        reads={"left": node.inputs[0], "right": node.inputs[1]},
+        variables={
+            "SPLIT_A": splits[0],
+            "SPLIT_B": splits[1],
+            "blocks": blocks,
+            "depth": depth,
+            "transposed": attributes.transposed,
+            "places": [_place(each, attributes.batch) for each in attributes.batches],
+        },
+        shared=(("uint4", "scratch", _TILE * (_TILE + 4) // 4),),
+        flops=flops,
+        # An instruction of tf32 does half the work of one of halves, in as much time.
+        matrix_flops=2 * (1 + sum(splits)) * flops,
+    )
+
+
 def _kernel(node: Node, ctx: LowerContext) -> KernelRequest:
     attributes: MatmulAttributes = node.attributes
-    dst, left = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    dst = ctx.storage(node.outputs[0])
     _, _, rows, columns = dst.shape
-    depth = left.shape[2] if attributes.transposed[0] else left.channels
+    depth = _depth(node, ctx)
     pixels, slices = choose_tile(dst.rows, dst.slices, 1, columns, ctx)
     pixels = min(pixels, rows)
     blocks = -(-rows // pixels)
