@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cases
-from cases.base import Case
+from cases.base import LARGE, Case
+from cases.conv_2d import Conv
 from comparing import mismatch
 from litegpu import DeviceMemoryError, backends
 from litegpu.backends.base import Device, Dispatch, Program, Recording, Slot
@@ -33,6 +35,37 @@ def mode(request: pytest.FixtureRequest) -> Mode:
     return next(mode for mode in MODES if mode.name == request.param)
 
 
+def check(group: tuple[Case, ...], mode: Mode) -> None:
+    """Run cases on the first device, and compare with the CPU."""
+    outcomes = run(group, FOUND[0], mode)
+    for case in group:
+        outcome = outcomes[case.name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        for expected, got in zip(outcome.expected, outcome.got, strict=True):
+            assert not mismatch(expected, got, case.limit(mode.half)), case.name
+        assert not outcome.faults, case.name
+
+
+SHARING = [group for group in groups(cases.TABLE) if group[0].items == LARGE]
+
+
+@pytest.mark.parametrize("group", SHARING, ids=lambda group: group[0].name)
+def test_no_more_items_share_memory_than_may(
+    group: tuple[Case, ...], mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = FOUND[0]
+    device = backends.BACKENDS[info.backend].open(info.index)
+    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, max_shared_items=32))
+    recorded = programs_of(device, monkeypatch)
+    check(group, mode)
+    kernels = [kernel for program in recorded for kernel in program.kernels]
+    for kernel in kernels:
+        assert not kernel.shared or math.prod(kernel.local_size) <= 32, kernel.name
+    if isinstance(group[0], Conv):
+        assert any(kernel.name.startswith("conv_2d_split") for kernel in kernels)
+
+
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0].name)
 def test_cases_run_on_a_poor_device(
     group: tuple[Case, ...], mode: Mode, monkeypatch: pytest.MonkeyPatch
@@ -41,14 +74,7 @@ def test_cases_run_on_a_poor_device(
     device = backends.BACKENDS[info.backend].open(info.index)
     monkeypatch.setattr(device, "info", dataclasses.replace(device.info, **POOR))
     recorded = programs_of(device, monkeypatch)
-    outcomes = run(group, info, mode)
-    for case in group:
-        outcome = outcomes[case.name]
-        if isinstance(outcome, Exception):
-            raise outcome
-        for expected, got in zip(outcome.expected, outcome.got, strict=True):
-            assert not mismatch(expected, got, case.limit(mode.half)), case.name
-        assert not outcome.faults, case.name
+    check(group, mode)
     assert recorded
     for kernel in (kernel for program in recorded for kernel in program.kernels):
         assert len(kernel.arguments) <= POOR["max_arguments"], kernel.name

@@ -22,7 +22,8 @@ from litegpu.ops.base import (
 from litegpu.ops.weights import Weights, check_bias
 from litegpu.ops.window import DepthwiseAttributes
 
-_SPLIT_ITEMS = 64
+_SPLIT_ITEMS = (64, 32)
+"""Work items that may share out one sum; the first that the device allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +153,19 @@ def dense_kernel(
     }
     needed = {"src": view.taken(dst.rows, src.lanes)}
     work = dst.rows * dst.slices
-    split = (
-        view.kernel[0] * view.kernel[1] * inputs >= 2 * _SPLIT_ITEMS
-        and work * 4 <= ctx.target.parallel_items
-        and can_share(_SPLIT_ITEMS, ctx)
-    )
-    if split:
+    items = next((items for items in _SPLIT_ITEMS if can_share(items, ctx)), 0)
+    long = view.kernel[0] * view.kernel[1] * inputs >= 2 * items
+    if items and long and work * 4 <= ctx.target.parallel_items:
         bound = weights.bind(held, dst.slices, ctx)
         return KernelRequest(
             template="conv_2d_split",
-            grid=(dst.slices * _SPLIT_ITEMS, dst.rows, 1),
-            local=(_SPLIT_ITEMS, 1, 1),
+            grid=(dst.slices * items, dst.rows, 1),
+            local=(items, 1, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], **bound.reads},
             constants=bound.constants,
-            variables={**variables, **bound.variables, "ITEMS": _SPLIT_ITEMS},
-            shared=(("float4", "scratch", _SPLIT_ITEMS),),
+            variables={**variables, **bound.variables, "ITEMS": items},
+            shared=(("float4", "scratch", items),),
             flops=flops,
             needed=needed,
         )
