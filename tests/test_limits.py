@@ -62,7 +62,7 @@ def test_no_more_items_share_memory_than_may(
     kernels = [kernel for program in recorded for kernel in program.kernels]
     for kernel in kernels:
         assert not kernel.shared or math.prod(kernel.local_size) <= 32, kernel.name
-    if isinstance(group[0], Conv):
+    if Conv(image=(1, 1, 1, 1024), filters=11, items=LARGE) in group:
         assert any(kernel.name.startswith("conv_2d_split") for kernel in kernels)
 
 
