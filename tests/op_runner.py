@@ -22,6 +22,7 @@ from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import Storage
 from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.engine.choices import Choices
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
 from litegpu.ops.base import HALF_MAX
@@ -197,6 +198,25 @@ def kept_busy_by(items: int | None) -> Iterator[None]:
         for name, fact in facts.items():
             stack.enter_context(mock.patch.object(DeviceTarget, name, _always(fact)))
         yield
+
+
+@contextlib.contextmanager
+def forced(number: int) -> Iterator[set[int]]:
+    """Let every problem get its candidate of that number, or its last; the set has those it got.
+
+    Equal problems must have equal candidates: otherwise a number that is kept means nothing.
+    """
+    known: dict[str, str] = {}
+    taken: set[int] = set()
+
+    def choose(_: Choices, problem: str, candidates: Sequence[Any]) -> Any:
+        assert known.setdefault(problem, repr(candidates)) == repr(candidates), problem
+        place = min(number, len(candidates) - 1)
+        taken.add(place)
+        return candidates[place]
+
+    with mock.patch.object(Choices, "choose", choose):
+        yield taken
 
 
 def _always(fact: int) -> property:

@@ -12,6 +12,9 @@ from unittest import mock
 import pytest
 
 import cases
+from cases.base import SMALL
+from cases.conv_2d import Conv
+from cases.separable import Separable
 from litegpu import (
     CompilationError,
     GpuDelegate,
@@ -22,6 +25,7 @@ from litegpu import (
 from litegpu.backends.base import DeviceInfo, Program
 from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
 from litegpu.backends.cuda_transfer import transfer_kernel
+from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.partition import rewrite
@@ -30,7 +34,7 @@ from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
 from litegpu.tools import runtime
-from op_runner import groups, kept_busy_by, write
+from op_runner import forced, groups, kept_busy_by, write
 from paper_device import DEVICE
 
 try:
@@ -96,6 +100,38 @@ def test_kernels_compile(group: int, generation: str, storage: str) -> None:
         assert all(cubin.startswith(b"\x7fELF") for cubin in cubins)
         compiled += len(program.kernels)
     assert compiled
+
+
+TILED = (
+    Conv(image=(2, 9, 8, 72), filters=65),
+    Conv(image=(2, 9, 8, 20), filters=70, kernel=(3, 3)),
+    Separable(image=(1, 14, 14, 96), filters=130),
+)
+
+
+@pytest.mark.parametrize(
+    ("generation", "storage", "items", "most"),
+    [
+        ("sm_80", "fp32", None, 6),
+        ("sm_80", "half", SMALL, 3),
+        ("sm_90", "fp32", None, 6),
+        ("sm_90", "fp16", None, 6),
+        ("sm_90", "half", None, 6),
+    ],
+)
+def test_every_candidate_compiles(
+    generation: str, storage: str, items: int | None, most: int
+) -> None:
+    """Up to 6 tiles of few pixels; 3 of many, where these keep the device busy."""
+    content = write(TILED).content
+    kernels: dict[str, KernelText] = {}
+    for number in range(1, most):
+        with forced(number) as taken:
+            for program in programs(content, device(generation), STORAGES[storage], items):
+                kernels |= {kernel.name: kernel for kernel in program.kernels}
+        assert number in taken
+    capability = GENERATIONS[generation][0]
+    assert compile_kernels(CUDADialect(), [*kernels.values()], capability, None)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

@@ -17,8 +17,7 @@ from litegpu.errors import (
 from litegpu.options import GpuDelegateOptions
 from litegpu.profiling import KernelProfile, PartitionProfile, Profile
 from litegpu.report import DelegationReport
-
-__version__ = "0.1.0"
+from litegpu.version import __version__
 
 __all__ = [
     "CompilationError",
@@ -37,5 +36,6 @@ __all__ = [
     "PartitionProfile",
     "Profile",
     "UnsupportedDeviceError",
+    "__version__",
     "list_devices",
 ]

@@ -128,7 +128,8 @@ class GpuDelegate:
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
         kernel = PartitionKernel(
-            graph, self._device, options.half_from(), options.cache_dir(), alone
+            *(graph, self._device, options.half_from(), options.cache_dir(), alone),
+            tuning=options.tuning(),
         )
         if options.inference_preference != InferencePreference.FAST_SINGLE_ANSWER:
             kernel.compiled.warm_up()

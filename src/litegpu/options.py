@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from litegpu.engine.layout import HALF_FROM_BYTES
+from litegpu.engine.tuning import Tuning
 from litegpu.errors import OptionsError, did_you_mean
 
 
@@ -43,6 +44,11 @@ class ExperimentalFlags(enum.IntFlag):
 
 PRECISIONS = ("fp32", "fp16")
 
+_TUNING = {
+    InferencePreference.FAST_SINGLE_ANSWER: Tuning.ESTIMATED,
+    InferencePreference.SUSTAINED_SPEED: Tuning.MEASURED,
+    InferencePreference.BALANCED: Tuning.KEPT,
+}
 _AUTO = InferencePriority.AUTO
 _PREFERRED_AFTER = {
     InferencePriority.MIN_LATENCY: (
@@ -66,10 +72,16 @@ class GpuDelegateOptions:
 
     The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
     `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
-    given as numbers. Any `inference_preference` but FAST_SINGLE_ANSWER lets the creation of the
-    delegate run each partition once, so that no later invoke waits for the driver.
-    `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
-    `serialization_dir` and `model_token` all given, compiled kernels are kept there.
+    given as numbers. `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
+    `serialization_dir` and `model_token` all given, compiled kernels and measured choices are
+    kept there.
+
+    `inference_preference` says how long the creation of the interpreter may take.
+    FAST_SINGLE_ANSWER: kernels are chosen by estimates. BALANCED: by measured choices if some are
+    kept in `serialization_dir`, else by estimates; and each partition is run once, so that no
+    later invoke waits for the driver. SUSTAINED_SPEED: the same, but what is not kept is measured,
+    which takes seconds; so do new shapes when inputs are resized. A software device is not
+    measured.
 
     `backend`, `device` (index or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest. Raises OptionsError for values that cannot be used.
@@ -157,6 +169,10 @@ class GpuDelegateOptions:
             return None
         smallest = self.priorities()[0] == InferencePriority.MIN_MEMORY_USAGE
         return 0 if smallest else HALF_FROM_BYTES
+
+    def tuning(self) -> Tuning:
+        """Return how kernels are chosen."""
+        return _TUNING[InferencePreference(self.inference_preference)]
 
     def resolved_backend(self) -> str | None:
         """Return the backend that the options force, or None when any will do."""

@@ -10,6 +10,7 @@ from litegpu.backends.base import Device
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
+from litegpu.engine.tuning import Tuner, Tuning
 from litegpu.errors import ModelError
 from litegpu.graph import Graph
 from litegpu.graph.partition import sources, with_shapes
@@ -32,16 +33,19 @@ class PartitionKernel:
         half_from: int | None,
         cache_dir: str | None,
         alone: bool = False,
+        tuning: Tuning = Tuning.ESTIMATED,
     ) -> None:
         """Compile for the shapes that the graph has now.
 
-        `alone` tells that no other node of the model runs beside the partition.
+        `alone` tells that no other node of the model runs beside the partition. `tuning` is how
+        kernels are chosen, for these shapes and for all that follow.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = graph
         self._device = device
         self._half_from = half_from
         self._cache_dir = cache_dir
+        self._tuner = Tuner(device.info, cache_dir, tuning)
         self.compiled = self._compile(graph)
         self._tensors = 0
         self._run: Callable[[], None] = _skip
@@ -51,7 +55,13 @@ class PartitionKernel:
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
-        return compile_partition(graph, self._device, self._half_from, cache_dir=self._cache_dir)
+        return compile_partition(
+            graph,
+            self._device,
+            self._half_from,
+            cache_dir=self._cache_dir,
+            tuner=self._tuner,
+        )
 
     def prepare(self, context: int, _inputs: Sequence[int], _outputs: Sequence[int]) -> None:
         """Compile anew if shapes have changed, and give the outputs their shapes.

@@ -1,4 +1,4 @@
-"""Compiled kernels that are kept in a folder from one process to the next."""
+"""What is kept in a folder from one process to the next, compiled kernels above all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ _log = logging.getLogger("litegpu")
 class KeptFiles:
     """Files in a folder, found by everything that made them; without a folder, none."""
 
-    def __init__(self, folder: str | None, suffix: str) -> None:
-        """Take a folder, which need not exist yet, and the suffix of the files' names."""
+    def __init__(self, folder: str | None, suffix: str, held: str = "Compiled kernels") -> None:
+        """Take a folder, which need not exist yet, and the suffix of the files' names.
+
+        `held` tells in warnings what the files hold.
+        """
         self._folder = Path(folder) if folder is not None else None
         self._suffix = suffix
+        self._held = held
 
     @property
     def wanted(self) -> bool:
@@ -44,8 +48,8 @@ class KeptFiles:
             os.replace(temporary, self._path(key))
         except OSError as error:
             _log.warning(
-                "Compiled kernels cannot be kept in '%s' (%s: %s); check serialization_dir.",
-                *(self._folder, type(error).__name__, error),
+                "%s cannot be kept in '%s' (%s: %s); check serialization_dir.",
+                *(self._held, self._folder, type(error).__name__, error),
             )
 
     def _path(self, key: tuple[object, ...]) -> Path:

@@ -1,5 +1,6 @@
 """From a graph to something that runs: layout, kernel choice, memory plan, recording."""
 
-from litegpu.engine.partition import CompiledPartition, compile_partition
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.engine.partition import compile_partition
 
 __all__ = ["CompiledPartition", "compile_partition"]

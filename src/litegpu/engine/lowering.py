@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,14 @@ from litegpu.codegen import (
     render,
     round_up,
 )
+from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
 from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get, literal
 from litegpu.ops.elementwise import expression
 
+_T = TypeVar("_T")
 _PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
 
 
@@ -48,6 +50,8 @@ class Launch:
     """Bytes that must be moved at the least: what is read of each buffer once, and the output."""
     matrix_flops: int
     """See KernelRequest."""
+    problems: tuple[str, ...]
+    """What was chosen for it, as Choices knows these problems."""
 
     @property
     def roots(self) -> set[int]:
@@ -95,7 +99,10 @@ class Lowering:
 
     layout: Layout
     target: DeviceTarget
+    choices: Choices
     constants: Constants = field(default_factory=Constants)
+    _problems: list[str] = field(default_factory=list)
+    """Those of the node that is being lowered."""
 
     def value(self, value_id: int) -> Value:
         """Return a value of the graph."""
@@ -105,6 +112,11 @@ class Lowering:
         """Return where a value lies."""
         return self.layout.storages[value_id]
 
+    def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
+        """Return one of the candidates, as LowerContext has it."""
+        self._problems.append(repr(problem))
+        return self.choices.choose(self._problems[-1], candidates)
+
     def lower_all(self) -> list[Launch]:
         """Lower every node in order."""
         return [
@@ -113,9 +125,12 @@ class Lowering:
 
     def _launches(self, node: Node, op: str) -> Iterator[Launch]:
         """Lower a node; steps that read more buffers than a kernel may use become copies."""
-        for request in get(op).lower(node, self):
+        self._problems.clear()
+        requests = get(op).lower(node, self)
+        problems = tuple(self._problems)
+        for request in requests:
             count = self._fitting(node.stages, request)
-            yield self._launch(replace(node, stages=node.stages[:count]), request)
+            yield self._launch(replace(node, stages=node.stages[:count]), request, problems)
             if count < len(node.stages):
                 in_place = (request.output,)
                 rest = node.stages[count:]
@@ -138,7 +153,7 @@ class Lowering:
         value = self.value(value_id)
         return value.is_constant and value.elements == 1 and not extend
 
-    def _launch(self, node: Node, request: KernelRequest) -> Launch:
+    def _launch(self, node: Node, request: KernelRequest, problems: tuple[str, ...]) -> Launch:
         buffers = _Buffers(self)
         dst = buffers.destination(request.destination or self.storage(request.output))
         tensors: dict[str, Any] = {"dst": dst}
@@ -174,6 +189,7 @@ class Lowering:
             request.flops,
             sum(buffers.moved.values()),
             request.matrix_flops,
+            problems,
         )
 
 

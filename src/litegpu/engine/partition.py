@@ -3,65 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu import config
-from litegpu.backends.base import Device, Recording
-from litegpu.engine.layout import Layout, assign
-from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.backends.base import Device
+from litegpu.engine.choices import Choices
+from litegpu.engine.compiled import CompiledPartition, PlacedPartition
+from litegpu.engine.layout import assign
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
+from litegpu.engine.tuning import Tuner
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import as_float32, get
 from litegpu.ops.conv_tile import rounded_inputs
 from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, Pass
 
 _log = logging.getLogger("litegpu")
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledPartition:
-    """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
-
-    A state that a node changes is among both: what is left of it replaces what was there.
-    `constants` are outputs that do not depend on any input: dense, by tensor number.
-    """
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    recording: Recording
-    layout: Layout
-    built: BuiltProgram
-    constants: Mapping[int, npt.NDArray[Any]]
-
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
-        self.recording.run(inputs, outputs)
-
-    def buffers(self) -> dict[int, npt.NDArray[Any]]:
-        """Return zeros for each input and output."""
-        values = self.layout.graph.values
-        boundary = (*self.inputs, *self.outputs)
-        return {v: np.zeros(values[v].shape, values[v].dtype.value) for v in boundary}
-
-    def warm_up(self) -> None:
-        """Run once on zeros: drivers leave part of their work to the first run.
-
-        Raises ExecutionError when the device fails.
-        """
-        held = self.buffers()
-        self.run(
-            [held[v].ctypes.data for v in self.inputs], [held[v].ctypes.data for v in self.outputs]
-        )
-
-    def close(self) -> None:
-        """Release everything on the device."""
-        self.recording.close()
 
 
 def compile_partition(
@@ -72,12 +34,14 @@ def compile_partition(
     share_memory: bool = True,
     stage_boundary: bool = False,
     cache_dir: str | None = None,
+    tuner: Tuner | None = None,
 ) -> CompiledPartition:
     """Rewrite, place, lower, compile and record a graph of supported nodes.
 
     `half_from` see Layout. `share_memory` off gives each value memory of its own;
     `stage_boundary` see layout.assign.
-    `cache_dir` is where compiled kernels are kept (None: where the backend keeps them).
+    `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
+    chooses among candidates (None: the estimates do).
     Raises CompilationError or DeviceMemoryError.
     """
     constants = {
@@ -91,13 +55,10 @@ def compile_partition(
     layout = assign(rewritten, half_from, stage_boundary, device.info.half_lanes, rounded)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
-    built = build_program(layout, device.info, inputs, rewritten.outputs, share_memory)
-    if config.debug_level() >= 2:
-        for kernel in built.program.kernels:
-            _log.info("%s", device.dialect.kernel(kernel))
-    recording = device.record(built.program, cache_dir)
-    outputs = tuple(states.get(v, v) for v in rewritten.outputs)
-    return CompiledPartition(inputs, outputs, recording, layout, built, constants)
+    outputs = rewritten.outputs
+    placed = PlacedPartition(device, layout, inputs, outputs, states, constants, share_memory)
+    built = tuner.build(placed) if tuner else placed.build(Choices())
+    return placed.record(built, cache_dir)
 
 
 def _as_runtime(value: Value) -> npt.NDArray[Any]:

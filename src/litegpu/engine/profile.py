@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.lowering import Launch
-from litegpu.engine.partition import CompiledPartition
 from litegpu.engine.peaks import Peaks
 
 

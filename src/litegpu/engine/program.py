@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from litegpu.backends.base import DeviceInfo, Dispatch, Program, Slot
 from litegpu.codegen import round_up
 from litegpu.engine import memory
+from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.lowering import Launch, Lowering
 from litegpu.engine.target import DeviceTarget
@@ -33,9 +34,13 @@ def build_program(
     inputs: Sequence[int],
     outputs: Sequence[int],
     share_memory: bool = True,
+    choices: Choices | None = None,
 ) -> BuiltProgram:
-    """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer."""
-    lowering = Lowering(layout, DeviceTarget(info, layout.half_from))
+    """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer.
+
+    `choices` among candidates are those of the estimates if there are none.
+    """
+    lowering = Lowering(layout, DeviceTarget(info, layout.half_from), choices or Choices())
     launches = lowering.lower_all()
     roots = list(layout.roots)
     usages = list(_usages(layout, launches, roots))

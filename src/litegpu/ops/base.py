@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from litegpu.graph import Graph, Node, Stage, Value
 from litegpu.ops.types import FLOATS, Types
 
 Shape = tuple[int, ...]
+_T = TypeVar("_T")
 
 
 class NewValue(Protocol):
@@ -120,6 +121,14 @@ class LowerContext(Protocol):
     def value(self, value_id: int) -> Value: ...
 
     def storage(self, value_id: int) -> Storage: ...
+
+    def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
+        """Return one of some ways to do the same: the first, or what measuring found faster.
+
+        `candidates`, at least one, are sorted: the best by the op's own estimate comes first.
+        `problem` is plain data that decides about them and about their times; its text is kept.
+        """
+        ...
 
 
 class Op(ABC):
@@ -226,6 +235,15 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
             break
         items *= 2
     return items if items >= _SMALLEST_GROUP else 1
+
+
+def by_load(tiles: Sequence[_T], items: Callable[[_T], int], ctx: LowerContext) -> tuple[_T, ...]:
+    """Sort tiles, which are given largest first, by how good they look for the device.
+
+    First come those that still leave it enough work items, then the others, smallest first.
+    """
+    busy = [tile for tile in tiles if items(tile) >= ctx.target.parallel_items]
+    return (*busy, *(tile for tile in reversed(tiles) if tile not in busy))
 
 
 def constant_list(graph: Graph, value_id: int) -> list[Any]:

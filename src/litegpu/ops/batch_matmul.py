@@ -18,7 +18,7 @@ from litegpu.ops.base import (
     as_float32,
     register,
 )
-from litegpu.ops.conv_2d import choose_tile, dense_kernel
+from litegpu.ops.conv_2d import TileProblem, choose_tile, dense_kernel
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import POINT
 
@@ -132,7 +132,10 @@ def _kernel(node: Node, ctx: LowerContext) -> KernelRequest:
     dst = ctx.storage(node.outputs[0])
     _, _, rows, columns = dst.shape
     depth = _depth(node, ctx)
-    pixels, slices = choose_tile(dst.rows, dst.slices, 1, columns, ctx)
+    terms = (rows, depth, *map(int, attributes.transposed))
+    stored = ctx.storage(node.inputs[0]).dtype.value
+    problem = TileProblem("batch_matmul", dst.rows, dst.slices, terms, stored)
+    pixels, slices = choose_tile(problem, ctx)
     pixels = min(pixels, rows)
     blocks = -(-rows // pixels)
     return KernelRequest(

@@ -16,6 +16,7 @@ from litegpu.ops.base import (
     Op,
     Shape,
     as_float32,
+    by_load,
     can_share,
     register,
 )
@@ -169,7 +170,10 @@ def dense_kernel(
             flops=flops,
             needed=needed,
         )
-    pixels, slices = choose_tile(dst.rows, dst.slices, held.groups, group_outputs, ctx)
+    whole_groups = held.groups == 1 or group_outputs % 8 == 0
+    terms = (*view.kernel, inputs)
+    problem = TileProblem("conv_2d", dst.rows, dst.slices, terms, src.dtype.value, whole_groups)
+    pixels, slices = choose_tile(problem, ctx)
     padded_slices = round_up(dst.slices, slices)
     bound = weights.bind(held, padded_slices, ctx)
     return KernelRequest(
@@ -201,14 +205,33 @@ def _tensor_core_kernel(
     return conv_mma.mma_kernel(node, ctx, array, bias, view, step)
 
 
-def choose_tile(
-    rows: int, slices: int, groups: int, group_outputs: int, ctx: LowerContext
-) -> tuple[int, int]:
-    """Choose the largest tile (pixels, slices) that still leaves the device enough work items."""
-    whole_groups = groups == 1 or group_outputs % 8 == 0
-    for pixels, wide in ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2)):
-        if wide > slices or pixels > rows or (wide == 2 and not whole_groups):
-            continue
-        if -(-rows // pixels) * -(-slices // wide) >= ctx.target.parallel_items:
-            return pixels, wide
-    return 1, 1
+@dataclass(frozen=True, slots=True)
+class TileProblem:
+    """What decides about tiles of pixels and slices."""
+
+    template: str
+    rows: int
+    slices: int
+    terms: tuple[int, ...]
+    """What is summed up: the window, and the slices or channels of the input."""
+    stored: str
+    """Type of the input's elements."""
+    whole_groups: bool = True
+    """Whether two slices that lie side by side always belong to one group of channels."""
+
+
+_TILES = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
+
+
+def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
+    """Return a tile (pixels, slices): the largest that still leaves the device enough work items.
+
+    It may be another one if that was found faster.
+    """
+
+    def items(tile: tuple[int, int]) -> int:
+        return -(-problem.rows // tile[0]) * -(-problem.slices // tile[1])
+
+    widest = min(problem.slices, 2 if problem.whole_groups else 1)
+    fitting = [tile for tile in _TILES if tile[0] <= problem.rows and tile[1] <= widest]
+    return ctx.choose(problem, by_load([*fitting, (1, 1)], items, ctx))

@@ -52,19 +52,28 @@ _TILES = (Tile(128, 2, 2), Tile(64, 2, 2), Tile(32, 4, 1))
 
 
 def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
-    """Return the widest tile that keeps the device busy, None when other kernels are better."""
+    """Return a tile that keeps the device busy, None when other kernels are better.
+
+    It is the widest, unless a narrower one was found faster.
+    """
     half_from = ctx.target.half_from
     if not ctx.target.tensor_cores or half_from is None:
         return None
     rounds = src.dtype is DType.FLOAT32 and half_from > 0
     if rounds and 2 * dst.rows * weights.size < _ROUNDING_PAYS_FROM:
         return None
-    for tile in _TILES:
-        blocks = -(-dst.rows // _PIXELS) * -(-dst.channels // tile.columns)
-        fits = tile.columns < 2 * dst.channels or tile is _TILES[-1]
-        if fits and blocks >= ctx.target.compute_units:
-            return tile
-    return None
+    tiles = [tile for tile in _TILES if _keeps_busy(tile, dst, ctx)]
+    if not tiles:
+        return None
+    problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape)
+    return ctx.choose(problem, tiles)
+
+
+def _keeps_busy(tile: Tile, dst: Storage, ctx: LowerContext) -> bool:
+    """Whether a tile is not much wider than the output, and has a block for each compute unit."""
+    blocks = -(-dst.rows // _PIXELS) * -(-dst.channels // tile.columns)
+    fits = tile.columns < 2 * dst.channels or tile is _TILES[-1]
+    return fits and blocks >= ctx.target.compute_units
 
 
 def tile_kernel(

@@ -16,6 +16,7 @@ from litegpu.ops.base import (
     Op,
     Shape,
     as_float32,
+    by_load,
     register,
 )
 from litegpu.ops.window import DepthwiseAttributes
@@ -64,9 +65,10 @@ class DepthwiseConv2D(Op):
         else:
             reads["taps"] = taps.id
         work = n * height * width * dst.slices
-        pixels = next(
-            p for p in (4, 2, 1) if p == 1 or (width >= p and work >= p * ctx.target.parallel_items)
-        )
+        fitting = [pixels for pixels in (4, 2, 1) if pixels <= max(width, 1)]
+        made = (n, height, width, dst.slices)
+        problem = ("depthwise_conv_2d", src.shape, src.dtype.value, made, view)
+        pixels = ctx.choose(problem, by_load(fitting, lambda pixels: work // pixels, ctx))
         request = KernelRequest(
             template="depthwise_conv_2d",
             grid=(dst.slices, n * height * -(-width // pixels), 1),

@@ -16,7 +16,7 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
-from litegpu.ops.conv_2d import ConvAttributes, choose_tile, conv_nodes
+from litegpu.ops.conv_2d import ConvAttributes, TileProblem, choose_tile, conv_nodes
 
 _IMAGE, _BIAS = 2, 3
 
@@ -107,11 +107,13 @@ def transpose_kernel(
     `view` is the window that makes the node's input of its output. Each output pixel gathers the
     taps that reach it; a work item makes pixels one stride apart, which share their weights.
     """
-    dst = ctx.storage(node.outputs[0])
+    dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     n, height, width, _ = dst.shape
     step = view.stride[1]
     columns = -(-width // step)
-    pixels, slices = choose_tile(dst.rows, dst.slices, 1, held.shape[0], ctx)
+    terms = (*view.kernel, *view.stride, held.shape[3])
+    problem = TileProblem("transpose_conv", dst.rows, dst.slices, terms, src.dtype.value)
+    pixels, slices = choose_tile(problem, ctx)
     pixels = min(pixels, columns)
     padded_slices = round_up(dst.slices, slices)
     bound = weights.bind(held, padded_slices, ctx)

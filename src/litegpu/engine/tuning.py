@@ -1,0 +1,142 @@
+"""Kernel choice by measuring: each candidate of each problem is timed on the device itself."""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from litegpu.backends.base import DeviceInfo
+from litegpu.backends.kept import KeptFiles
+from litegpu.engine.choices import Choices
+from litegpu.engine.compiled import CompiledPartition, PlacedPartition
+from litegpu.engine.program import BuiltProgram
+from litegpu.errors import LitegpuError
+from litegpu.version import __version__
+
+_log = logging.getLogger("litegpu")
+
+_SAMPLES = 5
+"""Measurements of a program that count, after one that does not."""
+
+Seconds = Mapping[str, float]
+"""The time of all launches that were chosen for a problem, by the problem's text."""
+
+
+class Tuning(enum.Enum):
+    """What decides among candidates."""
+
+    ESTIMATED = "the ops' own estimates"
+    KEPT = "what was measured before and kept; estimates for the rest"
+    MEASURED = "what was kept; measurements for the rest"
+
+
+class Tuner:
+    """Chooses among candidates for one device, and remembers what it has measured.
+
+    A software device is not measured: its compiler takes far longer than candidates could save.
+    """
+
+    def __init__(self, info: DeviceInfo, cache_dir: str | None, tuning: Tuning) -> None:
+        """Take where measured choices are kept (None: only in this object)."""
+        self._tuning = Tuning.KEPT if tuning is Tuning.MEASURED and info.software else tuning
+        self._files = KeptFiles(cache_dir, ".tuning.json", "Measured choices")
+        self._key = (__version__, info.backend, info.platform, info.name, info.driver)
+        self._known: dict[str, int] = {}
+
+    def build(self, placed: PlacedPartition) -> BuiltProgram:
+        """Build the program of a partition with the best candidate of each problem."""
+        if self._tuning is Tuning.ESTIMATED:
+            return placed.build(Choices())
+        self._known = {**self._load(), **self._known}
+        choices = Choices(self._known)
+        built = placed.build(choices)
+        unknown = {
+            problem: candidates
+            for problem, candidates in choices.asked.items()
+            if candidates > 1 and problem not in self._known
+        }
+        if self._tuning is Tuning.KEPT or not unknown:
+            return built
+        self._known |= fastest(unknown, self._rounds(placed, built, unknown))
+        self._store()
+        return placed.build(Choices(self._known))
+
+    def _rounds(
+        self, placed: PlacedPartition, built: BuiltProgram, unknown: Mapping[str, int]
+    ) -> list[Seconds]:
+        """Measure one program after the other: `built`, then those of each further candidate.
+
+        A problem that has no such candidate keeps its first; a program that fails gives no times.
+        """
+        rounds: list[Seconds] = []
+        for number in range(max(unknown.values())):
+            if number:
+                told = {problem: number for problem, count in unknown.items() if number < count}
+                built = placed.build(Choices({**self._known, **told}))
+            try:
+                rounds.append(_measure(placed.record(built)))
+            except LitegpuError as error:
+                _log.info("tuning: candidates %d are left out: %s", number, error)
+                rounds.append({})
+        return rounds
+
+    def _load(self) -> dict[str, int]:
+        data = self._files.load(*self._key)
+        if data is None:
+            return {}
+        try:
+            return _checked(json.loads(data))
+        except ValueError as error:  # so are JSONDecodeError and UnicodeDecodeError
+            _log.warning(
+                "Measured choices in serialization_dir cannot be read (%s) and are ignored; "
+                "inference_preference SUSTAINED_SPEED writes them anew.",
+                error,
+            )
+            return {}
+
+    def _store(self) -> None:
+        self._files.store(json.dumps(self._known, indent=1).encode(), *self._key)
+
+
+def _checked(found: Any) -> dict[str, int]:
+    """Return what a file held if it is choices. Raises ValueError."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{type(found).__name__} instead of an object")
+    for problem, number in found.items():
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r} is not the number of a candidate of {problem}")
+    return found
+
+
+def _measure(compiled: CompiledPartition) -> Seconds:
+    """Return the median times of a program by problem, and release it. Raises ExecutionError."""
+    try:
+        compiled.warm_up()
+        samples = [compiled.recording.durations() for _ in range(_SAMPLES + 1)][1:]
+    finally:
+        compiled.close()
+    found: dict[str, float] = {}
+    for launch, times in zip(compiled.built.launches, zip(*samples, strict=True), strict=True):
+        for problem in launch.problems:
+            found[problem] = found.get(problem, 0.0) + float(np.median(times))
+    return found
+
+
+def fastest(candidates: Mapping[str, int], rounds: Sequence[Seconds]) -> dict[str, int]:
+    """Return the number of the fastest candidate of each problem; the first of equals.
+
+    `candidates` says how many a problem has; round k has the times of their candidates k, or none
+    where these could not be measured.
+    """
+    best = {}
+    for problem, count in candidates.items():
+        times = [(each[problem], k) for k, each in enumerate(rounds[:count]) if problem in each]
+        if times:
+            seconds, best[problem] = min(times)
+            _log.info("tuning: %s: candidate %d, %.1f µs", problem, best[problem], seconds * 1e6)
+    return best
