@@ -205,6 +205,6 @@ class WebGPUDevice(Device):
 @cache
 def _warn_about_cache() -> None:
     _log.warning(
-        "WebGPU cannot keep compiled kernels; serialization_dir has no effect with this backend "
+        "WebGPU cannot keep compiled kernels in serialization_dir "
         "(the system's driver keeps its own)."
     )
