@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
 
 from cases.base import CLOSE, EXACT, FEW, STEPS, TRUTH, Case, Range, Shape, Sheet
 from litegpu.zoo.writer import TensorRef
@@ -85,6 +88,9 @@ class Cast(Case):
         if self.moved == "TRANSPOSE":
             order = sheet.constant((0, 3, 1, 2), "int32")
             x = sheet.op("TRANSPOSE", [x, order], dtype=target)
+        elif self.moved == "PACK":
+            fixed = sheet.constant(np.arange(math.prod(self.shape)).reshape(self.shape) % 2, target)
+            x = sheet.op("PACK", [fixed, x], {"axis": 1, "values_count": 2}, dtype=target)
         elif self.moved == "CONCATENATION":
             x = sheet.op("CONCATENATION", [x, x], {"axis": 3}, dtype=target)
         elif self.moved == "RESHAPE":
@@ -243,6 +249,7 @@ CASES: tuple[Case, ...] = (
         for target in ("int32", "int64", "bool")
         for moved in ("TRANSPOSE", "CONCATENATION", "RESHAPE", "STRIDED_SLICE")
     ),
+    *(Cast(source=_FRACTIONS, target=target, moved="PACK") for target in ("int32", "int64")),
     Cast(source=_FRACTIONS, target="bool", moved="RESHAPE", then="float32", shape=(2, 3, 2, 8)),
     # Indices
     *(Gather(axis=axis) for axis in range(4)),

@@ -284,5 +284,6 @@ CASES: tuple[Case, ...] = (
     *(Pack(shape=(5,), axis=axis) for axis in (0, 1)),
     Pack(shape=(2, 6), axis=1, count=1),
     Pack(shape=(2, 6), axis=1, constant=True),
+    *(Pack(shape=(2, 4, 3, 5), axis=axis, constant=True) for axis in (1, 4)),
     *(Pack(shape=(2, 4, 3, 4), axis=axis, count=2) for axis in range(5)),
 )

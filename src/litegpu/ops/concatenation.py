@@ -37,7 +37,7 @@ class Concatenation(Op):
             checks.input_count(node, 1, 1 << 16),
             checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
             checks.activation(node),
-            checks.constants(graph, node, "The part"),
+            checks.constants(graph, node, "The part", HELD),
         )
         if reason:
             return reason
@@ -88,18 +88,18 @@ class Concatenation(Op):
 def joined_nodes(
     graph: Graph, node: Node, shapes: Sequence[Shape], axis: int, new_value: NewValue
 ) -> Sequence[Node]:
-    """Return the nodes that join the inputs, of these shapes, along `axis`."""
+    """Return the nodes that join the inputs, seen under these shapes, along `axis`."""
     rank = len(shapes[0])
     if rank <= 4:
-        return (replace(node, attributes=ConcatAttributes(axis + 4 - rank)),)
+        parts, nodes = reshaped(graph, node, node.inputs, shapes, new_value)
+        attributes = ConcatAttributes(axis + 4 - rank)
+        return (*nodes, replace(node, inputs=tuple(parts), attributes=attributes))
     flat = [around_axis(shape, axis) for shape in shapes]
     place = 1 if axis < rank - 1 else 3
-    parts, nodes = reshaped(graph, node, node.inputs, flat, new_value)
     total = sum(shape[place] for shape in flat)
     whole = new_value((*flat[0][:place], total, *flat[0][place + 1 :]))
-    attributes = ConcatAttributes(place)
-    joined = replace(node, inputs=tuple(parts), outputs=(whole,), attributes=attributes)
-    return (*nodes, joined, reshape_node(node, whole, node.outputs[0]))
+    joined = joined_nodes(graph, replace(node, outputs=(whole,)), flat, place, new_value)
+    return (*joined, reshape_node(node, whole, node.outputs[0]))
 
 
 def regions(

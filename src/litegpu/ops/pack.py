@@ -9,7 +9,6 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.concatenation import joined_nodes
-from litegpu.ops.reshape import reshaped
 from litegpu.ops.types import HELD
 
 
@@ -26,7 +25,7 @@ class Pack(Op):
         return checks.first_of(
             checks.input_count(node, 1, 1 << 16),
             checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
-            checks.constants(graph, node, "The part"),
+            checks.constants(graph, node, "The part", HELD),
             lambda: checks.equal_shapes(graph, node),
             lambda: checks.axis(graph, node.inputs[0], node.params["axis"], added=1),
         )
@@ -40,6 +39,5 @@ class Pack(Op):
         shape = graph.values[node.inputs[0]].shape
         axis = node.params["axis"] % (len(shape) + 1)
         wide = [(*shape[:axis], 1, *shape[axis:])] * len(node.inputs)
-        parts, nodes = reshaped(graph, node, node.inputs, wide, new_value)
-        joined = replace(node, op="CONCATENATION", inputs=tuple(parts))
-        return (*nodes, *joined_nodes(graph, joined, wide, axis, new_value))
+        joined = replace(node, op="CONCATENATION")
+        return joined_nodes(graph, joined, wide, axis, new_value)

@@ -35,12 +35,14 @@ def reshaped(
     """Return the sources under other shapes, and the nodes that this takes."""
     found, nodes = [], []
     for v, shape in zip(sources, shapes, strict=True):
-        data = graph.values[v].data if v in graph.values else None
-        if data is not None:
-            found.append(new_value(shape, np.reshape(data, shape)))
-            continue
-        found.append(new_value(shape))
-        nodes.append(reshape_node(node, v, found[-1]))
+        source = graph.values[v]
+        if source.shape == shape:
+            found.append(v)
+        elif source.data is not None:
+            found.append(new_value(shape, np.reshape(source.data, shape)))
+        else:
+            found.append(new_value(shape))
+            nodes.append(reshape_node(node, v, found[-1]))
     return found, nodes
 
 
