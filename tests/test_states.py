@@ -126,3 +126,31 @@ def test_without_work_group_memory_the_cpu_runs_it(monkeypatch: pytest.MonkeyPat
     )
     values = inputs(cpu, 0)
     assert_close(run(here, *values), run(cpu, *values), 0.0)
+
+
+_WIDE = (
+    Lstm(cells=600, inputs=3, outputs=5, steps=3, normalized=True, peephole=True),
+    Lstm(cells=530, inputs=3, steps=2, batch=1),
+)
+"""More slices of cells than a work group has items. (The CPU wants no more outputs than cells.)"""
+
+
+@pytest.mark.skipif(not DEVICES, reason="there is no device of any backend")
+@pytest.mark.parametrize("case", _WIDE, ids=lambda case: case.name)
+def test_work_items_own_several_slices(case: Lstm) -> None:
+    here, cpu = interpreter(written(case), delegate(DEVICES[0])), interpreter(written(case))
+    values = inputs(cpu, 0)
+    assert_close(run(here, *values), run(cpu, *values))
+
+
+@pytest.mark.skipif(not DEVICES, reason="there is no device of any backend")
+def test_where_few_items_share_memory_the_cpu_runs_wide_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(DeviceTarget, "max_shared_items", 4)
+    gpu = delegate(DEVICES[0])
+    interpreter(written(Lstm(cells=270, inputs=3, steps=2, batch=1)), gpu)
+    assert str(gpu.error) == (
+        "An LSTM of 270 cells is too wide for the 4 work items that can share memory there. "
+        "Use another device or backend."
+    )

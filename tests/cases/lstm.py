@@ -70,12 +70,6 @@ class Lstm(Case):
         return operands
 
 
-class LargeLstm(Lstm):
-    """An LSTM whose weights are large enough to be stored as float16 at fp16."""
-
-    tolerance = 2e-3
-
-
 @dataclass(frozen=True, kw_only=True)
 class BasicLstm(Case):
     """One step of the basic LSTM; all 4 of its results are outputs."""
@@ -102,11 +96,7 @@ CASES: tuple[Case, ...] = (
     *(Lstm(cells=c, inputs=10 - c, batch=1 + c % 3, steps=1 + c % 4) for c in range(1, 10)),
     Lstm(cells=33, inputs=70, steps=9, batch=1),
     Lstm(cells=110, inputs=12, steps=3),
-    Lstm(cells=67, inputs=9, outputs=90, steps=3),
-    # More slices of cells or of outputs than a work group has items
-    Lstm(cells=600, inputs=3, outputs=5, steps=3, normalized=True, peephole=True),
-    Lstm(cells=5, inputs=3, outputs=600, steps=3, projection_bias=True),
-    LargeLstm(cells=530, inputs=3, steps=2, batch=1),
+    Lstm(cells=90, inputs=9, outputs=67, steps=3),
     # Kinds
     *(
         Lstm(cifg=cifg, peephole=peephole, normalized=normalized, outputs=outputs, time_major=major)
@@ -116,9 +106,9 @@ CASES: tuple[Case, ...] = (
         for outputs in (0, 3)
         for major in (False, True)
     ),
-    Lstm(outputs=9, projection_bias=True),
-    Lstm(outputs=9, projection_bias=True, cifg=True, time_major=True, all_slots=False),
-    Lstm(half_weights=True, peephole=True, outputs=7, projection_bias=True),
+    Lstm(outputs=5, projection_bias=True),
+    Lstm(outputs=5, projection_bias=True, cifg=True, time_major=True, all_slots=False),
+    Lstm(half_weights=True, peephole=True, outputs=4, projection_bias=True),
     *(Lstm(activation=activation) for activation in ACTIVATIONS[1:4]),
     Lstm(cell_clip=0.25),
     Lstm(outputs=5, proj_clip=0.0625, cell_clip=0.5),

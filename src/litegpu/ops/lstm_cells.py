@@ -27,6 +27,8 @@ from litegpu.ops.window import POINT
 
 PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
 _MAX_ITEMS = 128
+_MAX_OWNED = 16
+"""Slices of one work item: the text of the kernel has each of them."""
 _SPARE_SLOTS = 16
 """Slices that padding and equal shares of the items may add."""
 
@@ -107,6 +109,12 @@ class LstmCells(InternalOp):
         written = [ctx.storage(v) for v in node.outputs]
         widest = max(slices, *(each.slices for each in written))
         owned = -(-widest // min(_MAX_ITEMS, ctx.target.max_shared_items))
+        if owned > _MAX_OWNED:
+            raise CompilationError(
+                f"An LSTM of {attributes.cells} cells is too wide for the "
+                f"{ctx.target.max_shared_items} work items that can share memory there. "
+                "Use another device or backend."
+            )
         items = -(-widest // owned)
         slots = items * owned
         _require_memory(attributes, output.channels, ctx)
