@@ -63,15 +63,26 @@ def parts(draw: Any, storage: Storage) -> Storage:
 
 
 @st.composite
+def steps(draw: Any, shape: Shape4) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Draw how far apart pixels lie in y and x, and which is the first."""
+    step = (draw(sizes), draw(sizes))
+    first = [draw(st.integers(0, min(step[i], shape[1 + i]) - 1)) for i in (0, 1)]
+    return step, (first[0], first[1])
+
+
+@st.composite
 def storages(draw: Any) -> Storage:
-    """Draw a fresh storage, a part of one, a view of one, or a part of a part."""
+    """Draw a fresh storage, a part or a view of one, pixels that lie apart, or two of these."""
     dtype = draw(st.sampled_from([DType.FLOAT32, DType.FLOAT16]))
     storage = Storage.create(0, dtype, draw(shapes), draw(alignments))
     for _ in range(draw(st.integers(0, 2))):
-        if draw(st.booleans()):
+        change = draw(st.sampled_from(["part", "view", "spread"]))
+        if change == "part":
             storage = draw(parts(storage))
-        else:
+        elif change == "view":
             storage = storage.reshaped(draw(reshapes(storage.shape))) or storage
+        else:
+            storage = storage.every(*draw(steps(storage.shape)))
     return storage
 
 
@@ -145,6 +156,39 @@ def test_regions_tile_the_whole(
         assert place.vector <= whole.vector
     written = [place.shape[0] * place.shape[1] * place.shape[2] * place.lanes for place in places]
     assert sum(written) == whole.rows * whole.lanes, "padding lanes belong to one part each"
+
+
+@given(storage=storages(), data=st.data())
+@property_test
+def test_every_takes_pixels_that_lie_apart(storage: Storage, data: st.DataObject) -> None:
+    step, first = data.draw(steps(storage.shape))
+    place = storage.every(step, first)
+    wanted = indices(storage)[:, first[0] :: step[0], first[1] :: step[1]]
+    np.testing.assert_array_equal(indices(place), wanted)
+    assert (place.root, place.dtype, place.lanes) == (storage.root, storage.dtype, storage.lanes)
+    assert place.vector == storage.vector
+    assert not place.vector or not (indices(place)[..., 0] % 4).any()
+    assert place.elements == wanted[..., 0].max() - place.offset + place.lanes
+    assert place.nbytes == place.elements * place.dtype.size
+    assert place.rows == wanted[..., 0].size
+
+
+@given(storage=storages(), step=st.tuples(sizes, sizes))
+@property_test
+def test_phases_share_a_value_out(storage: Storage, step: tuple[int, int]) -> None:
+    _, height, width, _ = storage.shape
+    firsts = itertools.product(range(min(step[0], height)), range(min(step[1], width)))
+    taken = [indices(storage.every(step, first)).ravel() for first in firsts]
+    np.testing.assert_array_equal(np.sort(np.concatenate(taken)), np.sort(indices(storage), None))
+
+
+def test_pixels_apart_in_x_alone_may_still_be_evenly_spaced() -> None:
+    storage = Storage.create(0, DType.FLOAT32, (2, 3, 6, 5), 4)
+    assert storage.every((1, 2), (0, 0)).contiguous
+    assert storage.every((1, 2), (0, 1)).reshaped((1, 1, 18, 5)) is not None
+    assert not storage.every((1, 4), (0, 0)).contiguous
+    assert not storage.every((2, 2), (0, 0)).contiguous
+    assert storage.every((1, 2), (0, 0)).reshaped((1, 1, 1, 90)) is None
 
 
 # Kernel text

@@ -144,6 +144,11 @@ CASES: tuple[NumpyCase, ...] = (
         for kernel in ((1, 1), (2, 2), (4, 3))
         for stride in ((1, 1), (2, 2), (3, 2))
     ),
+    *(
+        TransposeConvBias(image=(2, 5, 3, 24), filters=9, kernel=kernel, padding=padding)
+        for padding in ("SAME", "VALID")
+        for kernel in ((2, 2), (4, 3), (1, 1))
+    ),
     TransposeConvBias(bias=False),
     TransposeConvBias(fields=4),
     *(TransposeConvBias(image=(1, 5, 6, 8), filters=12, items=items) for items in (SMALL, LARGE)),

@@ -91,4 +91,27 @@ CASES: tuple[Case, ...] = (
     *(TransposeConv(image=(1, 3, 3, 6), filters=filters, items=LARGE) for filters in (4, 7, 12)),
     TransposeConv(image=(1, 3, 9, 8), filters=8, stride=(1, 1), items=SMALL),
     TransposeConv(image=(1, 3, 9, 8), filters=8, kernel=(4, 4), stride=(2, 3), items=SMALL),
+    # Sums that are long enough for tensor cores: phases with and without taps
+    *(
+        TransposeConv(image=(2, 5, 3, 20), filters=9, kernel=kernel, stride=stride, padding=padding)
+        for padding in ("SAME", "VALID")
+        for kernel, stride in (((3, 3), (2, 2)), ((5, 4), (1, 3)), ((1, 2), (3, 2)))
+    ),
+    *(
+        TransposeConv(image=(2, 5, 3, 16), filters=12, kernel=kernel, short=(1, 1), bias="")
+        for kernel in ((2, 2), (4, 5), (1, 1))
+    ),
+    TransposeConv(image=(3, 4, 6, 24), filters=33, weights="half", activation="RELU6"),
+    # ... and for tiles of many pixels
+    *(
+        TransposeConv(
+            image=(2, 9, 8, c), filters=filters, kernel=kernel, padding=padding, items=SMALL
+        )
+        for c, filters, kernel, padding in (
+            (20, 9, (3, 3), "SAME"),
+            (72, 65, (2, 2), "VALID"),
+            (3, 8, (6, 6), "SAME"),
+        )
+    ),
+    TransposeConv(image=(1, 7, 9, 24), filters=40, kernel=(2, 2), short=(1, 1), items=SMALL),
 )

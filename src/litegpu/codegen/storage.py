@@ -107,6 +107,18 @@ class Storage:
             self, shape=shape, strides=strides, offset=offset, lanes=lanes, vector=vector
         )
 
+    def every(self, step: tuple[int, int], start: tuple[int, int]) -> Storage:
+        """Return the pixels (y, x) that begin at `start` and lie `step` apart."""
+        n, height, width, channels = self.shape
+        image, line, pitch = self.strides
+        rows, columns = -(-(height - start[0]) // step[0]), -(-(width - start[1]) // step[1])
+        return replace(
+            self,
+            shape=(n, rows, columns, channels),
+            strides=(image, line * step[0], pitch * step[1]),
+            offset=self.offset + start[0] * line + start[1] * pitch,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Position:

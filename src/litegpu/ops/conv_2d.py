@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from litegpu.codegen import round_up
+from litegpu.codegen import Storage, round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, Graph, Node, Stage
 from litegpu.ops import checks, conv_mma, conv_tile, weights, window
@@ -90,7 +90,7 @@ class Conv2D(Op):
         if attributes.depthwise is not None and held.array is not None:
             step = _depthwise_operand(attributes.depthwise, ctx)
             view = attributes.window
-            return (_tensor_core_kernel(node, ctx, held.array, held.bias, view, step),)
+            return (tensor_core_kernel(node, ctx, held.array, held.bias, view, step),)
         return (dense_kernel(node, ctx, held, attributes.window),)
 
 
@@ -134,7 +134,7 @@ def dense_kernel(
     """
     rows = ctx.storage(node.outputs[0]).rows
     if held.array is not None and conv_mma.usable(ctx, held.array, held.groups, rows):
-        return _tensor_core_kernel(node, ctx, held.array, held.bias, view)
+        return tensor_core_kernel(node, ctx, held.array, held.bias, view)
     dst = ctx.storage(node.outputs[0])
     src = ctx.storage(node.inputs[0])
     held = weights.spread_groups(held)
@@ -189,20 +189,24 @@ def dense_kernel(
     )
 
 
-def _tensor_core_kernel(
+def tensor_core_kernel(
     node: Node,
     ctx: LowerContext,
     array: weights.Floats,
     bias: weights.Floats | None,
     view: window.Window,
     step: conv_mma.Depthwise | None = None,
+    destination: Storage | None = None,
 ) -> KernelRequest:
-    """Return the kernel of a convolution whose weights are known, for few pixels or for many."""
-    src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+    """Return the kernel of a convolution whose weights are known, for few pixels or for many.
+
+    It writes to `destination`, a part of the output, if given.
+    """
+    src, dst = ctx.storage(node.inputs[0]), destination or ctx.storage(node.outputs[0])
     tile = conv_tile.choose_tile(ctx, src, dst, array)
     if tile is not None:
-        return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, step)
-    return conv_mma.mma_kernel(node, ctx, array, bias, view, step)
+        return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, step, destination)
+    return conv_mma.mma_kernel(node, ctx, array, bias, view, step, destination)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import round_up
+from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node, Stage
 from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
 from litegpu.ops.window import Window
@@ -96,9 +96,14 @@ def mma_kernel(
     bias: _FLOATS | None,
     view: Window,
     depthwise: Depthwise | None = None,
+    destination: Storage | None = None,
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution."""
-    dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution.
+
+    It writes to `destination`, a part of the output, if given.
+    """
+    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    row_by_row = keeps_rows(view, src, destination)
     slices = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
     tf32 = ctx.target.half_from is None
@@ -107,7 +112,7 @@ def mma_kernel(
     parts = 2 if split_values else 1
     weight_parts = 1 if low is None and not tf32 else 2
     taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
-    gathered = 0 if depthwise or view.pointwise else 30
+    gathered = 0 if depthwise or row_by_row else 30
     problem = Problem(
         rows=dst.rows,
         channels=dst.slices * 4,
@@ -146,7 +151,7 @@ def mma_kernel(
         "SPLIT_W": low is not None,
         "input_slices": slices,
         "has_bias": bias is not None,
-        "pointwise": view.pointwise,
+        "pointwise": row_by_row,
         "depthwise": depthwise is not None,
         "kernel": view.kernel,
         "stride": view.stride,
@@ -179,11 +184,20 @@ def mma_kernel(
         constants=constants,
         variables=variables,
         shared=(("uint4", "scratch", -(-shared // 16)),),
+        destination=destination,
         inner_stages=inner,
         flops=flops,
         needed={"src": (depthwise.window if depthwise else view).taken(dst.rows, src.lanes)},
         matrix_flops=2 * dst.rows * int(weights.size) * problem.products,
     )
+
+
+def keeps_rows(view: Window, src: Storage, destination: Storage | None) -> bool:
+    """Whether output pixel number p reads just pixel number p of `src`.
+
+    A part of an output may have another height or width than its input.
+    """
+    return view.pointwise and (destination is None or destination.shape[:3] == src.shape[:3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
-from litegpu.ops.conv_mma import Depthwise, padded
+from litegpu.ops.conv_mma import Depthwise, keeps_rows, padded
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -84,9 +84,13 @@ def tile_kernel(
     bias: _FLOATS | None,
     view: Window,
     depthwise: Depthwise | None = None,
+    destination: Storage | None = None,
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution."""
-    dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution.
+
+    It writes to `destination`, a part of the output, if given.
+    """
+    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     narrow = depthwise is None and _is_narrow(src, view)
     flops = 2 * dst.rows * int(weights.size)
     if narrow:
@@ -115,7 +119,7 @@ def tile_kernel(
         "ASYNC": src.dtype is DType.FLOAT16 and src.aligned(_PART) and depthwise is None,
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
-        "rowwise": view.pointwise and depthwise is None,
+        "rowwise": keeps_rows(view, src, destination) and depthwise is None,
         "narrow": narrow,
         "RUN": weights.shape[3],
         "padded": gathered.leaves(src.shape[1:3], dst.shape[1:3]),
@@ -147,6 +151,7 @@ def tile_kernel(
         constants=constants,
         variables=variables,
         shared=(("uint4", "scratch", tile.shared_bytes() // 16),),
+        destination=destination,
         inner_stages=depthwise.stages if depthwise else (),
         flops=flops,
         needed={"src": gathered.taken(dst.rows, src.lanes)},

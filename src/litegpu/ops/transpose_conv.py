@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 
-from litegpu.codegen import round_up
-from litegpu.graph import Graph, Node
-from litegpu.ops import checks, raw_options, weights, window
+import numpy as np
+
+from litegpu.codegen import Storage, round_up
+from litegpu.graph import SELF, Graph, Node
+from litegpu.ops import checks, conv_mma, raw_options, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -16,7 +20,13 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
-from litegpu.ops.conv_2d import ConvAttributes, TileProblem, choose_tile, conv_nodes
+from litegpu.ops.conv_2d import (
+    ConvAttributes,
+    TileProblem,
+    choose_tile,
+    conv_nodes,
+    tensor_core_kernel,
+)
 
 _IMAGE, _BIAS = 2, 3
 
@@ -44,7 +54,16 @@ class TransposeConv(Op):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: ConvAttributes = node.attributes
-        return (transpose_kernel(node, ctx, weights.read(ctx, attributes), attributes.window),)
+        held, view = weights.read(ctx, attributes), attributes.window
+        parts = _tensor_core_phases(node, ctx, held, view)
+        if not parts:
+            return (transpose_kernel(node, ctx, held, view),)
+        return tuple(
+            tensor_core_kernel(
+                node, ctx, part.weights, held.bias, part.window, destination=part.place
+            )
+            for part in parts
+        )
 
 
 @register
@@ -97,6 +116,62 @@ def _check_custom(graph: Graph, node: Node) -> str:
     if min(strides) < 1:
         return f"Incorrect stride values: stride_height = {strides[0]}, stride_width = {strides[1]}"
     return weights.check_bias(graph, node, taps[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Output pixels one stride apart: what an ordinary convolution with stride 1 makes."""
+
+    weights: weights.Floats
+    """[O, H, W, I]"""
+    window: window.Window
+    place: Storage
+
+
+def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator[Phase]:
+    """Cut the transposed convolution with weights [O, H, W, I] that makes `dst` into its phases."""
+    sizes = dst.shape[1:3]
+    firsts = (range(min(step, size)) for step, size in zip(view.stride, sizes, strict=True))
+    for y, x in product(*firsts):
+        place = dst.every(view.stride, (y, x))
+        rows, top = _taps(view, 0, y)
+        columns, left = _taps(view, 1, x)
+        taps = np.ascontiguousarray(array[:, rows][:, :, columns])
+        pads = (top, left)
+        if taps.size == 0:
+            # No tap reaches these pixels; the one of zeros lies above the image for all of them.
+            taps = np.zeros((array.shape[0], 1, 1, array.shape[3]), np.float32)
+            pads = (place.shape[1], 0)
+        yield Phase(taps, window.Window((taps.shape[1], taps.shape[2]), (1, 1), pads=pads), place)
+
+
+def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
+    """Return which taps reach output `start` along an axis, and the padding of their window.
+
+    Input i, tap k and output o meet where i * stride + k = o + pad. So the taps lie one stride
+    apart, and the greater ones belong to the inputs that come first. The padding is negative
+    where even the first output reads none of the first inputs.
+    """
+    last, first = divmod(start + view.pads[axis], view.stride[axis])
+    taps = range(first, view.kernel[axis], view.stride[axis])
+    return list(reversed(taps)), len(taps) - 1 - last
+
+
+def _tensor_core_phases(
+    node: Node, ctx: LowerContext, held: weights.Weights, view: window.Window
+) -> tuple[Phase, ...]:
+    """Return the phases if each of them is a convolution that tensor cores pay for, else none."""
+    if not ctx.target.tensor_cores or held.array is None or _varies(node, ctx):
+        return ()
+    found = tuple(phases(held.array, view, ctx.storage(node.outputs[0])))
+    pay = all(conv_mma.usable(ctx, each.weights, 1, each.place.rows) for each in found)
+    return found if pay else ()
+
+
+def _varies(node: Node, ctx: LowerContext) -> bool:
+    """Whether a fused step reads what differs from pixel to pixel: its rows are not a phase's."""
+    reads = (v for stage in node.stages for v in stage.operands if v != SELF)
+    return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)
 
 
 def transpose_kernel(

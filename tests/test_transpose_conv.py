@@ -1,0 +1,256 @@
+"""Transposed convolutions on tensor cores: cut into phases, each an ordinary convolution."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import mediapipe_reference as reference
+from kernel_text import evaluate, execute, lanes
+from litegpu.codegen import Storage
+from litegpu.engine.layout import Layout, assign
+from litegpu.engine.lowering import Launch
+from litegpu.engine.program import build_program
+from litegpu.graph import ABSENT, DType, Stage
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.conv_mma import keeps_rows
+from litegpu.ops.transpose_conv import Phase, phases
+from litegpu.ops.window import Pair, Window, leading_pad, output_size
+from paper_device import DEVICE
+from passes.graphs import RELU, Maker
+
+Array = npt.NDArray[Any]
+TENSOR_CORES = replace(DEVICE, tensor_cores=True)
+
+
+def scattered(image: Array, taps: Array, view: Window, size: Pair) -> Array:
+    """Return the transposed convolution: each input pixel adds to all outputs that it reaches."""
+    made = np.zeros((image.shape[0], *size, taps.shape[0]))
+    for y, x, ky, kx in np.ndindex(*image.shape[1:3], *taps.shape[1:3]):
+        oy, ox = y * view.stride[0] + ky - view.pads[0], x * view.stride[1] + kx - view.pads[1]
+        if 0 <= oy < size[0] and 0 <= ox < size[1]:
+            made[:, oy, ox] += image[:, y, x] @ taps[:, ky, kx].T
+    return made
+
+
+def gathered(image: Array, phase: Phase, src: Storage) -> Array:
+    """Return the convolution of a phase as the kernels read their operand.
+
+    They go by row numbers, or clamp places and drop what was outside, if anything can be.
+    """
+    n, height, width, outputs = phase.place.shape
+    view = phase.window
+    if keeps_rows(view, src, phase.place):
+        rows = image.reshape(-1, image.shape[3])[: n * height * width]
+        return np.asarray(rows @ phase.weights[:, 0, 0].T).reshape(n, height, width, outputs)
+    padded = view.leaves((image.shape[1], image.shape[2]), (height, width))
+    made = np.zeros((n, height, width, outputs))
+    for y, x, ky, kx in np.ndindex(height, width, *view.kernel):
+        iy, ix = y - view.pads[0] + ky, x - view.pads[1] + kx
+        inside = 0 <= iy < image.shape[1] and 0 <= ix < image.shape[2]
+        assert inside or padded
+        if inside:
+            made[:, y, x] += image[:, iy, ix] @ phase.weights[:, ky, kx].T
+    return made
+
+
+def images(padding: str, output: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return how many inputs belong to an output of a size, and the padding before it."""
+    size = output_size(output, kernel, stride, 1, padding)
+    same = padding == "same"
+    return size, leading_pad(output, size, kernel, stride, 1) if same else 0
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("stride", [*itertools.product(range(1, 5), repeat=2)], ids=str)
+def test_phases_make_the_transposed_convolution(padding: str, stride: Pair) -> None:
+    random = np.random.default_rng(stride[0] * 8 + stride[1])
+    sizes, checked = ((9, 7), (5, 6), (2, 3), (1, 8)), 0
+    for kernel, size in itertools.product(itertools.product(range(1, 6), range(1, 6)), sizes):
+        axes = [images(padding, size[i], kernel[i], stride[i]) for i in (0, 1)]
+        if min(axes[0][0], axes[1][0]) < 1:
+            continue  # the window does not fit
+        checked += 1
+        view = Window(kernel, stride, pads=(axes[0][1], axes[1][1]))
+        image = random.integers(-4, 5, (2, axes[0][0], axes[1][0], 3)).astype(np.float64)
+        taps = random.integers(-4, 5, (5, *kernel, 3)).astype(np.float32)
+        src = Storage.create(1, DType.FLOAT32, (2, axes[0][0], axes[1][0], 3), 4)
+        dst = Storage.create(0, DType.FLOAT32, (2, *size, 5), 4)
+        memory = np.full(dst.elements, np.nan)
+        for phase in phases(taps, view, dst):
+            made = gathered(image, phase, src)
+            strides = tuple(8 * step for step in (*phase.place.strides, 1))
+            start = memory[phase.place.offset :]
+            place = np.lib.stride_tricks.as_strided(start, made.shape, strides)
+            assert np.isnan(place).all(), "phases overlap"
+            place[...] = made
+        whole = memory.reshape(2, *size, 8)[..., :5]
+        np.testing.assert_array_equal(whole, scattered(image, taps, view, size))
+    assert checked >= 25
+
+
+def test_scattering_agrees_with_the_other_reference() -> None:
+    random = np.random.default_rng(0)
+    image = random.integers(-4, 5, (2, 4, 3, 2)).astype(np.float32)
+    taps = random.integers(-4, 5, (3, 3, 2, 2)).astype(np.float32)
+    expected = reference.transpose_conv(image, taps, None, (2, 3), False)
+    size = (expected.shape[1], expected.shape[2])
+    got = scattered(image.astype(np.float64), taps, Window((3, 2), (2, 3)), size)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_pixels_that_no_tap_reaches_read_nothing() -> None:
+    """An input that is infinite must not become NaN there."""
+    taps = np.ones((8, 1, 1, 16), np.float32)
+    dst = Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4)
+    first, *others = phases(taps, Window((1, 1), (2, 2)), dst)
+    assert first.window.pads == (0, 0)
+    src = Storage.create(1, DType.FLOAT32, (1, 2, 2, 16), 4)
+    image = np.full((1, 2, 2, 16), np.inf)
+    assert np.isinf(gathered(image, first, src)).all()
+    for other in others:
+        assert not other.weights.any()
+        assert (gathered(image, other, src) == 0).all()
+
+
+# Choice of kernels
+
+
+def transposed(
+    maker: Maker,
+    source: int,
+    filters: int,
+    kernel: Pair,
+    stride: Pair,
+    size: Pair,
+    stages: Sequence[Stage] = (),
+) -> int:
+    """Add a transposed convolution with padding SAME that makes (H, W) = `size`."""
+    n, *held, depth = maker.shape(source)
+    shape = (filters, *kernel, depth)
+    weights = maker.constant(*shape)
+    pads = [leading_pad(size[i], held[i], kernel[i], stride[i], 1) for i in (0, 1)]
+    view = Window(kernel, stride, pads=(pads[0], pads[1]))
+    attributes = ConvAttributes(view, weights, ABSENT, shape)
+    return maker.node("TRANSPOSE_CONV", [source], (n, *size, filters), stages, attributes)
+
+
+def lowered(layout: Layout, **facts: Any) -> tuple[Launch, ...]:
+    graph = layout.graph
+    device = replace(TENSOR_CORES, **facts)
+    return build_program(layout, device, graph.inputs, graph.outputs).launches
+
+
+@pytest.mark.parametrize(("half_from", "template"), [(None, "conv_mma"), (0, "conv_tile")])
+def test_each_phase_is_a_kernel(half_from: int | None, template: str) -> None:
+    maker = Maker()
+    inside = maker.steps(maker.input(1, 16, 16, 32), RELU)
+    out = transposed(maker, inside, 64, (3, 3), (2, 2), (31, 32))
+    layout = assign(maker.graph(out), half_from)
+    _, *made = lowered(layout, compute_units=1)
+    assert [launch.template for launch in made] == [f"cuda/{template}"] * 4
+    shapes = [(1, 16, 16, 64), (1, 16, 16, 64), (1, 15, 16, 64), (1, 15, 16, 64)]
+    assert [launch.shape for launch in made] == shapes
+    taps = [launch.flops // (2 * 32 * 64 * 16 * launch.shape[1]) for launch in made]
+    assert sorted(taps) == [1, 2, 2, 4]
+    _, plain = lowered(layout, tensor_cores=False)
+    assert plain.template == "transpose_conv"
+
+
+def test_a_step_that_reads_each_pixel_keeps_the_output_whole() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 32)
+    row, map_ = maker.input(1, 1, 1, 8), maker.input(1, 8, 8, 8)
+    found = []
+    for operand in (maker.constant(8), maker.constant(1), row, map_, maker.input(1, 1, 8, 8)):
+        stages = [Stage("ADD", (operand,)), RELU]
+        found.append(transposed(maker, source, 8, (2, 2), (2, 2), (8, 8), stages))
+    launches = lowered(assign(maker.graph(*found), None))
+    used = [
+        {launch.template for launch in launches if launch.node.outputs == (out,)} for out in found
+    ]
+    assert used == [{"cuda/conv_mma"}] * 3 + [{"transpose_conv"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters"), [(12, 8), (16, 7)], ids=["few inputs", "few outputs"]
+)
+def test_small_sums_do_not_pay(channels: int, filters: int) -> None:
+    maker = Maker()
+    out = transposed(maker, maker.input(1, 4, 4, channels), filters, (2, 2), (2, 2), (8, 8))
+    (launch,) = lowered(assign(maker.graph(out), None))
+    assert launch.template == "transpose_conv"
+
+
+# Kernel text
+
+
+def value_of(body: str, name: str, variables: dict[str, Any], memory: Array) -> Any:
+    """Return what the kernel sets a variable to."""
+    (text,) = re.findall(rf"const (?:int|float4) {name} = (.*);", body)
+    words = {
+        "src": "src",
+        "min": min,
+        "clamp": lambda v, low, high: min(max(v, low), high),
+        "inside": lambda v, size: 0 <= v < size,
+    }
+    return evaluate(text.replace("&&", "and"), memory, {**words, **variables})
+
+
+def ran(launch: Launch, phase: Phase, image: Array, memory: Array) -> None:
+    """Run a kernel for few pixels: its own places of loads and stores, with sums made here."""
+    body = launch.kernel.body
+    outputs, *_, depth = phase.weights.shape
+    taps = phase.weights.reshape(outputs, -1, depth // 4, 4)
+    by_rows = not re.search("const int tap", body)
+    store = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
+    for p in range(phase.place.rows):
+        sums = np.zeros(-(-outputs // 4) * 4)
+        for ks in range(taps.shape[1] * taps.shape[2]):
+            held: dict[str, Any] = {"p": p, "ks": ks}
+            for name in () if by_rows else ("tap", "i", "n", "iy", "ix", "found"):
+                held[name] = value_of(body, name, held, image)
+            slice_ = ks % taps.shape[2]
+            v = value_of(body, "v", held, image)
+            sums[:outputs] += taps[:, ks // taps.shape[2], slice_] @ v
+        for s in range(sums.size // 4):
+            result = lanes(sums[4 * s :][:4])
+            execute(store, memory, {"p": p, "s": s, "dst": "dst", "result": result})
+
+
+@pytest.mark.parametrize("filters", [8, 9])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size"),
+    [
+        ((3, 3), (2, 2), (5, 4)),
+        ((2, 2), (2, 2), (3, 4)),
+        ((1, 1), (3, 2), (4, 3)),
+        ((5, 2), (2, 1), (4, 3)),
+        ((4, 5), (1, 3), (2, 7)),
+    ],
+)
+def test_the_kernels_load_and_store_the_right_places(
+    kernel: Pair, stride: Pair, size: Pair, filters: int
+) -> None:
+    held = tuple(-(-n // step) for n, step in zip(size, stride, strict=True))
+    maker = Maker()
+    source = maker.input(2, *held, 16)
+    out = transposed(maker, source, filters, kernel, stride, size)
+    layout = assign(maker.graph(out), None)
+    launches = lowered(layout)
+    attributes = maker.nodes[0].attributes
+    taps = np.asarray(maker.values[attributes.weights].data)
+    image = np.random.default_rng(0).integers(-4, 5, (2, *held, 16)).astype(np.float64)
+    memory = np.full(2 * size[0] * size[1] * filters, np.nan)
+    parts = phases(taps, attributes.window, layout.storages[out])
+    for launch, phase in zip(launches, parts, strict=True):
+        ran(launch, phase, image.ravel(), memory)
+    expected = scattered(image, taps, attributes.window, size)
+    np.testing.assert_array_equal(memory.reshape(expected.shape), expected)
