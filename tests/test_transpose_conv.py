@@ -179,6 +179,18 @@ def test_a_step_that_reads_each_pixel_keeps_the_output_whole() -> None:
     assert used == [{"cuda/conv_mma"}] * 3 + [{"transpose_conv"}] * 2
 
 
+def test_steps_that_find_no_room_come_after_all_phases() -> None:
+    """Once: a copy of the whole output after each phase would apply them several times."""
+    maker = Maker()
+    stages = [Stage("ADD", (maker.input(1, 1, 1, 8),)) for _ in range(3)]
+    source = maker.input(1, 4, 4, 32)
+    out = transposed(maker, source, 8, (2, 2), (2, 2), (8, 8), stages)
+    made = lowered(assign(maker.graph(out), None), max_arguments=5)
+    assert [launch.template for launch in made] == ["cuda/conv_mma"] * 4 + ["copy"]
+    assert [len(launch.node.stages) for launch in made] == [2, 2, 2, 2, 1]
+    assert made[-1].shape == (1, 8, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("channels", "filters"), [(12, 8), (16, 7)], ids=["few inputs", "few outputs"]
 )

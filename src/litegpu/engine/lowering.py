@@ -128,14 +128,15 @@ class Lowering:
         self._problems.clear()
         requests = get(op).lower(node, self)
         problems = tuple(self._problems)
+        stages = node.stages
+        count = min((self._fitting(stages, each) for each in requests), default=len(stages))
         for request in requests:
-            count = self._fitting(node.stages, request)
-            yield self._launch(replace(node, stages=node.stages[:count]), request, problems)
-            if count < len(node.stages):
-                in_place = (request.output,)
-                rest = node.stages[count:]
-                copy = Node(node.index, COPY, 1, in_place, in_place, stages=rest)
-                yield from self._launches(copy, COPY)
+            yield self._launch(replace(node, stages=stages[:count]), request, problems)
+        if count < len(stages):
+            # Only once all is written: a kernel may have made just a part of the output.
+            in_place = node.outputs[:1]
+            copy = Node(node.index, COPY, 1, in_place, in_place, stages=stages[count:])
+            yield from self._launches(copy, COPY)
 
     def _fitting(self, stages: Sequence[Stage], request: KernelRequest) -> int:
         """Return how many of a kernel's steps find room for the buffers that they read."""
