@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -203,40 +203,73 @@ def test_small_sums_do_not_pay(channels: int, filters: int) -> None:
 
 # Kernel text
 
-
-def value_of(body: str, name: str, variables: dict[str, Any], memory: Array) -> Any:
-    """Return what the kernel sets a variable to."""
-    (text,) = re.findall(rf"const (?:int|float4) {name} = (.*);", body)
-    words = {
-        "src": "src",
-        "min": min,
-        "clamp": lambda v, low, high: min(max(v, low), high),
-        "inside": lambda v, size: 0 <= v < size,
-    }
-    return evaluate(text.replace("&&", "and"), memory, {**words, **variables})
+WORDS: dict[str, Any] = {
+    "src": "src",
+    "dst": "dst",
+    "min": min,
+    "clamp": lambda v, low, high: min(max(v, low), high),
+    "inside": lambda v, size: 0 <= v < size,
+}
+Read = Callable[[str, Phase, int, int, Array], Array]
 
 
-def ran(launch: Launch, phase: Phase, image: Array, memory: Array) -> None:
-    """Run a kernel for few pixels: its own places of loads and stores, with sums made here."""
+def value_of(body: str, place: str, variables: dict[str, Any], image: Array) -> Any:
+    """Return what the kernel gives to the variable (or element) that a pattern matches."""
+    (text,) = {*re.findall(rf"{place} = (.*?);", body)}  # where it stands twice, it is the same
+    return evaluate(text.replace("&&", "and"), image, {**WORDS, **variables})
+
+
+def read_few(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
+    """Return slice number `slice_` of all taps of pixel p, as cuda/conv_mma reads it."""
+    at: dict[str, Any] = {"p": p, "ks": slice_}
+    if "const int tap" in body:
+        for name in ("tap", "i", "n", "iy", "ix", "found"):
+            at[name] = value_of(body, f"const (?:int|float4) {name}", at, image)
+    return np.asarray(value_of(body, "const float4 v", at, image))
+
+
+def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
+    """Return the same, as cuda/conv_tile reads it: pairs of slices, whole ones for each tap."""
+    slices = phase.weights.shape[3] // 4
+    pairs = -(-slices // 2)
+    chunk = slice_ // slices * pairs + slice_ % slices // 2
+    at: dict[str, Any] = {"p": p, "chunk": chunk, "i": 0, "row": [p], "held": True}
+    at |= {"part": chunk, "dy": 0, "dx": 0}
+    if "const int tap" in body:
+        for name in ("tap", "part", "dy", "dx"):
+            at[name] = value_of(body, f"const int {name}", at, image)
+    inside = True
+    if "y0[i] = " in body:
+        for name in ("n", "y0", "x0"):
+            at[name] = [value_of(body, rf"\b{name}\[i\]", at, image)]
+        at["iy"], at["ix"] = at["y0"][0] + at["dy"], at["x0"][0] + at["dx"]
+        inside = value_of(body, "const bool in", at, image)
+    half = "float4 high" if slice_ % slices % 2 else "float4 low"
+    return np.asarray(value_of(body, half, at, image)) * inside
+
+
+def ran(launch: Launch, phase: Phase, read: Read, image: Array, memory: Array) -> None:
+    """Run a kernel: its own places of loads and stores, with sums made here."""
     body = launch.kernel.body
     outputs, *_, depth = phase.weights.shape
-    taps = phase.weights.reshape(outputs, -1, depth // 4, 4)
-    by_rows = not re.search("const int tap", body)
-    store = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
+    taps = phase.weights.reshape(outputs, -1, 4)
+    assert depth % 4 == 0
+    stores = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
+    store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("made[u]", "result")
     for p in range(phase.place.rows):
         sums = np.zeros(-(-outputs // 4) * 4)
-        for ks in range(taps.shape[1] * taps.shape[2]):
-            held: dict[str, Any] = {"p": p, "ks": ks}
-            for name in () if by_rows else ("tap", "i", "n", "iy", "ix", "found"):
-                held[name] = value_of(body, name, held, image)
-            slice_ = ks % taps.shape[2]
-            v = value_of(body, "v", held, image)
-            sums[:outputs] += taps[:, ks // taps.shape[2], slice_] @ v
+        for slice_ in range(taps.shape[1]):
+            sums[:outputs] += taps[:, slice_] @ read(body, phase, p, slice_, image)
         for s in range(sums.size // 4):
             result = lanes(sums[4 * s :][:4])
-            execute(store, memory, {"p": p, "s": s, "dst": "dst", "result": result})
+            execute(store, memory, {**WORDS, "p": p, "s": s, "result": result})
 
 
+@pytest.mark.parametrize(
+    ("half_from", "template", "read"),
+    [(None, "conv_mma", read_few), (0, "conv_tile", read_many)],
+    ids=["few", "many"],
+)
 @pytest.mark.parametrize("filters", [8, 9])
 @pytest.mark.parametrize(
     ("kernel", "stride", "size"),
@@ -249,20 +282,26 @@ def ran(launch: Launch, phase: Phase, image: Array, memory: Array) -> None:
     ],
 )
 def test_the_kernels_load_and_store_the_right_places(
-    kernel: Pair, stride: Pair, size: Pair, filters: int
+    kernel: Pair,
+    stride: Pair,
+    size: Pair,
+    filters: int,
+    half_from: int | None,
+    template: str,
+    read: Read,
 ) -> None:
     held = tuple(-(-n // step) for n, step in zip(size, stride, strict=True))
     maker = Maker()
-    source = maker.input(2, *held, 16)
+    source = maker.input(2, *held, 20)
     out = transposed(maker, source, filters, kernel, stride, size)
-    layout = assign(maker.graph(out), None)
-    launches = lowered(layout)
+    layout = assign(maker.graph(out), half_from)
     attributes = maker.nodes[0].attributes
     taps = np.asarray(maker.values[attributes.weights].data)
-    image = np.random.default_rng(0).integers(-4, 5, (2, *held, 16)).astype(np.float64)
+    image = np.random.default_rng(0).integers(-4, 5, (2, *held, 20)).astype(np.float64)
     memory = np.full(2 * size[0] * size[1] * filters, np.nan)
     parts = phases(taps, attributes.window, layout.storages[out])
-    for launch, phase in zip(launches, parts, strict=True):
-        ran(launch, phase, image.ravel(), memory)
+    for launch, phase in zip(lowered(layout, compute_units=1), parts, strict=True):
+        assert launch.template == f"cuda/{template}"
+        ran(launch, phase, read, image.ravel(), memory)
     expected = scattered(image, taps, attributes.window, size)
     np.testing.assert_array_equal(memory.reshape(expected.shape), expected)
