@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,21 @@ def test_gpus_come_first(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch)
         ("webgpu:1 Metal card", "WebGPU on Metal", False),
         ("webgpu:2 Vulkan card", "WebGPU on Vulkan", True),
     ]
+
+
+@pytest.mark.parametrize("present", [None, "/run/user/7"])
+def test_libraries_of_displays_are_kept_quiet(
+    monkeypatch: pytest.MonkeyPatch, present: str | None
+) -> None:
+    name, seen = "XDG_RUNTIME_DIR", []
+    if present is None:
+        monkeypatch.delenv(name, raising=False)
+    else:
+        monkeypatch.setenv(name, present)
+    gpu = SimpleNamespace(enumerate_adapters_sync=lambda: seen.append(os.environ[name]))
+    webgpu._enumerate(gpu)
+    assert seen == [present or os.devnull]
+    assert os.environ.get(name) == present
 
 
 def test_only_a_subgroup_may_share_memory() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
@@ -90,7 +90,7 @@ def _adapters() -> list[Any]:
     # wgpu looks at OpenGL too, and leaves no context current on the thread where it does.
     worker = Worker("litegpu-webgpu-adapters")
     try:
-        found = worker.call(gpu.enumerate_adapters_sync)
+        found = worker.call(partial(_enumerate, gpu))
     except (RuntimeError, OSError) as error:
         raise UnsupportedDeviceError(f"WebGPU is not usable: {error}. {_REMEDY}") from error
     finally:
@@ -105,6 +105,20 @@ def _adapters() -> list[Any]:
     return sorted(usable, key=_is_software)
 
 
+def _enumerate(gpu: Any) -> list[Any]:
+    """Return all adapters. Libraries of displays that nobody asked for would print errors."""
+    missing = _DISPLAYS not in os.environ
+    if missing:
+        os.environ[_DISPLAYS] = os.devnull
+    try:
+        found: list[Any] = gpu.enumerate_adapters_sync()
+        return found
+    finally:
+        if missing:
+            os.environ.pop(_DISPLAYS, None)
+
+
+_DISPLAYS = "XDG_RUNTIME_DIR"
 _REMEDY = (
     "Install your GPU's driver; on Linux with its Vulkan part and the loader (apt-get install "
     "libvulkan1), to run on the CPU: apt-get install mesa-vulkan-drivers"
