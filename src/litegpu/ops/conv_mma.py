@@ -230,7 +230,8 @@ def choose_tile(problem: Problem, ctx: LowerContext) -> Tile:
 
 
 # Clocks and bytes per clock of the model below, fitted to 613 kernels on an H200 (26 layers, all
-# kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean.
+# kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean
+# (benchmarks/conv_tiles.py).
 _LOAD_CLOCKS = 335.0
 _STEP_CLOCKS = 4.0
 _INSTRUCTION_CLOCKS = 2.0 / 128

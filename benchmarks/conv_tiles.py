@@ -1,0 +1,221 @@
+"""Times tiles that cuda/conv_mma could use for typical layers, and judges the cost model by them.
+
+    python benchmarks/conv_tiles.py measure --out benchmarks/results/h200_conv_tiles.json
+    python benchmarks/conv_tiles.py judge benchmarks/results/h200_conv_tiles.json
+
+`measure` needs a GPU: microseconds of a launch, in a chain of 24 that overlap as in a run.
+`judge` needs none: what the model chooses for each layer, beside the best tile that was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from litegpu import GpuDelegate
+from litegpu.engine.choices import Choices
+from litegpu.ops import conv_mma
+from litegpu.ops.conv_mma import Problem, Tile
+from litegpu.runtime_abi import bridge
+from litegpu.tools.runtime import interpreter
+from litegpu.zoo.writer import ModelWriter
+
+_CHAIN = 24
+_UNITS = 132
+"""Multiprocessors of an H200."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution, perhaps of a depthwise one with `depthwise` x `depthwise` taps."""
+
+    size: int
+    inputs: int
+    outputs: int
+    kernel: int = 1
+    stride: int = 1
+    depthwise: int = 0
+    depthwise_stride: int = 1
+
+    def write(self) -> bytes:
+        """Return the model of this layer alone, with seeded weights."""
+        random, writer, size = np.random.default_rng(0), ModelWriter(), self.size
+        value = writer.input((1, size, size, self.inputs), name="x")
+        if self.depthwise:
+            size = -(-size // self.depthwise_stride)
+            taps = random.normal(0, 0.3, (1, self.depthwise, self.depthwise, self.inputs))
+            options = _window(self.depthwise_stride) | {"depth_multiplier": 1}
+            operands = [value, *_constants(writer, taps, self.inputs, "depthwise")]
+            shape = (1, size, size, self.inputs)
+            value = writer.op("DEPTHWISE_CONV_2D", operands, [shape], options=options)
+        size = -(-size // self.stride)
+        spread = 1 / math.sqrt(self.inputs * self.kernel**2)
+        weights = random.normal(0, spread, (self.outputs, self.kernel, self.kernel, self.inputs))
+        operands = [value, *_constants(writer, weights, self.outputs, "conv")]
+        shape = (1, size, size, self.outputs)
+        writer.output(writer.op("CONV_2D", operands, [shape], options=_window(self.stride)))
+        return writer.build()
+
+
+def _window(stride: int) -> dict[str, Any]:
+    strides = {"stride_h": stride, "stride_w": stride}
+    return {"padding": "SAME", "fused_activation_function": "RELU6", **strides}
+
+
+def _constants(writer: ModelWriter, weights: Any, outputs: int, name: str) -> Iterator[Any]:
+    yield writer.constant(weights.astype(np.float32), name=f"{name}_weights")
+    yield writer.constant(np.zeros(outputs, np.float32), name=f"{name}_bias")
+
+
+LAYERS = {
+    "mobilenet_v1 112 32>64": Layer(112, 32, 64, depthwise=3),
+    "mobilenet_v1 112/2 64>128": Layer(112, 64, 128, depthwise=3, depthwise_stride=2),
+    "mobilenet_v1 56 128>128": Layer(56, 128, 128, depthwise=3),
+    "mobilenet_v1 56/2 128>256": Layer(56, 128, 256, depthwise=3, depthwise_stride=2),
+    "mobilenet_v1 28 256>256": Layer(28, 256, 256, depthwise=3),
+    "mobilenet_v1 28/2 256>512": Layer(28, 256, 512, depthwise=3, depthwise_stride=2),
+    "mobilenet_v1 14 512>512": Layer(14, 512, 512, depthwise=3),
+    "mobilenet_v1 14/2 512>1024": Layer(14, 512, 1024, depthwise=3, depthwise_stride=2),
+    "mobilenet_v1 7 1024>1024": Layer(7, 1024, 1024, depthwise=3),
+    "first 224/2 3>32": Layer(224, 3, 32, kernel=3, stride=2),
+    "classifier 1024>1001": Layer(1, 1024, 1001),
+    "resnet50 56 64>64 3x3": Layer(56, 64, 64, kernel=3),
+    "resnet50 28 128>128 3x3": Layer(28, 128, 128, kernel=3),
+    "resnet50 14 256>256 3x3": Layer(14, 256, 256, kernel=3),
+    "resnet50 7 512>512 3x3": Layer(7, 512, 512, kernel=3),
+    "resnet50 56 64>256": Layer(56, 64, 256),
+    "resnet50 14 1024>256": Layer(14, 1024, 256),
+    "resnet50 7 2048>512": Layer(7, 2048, 512),
+    "resnet50 7 512>2048": Layer(7, 512, 2048),
+    "mobilenet_v2 56 144>24": Layer(56, 144, 24, depthwise=3),
+    "mobilenet_v2 14 384>64": Layer(14, 384, 64, depthwise=3),
+    "mobilenet_v2 14 96>576": Layer(14, 96, 576),
+    "mobilenet_v2 7 960>160": Layer(7, 960, 160, depthwise=3),
+    "mobilenet_v2 7 320>1280": Layer(7, 320, 1280),
+    "deeplab 33 960>160": Layer(33, 960, 160, depthwise=3),
+    "pose 8 576>96": Layer(8, 576, 96, depthwise=5),
+}
+
+
+class Paper:
+    """What the cost model asks about an H200."""
+
+    compute_units = _UNITS
+    clusters = True
+    target: Any
+
+    def choose(self, problem: Any, candidates: Any) -> Any:
+        """Return what the model finds best."""
+        return Choices().choose(repr(problem), candidates)
+
+
+PAPER: Any = Paper()
+PAPER.target = PAPER
+
+
+def candidates(problem: Problem) -> list[Tile]:
+    """Return tiles worth a measurement: the best of all by the model, and of each kind."""
+    tiles = sorted(
+        set(conv_mma._tiles(problem, PAPER)), key=lambda t: conv_mma._clocks(t, problem, PAPER)
+    )
+    kinds: list[Callable[[Tile], bool]] = [lambda t: t.cluster == 1]
+    kinds += [lambda t: t.cluster > 1 and not t.split_k]
+    kinds += [lambda t, depth=depth: t.split_k and t.cluster == depth for depth in (2, 4, 8)]  # type: ignore[misc]
+    picked = tiles[:14]
+    for kind in kinds:
+        picked += [tile for tile in tiles if kind(tile)][:4]
+    return list(dict.fromkeys(picked))
+
+
+def build(layer: Layer, precision: str, choose: Callable[[Problem, Any], Tile]) -> Any:
+    """Return an interpreter of the layer on the GPU, its tile chosen by `choose`."""
+    with mock.patch.object(conv_mma, "choose_tile", choose):
+        return interpreter(layer.write(), GpuDelegate(backend="cuda", precision=precision))
+
+
+def problem_of(layer: Layer, precision: str) -> Problem:
+    """Return the problem that the layer poses."""
+    seen: list[Problem] = []
+
+    def keep(problem: Problem, ctx: Any) -> Tile:
+        seen.append(problem)
+        return original(problem, ctx)
+
+    original = conv_mma.choose_tile
+    build(layer, precision, keep)
+    return seen[0]
+
+
+def microseconds(layer: Layer, precision: str, tile: Tile) -> float:
+    """Return the device's time of one launch in a chain."""
+    target = build(layer, precision, lambda _problem, _ctx: tile)
+    detail = target.get_input_details()[0]
+    noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
+    target.set_tensor(detail["index"], noise)
+    target.invoke()
+    held: Any = list(bridge._kernels.values())[-1][0]
+    recording = held.compiled.recording
+    with recording._current:
+        profiler = recording._profiling()
+        times = [profiler.chain_seconds(recording._launches * _CHAIN) for _ in range(5)]
+    return statistics.median(times) / _CHAIN * 1e6
+
+
+def measure(out: Path, precision: str) -> None:
+    """Time all candidates of all layers and write them down."""
+    found: dict[str, Any] = {}
+    for name, layer in LAYERS.items():
+        problem = problem_of(layer, precision)
+        rows = [
+            {"us": microseconds(layer, precision, tile), "tile": asdict(tile)}
+            for tile in candidates(problem)
+        ]
+        rows.sort(key=lambda row: row["us"])
+        found[name] = {"problem": asdict(problem), "rows": rows}
+        print(f"{name:28} best {rows[0]['us']:6.2f} us of {len(rows)}", flush=True)
+    out.write_text(json.dumps({"precision": precision, "layers": found}, indent=1) + "\n")
+
+
+def judge(path: Path) -> float:
+    """Print what the model chooses; return how much longer it takes than the best, in the mean."""
+    losses = []
+    for name, layer in json.loads(path.read_text())["layers"].items():
+        problem = Problem(**layer["problem"])
+        chosen = conv_mma.choose_tile(problem, PAPER)
+        best = layer["rows"][0]["us"]
+        times = [row["us"] for row in layer["rows"] if Tile(**row["tile"]) == chosen]
+        told = f"{times[0]:6.2f}" if times else "  not measured"
+        print(f"{name:28} best {best:6.2f} us, chosen {told}  {chosen}")
+        losses += [math.log(time / best) for time in times]
+    mean = math.expm1(statistics.mean(losses))
+    print(f"in the mean {mean:.1%} longer than the best of a layer")
+    return mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("--out", type=Path, required=True)
+    measuring.add_argument("--precision", default="fp16")
+    commands.add_parser("judge").add_argument("results", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "measure":
+        measure(arguments.out, arguments.precision)
+    else:
+        judge(arguments.results)
+
+
+if __name__ == "__main__":
+    main()

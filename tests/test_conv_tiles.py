@@ -1,0 +1,39 @@
+"""The cost model of convolution tiles, judged by what was measured on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmark_modules import BENCHMARKS, load_benchmark
+from litegpu.ops.conv_mma import Problem
+
+RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
+
+
+@pytest.fixture
+def conv_tiles(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return load_benchmark("conv_tiles", monkeypatch)
+
+
+def test_the_model_chooses_tiles_that_are_nearly_the_best(
+    conv_tiles: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert conv_tiles.judge(RESULTS) < 0.1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(conv_tiles.LAYERS) + 1
+    assert sum("not measured" in line for line in lines) <= 2
+
+
+def test_candidates_are_of_every_kind(conv_tiles: Any) -> None:
+    problem = Problem(196, 512, 32, 2, 1, 2, 9, 184)
+    tiles = conv_tiles.candidates(problem)
+    assert len(set(tiles)) == len(tiles)
+    kinds = {(tile.split_k, tile.cluster > 1) for tile in tiles}
+    assert kinds == {(False, False), (False, True), (True, True)}
+
+
+def test_a_layer_is_a_model(conv_tiles: Any) -> None:
+    layer = conv_tiles.Layer(6, 8, 16, depthwise=3, depthwise_stride=2)
+    assert layer.write()[4:8] == b"TFL3"
