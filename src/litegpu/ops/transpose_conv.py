@@ -185,17 +185,19 @@ def transpose_kernel(
     dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     n, height, width, _ = dst.shape
     step = view.stride[1]
-    columns = -(-width // step)
+    most = -(-width // step)
     terms = (*view.kernel, *view.stride, held.shape[3])
     problem = TileProblem("transpose_conv", dst.rows, dst.slices, terms, src.dtype.value)
     pixels, slices = choose_tile(problem, ctx)
-    pixels = min(pixels, columns)
+    pixels = min(pixels, most)
+    columns = -(-most // pixels) * step
     padded_slices = round_up(dst.slices, slices)
     bound = weights.bind(held, padded_slices, ctx)
     taps = -(-view.kernel[0] // view.stride[0]) * -(-view.kernel[1] // step)
     return KernelRequest(
         template="transpose_conv",
-        grid=(padded_slices // slices, -(-columns // pixels) * step, n * height),
+        # Of work groups in the third dimension there may be 65535 at most.
+        grid=(padded_slices // slices, columns * n * height, 1),
         local=(8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},
@@ -204,6 +206,7 @@ def transpose_kernel(
             **bound.variables,
             "PIXELS": pixels,
             "SLICES": slices,
+            "columns": columns,
             "kernel": view.kernel,
             "stride": view.stride,
             "pads": view.pads,
