@@ -77,6 +77,8 @@ class TorchModel(nn.Module):
         for v in (*node.operands, *node.outputs):
             if self._graph.values[v].quantization is not None:
                 raise NotExpressibleError(f"{node.op} (node {node.index}) is quantized.")
+            if len(self._graph.values[v].shape) > 4:
+                raise NotExpressibleError(f"{node.op} (node {node.index}) has over 4 dimensions.")
         layer, operands = build(_Site(self._graph, node, self))
         self.layers.append(layer)
         self._steps.append((tuple(operands), node.outputs[0]))

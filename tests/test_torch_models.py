@@ -26,6 +26,7 @@ LEFT_OUT = (
     r"\w+ of computed values of different ranks\.",
     r"\w+ \(node \d+\) has no PyTorch layer here\.",
     r"\w+ with computed input \d\.",
+    r"\w+ \(node \d+\) has over 4 dimensions\.",
     r"Output '[^']+' is a constant\.",
 )
 """Why a case of the op table may have no counterpart."""
@@ -55,10 +56,11 @@ def rebuilt(network: Any, inputs: Sequence[Any]) -> list[Any]:
 
 def compare(converter: Any, measuring: Any, graph: Any, content: bytes) -> dict[str, Any]:
     """Return the errors of a rebuilt model against the CPU's built-in kernels."""
+    network = converter.TorchModel(graph)
     reference = interpreter(content, builtin_kernels=True)
     inputs = measuring.make_inputs(reference, None)
     expected = measuring.call(reference, inputs)
-    found: dict[str, Any] = measuring.errors(rebuilt(converter.TorchModel(graph), inputs), expected)
+    found: dict[str, Any] = measuring.errors(rebuilt(network, inputs), expected)
     return found
 
 
@@ -106,6 +108,8 @@ def interpreter_with_all_values(content: bytes) -> Any:
 def test_op_cases_agree(converter: Any, measuring: Any, read_model: Any) -> None:
     compared: set[str] = set()
     for case in cases.TABLE.values():
+        if isinstance(case, cases.base.NumpyCase):
+            continue  # the runtime does not have the operation either
         written = write((case,))
         try:
             graph = read_model(written.reference)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
@@ -27,6 +28,19 @@ def debug_level() -> int:
     """Return LITEGPU_DEBUG as a number; anything that is not a number counts as 1."""
     value = text("LITEGPU_DEBUG")
     return int(value) if value.isdecimal() else int(bool(value))
+
+
+@contextmanager
+def placeholder(name: str, value: str) -> Iterator[None]:
+    """Give another library's variable a value for a while, only where it has none."""
+    missing = name not in os.environ
+    if missing:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if missing:
+            os.environ.pop(name, None)
 
 
 class _DebugHandler(logging.Handler):

@@ -8,6 +8,7 @@ import threading
 from functools import cache, partial
 from typing import Any
 
+from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.shaders import Recent
@@ -107,18 +108,11 @@ def _adapters() -> list[Any]:
 
 def _enumerate(gpu: Any) -> list[Any]:
     """Return all adapters. Libraries of displays that nobody asked for would print errors."""
-    missing = _DISPLAYS not in os.environ
-    if missing:
-        os.environ[_DISPLAYS] = os.devnull
-    try:
+    with config.placeholder("XDG_RUNTIME_DIR", os.devnull):
         found: list[Any] = gpu.enumerate_adapters_sync()
         return found
-    finally:
-        if missing:
-            os.environ.pop(_DISPLAYS, None)
 
 
-_DISPLAYS = "XDG_RUNTIME_DIR"
 _REMEDY = (
     "Install your GPU's driver; on Linux with its Vulkan part and the loader (apt-get install "
     "libvulkan1), to run on the CPU: apt-get install mesa-vulkan-drivers"

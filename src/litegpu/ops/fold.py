@@ -31,7 +31,8 @@ def evaluate(graph: Graph, node: Node) -> list[Array] | None:
     if not inputs or None in inputs or None in outputs:
         return None
     try:
-        found = _evaluate(graph, node, [value for value in inputs if value is not None])
+        with np.errstate(divide="raise"):
+            found = _evaluate(graph, node, [value for value in inputs if value is not None])
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None  # the checks, or the runtime, will say what is wrong
     return found if found is not None and _fits(found, outputs) else None
@@ -161,8 +162,8 @@ _NUMBERS: Mapping[str, Callable[..., Any]] = {
     "LOGICAL_AND": np.logical_and,
     "LOGICAL_NOT": np.logical_not,
     "LOGICAL_OR": np.logical_or,
-    "MAXIMUM": np.maximum,
-    "MINIMUM": np.minimum,
+    "MAXIMUM": lambda a, b: np.maximum(a, b),
+    "MINIMUM": lambda a, b: np.minimum(a, b),
     "MUL": np.multiply,
     "NEG": np.negative,
     "NOT_EQUAL": np.not_equal,
