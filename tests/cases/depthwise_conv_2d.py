@@ -72,12 +72,22 @@ CASES: tuple[Case, ...] = (
     Depthwise(image=_ODD, bias=""),
     Depthwise(image=_ODD, bias="", activation="RELU6", weights="half"),
     Depthwise(image=_ODD, multiplier=2, weights="half"),
-    # One pixel or two for each work item
+    # One pixel or several for each work item
     *(
-        Depthwise(image=(2, 3, width, 6), items=items)
+        Depthwise(image=(2, height, width, 6), items=items)
         for items in (SMALL, LARGE)
-        for width in (1, 2, 5)
+        for height, width in ((3, 1), (3, 2), (1, 5), (2, 4), (5, 9))
     ),
+    *(
+        Depthwise(image=(2, 9, 11, 5), kernel=kernel, stride=stride, dilation=dilation, items=SMALL)
+        for kernel, stride, dilation in (
+            ((3, 3), (2, 2), (1, 1)),
+            ((2, 5), (1, 1), (1, 2)),
+            ((3, 2), (1, 1), (3, 1)),
+            ((9, 9), (1, 1), (1, 1)),
+        )
+    ),
+    Depthwise(image=(1, 8, 9, 5), kernel=(3, 3), padding="VALID", items=SMALL),
     Depthwise(image=(1, 4, 5, 3), multiplier=4, items=SMALL, padding="VALID"),
     Depthwise(image=(1, 4, 5, 3), multiplier=3, items=LARGE),
     # Computed weights and bias

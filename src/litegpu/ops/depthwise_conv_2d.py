@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, weights, window
 from litegpu.ops.base import (
@@ -64,21 +66,23 @@ class DepthwiseConv2D(Op):
             constants["weights"] = weights.in_precision(padded, ctx)
         else:
             reads["taps"] = taps.id
-        work = n * height * width * dst.slices
-        fitting = [pixels for pixels in (4, 2, 1) if pixels <= max(width, 1)]
+        fitting = [tile for tile in _TILES if _fits(tile, view, (height, width))]
         made = (n, height, width, dst.slices)
         problem = ("depthwise_conv_2d", src.shape, src.dtype.value, made, view)
-        pixels = ctx.choose(problem, by_load(fitting, lambda pixels: work // pixels, ctx))
+        tiles = by_load(fitting, lambda tile: dst.slices * _parts(tile, dst), ctx)
+        rows, columns = tile = ctx.choose(problem, tiles)
         request = KernelRequest(
             template="depthwise_conv_2d",
-            grid=(dst.slices, n * height * -(-width // pixels), 1),
+            grid=(dst.slices, _parts(tile, dst), 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads=reads,
             constants=constants,
             variables={
-                "PIXELS": pixels,
-                "columns": _columns(view, pixels),
+                "ROWS": rows,
+                "COLUMNS": columns,
+                "rows": _readers(view, 0, rows),
+                "columns": _readers(view, 1, columns),
                 "kernel": view.kernel,
                 "stride": view.stride,
                 "dilation": view.dilation,
@@ -94,13 +98,34 @@ class DepthwiseConv2D(Op):
         return (request,)
 
 
-def _columns(view: window.Window, pixels: int) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Return the input columns that neighbouring pixels read: (offset, [(pixel, tap)])."""
+_TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
+"""Rows x columns that a work item makes.
+
+More than two rows save a fifth of the loads but take twice the registers: they are there to be
+measured.
+"""
+_MOST_TEXT = 512
+"""Multiplications that may be written out in a kernel; beyond, one row is made in a loop."""
+
+
+def _fits(tile: tuple[int, int], view: window.Window, made: tuple[int, int]) -> bool:
+    """Whether a tile is no larger than the result, and its kernel not too long."""
+    smaller = tile[0] <= max(made[0], 1) and tile[1] <= max(made[1], 1)
+    return smaller and (tile[0] == 1 or math.prod((*tile, *view.kernel)) <= _MOST_TEXT)
+
+
+def _parts(tile: tuple[int, int], dst: Storage) -> int:
+    n, height, width, _ = dst.shape
+    return n * -(-height // tile[0]) * -(-width // tile[1])
+
+
+def _readers(view: window.Window, axis: int, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Return the inputs that neighbours along an axis read: (offset, [(neighbour, tap)])."""
     readers: dict[int, list[tuple[int, int]]] = {}
-    for kx in range(view.kernel[1]):
-        for pixel in range(pixels):
-            offset = pixel * view.stride[1] + kx * view.dilation[1]
-            readers.setdefault(offset, []).append((pixel, kx))
+    for tap in range(view.kernel[axis]):
+        for neighbour in range(size):
+            offset = neighbour * view.stride[axis] + tap * view.dilation[axis]
+            readers.setdefault(offset, []).append((neighbour, tap))
     return sorted(readers.items())
 
 
