@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cases import (
+    activations,
     batch_matmul,
     chains,
     concatenation,
@@ -53,6 +54,7 @@ MODULES = (
     reshape,
     elementwise,
     logic,
+    activations,
     dequantize,
     chains,
 )

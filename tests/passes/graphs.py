@@ -44,6 +44,10 @@ class Maker:
     def constant(self, *shape: int, dtype: str = "float32") -> int:
         return self.value(shape, np.arange(1, 1 + int(np.prod(shape)), dtype=dtype).reshape(shape))
 
+    def number(self, value: float) -> int:
+        """Add a constant of one element."""
+        return self.value((), np.asarray(value, np.float32))
+
     def node(
         self,
         op: str,

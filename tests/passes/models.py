@@ -1,4 +1,4 @@
-"""Small models that run with and without a pass; their arithmetic is exact."""
+"""Small models that run with and without a pass; the arithmetic of most is exact."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import numpy.typing as npt
 
+from cases.base import EXACT, HALF
+from comparing import mismatch
 from litegpu import GpuDelegate
 from litegpu.engine import partition
+from litegpu.options import InferencePriority
 from litegpu.passes import PASSES
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter, TensorRef
@@ -37,6 +39,9 @@ class Model:
     def constant(self, *shape: int) -> TensorRef:
         self.constants += 1
         return self.writer.constant(whole_numbers(shape, self.constants))
+
+    def number(self, value: float) -> TensorRef:
+        return self.writer.constant(value, "float32")
 
     def op(self, name: str, *inputs: TensorRef, **options: Any) -> TensorRef:
         return self.writer.op(name, inputs, [_UNKNOWN], options=options)
@@ -77,27 +82,32 @@ class Model:
 Write = Callable[[Model], list[TensorRef]]
 
 
-def check_numbers(write: Write, name: str, saved: int) -> None:
+def check_numbers(write: Write, name: str, saved: int, tolerance: float = EXACT) -> None:
     """Check that a model gives the CPU's numbers with all passes, and without pass `name`.
 
-    `saved` is the number of kernels that the pass makes unnecessary.
+    Its values are stored as float32, then as half. `saved` is the number of kernels that the pass
+    makes unnecessary; `tolerance` is a relative L2 error at fp32.
     """
     model = Model()
     outputs = write(model)
     content = model.build(*outputs)
     expected = _run(runtime.interpreter(content, builtin_kernels=True))
-    kernels = []
-    for passes in (PASSES, {key: run for key, run in PASSES.items() if key != name}):
-        got, count = _on_device(content, passes)
-        kernels.append(count)
+    without = {key: run for key, run in PASSES.items() if key != name}
+    counts = []
+    for passes, half in ((PASSES, False), (PASSES, True), (without, False)):
+        got, count = _on_device(content, passes, half)
+        counts.append(count)
+        limit = HALF if half and tolerance > EXACT else tolerance
         for output, values in expected.items():
-            np.testing.assert_array_equal(got[output], values)
-    assert kernels[1] - kernels[0] == saved, f"kernels with and without the pass: {kernels}"
+            problem = mismatch(values, got[output], limit)
+            assert not problem, f"{'half' if half else 'float'}, output {output}: {problem}"
+    assert counts[2] - counts[0] == saved, f"kernels with and without the pass: {counts[::2]}"
 
 
-def _on_device(content: bytes, passes: Any) -> tuple[Outputs, int]:
+def _on_device(content: bytes, passes: Any, half: bool) -> tuple[Outputs, int]:
     """Return the outputs under these passes, and the number of kernels."""
-    delegate = GpuDelegate(precision="fp32")
+    smallest = {"inference_priority1": InferencePriority.MIN_MEMORY_USAGE} if half else {}
+    delegate = GpuDelegate(precision="fp16" if half else "fp32", **smallest)
     with mock.patch.object(partition, "PASSES", passes):
         target = runtime.interpreter(content, delegate, builtin_kernels=True)
     report = delegate.report

@@ -119,6 +119,7 @@ STEPS: Mapping[str, Function] = {
     "CAST_INT64": _whole(2.0**63),
     "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
     "SELECT": Function(f"WHERE4(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})"),
+    "SWISH": Function(f"{{a}} * ({_ONE} / ({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}})))"),
 }
 """Functions that are no operations by themselves."""
 

@@ -11,6 +11,7 @@ from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
+from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.remove_identity import remove_identity
 
 BEFORE_NORMALIZE: Mapping[str, Pass] = {
@@ -19,6 +20,7 @@ BEFORE_NORMALIZE: Mapping[str, Pass] = {
 
 PASSES: Mapping[str, Pass] = {
     "remove_identity": remove_identity,  # first: what is gone needs no other pass
+    "recognize_activations": recognize_activations,  # before their steps are merged with others
     "pad_into_window": pad_into_window,
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them

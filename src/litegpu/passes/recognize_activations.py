@@ -1,0 +1,297 @@
+"""Finds activations that a model spells out: one step then stands for HARD_SWISH, GELU or swish.
+
+Spelled out, x is read at least twice, so that it must be written to memory in between and its own
+kernel can take no step. The one step reads x once and fuses with what makes it.
+
+A spelling is multiplied out as a polynomial of x and of one inner function of x. So the order of
+factors, powers as POW or MUL, and DIV in place of MUL make no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.ops.base import COPY, as_float32
+from litegpu.passes.base import Editor, PassResult, label
+
+Polynomial = Mapping[tuple[int, ...], float]
+"""The factor of each product of atoms; () is the constant. Atom 0 is x, others are functions."""
+
+TOLERANCE = 1e-6
+"""How far constants may lie from those of the function, relative to them."""
+_CLOSE = 0.05
+"""From here to the tolerance, the report says that the constants differ."""
+
+_X: Polynomial = {(0,): 1.0}
+_MOST_TERMS, _MOST_FACTORS, _MOST_NODES = 8, 6, 12
+_LAST = ("ADD", "DIV", "MUL", "SUB")
+"""Functions that a spelling may end with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A function of a polynomial of x; CLAMP is to the range from `low` to `high`."""
+
+    function: str
+    argument: Polynomial
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What the result and the argument of the inner function (atom 1) are, multiplied out."""
+
+    name: str
+    result: Polynomial
+    inner: Atom
+    scaled: bool = False
+    """Whether the argument may be any multiple of x, which then is the step's `scale`."""
+
+
+_GELU_SCALE = 0.7978845608028654  # the square root of 2 / pi
+SPELLINGS = (
+    Spelling("HARD_SWISH", {(0, 1): 1.0}, Atom("CLAMP", {(): 0.5, (0,): 1 / 6}, 0.0, 1.0)),
+    Spelling(
+        "GELU_TANH",
+        {(0,): 0.5, (0, 1): 0.5},
+        Atom("TANH", {(0,): _GELU_SCALE, (0, 0, 0): _GELU_SCALE * 0.044715}),
+    ),
+    Spelling("SWISH", {(0, 1): 1.0}, Atom("LOGISTIC", {(0,): 1.0}), scaled=True),
+)
+
+
+def recognize_activations(graph: Graph) -> PassResult:
+    """Replace each spelling by its step; the nodes in between go, unless others read them too."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for place, node in enumerate(graph.nodes):
+        if node.op != COPY or not node.stages or node.stages[-1].function not in _LAST:
+            continue
+        found = _find(graph, producers, node)
+        if found is None:
+            continue
+        reason = found.obstacle
+        inner = [n for n in found.nodes if n is not node]
+        if not reason and any(
+            v in graph.outputs or any(reader not in found.nodes for reader in consumers[v])
+            for each in inner
+            for v in each.outputs
+        ):
+            reason = "others read a value in between"
+        if reason:
+            edit.declined.append(f"{label(node)}: {found.stage.function}, but {reason}")
+            continue
+        merged = (*node.merged, *(n.index for n in inner))
+        edit.nodes[place] = replace(node, inputs=(found.x,), stages=(found.stage,), merged=merged)
+        for each in inner:
+            edit.nodes[edit.place(each)] = None
+        edit.applied.append(f"{label(node)}: {found.stage.function} for {len(inner) + 1} nodes")
+    return edit.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    x: int
+    stage: Stage
+    nodes: tuple[Node, ...]
+    obstacle: str = ""
+
+
+def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | None:
+    """Return the activation that a node is the last step of; one that does not quite fit last."""
+    close = None
+    for x in _ancestors(graph, producers, node):
+        reader = _Reader(graph, producers, x)
+        result = reader.value(node.outputs[0])
+        found = None if result is None else _named(result, reader.atoms)
+        if found is None:
+            continue
+        stage, obstacle = found
+        answer = _Found(x, stage, tuple(reader.nodes.values()), obstacle)
+        if not obstacle:
+            return answer
+        close = close or answer
+    return close
+
+
+def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[int]:
+    """Return the computed values that a chain of steps comes from, the nearest first."""
+    found: dict[int, None] = {}
+    waiting = [node]
+    for _ in range(_MOST_NODES):
+        if not waiting:
+            break
+        for v in waiting.pop(0).operands:
+            if v in found or graph.values[v].is_constant:
+                continue
+            found[v] = None
+            maker = producers.get(v)
+            if maker is not None and maker.op == COPY:
+                waiting.append(maker)
+    return list(found)
+
+
+def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[Stage, str] | None:
+    """Return the step that a polynomial means, and what is wrong with it, if anything."""
+    used = {atom for key in result for atom in key if atom > 0}
+    if len(used) != 1:
+        return None
+    (atom,) = used
+    inner, scale = _to_one(atoms[atom - 1])
+    result = {
+        tuple(min(a, 1) for a in key): factor * scale ** key.count(atom)
+        for key, factor in result.items()
+    }
+    for spelling in SPELLINGS:
+        shape = (inner.function, inner.low, inner.high)
+        if shape != (spelling.inner.function, spelling.inner.low, spelling.inner.high):
+            continue
+        pairs = ((result, spelling.result), (inner.argument, spelling.inner.argument))
+        if spelling.scaled and _alike(*pairs[0], TOLERANCE) and inner.argument.keys() == {(0,)}:
+            return Stage(spelling.name, attributes=(("scale", inner.argument[0,]),)), ""
+        if all(_alike(*pair, TOLERANCE) for pair in pairs):
+            return Stage(spelling.name), ""
+        if all(_alike(*pair, _CLOSE) for pair in pairs):
+            return Stage(spelling.name), "its constants differ"
+    return None
+
+
+def _to_one(atom: Atom) -> tuple[Atom, float]:
+    """Return a clamp from 0 as one to the range 0 to 1, and what to multiply that with."""
+    high = atom.high
+    if atom.low != 0 or not 0 < high < math.inf:
+        return atom, 1.0
+    return replace(atom, argument=_scaled(atom.argument, 1 / high), high=1.0), high
+
+
+def _alike(found: Polynomial, wanted: Polynomial, tolerance: float) -> bool:
+    return found.keys() == wanted.keys() and all(
+        abs(found[key] - factor) <= tolerance * abs(factor) for key, factor in wanted.items()
+    )
+
+
+@dataclass
+class _Reader:
+    """Multiplies out what steps make of the value `x`; notes the nodes and functions it meets."""
+
+    graph: Graph
+    producers: Mapping[int, Node]
+    x: int
+    atoms: list[Atom] = field(default_factory=list)
+    nodes: dict[int, Node] = field(default_factory=dict)
+    known: dict[int, Polynomial | None] = field(default_factory=dict)
+
+    def value(self, v: int) -> Polynomial | None:
+        """Return what a value is, or None where it depends on more than x."""
+        if v == self.x:
+            return _X
+        if v not in self.known:
+            self.known[v] = self._computed(v)
+        return self.known[v]
+
+    def _computed(self, v: int) -> Polynomial | None:
+        value, node = self.graph.values[v], self.producers.get(v)
+        if value.is_constant:
+            return {(): float(as_float32(value).ravel()[0])} if value.elements == 1 else None
+        same_shape = value.shape == self.graph.values[self.x].shape
+        if node is None or node.op != COPY or not node.stages or not same_shape:
+            return None
+        if len(self.nodes) >= _MOST_NODES:
+            return None
+        running = self.value(node.inputs[0])
+        for stage in node.stages:
+            running = self._step(stage, running)
+        self.nodes[v] = node
+        return running
+
+    def _step(self, stage: Stage, running: Polynomial | None) -> Polynomial | None:
+        operands = [running if v == SELF else self.value(v) for v in stage.operands]
+        operands.insert(stage.position, running)
+        found = [each for each in operands if each is not None]
+        if len(found) < len(operands) or stage.extend:
+            return None
+        if stage.function in _ARITHMETIC:
+            result = _ARITHMETIC[stage.function](*found)
+            return result if result is None or _is_small(result) else None
+        return self._function(stage.function, found)
+
+    def _function(self, name: str, arguments: list[Polynomial]) -> Polynomial | None:
+        """Return an inner function as an atom."""
+        if name in _CLAMPS:
+            return self._clamp(arguments[0], *_CLAMPS[name])
+        if name in ("TANH", "LOGISTIC"):
+            return self._atom(Atom(name, arguments[0]))
+        bounds = [a for a in arguments if a.keys() <= {()}]
+        if name not in ("MINIMUM", "MAXIMUM") or len(bounds) != 1:
+            return None
+        (argument,) = (a for a in arguments if a is not bounds[0])
+        bound = bounds[0].get((), 0.0)
+        limits = (-math.inf, bound) if name == "MINIMUM" else (bound, math.inf)
+        return self._clamp(argument, *limits)
+
+    def _clamp(self, argument: Polynomial, low: float, high: float) -> Polynomial:
+        (key, factor), *more = argument.items() or [((), 0.0)]
+        if not more and len(key) == 1 and key[0] > 0 and factor == 1:
+            inner = self.atoms[key[0] - 1]
+            if inner.function == "CLAMP":  # of a clamp: MINIMUM(MAXIMUM(x, 0), 6) and the like
+                argument, low, high = inner.argument, max(low, inner.low), min(high, inner.high)
+        return self._atom(Atom("CLAMP", argument, low, high))
+
+    def _atom(self, atom: Atom) -> Polynomial:
+        if atom not in self.atoms:
+            self.atoms.append(atom)
+        return {(1 + self.atoms.index(atom),): 1.0}
+
+
+_CLAMPS = {"RELU": (0.0, math.inf), "RELU6": (0.0, 6.0), "RELU_0_TO_1": (0.0, 1.0)}
+
+
+def _scaled(a: Polynomial, factor: float) -> Polynomial:
+    return {key: each * factor for key, each in a.items()}
+
+
+def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
+    return {key: a.get(key, 0.0) + b.get(key, 0.0) for key in (*a, *b)}
+
+
+def _product(a: Polynomial, b: Polynomial) -> Polynomial:
+    result: dict[tuple[int, ...], float] = {}
+    for (left, x), (right, y) in product(a.items(), b.items()):
+        key = tuple(sorted(left + right))
+        result[key] = result.get(key, 0.0) + x * y
+    return result
+
+
+def _quotient(a: Polynomial, b: Polynomial) -> Polynomial | None:
+    divisor = b.get((), 0.0)
+    return _scaled(a, 1 / divisor) if b.keys() == {()} and divisor else None
+
+
+def _power(a: Polynomial, b: Polynomial) -> Polynomial | None:
+    exponent = b.get((), 0.0)
+    if b.keys() != {()} or exponent not in (1.0, 2.0, 3.0):
+        return None
+    result = a
+    for _ in range(int(exponent) - 1):
+        result = _product(result, a)
+    return result
+
+
+_ARITHMETIC: Mapping[str, Callable[..., Polynomial | None]] = {
+    "ADD": _sum,
+    "DIV": _quotient,
+    "MUL": _product,
+    "NEG": lambda a: _scaled(a, -1.0),
+    "POW": _power,
+    "SQUARE": lambda a: _product(a, a),
+    "SUB": lambda a, b: _sum(a, _scaled(b, -1.0)),
+}
+
+
+def _is_small(a: Polynomial) -> bool:
+    return len(a) <= _MOST_TERMS and all(len(key) <= _MOST_FACTORS for key in a)
