@@ -48,6 +48,11 @@ class Maker:
         """Add a constant of one element."""
         return self.value((), np.asarray(value, np.float32))
 
+    def integers(self, data: Any) -> int:
+        """Add a constant that an op reads when it is normalized."""
+        held = np.asarray(data, np.int32)
+        return self.value(held.shape, held)
+
     def node(
         self,
         op: str,

@@ -43,6 +43,10 @@ class Model:
     def number(self, value: float) -> TensorRef:
         return self.writer.constant(value, "float32")
 
+    def integers(self, *data: Any) -> TensorRef:
+        """Add a constant of shapes or indices; one number makes a vector of one."""
+        return self.writer.constant(data, "int32")
+
     def op(self, name: str, *inputs: TensorRef, **options: Any) -> TensorRef:
         return self.writer.op(name, inputs, [_UNKNOWN], options=options)
 

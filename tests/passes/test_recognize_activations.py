@@ -200,9 +200,7 @@ def _in_a_model(name: str, behind: bool, model: Model) -> list[TensorRef]:
     x = model.conv(x, (7, 1, 1, 5)) if behind else x
 
     def build(op: str, operands: list[Any], activation: str) -> TensorRef:
-        refs = [
-            model.writer.constant(np.float32(v)) if isinstance(v, float) else v for v in operands
-        ]
+        refs = [model.number(v) if isinstance(v, float) else v for v in operands]
         options = {} if activation == "NONE" else {"fused_activation_function": activation}
         return model.op(op, *refs, **options)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.move import Digits, Source, move_node, plain
+from litegpu.ops.move import Digits, MoveAttributes, Source, move_node, plain
 from litegpu.ops.types import HELD
+
+Edge = tuple[int, int]
+"""What is added or cut off before and after an axis."""
 
 
 class _Depth(Op):
@@ -114,12 +118,12 @@ class _Batch(Op):
             return ""
         return f"{list(shape)} does not divide: blocks {blocks}, paddings or crops {edges}."
 
-    def blocks(self, graph: Graph, node: Node) -> tuple[list[int], list[tuple[int, int]]]:
+    def blocks(self, graph: Graph, node: Node) -> tuple[list[int], list[Edge]]:
         """Return the block sizes, and what is added or cut off before and after."""
         edges = constant_list(graph, node.inputs[2])
         return constant_list(graph, node.inputs[1]), [*zip(edges[::2], edges[1::2], strict=True)]
 
-    def divides(self, shape: Shape, blocks: list[int], edges: list[tuple[int, int]]) -> bool:
+    def divides(self, shape: Shape, blocks: list[int], edges: list[Edge]) -> bool:
         """Whether an input consists of whole blocks."""
         raise NotImplementedError
 
@@ -130,7 +134,7 @@ class SpaceToBatch(_Batch):
 
     name = "SPACE_TO_BATCH_ND"
 
-    def divides(self, shape: Shape, blocks: list[int], edges: list[tuple[int, int]]) -> bool:
+    def divides(self, shape: Shape, blocks: list[int], edges: list[Edge]) -> bool:
         sizes = zip(shape[1:], blocks, edges, strict=False)
         return all((size + sum(pair)) % block == 0 for size, block, pair in sizes)
 
@@ -143,16 +147,8 @@ class SpaceToBatch(_Batch):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.inputs[0]].shape
-        blocks, edges = self.blocks(graph, node)
-        count = len(blocks)
-        (out,) = self.infer(graph, node)
-        digits = (Digits((*blocks, shape[0])), *plain(out[1:]))
-        inner = (
-            Source(((count + 1 + i, block), (i, 1)), -before, bounded=True)
-            for i, (block, (before, _)) in enumerate(zip(blocks, edges, strict=True))
-        )
-        sources = (Source(((count, 1),)), *inner, Source(((2 * count + 1, 1),)))
-        return (move_node(graph, node, digits, sources),)
+        moved = _to_batch(shape, *self.blocks(graph, node))
+        return (move_node(graph, node, moved.digits, moved.sources),)
 
 
 @register
@@ -161,7 +157,7 @@ class BatchToSpace(_Batch):
 
     name = "BATCH_TO_SPACE_ND"
 
-    def divides(self, shape: Shape, blocks: list[int], edges: list[tuple[int, int]]) -> bool:
+    def divides(self, shape: Shape, blocks: list[int], edges: list[Edge]) -> bool:
         sizes = zip(shape[1:], blocks, edges, strict=False)
         kept = all(size * block > sum(pair) for size, block, pair in sizes)
         return kept and shape[0] % math.prod(blocks) == 0
@@ -175,15 +171,69 @@ class BatchToSpace(_Batch):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.inputs[0]].shape
-        blocks, edges = self.blocks(graph, node)
-        batches = shape[0] // math.prod(blocks)
-        pixels = [
-            Digits((size, block), begin=before)
-            for size, block, (before, _) in zip(shape[1:], blocks, edges, strict=False)
-        ]
-        steps = [batches * math.prod(blocks[i + 1 :]) for i in range(len(blocks))]
-        batch = Source(((0, 1), *((2 + 2 * i, step) for i, step in enumerate(steps))))
-        inner = (Source(((1 + 2 * i, 1),)) for i in range(len(blocks)))
-        digits = (Digits((batches,)), *pixels, Digits((shape[-1],)))
-        sources = (batch, *inner, Source(((1 + 2 * len(blocks), 1),)))
-        return (move_node(graph, node, digits, sources),)
+        moved = _to_space(shape, *self.blocks(graph, node))
+        return (move_node(graph, node, moved.digits, moved.sources),)
+
+
+def _to_batch(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> MoveAttributes:
+    count = len(blocks)
+    sizes = zip(shape[1:], blocks, edges, strict=False)
+    inner = ((size + sum(pair)) // block for size, block, pair in sizes)
+    digits = (Digits((*blocks, shape[0])), *plain((*inner, shape[-1])))
+    sources = (
+        Source(((count + 1 + i, block), (i, 1)), -before, bounded=True)
+        for i, (block, (before, _)) in enumerate(zip(blocks, edges, strict=True))
+    )
+    channel = Source(((2 * count + 1, 1),))
+    return MoveAttributes(digits, (Source(((count, 1),)), *sources, channel))
+
+
+def _to_space(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> MoveAttributes:
+    batches = shape[0] // math.prod(blocks)
+    pixels = [
+        Digits((size, block), begin=before)
+        for size, block, (before, _) in zip(shape[1:], blocks, edges, strict=False)
+    ]
+    steps = [batches * math.prod(blocks[i + 1 :]) for i in range(len(blocks))]
+    batch = Source(((0, 1), *((2 + 2 * i, step) for i, step in enumerate(steps))))
+    inner = (Source(((1 + 2 * i, 1),)) for i in range(len(blocks)))
+    channel = Source(((1 + 2 * len(blocks), 1),))
+    digits = (Digits((batches,)), *pixels, Digits((shape[-1],)))
+    return MoveAttributes(digits, (batch, *inner, channel))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The block sizes of a move between batches and pixels, and the edges before the pixels."""
+
+    sizes: tuple[int, ...]
+    before: tuple[int, ...]
+
+
+def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
+    """Return the blocks of a normalized SPACE_TO_BATCH_ND, None for other nodes."""
+    if not isinstance(node.attributes, MoveAttributes):
+        return None
+    shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+    blocks = node.attributes.digits[0].sizes[:-1] if node.attributes.digits else ()
+    if len(shape) != len(blocks) + 2 or len(out) != len(shape):
+        return None
+    before = tuple(-source.offset for source in node.attributes.sources[1:-1])
+    sizes = zip(shape[1:], out[1:], blocks, before, strict=False)
+    edges = [(first, inner * block - size - first) for size, inner, block, first in sizes]
+    found = _to_batch(shape, blocks, edges) == node.attributes
+    return Blocks(blocks, before) if found else None
+
+
+def space_blocks(graph: Graph, node: Node) -> Blocks | None:
+    """Return the blocks of a normalized BATCH_TO_SPACE_ND, None for other nodes."""
+    if not isinstance(node.attributes, MoveAttributes):
+        return None
+    shape, pixels = graph.values[node.inputs[0]].shape, node.attributes.digits[1:-1]
+    if len(shape) != len(pixels) + 2 or any(len(axis.sizes) != 2 for axis in pixels):
+        return None
+    blocks = tuple(axis.sizes[1] for axis in pixels)
+    before = tuple(axis.begin for axis in pixels)
+    # What is cut off at the far edges is not part of the move.
+    found = _to_space(shape, blocks, [(first, 0) for first in before]) == node.attributes
+    return Blocks(blocks, before) if found else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from litegpu.passes.base import Pass, PassResult
+from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
@@ -21,6 +22,7 @@ BEFORE_NORMALIZE: Mapping[str, Pass] = {
 PASSES: Mapping[str, Pass] = {
     "remove_identity": remove_identity,  # first: what is gone needs no other pass
     "recognize_activations": recognize_activations,  # before their steps are merged with others
+    "blocks_into_dilation": blocks_into_dilation,
     "pad_into_window": pad_into_window,
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them

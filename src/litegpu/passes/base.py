@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from litegpu.graph import Graph, Node, Value
@@ -33,6 +33,7 @@ class Editor:
         self.nodes: list[Node | None] = list(self.graph.nodes)
         self.values: dict[int, Value] = dict(self.graph.values)
         self._places = {id(node): i for i, node in enumerate(self.graph.nodes)}
+        self._ahead: dict[int, list[Node]] = {}
         self._fresh = iter(self.graph.fresh_ids())
 
     def place(self, node: Node) -> int:
@@ -45,13 +46,30 @@ class Editor:
         self.values[fresh] = replace(like, id=fresh, **changes)  # type: ignore[arg-type]
         return fresh
 
+    def put_ahead(self, place: int, node: Node) -> None:
+        """Add a node right before the one at `place`, after those that were added there before."""
+        self._ahead.setdefault(place, []).append(node)
+
+    def drop_unread(self, nodes: Iterable[Node]) -> None:
+        """Drop those of the graph's nodes, given last first, that nothing reads any more."""
+        for node in nodes:
+            read = {v for each in self._all() for v in each.operands}
+            if not any(v in read or v in self.graph.outputs for v in node.outputs):
+                self.nodes[self.place(node)] = None
+
+    def _all(self) -> Iterator[Node]:
+        for place, node in enumerate(self.nodes):
+            yield from self._ahead.get(place, ())
+            if node is not None:
+                yield node
+
     def rename(self, old: int, new: int) -> None:
         """Let every node read value `new` where it read `old`."""
         self.nodes = [node and node.reading({old: new}) for node in self.nodes]
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
         """Build the result, dropping values that nothing refers to any more."""
-        kept = tuple(nodes if nodes is not None else (n for n in self.nodes if n is not None))
+        kept = tuple(self._all() if nodes is None else nodes)
         used = {v for node in kept for v in (*node.operands, *node.outputs, *_constants(node))}
         used.update(self.graph.inputs, self.graph.outputs)
         values = {v: value for v, value in self.values.items() if v in used}

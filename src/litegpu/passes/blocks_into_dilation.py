@@ -1,0 +1,168 @@
+"""Makes SPACE_TO_BATCH_ND, a convolution and BATCH_TO_SPACE_ND one dilated convolution.
+
+So older converters write dilation. Two kernels go, each of which reads and writes the whole image:
+what cuts it into batches, and what joins it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from litegpu.graph import SELF, Graph, Node
+from litegpu.ops.base import COPY, Shape
+from litegpu.ops.blocks import Blocks, batch_blocks, space_blocks
+from litegpu.ops.reshape import RESHAPE, reshape_node
+from litegpu.ops.window import Window
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A convolution between blocks; `view` and `back` are there for images of one dimension."""
+
+    cut: Node
+    view: Node | None
+    convolution: Node
+    steps: tuple[Node, ...]
+    back: Node | None
+    join: Node
+
+
+def blocks_into_dilation(graph: Graph) -> PassResult:
+    """Rewrite each such convolution; what cuts the image stays if others read its batches."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    unused: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op not in _CONVOLUTIONS:
+            continue
+        maker = producers.get(node.inputs[0])
+        view = maker if maker is not None and maker.op == RESHAPE else None
+        cut = producers.get(view.inputs[0]) if view is not None else maker
+        if cut is None or batch_blocks(graph, cut) is None:
+            continue
+        chain = _chain(graph, consumers, cut, view, node)
+        reason = _obstacle(graph, chain) if chain else "no BATCH_TO_SPACE_ND alone reads its result"
+        if chain is None or reason:
+            edit.declined.append(f"{label(node)} between blocks: {reason}")
+            continue
+        _rewrite(edit, chain)
+        unused |= {id(each): each for each in (view, cut) if each is not None}
+        edit.applied.append(f"{label(cut)} and {label(chain.join)} into {label(node)}")
+    edit.drop_unread(sorted(unused.values(), key=edit.place, reverse=True))
+    return edit.result()
+
+
+def _chain(
+    graph: Graph, consumers: Mapping[int, list[Node]], cut: Node, view: Node | None, node: Node
+) -> _Chain | None:
+    """Follow the result of a convolution to what joins its batches."""
+    steps: list[Node] = []
+    back = None
+    value = node.outputs[0]
+    while True:
+        reader = only_consumer(value, consumers, graph.outputs)
+        if reader is None or reader.inputs[0] != value or reader.operands.count(value) > 1:
+            return None
+        if space_blocks(graph, reader) is not None:
+            return _Chain(cut, view, node, tuple(steps), back, reader)
+        if reader.op == COPY and reader.stages:
+            steps.append(reader)
+        elif reader.op == RESHAPE and back is None:
+            back = reader
+        else:
+            return None
+        value = reader.outputs[0]
+
+
+def _obstacle(graph: Graph, chain: _Chain) -> str:
+    if chain.convolution.attributes.window.stride != (1, 1):
+        return "it has strides"
+    if (chain.view or chain.back) and _along(graph, chain) is None:
+        return "its image has another shape than the blocks"
+    cut, join = _blocks(graph, chain)
+    if cut.sizes != join.sizes:
+        return f"blocks {list(cut.sizes)} before it and {list(join.sizes)} after it"
+    for step in (chain.convolution, *chain.steps):
+        operands = [v for stage in step.stages for v in stage.operands if v != SELF]
+        if any(graph.values[v].shape4[:3] != (1, 1, 1) for v in operands):
+            return "a step's operand differs from pixel to pixel"
+    for step in chain.steps:
+        if graph.values[step.inputs[0]].shape != graph.values[step.outputs[0]].shape:
+            return "a step broadcasts its result"
+    return ""
+
+
+def _along(graph: Graph, chain: _Chain) -> int | None:
+    """Return which of H and W the views give to images of one dimension, None if neither."""
+    if chain.view is None or chain.back is None:
+        return None
+    flat = (chain.cut.outputs[0], chain.back.outputs[0])
+    seen = (chain.view.outputs[0], chain.back.inputs[0])
+    for along in (0, 1):
+        wanted = [_with_axis(graph.values[v].shape, 1 - along) for v in flat]
+        if wanted == [graph.values[v].shape for v in seen]:
+            return along
+    return None
+
+
+def _with_axis(shape: Shape, missing: int) -> Shape:
+    """Return a shape [N, length, C] with H (0) or W (1) of size 1."""
+    return (*shape[: 1 + missing], 1, *shape[1 + missing :])
+
+
+def _blocks(graph: Graph, chain: _Chain) -> tuple[Blocks, Blocks]:
+    """Return the blocks along H and W of both sides."""
+    along = _along(graph, chain)
+    found = []
+    for blocks in (batch_blocks(graph, chain.cut), space_blocks(graph, chain.join)):
+        sizes, before = (list(blocks.sizes), list(blocks.before)) if blocks else ([], [])
+        if along is not None:
+            sizes.insert(1 - along, 1)
+            before.insert(1 - along, 0)
+        found.append(Blocks(tuple(sizes), tuple(before)))
+    return found[0], found[1]
+
+
+def _rewrite(edit: Editor, chain: _Chain) -> None:
+    """Let the convolution read the whole image, and its steps go over the whole result."""
+    graph, node, along = edit.graph, chain.convolution, _along(edit.graph, chain)
+    made, result = chain.cut.inputs[0], chain.join.outputs[0]
+    shape = graph.values[result].shape
+    places = [edit.place(each) for each in (node, *chain.steps)]
+    if along is not None:
+        shape = _with_axis(shape, 1 - along)
+        flat = graph.values[made]
+        made = edit.new_value(flat, shape=_with_axis(flat.shape, 1 - along))
+        edit.put_ahead(places[0], reshape_node(node, flat.id, made))
+    merged = (*node.merged, chain.cut.index, chain.join.index)
+    attributes = replace(node.attributes, window=_window(graph, chain))
+    dilated = replace(node, attributes=attributes, merged=merged)
+    for place, step in zip(places, (dilated, *chain.steps), strict=True):
+        whole = place == places[-1] and along is None
+        target = result if whole else edit.new_value(graph.values[step.outputs[0]], shape=shape)
+        inputs = (made, *step.inputs[1:])
+        edit.nodes[place] = replace(step, inputs=inputs, outputs=(target,))
+        made = target
+    joined = None
+    if chain.back is not None:
+        edit.nodes[edit.place(chain.back)] = None
+        joined = reshape_node(chain.join, made, result)
+    edit.nodes[edit.place(chain.join)] = joined
+
+
+def _window(graph: Graph, chain: _Chain) -> Window:
+    """Return the window over the whole image; what it leaves out there are negative pads."""
+    window: Window = chain.convolution.attributes.window
+    cut, join = _blocks(graph, chain)
+    pads = [
+        first + pad * size - cropped
+        for first, pad, size, cropped in zip(
+            cut.before, window.pads, cut.sizes, join.before, strict=True
+        )
+    ]
+    dilation = [d * size for d, size in zip(window.dilation, cut.sizes, strict=True)]
+    return replace(window, pads=(pads[0], pads[1]), dilation=(dilation[0], dilation[1]))
