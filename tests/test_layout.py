@@ -114,6 +114,15 @@ def test_half_storage_begins_at_a_size() -> None:
     assert layout.storages[large].lanes == 16
 
 
+def test_what_must_be_precise_is_never_half() -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 3, 4)
+    exact, rounded = maker.conv(source, 4), maker.conv(source, 4)
+    maker.values[exact] = replace(maker.values[exact], precise=True)
+    layout = assign(maker.graph(maker.concat(1, maker.steps(exact, RELU), rounded)), half_from=0)
+    assert layout.storages[exact].dtype is DType.FLOAT32
+
+
 def test_constants_are_half_by_their_size_too() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 4), 8)

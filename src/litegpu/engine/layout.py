@@ -93,7 +93,8 @@ def _whole_words(value: Value) -> Storage:
 
 def _padded(value: Value, half_from: int | None) -> Storage:
     large = half_from is not None and 4 * value.elements >= half_from
-    half = large and value.dtype not in INTEGER_TYPES  # half holds integers up to 2048 only
+    # Half holds integers up to 2048 only.
+    half = large and value.dtype not in INTEGER_TYPES and not value.precise
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     return Storage.create(value.id, dtype, value.shape4, alignment)
 

@@ -57,7 +57,8 @@ class Quantization:
 class Value:
     """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
 
-    `exact` tells of computed integers that float32 holds them all.
+    `exact` tells of computed integers that float32 holds them all. A `precise` value is never
+    stored as half.
     """
 
     id: int
@@ -68,6 +69,7 @@ class Value:
     is_variable: bool = False
     quantization: Quantization | None = None
     exact: bool = False
+    precise: bool = False
 
     @property
     def is_constant(self) -> bool:

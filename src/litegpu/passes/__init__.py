@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from litegpu.passes.base import Pass, PassResult
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
+from litegpu.passes.find_normalization import find_normalization
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
@@ -17,6 +18,7 @@ from litegpu.passes.remove_identity import remove_identity
 
 BEFORE_NORMALIZE: Mapping[str, Pass] = {
     "fold_constants": fold_constants,  # ops read their weights as plain constants
+    "find_normalization": find_normalization,  # before reductions are split and steps lose names
 }
 
 PASSES: Mapping[str, Pass] = {

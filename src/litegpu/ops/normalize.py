@@ -1,0 +1,199 @@
+"""NORMALIZE: a value less its mean and divided by its deviation, over any axes of [N, H, W, C].
+
+Models spell it with a dozen operations; `passes/find_normalization.py` finds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import Node
+from litegpu.ops.base import (
+    InternalOp,
+    KernelRequest,
+    LowerContext,
+    Shape,
+    literal,
+    register,
+    shared_items,
+)
+from litegpu.ops.move import split_texts
+
+NORMALIZE = "NORMALIZE"
+STATISTICS = "STATISTICS"
+
+_AT_ONCE = 2048
+"""Slices that one work group sums up as fast as several could, with another kernel after them."""
+_MANY_GROUPS = 128
+"""Work groups that keep a large GPU busy."""
+_MOST_PARTS = 64
+"""Each group of the second kernel reads the sums of all parts."""
+_MOST_STEPS = 1 << 13
+"""Slices that one work item may have to go through where work items cannot share memory."""
+_EACH = 4
+"""Slices that a work item normalizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizeAttributes:
+    """(x - mean) / sqrt(mean of squared differences + epsilon) over axes of [N, H, W, C].
+
+    Without `centred` the mean counts as 0. `parts` above 1 tells that STATISTICS has summed up so
+    many parts of the pixels, which is then the second input.
+    """
+
+    axes: tuple[int, ...]
+    epsilon: float
+    centred: bool
+    parts: int = 1
+
+
+def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
+    """Return in how many parts a value's pixels should be summed up; 1: in one kernel with all."""
+    space = _Space(shape, axes)
+    groups = space.kept * -(-space.columns // 2)
+    work = space.taps * (space.slices if space.over_channels else min(space.columns, 2))
+    if work <= _AT_ONCE or (groups >= _MANY_GROUPS and work <= _MOST_STEPS):
+        return 1
+    wide = space.kept * -(-space.columns // _Space.MOST_WIDTH)
+    wanted = min(max(_MANY_GROUPS // wide, 1), _MOST_PARTS)
+    wanted = max(wanted, -(-space.taps // _MOST_STEPS))
+    return -(-space.taps // -(-space.taps // wanted))
+
+
+def sums_shape(shape: Shape4, axes: tuple[int, ...], parts: int) -> Shape:
+    """Return the shape of what STATISTICS makes: mean and sum of squared differences per part."""
+    space = _Space(shape, axes)
+    return (space.kept, parts, 2, 1 if space.over_channels else shape[3])
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The elements of a value as reductions (kept), and pixels of each of them (taps)."""
+
+    shape: Shape4
+    axes: tuple[int, ...]
+
+    MOST_WIDTH = 8
+    """Slices side by side that make up whole cache lines."""
+
+    @property
+    def over_channels(self) -> bool:
+        return 3 in self.axes
+
+    @property
+    def slices(self) -> int:
+        return -(-self.shape[3] // 4)
+
+    @property
+    def columns(self) -> int:
+        """Slices that are reductions of their own."""
+        return 1 if self.over_channels else self.slices
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.shape[axis] for axis in self.axes if axis < 3)
+
+    @property
+    def kept(self) -> int:
+        return math.prod(self.shape[axis] for axis in range(3) if axis not in self.axes)
+
+    @property
+    def per_pixel(self) -> int:
+        """Elements of one pixel that belong to one reduction."""
+        return self.shape[3] if self.over_channels else 1
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Texts of n, y and x, from a reduction `k` and its pixel `j`."""
+        texts = ["", "", ""]
+        for name, reduced in (("j", True), ("k", False)):
+            rows = [axis for axis in range(3) if (axis in self.axes) is reduced]
+            sizes = [self.shape[axis] for axis in rows]
+            for axis, text in zip(rows, split_texts(name, sizes), strict=True):
+                texts[axis] = text
+        return texts[0], texts[1], texts[2]
+
+
+@register
+class Statistics(InternalOp):
+    """The mean and the sum of squared differences from it, for each of several parts."""
+
+    name = STATISTICS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: NormalizeAttributes = node.attributes
+        source = ctx.storage(node.inputs[0])
+        slices = _Space(source.shape, attributes.axes).slices
+        return (_request(node, ctx, slices, attributes.parts, makes_sums=True, has_sums=False),)
+
+
+@register
+class Normalize(InternalOp):
+    """A value less its mean, divided by its deviation; only a pass makes it."""
+
+    name = NORMALIZE
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: NormalizeAttributes = node.attributes
+        slices = ctx.storage(node.outputs[0]).slices
+        if attributes.parts == 1:
+            return (_request(node, ctx, slices, 1, makes_sums=False, has_sums=False),)
+        space = _Space(ctx.storage(node.inputs[0]).shape, attributes.axes)
+        across = space.slices if space.over_channels else min(space.columns, space.MOST_WIDTH)
+        chunks = max(-(-space.taps * across // (_EACH * 256)), attributes.parts)
+        return (_request(node, ctx, slices, chunks, makes_sums=False, has_sums=True),)
+
+
+def _request(
+    node: Node, ctx: LowerContext, slices: int, chunks: int, *, makes_sums: bool, has_sums: bool
+) -> KernelRequest:
+    """Return a kernel whose groups take `chunks` shares of the pixels, for `slices` of each."""
+    attributes: NormalizeAttributes = node.attributes
+    src = ctx.storage(node.inputs[0])
+    space = _Space(src.shape, attributes.axes)
+    length = -(-space.taps // chunks)
+    chunks = -(-space.taps // length)
+    columns = 1 if space.over_channels else slices
+    width = min(1 << (columns - 1).bit_length(), 2 if attributes.parts == 1 else space.MOST_WIDTH)
+    groups = chunks * -(-columns // width)
+    across = space.slices if space.over_channels else width
+    items = shared_items(groups * space.kept, length * across, ctx)
+    if items == 1:
+        width, groups = 1, chunks * columns
+    variables: dict[str, Any] = {
+        "ITEMS": items,
+        "WIDTH": width,
+        "makes_sums": makes_sums,
+        "has_sums": has_sums,
+        "over_channels": space.over_channels,
+        "centred": attributes.centred,
+        "epsilon": literal(attributes.epsilon),
+        "place": space.place,
+        "kept": space.kept,
+        "taps": space.taps,
+        "per_pixel": literal(space.per_pixel),
+        "count": literal(space.taps * space.per_pixel),
+        "groups": groups,
+        "chunks": chunks,
+        "length": length,
+        "parts": attributes.parts,
+        "part_length": -(-space.taps // attributes.parts),
+        "slices": slices,
+        "real_slices": space.slices,
+    }
+    elements = math.prod(src.shape)
+    return KernelRequest(
+        template="normalize",
+        grid=(groups * items, space.kept, 1),
+        local=(items, 1, 1) if items > 1 else (8, 8, 1),
+        output=node.outputs[0],
+        reads=dict(zip(("src", "sums"), node.inputs, strict=False)),
+        variables=variables,
+        shared=(("float4", "scratch", items),) if items > 1 else (),
+        flops=elements * (3 if makes_sums else 3 if has_sums else 6),
+    )

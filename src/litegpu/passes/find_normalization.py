@@ -1,0 +1,398 @@
+"""Finds normalizations, which models spell with a dozen operations, and makes each one operation.
+
+(x - mean) / sqrt(variance + e), perhaps times factors, perhaps plus a shift: instance norm, layer
+norm, RMS norm. Exporters spell them in many ways, so none of these is looked for. Instead, what
+each value is made of is worked out symbolically: one that comes to such a sum is a normalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from litegpu.graph import Graph, Node, Value
+from litegpu.ops.base import as_float32, constant_list
+from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.normalize import (
+    NORMALIZE,
+    STATISTICS,
+    NormalizeAttributes,
+    parts_of,
+    sums_shape,
+)
+from litegpu.passes.base import Editor, PassResult, label
+
+_MOST_TERMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """The value that statistics are of, and the axes of its own shape."""
+
+    source: int
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Square:
+    """The square of a value (`of.source`), of its mean, or of the difference of the two."""
+
+    of: _Of
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """(the mean square + epsilon) to a power: of the differences from the mean, or of the value."""
+
+    of: _Of
+    centred: bool
+    epsilon: float = 0.0
+    power: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Term:
+    """The value ("x"), its mean ("mean") or 1 ("one"), times factors and perhaps 1 / deviation."""
+
+    base: str
+    sign: int = 1
+    factors: tuple[int, ...] = ()
+    scaled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A sum of terms; `spread` is that of the deviation which some of them are divided by."""
+
+    of: _Of
+    terms: tuple[_Term, ...]
+    spread: _Spread | None = None
+
+
+_Form = _Square | _Spread | _Sum
+_DIFFERENCE = ({_Term("x"), _Term("mean", -1)}, {_Term("x", -1), _Term("mean")})
+
+
+def find_normalization(graph: Graph) -> PassResult:
+    """Replace the operations of each normalization by one, and products and sums with constants."""
+    edit = Editor(graph)
+    finder = _Finder(graph)
+    made: dict[int, list[Node]] = {}
+    explained: set[_Of] = set()
+    for place, node in enumerate(graph.nodes):
+        form = finder.follow(node)
+        if not isinstance(form, _Sum) or not _is_normalization(form):
+            continue
+        del finder.forms[node.outputs[0]]  # what follows may be normalized anew
+        explained.add(form.of)
+        absorbed = finder.absorbed(node, form.of)
+        reason = _obstacle(graph, node, form, absorbed)
+        if reason:
+            edit.declined.append(f"normalization that ends in {label(node)}: {reason}")
+            continue
+        for each in absorbed:
+            edit.nodes[edit.place(each)] = None
+        made[place] = _spelled_out(edit, node, form, tuple(each.index for each in absorbed))
+        edit.applied.append(f"{len(absorbed) + 1} operations up to {label(node)} are one")
+    for node, form in finder.deviations:
+        if form.of not in explained:
+            edit.declined.append(f"deviation {label(node)}: the value that it is of is not scaled")
+    nodes = [
+        each
+        for place, node in enumerate(edit.nodes)
+        for each in made.get(place, [node] if node else [])
+    ]
+    return edit.result(nodes)
+
+
+def _is_normalization(form: _Sum) -> bool:
+    """Whether a sum is x / deviation less mean / deviation, all times factors, and one shift."""
+    if form.spread is None:
+        return False
+    terms = {term.base: term for term in form.terms}
+    if len(terms) < len(form.terms) or "x" not in terms:
+        return False
+    wanted = {"x": _Term("x", 1, terms["x"].factors, True)}
+    if form.spread.centred:
+        wanted["mean"] = replace(wanted["x"], base="mean", sign=-1)
+    shift = terms.pop("one", None)
+    return terms == wanted and (shift is None or (len(shift.factors) == 1 and not shift.scaled))
+
+
+def _obstacle(graph: Graph, node: Node, form: _Sum, absorbed: list[Node]) -> str:
+    shape = graph.values[form.of.source].shape
+    if len(shape) > 4:
+        return f"its value has {len(shape)} dimensions, more than 4"
+    if graph.values[node.outputs[0]].shape != shape:
+        return "its factors make it larger"
+    left_out = {v for each in absorbed for v in each.outputs}
+    inside = {id(each) for each in (*absorbed, node)}
+    if any(v in graph.outputs for v in left_out) or any(
+        id(each) not in inside for each in graph.nodes if left_out.intersection(each.operands)
+    ):
+        return "others read what would be left out"
+    return ""
+
+
+def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) -> list[Node]:
+    """Return the nodes that replace the last one of a normalization."""
+    value, spread = edit.graph.values[form.of.source], form.spread
+    assert spread is not None
+    axes = tuple(axis + 4 - len(value.shape) for axis in form.of.axes)
+    parts = parts_of(value.shape4, axes)
+    attributes = NormalizeAttributes(axes, spread.epsilon, spread.centred, parts)
+    nodes: list[Node] = []
+    inputs = [form.of.source]
+    if parts > 1:
+        shape = sums_shape(value.shape4, axes, parts)
+        inputs.append(edit.new_value(value, shape=shape, precise=True))
+        made = (inputs[1],)
+        nodes.append(Node(node.index, STATISTICS, 1, (value.id,), made, attributes=attributes))
+    terms = {term.base: term for term in form.terms}
+    following = [("MUL", factor) for factor in terms["x"].factors]
+    if "one" in terms:
+        following.append(("ADD" if terms["one"].sign > 0 else "SUB", terms["one"].factors[0]))
+    running = edit.new_value(value) if following else node.outputs[0]
+    first = Node(
+        *(node.index, NORMALIZE, 1, tuple(inputs), (running,)), attributes=attributes, merged=merged
+    )
+    nodes.append(first)
+    for number, (op, other) in enumerate(following, 1):
+        result = edit.new_value(value) if number < len(following) else node.outputs[0]
+        params = {"activation": "none"}
+        nodes.append(Node(node.index, op, 1, (running, other), (result,), params))
+        running = result
+    activation = {"activation": node.params.get("activation", "none")}
+    stages = () if following else activation_stages(activation)
+    return [*nodes[:-1], replace(nodes[-1], params=activation, stages=stages)]
+
+
+@dataclass
+class _Finder:
+    """Works out what values are made of, node by node."""
+
+    graph: Graph
+    forms: dict[int, _Form] = field(default_factory=dict)
+    deviations: list[tuple[Node, _Spread]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start without knowing anything."""
+        self._producers = self.graph.producers()
+
+    def follow(self, node: Node) -> _Form | None:
+        """Return (and keep) what a node's output is made of, None if nothing of interest."""
+        rule = _RULES.get(node.op)
+        form = rule(self, node) if rule else None
+        if isinstance(form, _Spread) and form.power == 1.0 and node.op != "ADD":
+            self.deviations.append((node, form))
+        # An activation may follow a whole normalization, but is none of its parts.
+        whole = isinstance(form, _Sum) and _is_normalization(form)
+        if form is None or not (whole or node.params.get("activation", "none") == "none"):
+            return None
+        self.forms[node.outputs[0]] = form
+        return form
+
+    def absorbed(self, node: Node, of: _Of) -> list[Node]:
+        """Return the nodes before the last one that make up a normalization."""
+        found: dict[int, Node] = {}
+        waiting = [node]
+        while waiting:
+            for v in waiting.pop().inputs:
+                if v == of.source or v not in self.forms:
+                    continue
+                maker = self._producers[v]
+                if id(maker) not in found:
+                    found[id(maker)] = maker
+                    waiting.append(maker)
+        return sorted(found.values(), key=self.graph.nodes.index)
+
+    def _number(self, v: int) -> float | None:
+        """Return the value of a constant that is one number."""
+        value = self.graph.values[v]
+        if not value.is_constant or value.elements != 1:
+            return None
+        return float(as_float32(value).ravel()[0])
+
+    def _as_sum(self, v: int, of: _Of) -> _Sum | None:
+        """Return a value as terms around the value that statistics are of."""
+        if v == of.source:
+            return _Sum(of, (_Term("x"),))
+        form = self.forms.get(v)
+        if form is None:
+            return _Sum(of, (_Term("one", factors=(v,)),))
+        if not isinstance(form, _Sum) or form.of != of:
+            return None
+        pure = all(term.base != "x" and not term.factors for term in form.terms)
+        return form if not pure or self._lines_up(self.graph.values[v], of) else None
+
+    def _lines_up(self, value: Value, of: _Of) -> bool:
+        """Whether a statistic is broadcast along just the axes that it is of."""
+        whole = self.graph.values[of.source].shape
+        kept = tuple(1 if axis in of.axes else size for axis, size in enumerate(whole))
+        return (1,) * (len(whole) - len(value.shape)) + value.shape == kept
+
+    def _both(self, node: Node) -> tuple[_Sum, _Sum] | None:
+        """Return both inputs as sums around the same value, if one of them has to do with it."""
+        known = [self.forms[v] for v in node.inputs if isinstance(self.forms.get(v), _Sum)]
+        if not known:
+            return None
+        left, right = (self._as_sum(v, known[0].of) for v in node.inputs)
+        return (left, right) if left and right else None
+
+    def mean(self, node: Node) -> _Form:
+        source = node.inputs[0]
+        rank = len(self.graph.values[source].shape)
+        axes = tuple(sorted({a % rank for a in constant_list(self.graph, node.inputs[1])}))
+        form = self.forms.get(source)
+        if isinstance(form, _Square) and form.base in ("x", "difference"):
+            if form.base == "x":
+                return _Spread(replace(form.of, axes=axes), centred=False)
+            if form.of.axes == axes:
+                return _Spread(form.of, centred=True)
+        return _Sum(_Of(source, axes), (_Term("mean"),))
+
+    def view(self, node: Node) -> _Form | None:
+        """Take dimensions of size 1 away, or add some, without moving elements."""
+        form = self.forms.get(node.inputs[0])
+        before, after = (self.graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+        same = [n for n in before if n != 1] == [n for n in after if n != 1]
+        of_x = isinstance(form, _Sum) and any(t.base == "x" or t.factors for t in form.terms)
+        return None if isinstance(form, _Square) or of_x or not same else form
+
+    def _square_of(self, v: int, form: _Form | None) -> _Form | None:
+        if form is None:
+            return _Square(_Of(v, ()), "x")
+        if not isinstance(form, _Sum):
+            return None
+        if set(form.terms) in _DIFFERENCE:
+            return _Square(form.of, "difference")
+        return _Square(form.of, "mean") if form.terms == (_Term("mean"),) else None
+
+    def square(self, node: Node) -> _Form | None:
+        return self._square_of(node.inputs[0], self.forms.get(node.inputs[0]))
+
+    def squared_difference(self, node: Node) -> _Form | None:
+        both = self._both(node)
+        form = both and _added(*both, -1)
+        return self._square_of(node.outputs[0], form) if form else None
+
+    def add(self, node: Node) -> _Form | None:
+        for v, other in (node.inputs, node.inputs[::-1]):
+            form, number = self.forms.get(v), self._number(other)
+            if isinstance(form, _Spread):
+                if form.power != 1.0 or form.epsilon or number is None or number < 0.0:
+                    return None
+                return replace(form, epsilon=number)
+        both = self._both(node)
+        return both and _added(*both, 1)
+
+    def subtract(self, node: Node) -> _Form | None:
+        first, second = (self.forms.get(v) for v in node.inputs)
+        if isinstance(first, _Spread) and isinstance(second, _Square):
+            # The mean square less the squared mean, as some spell the variance.
+            plain = not first.centred and first == _Spread(first.of, centred=False)
+            if plain and second == _Square(first.of, "mean"):
+                return replace(first, centred=True)
+            return None
+        both = self._both(node)
+        return both and _added(*both, -1)
+
+    def multiply(self, node: Node) -> _Form | None:
+        if node.inputs[0] == node.inputs[1]:
+            return self.square(node)
+        both = self._both(node)
+        return both and _product(*both)
+
+    def negate(self, node: Node) -> _Form | None:
+        form = self.forms.get(node.inputs[0])
+        if not isinstance(form, _Sum):
+            return None
+        terms = (replace(term, sign=-term.sign) for term in form.terms)
+        return replace(form, terms=tuple(terms))
+
+    def root(self, node: Node) -> _Form | None:
+        return self._raised(node.inputs[0], 0.5)
+
+    def inverse_root(self, node: Node) -> _Form | None:
+        return self._raised(node.inputs[0], -0.5)
+
+    def power(self, node: Node) -> _Form | None:
+        exponent = self._number(node.inputs[1])
+        if exponent is None:
+            return None
+        return self.square(node) if exponent == 2.0 else self._raised(node.inputs[0], exponent)
+
+    def _raised(self, v: int, exponent: float) -> _Form | None:
+        form = self.forms.get(v)
+        if not isinstance(form, _Spread):
+            return None
+        form = replace(form, power=form.power * exponent)
+        if form.power == -0.5:
+            return _Sum(form.of, (_Term("one", scaled=True),), replace(form, power=1.0))
+        return form if form.power == 0.5 else None
+
+    def divide(self, node: Node) -> _Form | None:
+        first, second = node.inputs
+        form = self.forms.get(second)
+        if not isinstance(form, _Spread) or form.power != 0.5:
+            return None
+        if not self._lines_up(self.graph.values[second], form.of):
+            return None
+        scale = _Sum(form.of, (_Term("one", scaled=True),), replace(form, power=1.0))
+        if self._number(first) == 1.0:
+            return scale
+        held = self._as_sum(first, form.of)
+        return held and _product(held, scale)
+
+
+def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:
+    """Return a sum of terms that both operands agree about."""
+    spreads = {form.spread for form in (left, right)} - {None}
+    if len(spreads) > 1 or len(terms) > _MOST_TERMS:
+        return None
+    return _Sum(left.of, tuple(sorted(terms)), next(iter(spreads), None))
+
+
+def _added(left: _Sum, right: _Sum, sign: int) -> _Sum | None:
+    turned = [replace(term, sign=term.sign * sign) for term in right.terms]
+    return _joined(left, right, [*left.terms, *turned])
+
+
+def _product(left: _Sum, right: _Sum) -> _Sum | None:
+    """Return a product, one side of which must be nothing but factors and the deviation."""
+    if len(left.terms) > 1 or left.terms[0].base != "one":
+        left, right = right, left
+    (factor, *others) = left.terms
+    both_scaled = factor.scaled and any(term.scaled for term in right.terms)
+    if others or factor.base != "one" or both_scaled:
+        return None
+    terms = [
+        _Term(
+            term.base,
+            term.sign * factor.sign,
+            tuple(sorted((*term.factors, *factor.factors))),
+            term.scaled or factor.scaled,
+        )
+        for term in right.terms
+    ]
+    return _joined(left, right, terms)
+
+
+_RULES: Mapping[str, Callable[[_Finder, Node], _Form | None]] = {
+    "ADD": _Finder.add,
+    "DIV": _Finder.divide,
+    "EXPAND_DIMS": _Finder.view,
+    "MEAN": _Finder.mean,
+    "MUL": _Finder.multiply,
+    "NEG": _Finder.negate,
+    "POW": _Finder.power,
+    "RESHAPE": _Finder.view,
+    "RSQRT": _Finder.inverse_root,
+    "SQRT": _Finder.root,
+    "SQUARE": _Finder.square,
+    "SQUARED_DIFFERENCE": _Finder.squared_difference,
+    "SQUEEZE": _Finder.view,
+    "SUB": _Finder.subtract,
+}
+"""What each operation makes of what is known about its inputs."""
