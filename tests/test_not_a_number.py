@@ -1,35 +1,53 @@
-"""NaN is unequal to everything, on a device as on the CPU."""
+"""NaN and infinities on a device: they are what the CPU makes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from cases.logic import COMPARISONS
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
+from litegpu.ops.elementwise import BINARY, UNARY, Function
+from litegpu.ops.types import FLOATS
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter
 
-_NAN = float("nan")
+Floats = npt.NDArray[np.float32]
+
+_NAN, _INF = float("nan"), float("inf")
 FIRST = np.array([[_NAN, 1.0, -2.0, 0.0, _NAN], [3.0, _NAN, 3.0, _NAN, -0.0]], np.float32)
 SECOND = np.array([[_NAN, _NAN, -2.0, 1.0, 0.0], [_NAN, 5.0, 3.0, _NAN, 0.0]], np.float32)
+SPECIAL = np.array(
+    [_NAN, _INF, -_INF, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 3.0, -3.0, 7e4, -1e5], np.float32
+)
+_LARGEST = float(np.finfo(np.float32).max)
+_CLAMPS = {"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"}
+_LOSE_NAN = {"opengl": _CLAMPS}
+"""OpenGL lets compilers make maxima of comparisons with 0, and these ignore a NaN."""
+_BY_ZERO = {"FLOOR_DIV", "FLOOR_MOD"}
+"""Operations that the CPU's kernels refuse to do when a divisor is zero."""
+DEVICES = pytest.mark.parametrize(
+    "device", backends.list_devices(), ids=lambda device: device.backend
+)
 
 
-def answers(content: bytes, device: DeviceInfo | None) -> list[Any]:
-    """Return the outputs of a model for FIRST and SECOND, on a device or on the CPU."""
+def answers(content: bytes, device: DeviceInfo | None, *inputs: Floats) -> list[Any]:
+    """Return the outputs of a model, on a device or on the CPU."""
     delegate = device and GpuDelegate(backend=device.backend, device=device.index, precision="fp32")
     target = runtime.interpreter(content, delegate or None, builtin_kernels=True)
     if delegate:
         assert delegate.report is not None and delegate.report.whole_graph
-    runtime.set_inputs(target, [FIRST, SECOND])
+    runtime.set_inputs(target, list(inputs))
     target.invoke()
     return [output.values for output in runtime.outputs(target)]
 
 
-@pytest.mark.parametrize("device", backends.list_devices(), ids=lambda device: device.backend)
+@DEVICES
 def test_comparisons_and_what_rests_on_them(device: DeviceInfo) -> None:
     writer = ModelWriter()
     x, y = writer.input((2, 5)), writer.input((2, 5))
@@ -39,5 +57,45 @@ def test_comparisons_and_what_rests_on_them(device: DeviceInfo) -> None:
     cast = writer.op("CAST", [x], [(2, 5)], options=options, dtype="bool")
     writer.output(*truths, chosen, cast)
     content = writer.build()
-    for got, wanted in zip(answers(content, device), answers(content, None), strict=True):
+    expected = answers(content, None, FIRST, SECOND)
+    for got, wanted in zip(answers(content, device, FIRST, SECOND), expected, strict=True):
         np.testing.assert_array_equal(got, wanted)
+
+
+def names_of(table: Mapping[str, Function]) -> list[str]:
+    return [n for n, f in table.items() if f.takes == f.gives == FLOATS and n != "PRELU"]
+
+
+def check(names: list[str], inputs: list[Floats], device: DeviceInfo) -> None:
+    """Compare operations that keep the shape, all in one model."""
+    writer = ModelWriter()
+    refs = [writer.input(values.shape) for values in inputs]
+    for name in names:
+        options = {"alpha": 0.2} if name == "LEAKY_RELU" else {}
+        writer.output(writer.op(name, refs, [refs[0].shape], options=options))
+    content = writer.build()
+    expected, got = answers(content, None, *inputs), answers(content, device, *inputs)
+    wrong = []
+    for name, *pair in zip(names, expected, got, strict=True):
+        # The CPU's fused activations, NONE too, make the largest float of an infinity.
+        wanted, found = (np.clip(each, -_LARGEST, _LARGEST) for each in pair)
+        for place in np.flatnonzero(~np.isclose(found, wanted, 1e-5, 1e-6, equal_nan=True)):
+            operands = [float(values[place]) for values in inputs]
+            if np.isnan(operands).any() and name in _LOSE_NAN.get(device.backend, ()):
+                continue
+            wrong.append(f"{name}{operands}: {found[place]} instead of {wanted[place]}")
+    assert not wrong, "\n".join(wrong)
+
+
+@DEVICES
+def test_operations_of_one_operand(device: DeviceInfo) -> None:
+    check(names_of(UNARY), [SPECIAL], device)
+
+
+@DEVICES
+def test_operations_of_two_operands(device: DeviceInfo) -> None:
+    names = names_of(BINARY)
+    first, second = np.stack(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
+    check([name for name in names if name not in _BY_ZERO], [first, second], device)
+    kept = second != 0.0
+    check(sorted(_BY_ZERO), [first[kept], second[kept]], device)

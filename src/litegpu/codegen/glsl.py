@@ -58,7 +58,7 @@ _WORDS = """\
 #define TRUNC4(a) trunc(a)
 #define ERFC4(a) erfc4(a)
 #define POW4(a, b) pow4((a), (b))
-#define FMOD4(a, b) ((a) - (b) * trunc((a) / (b)))
+#define FMOD4(a, b) fmod4((a), (b))
 #define ADD1(a, b) ((a) + (b))
 #define ABS4(a) abs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
@@ -104,7 +104,9 @@ vec4 sine4(vec4 v, int quarter) {
     c = fma(fma(q, c, vec4(4.16666457e-2f)) * q, q, fma(q, vec4(-0.5f), vec4(1.0f)));
     ivec4 number = ivec4(turns) + ivec4(quarter);
     vec4 result = mix(s, c, equal(number & ivec4(1), ivec4(1)));
-    return mix(result, -result, equal(number & ivec4(2), ivec4(2)));
+    result = mix(result, -result, equal(number & ivec4(2), ivec4(2)));
+    /* Of numbers far beyond its turns nothing is left but the range. */
+    return mix(result, clamp(result, -1.0f, 1.0f), lessThan(abs(v), vec4(INFINITY)));
 }
 vec4 expm1_4(vec4 v) {
     vec4 s = fma(v, vec4(2.48015873e-5f), vec4(1.98412698e-4f));
@@ -125,12 +127,24 @@ vec4 tanh4(vec4 v) {
     big = mix(big, -big, lessThan(v, vec4(0.0f)));
     return mix(big, fma(s * q, v, v), lessThan(abs(v), vec4(0.625f)));
 }
+vec4 fmod4(vec4 a, vec4 b) {
+    return mix(a - b * trunc(a / b), a, lessThan(abs(a), abs(b)));
+}
+/* The language's own function knows no sign, no infinite exponent, no power of 0 and no NaN. */
 vec4 pow4(vec4 a, vec4 b) {
     vec4 size = pow(abs(a), b);
-    vec4 sign = mix(vec4(1.0f), vec4(-1.0f), equal(abs(b - 2.0f * trunc(b * 0.5f)), vec4(1.0f)));
-    vec4 below = mix(vec4(NAN), size * sign, equal(b, trunc(b)));
-    vec4 result = mix(size, below, lessThan(a, vec4(0.0f)));
-    return mix(result, vec4(1.0f), equal(b, vec4(0.0f)));
+    vec4 ends = mix(vec4(0.0f), vec4(INFINITY), lessThan((vec4(1.0f) - abs(a)) * b, vec4(0.0f)));
+    size = mix(size, ends, equal(abs(b), vec4(INFINITY)));
+    size = mix(size, ends, equal(a, vec4(0.0f)));
+    vec4 odd = mix(vec4(1.0f), vec4(-1.0f), equal(abs(b - 2.0f * trunc(b * 0.5f)), vec4(1.0f)));
+    vec4 below = mix(vec4(NAN), size * odd, equal(b, trunc(b)));
+    below = mix(below, size * odd, equal(a, vec4(0.0f)));
+    below = mix(below, size * odd, equal(a, vec4(-INFINITY)));
+    vec4 result = mix(size, below, lessThan(floatBitsToInt(a), ivec4(0)));
+    result = mix(vec4(NAN), result, equal(a, a));
+    result = mix(vec4(NAN), result, equal(b, b));
+    bvec4 one = equal(mix(a, abs(a), equal(abs(b), vec4(INFINITY))), vec4(1.0f));
+    return mix(mix(result, vec4(1.0f), equal(b, vec4(0.0f))), vec4(1.0f), one);
 }
 /* A polynomial in 1 / (1 + |v| / 2), with an error of 1.2e-7 relative to the result. */
 vec4 erfc4(vec4 v) {

@@ -40,7 +40,7 @@ def _check(graph: Graph, node: Node) -> str:
         checks.input_count(node, 2, 2),
         checks.operands(graph, node, (1,)),
         checks.integers(graph, node, 1, "The axis"),
-        lambda: checks.axis(graph, node.inputs[0], constant_list(graph, node.inputs[1])[0]),
+        lambda: checks.constant_axis(graph, node, 1),
         lambda: _check_size(graph, node),
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+import numpy as np
+
+from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Shape
 from litegpu.ops.types import FLOATS, Types, is_exact
 
@@ -54,7 +56,21 @@ def activation(node: Node) -> str:
 def shapes(graph: Graph, node: Node) -> str:
     """Require tensors of at most 5 dimensions and of a sane size."""
     values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
-    return first_of(*map(_shape, values))
+    return first_of(*(size(value.id, value.shape) for value in values))
+
+
+def size(tensor: int, shape: Shape) -> str:
+    """Require a tensor of at most 5 dimensions and of a sane size."""
+    if len(shape) > MAX_RANK:
+        return (
+            f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "
+            f"{len(shape)} dimensions, at most {MAX_RANK} are handled."
+        )
+    if any(extent <= 0 for extent in shape):
+        return f"tensor {tensor} has no elements or an unknown size: {list(shape)}."
+    if math.prod(shape) * 8 > MAX_ELEMENTS:
+        return f"tensor {tensor} has {math.prod(shape)} elements, too many to index."
+    return ""
 
 
 def operand(
@@ -127,6 +143,14 @@ def axis(graph: Graph, value: int, number: int, added: int = 0) -> str:
     return f"Index for axis out of range: {number} with {rank} dimensions."
 
 
+def constant_axis(graph: Graph, node: Node, position: int, of: int = 0, added: int = 0) -> str:
+    """Require input `position`, a constant, to hold one axis of input `of`."""
+    numbers = np.ravel(np.asarray(graph.values[node.inputs[position]].data))
+    if numbers.size != 1:
+        return f"The axis (input {position}) has {numbers.size} elements instead of one."
+    return axis(graph, node.inputs[of], int(numbers[0]), added)
+
+
 def equal_shapes(graph: Graph, node: Node) -> str:
     """Require inputs of one shape."""
     shapes = {graph.values[v].shape for v in node.inputs}
@@ -186,17 +210,4 @@ def first_of(*reasons: str | Callable[[], str]) -> str:
         reason = given if isinstance(given, str) else given()
         if reason:
             return reason
-    return ""
-
-
-def _shape(value: Value) -> str:
-    if len(value.shape) > MAX_RANK:
-        return (
-            f"OP is supported, but tensor type/shape isn't compatible: tensor {value.id} has "
-            f"{len(value.shape)} dimensions, at most {MAX_RANK} are handled."
-        )
-    if any(size <= 0 for size in value.shape):
-        return f"tensor {value.id} has no elements or an unknown size: {list(value.shape)}."
-    if math.prod(value.shape) * 8 > MAX_ELEMENTS:
-        return f"tensor {value.id} has {math.prod(value.shape)} elements, too many to index."
     return ""

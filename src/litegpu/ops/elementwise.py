@@ -22,8 +22,17 @@ from litegpu.ops.types import BOOLS, FLOATS, HELD, Types
 _ZERO, _ONE = "SPLAT4(0.0f)", "SPLAT4(1.0f)"
 
 
-def _clamp(low: str, high: str) -> str:
-    return f"MIN4(MAX4({{a}}, SPLAT4({low})), SPLAT4({high}))"
+def _at_least(low: str, value: str) -> str:
+    # By comparison, as on the CPU: MAX4 and MIN4 would lose a NaN.
+    return f"WHERE4(LESS4({value}, {low}), {low}, {value})"
+
+
+def _at_most(high: str, value: str) -> str:
+    return f"WHERE4(LESS4({high}, {value}), {high}, {value})"
+
+
+def _clamp(low: str, high: str, value: str = "{a}") -> str:
+    return _at_least(f"SPLAT4({low})", _at_most(f"SPLAT4({high})", value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ UNARY: Mapping[str, Function] = {
     "FLOOR": Function("FLOOR4({a})"),
     "GELU": Function("SPLAT4(0.5f) * {a} * ERFC4({a} * SPLAT4(-0.707106781f))"),
     "HARD_SWISH": Function(
-        "{a} * MIN4(MAX4({a} + SPLAT4(3.0f), SPLAT4(0.0f)), SPLAT4(6.0f)) / SPLAT4(6.0f)"
+        f"{{a}} * SPLAT4(0.166666667f) * {_clamp('0.0f', '6.0f', '({a} + SPLAT4(3.0f))')}"
     ),
     "LEAKY_RELU": Function(
         f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})", params=("alpha",)
@@ -67,7 +76,7 @@ UNARY: Mapping[str, Function] = {
     "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS),
     "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))"),
     "NEG": Function("-{a}"),
-    "RELU": Function(f"MAX4({{a}}, {_ZERO})"),
+    "RELU": Function(_at_least(_ZERO, "{a}")),
     "RELU6": Function(_clamp("0.0f", "6.0f")),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f")),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f")),
@@ -86,8 +95,10 @@ BINARY: Mapping[str, Function] = {
     "DIV": Function("{a} / {b}"),
     "EQUAL": _truth("EQUAL4({a}, {b})"),
     "FLOOR_DIV": Function("FLOOR4({a} / {b})"),
+    # The remainder has the sign of the divisor. A product of both might vanish.
     "FLOOR_MOD": Function(
-        f"WHERE4(LESS4({_REMAINDER} * {{b}}, {_ZERO}), {_REMAINDER} + {{b}}, {_REMAINDER})"
+        f"WHERE4(LESS4(WHERE4(LESS4({{b}}, {_ZERO}), -{_REMAINDER}, {_REMAINDER}), {_ZERO}), "
+        f"{_REMAINDER} + {{b}}, {_REMAINDER})"
     ),
     "GREATER": _truth("LESS4({b}, {a})"),
     "GREATER_EQUAL": _truth("LESS_EQUAL4({b}, {a})"),
@@ -95,8 +106,8 @@ BINARY: Mapping[str, Function] = {
     "LESS_EQUAL": _truth("LESS_EQUAL4({a}, {b})"),
     "LOGICAL_AND": Function("{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS),
     "LOGICAL_OR": Function("MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS),
-    "MAXIMUM": Function("MAX4({a}, {b})"),
-    "MINIMUM": Function("MIN4({a}, {b})"),
+    "MAXIMUM": Function("WHERE4(LESS4({b}, {a}), {a}, {b})"),
+    "MINIMUM": Function("WHERE4(LESS4({a}, {b}), {a}, {b})"),
     "MUL": Function("{a} * {b}", max_version=3),
     "NOT_EQUAL": Function(
         f"WHERE4(EQUAL4({{a}}, {{b}}), {_ZERO}, {_ONE})", max_version=4, takes=HELD, gives=BOOLS

@@ -12,6 +12,11 @@ from litegpu.ops.concatenation import joined_nodes
 from litegpu.ops.types import HELD
 
 
+def _check_count(node: Node) -> str:
+    wanted, given = node.params["values_count"], len(node.inputs)
+    return "" if wanted == given else f"{given} inputs, but values_count = {wanted}."
+
+
 @register
 class Pack(Op):
     """Joins values of equal shape along a dimension that they do not have."""
@@ -24,6 +29,7 @@ class Pack(Op):
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             checks.input_count(node, 1, 1 << 16),
+            _check_count(node),
             checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
             checks.constants(graph, node, "The part", HELD),
             lambda: checks.equal_shapes(graph, node),

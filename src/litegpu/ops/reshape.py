@@ -161,7 +161,7 @@ class ExpandDims(Reshape):
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The axis"),
-            lambda: checks.axis(graph, node.inputs[0], constant_list(graph, node.inputs[1])[0], 1),
+            lambda: checks.constant_axis(graph, node, 1, added=1),
         )
 
     def _wanted(self, graph: Graph, node: Node) -> Shape:

@@ -123,9 +123,22 @@ def _check_bounds(graph: Graph, node: Node) -> str:
         return f"The ellipsis mask {node.params['ellipsis_mask']} has more than one bit."
     if 0 in constant_list(graph, node.inputs[3]):
         return "stride values must be non-zero"
+    if node.params.get("offset", False) and _leaves(graph, node):
+        return "The ends count from the begins (offset = True), and reach beyond the input."
     if min(map(len, ranges_of(graph, node)), default=1) < 1:
         return "The slice is empty."
     return ""
+
+
+def _leaves(graph: Graph, node: Node) -> bool:
+    """Whether an end that counts from its begin is none of the input: the CPU does not clamp it."""
+    shape = graph.values[node.inputs[0]].shape
+    begin, end = (constant_list(graph, v) for v in node.inputs[1:3])
+    kept = [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
+    return any(
+        entry is not None and not 0 <= begin[entry] <= begin[entry] + end[entry] <= size
+        for entry, size in zip(kept, shape, strict=True)
+    )
 
 
 def ranges_of(graph: Graph, node: Node) -> list[range]:
@@ -231,7 +244,7 @@ class Split(Parts):
             checks.input_count(node, 2, 2),
             checks.integers(graph, node, 0, "The axis"),
             checks.operands(graph, node, (1,), len(node.outputs)),
-            lambda: checks.axis(graph, node.inputs[1], constant_list(graph, node.inputs[0])[0]),
+            lambda: checks.constant_axis(graph, node, 0, of=1),
             lambda: self._check_sizes(graph, node),
         )
 
@@ -262,7 +275,7 @@ class SplitV(Parts):
             checks.operands(graph, node, (1,), len(node.outputs)),
             checks.integers(graph, node, 1, "The sizes"),
             checks.integers(graph, node, 2, "The axis"),
-            lambda: checks.axis(graph, node.inputs[0], constant_list(graph, node.inputs[2])[0]),
+            lambda: checks.constant_axis(graph, node, 2),
             lambda: self._check_sizes(graph, node),
         )
 

@@ -43,7 +43,25 @@ def examine(graph: Graph) -> Examination:
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
             values[v] = replace(values[v], shape=shape, exact=True)
+    twice = _made_twice(graph)
+    if twice:
+        reasons = dict.fromkeys((node.index for node in graph.nodes), twice)
     return Examination(replace(graph, values=values), reasons)
+
+
+def _made_twice(graph: Graph) -> str:
+    """Return why no node of a graph can run: the runtime itself cannot divide it."""
+    seen: set[int] = {v.id for v in graph.values.values() if v.is_constant}
+    for node in graph.nodes:
+        seen.update(node.inputs)
+        for v in node.outputs:
+            if v in seen and v != ABSENT:
+                return (
+                    f"Node {node.index} ({node.op}) overwrites tensor {v}: such a model cannot be "
+                    "divided between the CPU and a device."
+                )
+            seen.add(v)
+    return ""
 
 
 def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
@@ -62,6 +80,7 @@ def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):
         present = sum(v != ABSENT for v in node.outputs)
         return f"Expected {len(shapes)} output tensor(s), but node has {present} output(s).", ()
+    reason = checks.first_of(reason, *map(checks.size, node.outputs, shapes))
     return reason, shapes
 
 

@@ -12,6 +12,31 @@ CASES = (
         reason="The ellipsis mask 3 has more than one bit.",
     ),
     Rejected(
+        "STRIDED_SLICE",
+        (computed(4, 5), integers(1, 0), integers(4, 2), integers(1, 1)),
+        params={"offset": True},
+        reason="The ends count from the begins (offset = True), and reach beyond the input.",
+    ),
+    Rejected(
+        "STRIDED_SLICE",
+        (computed(4, 5), *(integers(0, 0, 0, 0),) * 2, integers(1, 1, 1, 1)),
+        params={"new_axis_mask": 0b1111},
+        reason="OP is supported, but tensor type/shape isn't compatible: tensor 4 has 6 "
+        "dimensions, at most 5 are handled.",
+    ),
+    Rejected(
+        "CUMSUM",
+        (computed(2, 3), integers(0, 1)),
+        "The axis (input 1) has 2 elements instead of one.",
+        params={"exclusive": False, "reverse": False},
+    ),
+    Rejected(
+        "RESIZE_NEAREST_NEIGHBOR",
+        (IMAGE, integers(1 << 15, 1 << 15)),
+        "tensor 2 has 6442450944 elements, too many to index.",
+        params={"align_corners": False, "half_pixel_centers": False},
+    ),
+    Rejected(
         "SLICE",
         (computed(4, 5), integers(0), integers(2, 3)),
         "begin [0] and size [2, 3] do not fit 2 dimensions.",
@@ -115,14 +140,20 @@ CASES = (
     ),
     Rejected(
         "PACK",
+        (computed(3, 2),),
+        params={"axis": 0, "values_count": 2},
+        reason="1 inputs, but values_count = 2.",
+    ),
+    Rejected(
+        "PACK",
         (computed(3, 2), computed(2, 3)),
-        params={"axis": 0},
+        params={"axis": 0, "values_count": 2},
         reason="The shapes [[2, 3], [3, 2]] are not equal.",
     ),
     Rejected(
         "PACK",
         (computed(3, 2), computed(3, 2)),
-        params={"axis": 3},
+        params={"axis": 3, "values_count": 2},
         reason="Index for axis out of range: 3 with 3 dimensions.",
     ),
     Rejected(
