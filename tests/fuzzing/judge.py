@@ -1,0 +1,211 @@
+"""Makes mutants and decides about each: the CPU's built-in kernels say what is right."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from comparing import relative_error
+from fuzzing import mutations
+from fuzzing.seeds import Source
+from fuzzing.worker import Arrays, Result, Task, Worker
+from litegpu.ops.base import HALF_MAX
+from litegpu.options import InferencePriority
+
+FLOAT_LIMIT, HALF_LIMIT = 1e-4, 2e-2
+CPU_SECONDS, DEVICE_SECONDS = 10.0, 120.0
+_TANH = 4
+"""A fused activation that the CPU's kernels ignore and a device applies, as the op table shows."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mutant that went wrong: its seed makes it again."""
+
+    seed: str
+    changes: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.seed}: {'; '.join(self.changes) or 'unchanged'}\n    {self.text}"
+
+
+@dataclass
+class Tally:
+    """What became of the mutants so far."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    lenient: list[str] = field(default_factory=list)
+    """Mutants that a device ran although the CPU refused them."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+class Judge:
+    """Runs mutants on the CPU and on a device, each in a process of its own."""
+
+    def __init__(self, sources: Mapping[str, Source], options: Mapping[str, Any]) -> None:
+        self._sources = sources
+        self._options = options
+        self._cpu, self._device = Worker(), Worker()
+        self.tally = Tally()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._cpu.close()
+        self._device.close()
+
+    def mutant(self, name: str, number: int) -> tuple[Task, tuple[str, ...]]:
+        """Return mutant `number` of a model, and what was changed; number 0 is the model itself."""
+        content = self._sources[name]()
+        random = np.random.default_rng([zlib.crc32(name.encode()), number])
+        changes: list[str] = []
+        if number:
+            content, changes = mutations.mutate(content, random)
+        half = number % 4 == 3
+        return Task(content, seed=number, special=number % 5 == 4 and not half, half=half), (
+            *changes,
+        )
+
+    def try_one(self, name: str, number: int) -> Finding | None:
+        """Run a mutant and note what comes of it."""
+        task, changes = self.mutant(name, number)
+        outcome, problem = self._judge(task)
+        self.tally.outcomes[outcome] += 1
+        if outcome == "only on the device":
+            self.tally.lenient.append(f"{name}:{number} {changes} {problem}")
+        if outcome != "wrong":
+            return None
+        finding = Finding(f"{name}:{number}", changes, problem)
+        self.tally.findings.append(finding)
+        return finding
+
+    def _judge(self, task: Task) -> tuple[str, str]:
+        """Return the kind of outcome, and for a finding what is wrong."""
+        if _has_tanh(task.content):
+            return "left out", ""
+        expected = self._cpu.run(task, CPU_SECONDS)
+        if expected.status in ("crashed", "hung"):
+            return "CPU crashes", ""
+        got = self._on_device(task)
+        problem = verdict(expected, got, task.half, values=_are_sane(task))
+        if problem and not self._repeats(task, expected):
+            return "CPU undecided", ""
+        if problem:
+            return "wrong", problem
+        if expected.status == "refused":
+            if got.status == "ran" and "unresolved custom op" not in expected.text:
+                return "only on the device", f"{got.accepted}: {expected.text[:300]}"
+            return "refused", ""
+        return ("same, on the device" if got.accepted else "same, all on the CPU"), ""
+
+    def _on_device(self, task: Task) -> Result:
+        small = {"inference_priority1": InferencePriority.MIN_MEMORY_USAGE} if task.half else {}
+        options = {**self._options, "precision": "fp16" if task.half else "fp32", **small}
+        there = Task(task.content, task.seed, task.special, task.half, options)
+        got = self._device.run(there, DEVICE_SECONDS)
+        if got.status in ("crashed", "hung"):
+            # An earlier mutant's CPU kernels may have spoilt that process.
+            got = self._device.run(there, DEVICE_SECONDS)
+        return got
+
+    def _repeats(self, task: Task, expected: Result) -> bool:
+        """Whether the CPU says the same whatever its memory held before."""
+        for perturb in (85, 170):
+            worker = Worker(perturb)
+            again = worker.run(task, CPU_SECONDS)
+            worker.close()
+            if again.status != expected.status or not _same_bytes(again.outputs, expected.outputs):
+                return False
+        return True
+
+    def save(self, finding: Finding, folder: Path) -> Path:
+        """Write the model of a finding to a folder."""
+        name, _, number = finding.seed.rpartition(":")
+        task, _ = self.mutant(name, int(number))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{finding.seed.replace('/', '_')}.tflite"
+        path.write_bytes(task.content)
+        return path
+
+
+def verdict(expected: Result, got: Result, half: bool, values: bool = True) -> str:
+    """Return what is wrong with what a device did, or an empty text.
+
+    Without `values` only shapes and types must agree.
+    """
+    if got.status in ("crashed", "hung"):
+        return f"the process {got.status}: {got.text}"
+    if got.fault:
+        return f"accepted nodes fail later: {got.fault}"
+    if expected.status == "refused":
+        return ""
+    if got.status == "refused":
+        return f"the CPU runs it, the delegate refuses: {got.text}"
+    pairs = zip(expected.outputs, got.outputs, strict=True)
+    for number, (wanted, found) in enumerate(pairs):
+        problem = difference(wanted, found, half, values)
+        if problem:
+            return f"output {number}: {problem} (accepted: {', '.join(got.accepted)})"
+    return ""
+
+
+def difference(expected: Any, got: Any, half: bool, values: bool = True) -> str:
+    """Return how a result differs from the CPU's beyond rounding, or an empty text."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return f"{got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}"
+    if not values:
+        return ""
+    if expected.dtype != np.float32:
+        wrong = got != expected
+        return f"expected {expected[wrong][:3]}, got {got[wrong][:3]}" if np.any(wrong) else ""
+    largest = HALF_MAX if half else float(np.finfo(np.float32).max)
+    # The CPU's fused activations, NONE too, make the largest float of an infinity.
+    expected, got = (np.clip(each, -largest, largest) for each in (expected, got))
+    finite = np.isfinite(expected)
+    for what, wrong in (
+        ("not finite", finite & ~np.isfinite(got)),
+        ("other infinities or NaNs", ~finite & ~np.isclose(expected, got, equal_nan=True)),
+    ):
+        if np.any(wrong):
+            return f"{what}: expected {expected[wrong][:3]}, got {got[wrong][:3]}"
+    error = relative_error(expected[finite], got[finite])
+    if error <= (HALF_LIMIT if half else FLOAT_LIMIT):
+        return ""
+    worst = np.argsort(np.abs(got[finite].astype(np.float64) - expected[finite]))[::-1][:3]
+    return f"error {error:.3g}: expected {expected[finite][worst]}, got {got[finite][worst]}"
+
+
+def _same_bytes(first: Arrays, second: Arrays) -> bool:
+    return [a.tobytes() for a in first] == [b.tobytes() for b in second]
+
+
+def _are_sane(task: Task) -> bool:
+    """Whether every float constant is one that the device stores as it is.
+
+    What the CPU makes of NaN and infinity hangs on how each of its kernels clamps.
+    """
+    model = mutations.parse(task.content)
+    draft = mutations.Draft(model, np.random.default_rng(0))
+    limit = HALF_MAX if task.half else float(np.finfo(np.float32).max)
+    for tensor in draft.graph.tensors:
+        with contextlib.suppress(mutations.NotApplicableError):
+            found = draft.elements(tensor)
+            if found.dtype.kind == "f" and not np.all(np.abs(found.astype(np.float64)) <= limit):
+                return False
+    return True
+
+
+def _has_tanh(content: bytes) -> bool:
+    operators = mutations.parse(content).subgraphs[0].operators
+    return any(
+        getattr(op.builtinOptions, "fusedActivationFunction", 0) == _TANH
+        and not type(op.builtinOptions).__name__.endswith("LSTMOptionsT")
+        for op in operators
+    )

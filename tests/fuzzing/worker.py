@@ -1,0 +1,181 @@
+"""Processes that run models and may crash: what they did so far is known, and others take over."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = tuple[npt.NDArray[Any], ...]
+
+_MEMORY_BYTES = 12 << 30
+"""Address space of a worker: a shape of billions of elements must not take the machine along."""
+_MOST_ELEMENTS = 1 << 22
+"""Inputs and outputs with more elements are refused, on both sides alike."""
+SPECIAL = np.array([0.0, -0.0, 1e-40, -1e-40, 1e30, -7e4, 65504.0, 1.0], np.float32)
+"""Finite numbers that are rare; tests/test_not_a_number.py has those that are not finite."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model to run, with the seed of its inputs, and how; without `options` on the CPU alone."""
+
+    content: bytes
+    seed: int
+    special: bool = False
+    half: bool = False
+    options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a task.
+
+    `status` is "ran", "refused" (a Python error, in `text`), "crashed" or "hung". `fault` is what
+    the delegate could not do with nodes that it had accepted; `accepted` has these nodes' ops.
+    """
+
+    status: str
+    outputs: Arrays = ()
+    text: str = ""
+    fault: str = ""
+    accepted: tuple[str, ...] = field(default=())
+
+
+class Worker:
+    """A process that runs tasks one by one; it is replaced when it crashes or hangs."""
+
+    def __init__(self, perturb: int = 0) -> None:
+        """`perturb` is the byte that new memory is filled with (glibc), so as to find its users."""
+        self._perturb = perturb
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def run(self, task: Task, seconds: float) -> Result:
+        """Run a task; a crash, or no answer in time, is a result like others."""
+        pipe = self._start()
+        try:
+            pipe.send(task)
+            if not pipe.poll(seconds):
+                self.close()
+                return Result("hung", text=f"no answer after {seconds:g} s")
+            answer: Result = pipe.recv()
+            return answer
+        except (EOFError, OSError):
+            self._process.join(5)
+            code = self._process.exitcode
+            self.close()
+            return Result("crashed", text=f"exit code {code}")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.join()
+        self._pipe = None
+
+    def _start(self) -> Connection:
+        if self._pipe is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            before = os.environ.get("MALLOC_PERTURB_")
+            os.environ["MALLOC_PERTURB_"] = str(self._perturb)
+            try:
+                self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                self._process.start()
+            finally:
+                del os.environ["MALLOC_PERTURB_"]
+                if before is not None:
+                    os.environ["MALLOC_PERTURB_"] = before
+            theirs.close()
+        return self._pipe
+
+
+def _serve(pipe: Connection) -> None:
+    _be_modest()
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            pipe.send(perform(pipe.recv()))
+
+
+def _be_modest() -> None:
+    """Limit the memory, and be silent: the runtime and compilers complain of damaged models."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    logging.getLogger("litegpu").setLevel(logging.CRITICAL)
+
+
+def perform(task: Task) -> Result:
+    """Run a task in this process."""
+    from litegpu import GpuDelegate
+    from litegpu.errors import DeviceMemoryError
+    from litegpu.tools import runtime
+
+    delegate = None if task.options is None else GpuDelegate(**task.options)
+    outputs: Arrays = ()
+    try:
+        interpreter = runtime.interpreter(task.content, delegate, builtin_kernels=True)
+        outputs, status, text = _invoke(interpreter, task), "ran", ""
+    except (RuntimeError, ValueError, MemoryError) as error:
+        status, text = "refused", f"{type(error).__name__}: {error}"
+    if delegate is None:
+        return Result(status, outputs, text)
+    # What a device has no memory for stays on the CPU: no check can know how much there is.
+    fault = "" if isinstance(delegate.error, DeviceMemoryError) else str(delegate.error or "")
+    accepted: tuple[str, ...] = ()
+    if delegate.report is not None:
+        report = delegate.report
+        accepted = tuple(report.ops[i] for part in report.partitions for i in part.nodes)
+    return Result(status, outputs, text, fault, accepted)
+
+
+def _invoke(interpreter: Any, task: Task) -> Arrays:
+    random = np.random.default_rng(task.seed)
+    for detail in interpreter.get_input_details():
+        interpreter.set_tensor(detail["index"], _input(detail, random, task))
+    outputs = interpreter.get_output_details()
+    for detail in outputs:
+        # What nobody writes is then seen. Outputs that are inputs or constants stay as they are.
+        if detail["dtype"] is np.float32 and _count(detail["shape"]) < _MOST_ELEMENTS:
+            with contextlib.suppress(ValueError):
+                _spoil(interpreter, detail)
+    interpreter.invoke()
+    return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
+
+
+def _spoil(interpreter: Any, detail: dict[str, Any]) -> None:
+    inputs = {each["index"] for each in interpreter.get_input_details()}
+    made = {v for op in interpreter._get_ops_details() for v in op["outputs"]}
+    if detail["index"] in made - inputs:
+        spoilt = np.full(detail["shape"], 12345.0, np.float32)
+        interpreter.set_tensor(detail["index"], spoilt)
+
+
+def _input(detail: dict[str, Any], random: np.random.Generator, task: Task) -> npt.NDArray[Any]:
+    shape, dtype = tuple(detail["shape"]), np.dtype(detail["dtype"])
+    if _count(shape) > _MOST_ELEMENTS:
+        raise ValueError(f"an input of {shape} is too large to try")
+    if dtype.kind not in "f":
+        return random.integers(0, 2 if dtype.kind == "b" else 5, shape).astype(dtype)
+    # Steps that half holds, so that comparisons come out alike there.
+    values = np.round(random.uniform(-4.0, 4.0, shape) * 32) / 32
+    if task.special:
+        values = np.where(random.random(shape) < 0.2, random.choice(SPECIAL, shape), values)
+    return np.asarray(values).astype(dtype)
+
+
+def _count(shape: Any) -> int:
+    return int(np.prod([max(int(size), 0) for size in shape], dtype=np.float64))
