@@ -8,9 +8,18 @@ import typing
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Mesa's software devices compile each kernel for a few numbers only: optimizing does not pay.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
+
+# For tests that leave it to the profile how many examples they draw.
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "few", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_SLOW
+)
+settings.register_profile("many", max_examples=2000, deadline=None, suppress_health_check=_SLOW)
+settings.load_profile("few")
 
 pytest.register_assert_rewrite("backend_suite", "small_models")
 

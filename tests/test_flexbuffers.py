@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from flatbuffers import flexbuffers as writer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litegpu.ops.flexbuffers import read_map
@@ -17,6 +17,7 @@ PLAIN = NUMBERS | st.text(max_size=9) | st.none()
 VALUES = PLAIN | st.lists(PLAIN, max_size=4) | st.dictionaries(_KEYS, PLAIN, max_size=4)
 
 
+@settings(max_examples=100)
 @given(st.dictionaries(_KEYS, VALUES, max_size=6))
 def test_reads_what_was_written(options: dict[str, Any]) -> None:
     assert read_map(bytes(writer.Dumps(options))) == options
@@ -60,6 +61,7 @@ def test_says_what_is_wrong(data: bytes, message: str) -> None:
         read_map(data)
 
 
+@settings(max_examples=100)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_map_or_an_error(data: bytes) -> None:
     try:

@@ -150,6 +150,19 @@ def test_a_shape_that_the_cpu_reads_too() -> None:
             np.testing.assert_array_equal(got, expected)
 
 
+def test_a_shape_of_another_type_than_the_file_states() -> None:
+    """The CPU's kernel goes by the parameter: its result is no constant of the stated type."""
+    m = Integers()
+    wide = m.op("SHAPE", m.x, size=4, out_type="INT64")
+    m.writer.output(m.writer.op("NEG", [m.x], [(2, 3, 4, 5)]), wide)
+    delegate = GpuDelegate(precision="fp32")
+    target = interpreter(m.writer.build(), delegate)
+    assert delegate.report is not None
+    assert [node.op for node in delegate.report.rejected] == ["SHAPE"]
+    shape = run(target, random(2, 3, 4, 5))[1]
+    assert shape.dtype == np.int64 and shape.tolist() == [2, 3, 4, 5]
+
+
 def test_constants_of_integers_are_handed_out() -> None:
     m = Integers()
     m.writer.output(m.writer.op("NEG", [m.x], [(2, 3, 4, 5)]), m.shape, m.slice(1, 3, shrink=False))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from litegpu import GpuDelegate
 from litegpu.options import InferencePriority
@@ -20,12 +20,6 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 @given(model=random_models())
 def test_random_models_are_exact(mode: str, model: RandomModel) -> None:
     delegate = GpuDelegate(**MODES[mode])

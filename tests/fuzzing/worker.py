@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -53,9 +56,13 @@ class Result:
 class Worker:
     """A process that runs tasks one by one; it is replaced when it crashes or hangs."""
 
-    def __init__(self, perturb: int = 0) -> None:
-        """`perturb` is the byte that new memory is filled with (glibc), so as to find its users."""
+    def __init__(self, perturb: int = 0, work: Callable[[Task], Result] | None = None) -> None:
+        """`perturb` is the byte that new memory is filled with (glibc), so as to find its users.
+
+        `work` does a task, a function that the process can import; `perform` unless given.
+        """
         self._perturb = perturb
+        self._work = work or perform
         self._process: Any = None
         self._pipe: Connection | None = None
 
@@ -87,24 +94,20 @@ class Worker:
         if self._pipe is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            before = os.environ.get("MALLOC_PERTURB_")
-            os.environ["MALLOC_PERTURB_"] = str(self._perturb)
-            try:
-                self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            perturb = {"MALLOC_PERTURB_": str(self._perturb)}
+            with mock.patch.dict(os.environ, perturb):
+                serve = functools.partial(_serve, work=self._work)
+                self._process = context.Process(target=serve, args=(theirs,), daemon=True)
                 self._process.start()
-            finally:
-                del os.environ["MALLOC_PERTURB_"]
-                if before is not None:
-                    os.environ["MALLOC_PERTURB_"] = before
             theirs.close()
         return self._pipe
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, work: Callable[[Task], Result]) -> None:
     _be_modest()
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
-            pipe.send(perform(pipe.recv()))
+            pipe.send(work(pipe.recv()))
 
 
 def _be_modest() -> None:

@@ -19,7 +19,7 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.reshape import four_dimensions, reshape_node
-from litegpu.ops.types import INTEGERS
+from litegpu.ops.types import INTEGERS, TYPE_CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,15 @@ def _check_size(graph: Graph, node: Node) -> str:
     return f"{size} elements along an axis are more than 2^24." if size > 1 << 24 else ""
 
 
+def _check_output_type(graph: Graph, node: Node) -> str:
+    """Require the tensor's own type: the CPU would give it the one of the parameters."""
+    code = node.params["output_type"]
+    dtypes = {graph.values[v].dtype for v in node.outputs}
+    if TYPE_CODES.get(code) in dtypes:
+        return ""
+    return f"output_type = {code}, but the output is {', '.join(d.name for d in dtypes)}."
+
+
 class Arg(Op):
     """The place of the largest or smallest element along an axis; the first one if several."""
 
@@ -62,7 +71,7 @@ class Arg(Op):
         self.worst = worst
 
     def check(self, graph: Graph, node: Node) -> str:
-        return _check(graph, node)
+        return checks.first_of(_check(graph, node), lambda: _check_output_type(graph, node))
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         shape, axis = graph.values[node.inputs[0]].shape, _axis(graph, node)

@@ -17,6 +17,7 @@ from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.base import get
 from litegpu.ops.dynamic import UNKNOWN
 from litegpu.ops.slices import Parts, ranges_of
+from litegpu.ops.types import TYPE_CODES
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +61,8 @@ def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
 def _evaluate(graph: Graph, node: Node, inputs: Sequence[Value]) -> list[Array] | None:
     first, target = inputs[0], graph.values[node.outputs[0]].dtype
     if node.op in ("SHAPE", "RANK") and first.shape != UNKNOWN:
+        if node.op == "SHAPE" and TYPE_CODES.get(node.params["out_type"]) is not target:
+            return None  # the CPU would give the result the type of the parameters
         sizes = first.shape if node.op == "SHAPE" else len(first.shape)
         return [np.asarray(sizes, target.value)]
     arrays = [value.data for value in inputs if value.data is not None]

@@ -51,7 +51,7 @@ def examine(graph: Graph) -> Examination:
 
 def _made_twice(graph: Graph) -> str:
     """Return why no node of a graph can run: the runtime itself cannot divide it."""
-    seen: set[int] = {v.id for v in graph.values.values() if v.is_constant}
+    seen: set[int] = set()
     for node in graph.nodes:
         seen.update(node.inputs)
         for v in node.outputs:

@@ -9,6 +9,8 @@ import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 
+TYPE_CODES = {2: DType.INT32, 4: DType.INT64}
+"""Integer types by the numbers that they have in the runtime's parameters."""
 INTEGER_TYPES = frozenset({DType.INT32, DType.INT64})
 
 

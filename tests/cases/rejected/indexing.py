@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cases.rejected.base import IMAGE, Rejected, computed, integers
+from litegpu.graph import DType
 
 CASES = (
     Rejected(
@@ -23,6 +24,13 @@ CASES = (
         params={"new_axis_mask": 0b1111},
         reason="OP is supported, but tensor type/shape isn't compatible: tensor 4 has 6 "
         "dimensions, at most 5 are handled.",
+    ),
+    Rejected(
+        "ARG_MAX",
+        (computed(2, 3), integers(0)),
+        "output_type = 4, but the output is INT32.",
+        params={"output_type": 4},
+        result=DType.INT32,
     ),
     Rejected(
         "CUMSUM",
