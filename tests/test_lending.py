@@ -108,3 +108,14 @@ def test_beside_nodes_on_the_cpu_nothing_is_lent(ledger: Ledger) -> None:
     target = interpreter(model, GpuDelegate())
     assert_close(run(target, x), reference(model, x))
     assert ledger.loans == []
+
+
+def test_nor_with_several_partitions(ledger: Ledger) -> None:
+    """A tensor between two of them has one address, but each has memory of its own."""
+    model, x = chain(["ABS", CPU_ONLY, "NEG"], (3, 5)), random(3, 5)
+    delegate = GpuDelegate(max_delegated_partitions=2)
+    target = interpreter(model, delegate)
+    assert_close(run(target, x), reference(model, x))
+    assert delegate.report is not None
+    assert len(delegate.report.partitions) == 2
+    assert ledger.loans == []

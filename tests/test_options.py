@@ -36,6 +36,9 @@ def test_defaults_are_those_of_the_c_api() -> None:
     assert found.inference_priority3 == 0
     assert found.experimental_flags == 1
     assert found.max_delegated_partitions == 1
+    assert found.first_delegate_node_index == 0
+    assert found.last_delegate_node_index == 2**31 - 1
+    assert found.min_nodes_per_partition is None
     assert found.serialization_dir is None and found.model_token is None
     assert found.backend is None and found.device is None and found.precision is None
 
@@ -107,6 +110,9 @@ PRECISIONS = [
     ({"precision": "fp16"}, "fp16", HALF_FROM_BYTES),
     ({"precision": "fp32", "inference_priority1": MEMORY}, "fp32", None),
     ({"precision": "fp16", "inference_priority1": MEMORY}, "fp16", 0),
+    ({"precision": "fp16", "inference_priority2": MEMORY}, "fp16", 0),
+    ({"inference_priority1": LATENCY, "inference_priority2": MEMORY}, "fp16", HALF_FROM_BYTES),
+    ({"inference_priority2": MEMORY}, "fp32", None),
 ]
 
 
@@ -147,6 +153,32 @@ def test_serialization_needs_flag_directory_and_token(
     fields: dict[str, Any], directory: str | None
 ) -> None:
     assert GpuDelegateOptions(**fields).cache_dir() == directory
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, ""),
+        ({"experimental_flags": 9, "serialization_dir": "d", "model_token": "m"}, ""),
+        (
+            {"experimental_flags": 8},
+            "Nothing is kept on disk: serialization_dir and model_token must be given too.",
+        ),
+        (
+            {"serialization_dir": "d", "model_token": "m"},
+            "Nothing is kept on disk: ENABLE_SERIALIZATION (8) in experimental_flags must be given "
+            "too.",
+        ),
+        ({"experimental_flags": 8, "serialization_dir": "d"}, "kept on disk: model_token must"),
+    ],
+)
+def test_half_of_what_serialization_needs_is_a_warning(
+    fields: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert text in GpuDelegateOptions(**fields).unused()
+    GpuDelegate(**fields)
+    assert text in caplog.text
+    assert ("kept on disk" in caplog.text) == bool(text)
 
 
 def test_numbers_and_paths_of_other_types_are_welcome() -> None:

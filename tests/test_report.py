@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from litegpu import DelegationReport, GpuDelegate, backends
-from litegpu.report import Partition, RejectedNode
+from litegpu.costs import Estimate, Split
+from litegpu.report import Advice, LeftOut, Partition, RejectedNode
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, interpreter, step
 
@@ -16,30 +17,42 @@ REPORT = DelegationReport(
     backend="opencl",
     device="Some GPU",
     precision="fp16",
-    total_nodes=12,
-    ops={i: "CONV_2D" if i < 4 else "ABS" for i in range(12)},
+    total_nodes=16,
+    ops={i: "CONV_2D" if i < 4 else "ABS" for i in range(16)},
     rejected=(
-        *(RejectedNode(i, "TOPK_V2", 2, "Operation is not supported.") for i in range(4, 11)),
-        RejectedNode(11, "PAD", 1, "The paddings must not be negative."),
+        *(RejectedNode(i, "TOPK_V2", 2, "Operation is not supported.") for i in range(6, 13)),
+        RejectedNode(13, "PAD", 1, "The paddings must not be negative."),
+        RejectedNode(14, "ADD", 1, "tensor 7 is UINT8, FLOAT32 is handled."),
+        RejectedNode(15, "ADD", 1, "tensor 8 is UINT8, FLOAT32 is handled."),
     ),
     partitions=(
-        Partition((0, 1, 2), 2, 3 << 20, 3000, 5 << 30, ("image",), ("scores",)),
+        Partition(
+            *((0, 1, 2), 2, 3 << 20, 3000, 5 << 30, ("image",), ("scores",)),
+            estimate=Estimate(3e-3, 2e-4, 4096),
+        ),
         Partition((3,), 1, 100, 100, 0),
     ),
+    left_out=(LeftOut((4, 5), "Others are worth more.", Estimate(1e-6, 4e-5, 64)),),
+    split=Split(2, 2560, 4.1e-5),
+    advice=(Advice("lanes", "Fewer channels.", (0,)),),
     notes=("One more thing.",),
 )
 
 TABLE = """\
 litegpu on Some GPU (opencl, fp16)
-4 operations will run on the GPU, and the remaining 8 operations will run on the CPU.
+4 operations will run on the GPU, and the remaining 12 operations will run on the CPU.
 
 partition  nodes  kernels  memory (bound)          weights   ops
         0      3        2  3.0 MiB (2.9 KiB)       5.0 GiB   CONV_2D x3
         1      1        1  100 B (100 B)           0 B       CONV_2D
 
+the split: 2 round trips and 2.5 KiB copied between CPU and GPU, an estimated 41 us an invoke
+
 on the CPU
-  TOPK_V2 v2 (node 4, 5, 6, 7, 8, 9 and 1 more): Operation is not supported.
-  PAD v1 (node 11): The paddings must not be negative.
+  TOPK_V2 v2 (node 6, 7, 8, 9, 10, 11 and 1 more): Operation is not supported.
+  PAD v1 (node 13): The paddings must not be negative.
+  ADD v1 (node 14, 15): tensor 7 (and 1 more) is UINT8, FLOAT32 is handled.
+  ABS x2 (node 4, 5): Others are worth more.
   One more thing."""
 
 
@@ -61,19 +74,28 @@ def test_json() -> None:
         "backend": "opencl",
         "device": "Some GPU",
         "precision": "fp16",
-        "total_nodes": 12,
+        "total_nodes": 16,
         "delegated_nodes": [0, 1, 2, 3],
         "rejected": [
             *(
                 {"index": i, "op": "TOPK_V2", "version": 2, "reason": "Operation is not supported."}
-                for i in range(4, 11)
+                for i in range(6, 13)
             ),
             {
-                "index": 11,
+                "index": 13,
                 "op": "PAD",
                 "version": 1,
                 "reason": "The paddings must not be negative.",
             },
+            *(
+                {
+                    "index": i + 7,
+                    "op": "ADD",
+                    "version": 1,
+                    "reason": f"tensor {i} is UINT8, FLOAT32 is handled.",
+                }
+                for i in (7, 8)
+            ),
         ],
         "partitions": [
             {
@@ -84,6 +106,7 @@ def test_json() -> None:
                 "constant_bytes": 5 << 30,
                 "inputs": ["image"],
                 "outputs": ["scores"],
+                "estimate": {"cpu_seconds": 3e-3, "gpu_seconds": 2e-4, "copied_bytes": 4096},
             },
             {
                 "nodes": [3],
@@ -93,8 +116,18 @@ def test_json() -> None:
                 "constant_bytes": 0,
                 "inputs": [],
                 "outputs": [],
+                "estimate": None,
             },
         ],
+        "left_out": [
+            {
+                "nodes": [4, 5],
+                "reason": "Others are worth more.",
+                "estimate": {"cpu_seconds": 1e-6, "gpu_seconds": 4e-5, "copied_bytes": 64},
+            }
+        ],
+        "split": {"round_trips": 2, "copied_bytes": 2560, "seconds": 4.1e-5},
+        "advice": [{"kind": "lanes", "text": "Fewer channels.", "nodes": [0], "seconds": None}],
         "notes": ["One more thing."],
     }
 

@@ -115,6 +115,36 @@ def test_states_in_a_model_that_is_split(device: DeviceInfo) -> None:
         assert_close(states(here), states(cpu))
 
 
+@device
+def test_states_on_both_sides(device: DeviceInfo) -> None:
+    """An LSTM on the GPU and an SVDF on the CPU, each with states that the other never sees."""
+    sheet = Sheet()
+    writer = sheet.writer
+    made = writer.op(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        [sheet.input((2, 4, 5)), *Lstm(cells=4).operands(sheet)],
+        [(2, 4, 4)],
+        options={"fused_activation_function": "TANH"},
+    )
+    flat = writer.op("RESHAPE", [made, writer.constant([2, 16], "int32")], [(2, 16)])
+    features = writer.constant(random(4, 16, seed=1), name="features")
+    time = writer.constant(random(4, 5, seed=2), name="time")
+    state = writer.variable((2, 20), name="variable_of_svdf")
+    kept = writer.op("SVDF", [flat, features, time, None, state], [(2, 4)], options={"rank": 1})
+    writer.output(step(writer, "TANH", kept))
+    content = writer.build()
+    gpu = GpuDelegate(backend=device.backend, device=device.index, max_delegated_partitions=2)
+    here, cpu = interpreter(content, gpu), interpreter(content)
+    assert gpu.report is not None and gpu.report.delegated_nodes == [0, 1, 3]
+    for seed in range(4):
+        if seed == 3:
+            for target in (here, cpu):
+                target.reset_all_variables()
+        values = random(2, 4, 5, seed=seed)
+        assert_close(run(here, values), run(cpu, values))
+        assert_close(states(here), states(cpu))
+
+
 @pytest.mark.skipif(not DEVICES, reason="there is no device of any backend")
 def test_without_work_group_memory_the_cpu_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceTarget, "local_memory_bytes", 0)

@@ -10,6 +10,7 @@ import pytest
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import all_ops
 from litegpu.ops.support import examine
+from litegpu.ops.work import states_of, work_of
 
 
 def value(number: int, shape: tuple[int, ...], data: float | None = None) -> Value:
@@ -40,7 +41,11 @@ def test_odd_operands_are_refused_or_run_never_raise(op: str) -> None:
     )
     for inputs in operands:
         for outputs in ((), (9,), (9, 9)):
-            examine(Graph(ODD_VALUES, (Node(0, op, 1, inputs, outputs),), (), ()))
+            node = Node(0, op, 1, inputs, outputs)
+            graph = Graph(ODD_VALUES, (node,), (), ())
+            examine(graph)
+            assert work_of(graph, node).nbytes >= 0
+            assert all(v in inputs for v in states_of(node))
 
 
 def test_tensors_that_do_not_exist() -> None:
@@ -67,3 +72,27 @@ def test_a_tensor_that_is_overwritten(second: tuple[int, int]) -> None:
         "and a device."
     )
     assert examine(Graph(ODD_VALUES, nodes, (), ())).reasons == {0: reason, 1: reason}
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8])
+def test_without_quantization_computed_bytes_stay_on_the_cpu(dtype: DType) -> None:
+    """Weights of 8 bits are no such tensors."""
+    values = {
+        0: Value(0, "bytes", (2, 3), dtype),
+        1: value(1, (2, 3)),
+        2: Value(2, "weights", (3,), dtype, np.ones(3, dtype.value)),
+        3: value(3, (2, 3)),
+    }
+    nodes = (
+        Node(0, "DEQUANTIZE", 1, (0,), (1,)),
+        Node(1, "ADD", 1, (1, 2), (3,)),
+        Node(2, "ABS", 1, (1,), (3,)),
+    )
+    graph = Graph(values, nodes, (), ())
+    with_it, without = examine(graph).reasons, examine(graph, quantized=False).reasons
+    assert without[0] == (
+        "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
+    )
+    assert "ENABLE_QUANT" not in with_it[0]
+    assert without[1] == with_it[1]
+    assert 2 not in without

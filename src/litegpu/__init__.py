@@ -14,7 +14,12 @@ from litegpu.errors import (
     OptionsError,
     UnsupportedDeviceError,
 )
-from litegpu.options import GpuDelegateOptions
+from litegpu.options import (
+    ExperimentalFlags,
+    GpuDelegateOptions,
+    InferencePreference,
+    InferencePriority,
+)
 from litegpu.profiling import KernelProfile, PartitionProfile, Profile
 from litegpu.report import DelegationReport
 from litegpu.version import __version__
@@ -25,8 +30,11 @@ __all__ = [
     "DeviceInfo",
     "DeviceMemoryError",
     "ExecutionError",
+    "ExperimentalFlags",
     "GpuDelegate",
     "GpuDelegateOptions",
+    "InferencePreference",
+    "InferencePriority",
     "InterpreterError",
     "KernelProfile",
     "LitegpuError",

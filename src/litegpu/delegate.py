@@ -10,18 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 from litegpu import backends, config
+from litegpu.costs import Estimate
 from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
-from litegpu.graph.partition import Preview, Subset, choose, extract
-from litegpu.ops.fold import is_folded
-from litegpu.ops.support import Examination, examine
+from litegpu.graph.partition import Choice, Preview, Subset, extract
+from litegpu.ops.support import examine
 from litegpu.options import GpuDelegateOptions, InferencePreference, make_options
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, nothing_to_profile, take_profile
 from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
-from litegpu.runtime_abi.reader import read_graph
+from litegpu.runtime_abi.reader import read_graph, thread_count
+from litegpu.selection import Selection
 
 _log = logging.getLogger("litegpu")
 
@@ -45,6 +46,8 @@ class GpuDelegate:
         """Open the device."""
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
+        if unused := self.options.unused():
+            _log.warning("%s", unused)
         self.precision = self.options.resolved_precision()
         wanted = (self.options.resolved_backend(), self.options.device)
         self._device = backends.select(*wanted)
@@ -71,27 +74,27 @@ class GpuDelegate:
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
             self._taken.clear()
-        examination = examine(read_graph(context))
-        kernels, notes = self._compile_chosen(examination, preview)
+        examination = examine(read_graph(context), self.options.quantized())
+        selection = Selection(
+            *(examination, self.options, self.device, thread_count(context), preview)
+        )
+        choice, kernels, notes = self._compile_chosen(selection)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
-        report = self._make_report(examination, kernels, notes)
+        report = self._make_report(selection, choice, kernels, notes)
         self._announce(report)
         self._publish(report, primary=context == self._primary)
         return [index for subset, _ in kernels for index in subset.nodes]
 
     def _compile_chosen(
-        self, examination: Examination, preview: Preview
-    ) -> tuple[list[tuple[Subset, PartitionKernel]], list[str]]:
+        self, selection: Selection
+    ) -> tuple[Choice, list[tuple[Subset, PartitionKernel]], list[str]]:
         """Compile what can be delegated; what a device refuses is left out, and chosen again."""
-        graph = examination.graph
-        supported = {n.index for n in graph.nodes if n.index not in examination.reasons}
-        folded = {n.index for n in graph.nodes if is_folded(n, graph.values)} & supported
+        graph = selection.examination.graph
         notes: list[str] = []
         while True:
-            limit = max(self.options.max_delegated_partitions, 1)
-            subsets = choose(graph, supported, folded, preview, limit)
+            choice = selection.choose()
             kernels: list[tuple[Subset, PartitionKernel]] = []
-            for subset in subsets:
+            for subset in choice.taken:
                 try:
                     alone = len(subset.nodes) == len(graph.nodes)
                     kernels.append((subset, self._compile(extract(graph, subset), alone)))
@@ -99,16 +102,10 @@ class GpuDelegate:
                     self.fail(error)
                     notes.append(f"{len(subset.nodes)} nodes stay on the CPU: {error}")
                     _log.warning("%s", notes[-1])
-                    supported -= set(subset.nodes)
+                    selection.give_up(subset.nodes)
                     break
             else:
-                idle = supported - folded - {i for s in subsets for i in s.nodes}
-                if idle:
-                    notes.append(
-                        f"{len(idle)} supported nodes stay on the CPU: they lie outside of the "
-                        f"{limit} largest partition(s) (max_delegated_partitions)."
-                    )
-                return kernels, notes
+                return choice, kernels, notes
             for _, kernel in kernels:
                 kernel.close()
 
@@ -176,24 +173,27 @@ class GpuDelegate:
 
     def _make_report(
         self,
-        examination: Examination,
+        selection: Selection,
+        choice: Choice,
         kernels: Sequence[tuple[Subset, PartitionKernel]],
         notes: Sequence[str],
     ) -> DelegationReport:
-        nodes = examination.graph.nodes
-        rejected = tuple(
-            RejectedNode(n.index, n.op, n.version, examination.reasons[n.index])
-            for n in nodes
-            if n.index in examination.reasons
-        )
+        graph, reasons = selection.examination.graph, selection.examination.reasons
+        costs = selection.costs
         return DelegationReport(
             backend=self.device.backend,
             device=self.device.name,
             precision=self.precision,
-            total_nodes=len(nodes),
-            ops={n.index: n.op for n in nodes},
-            rejected=rejected,
-            partitions=tuple(_describe(subset, kernel) for subset, kernel in kernels),
+            total_nodes=len(graph.nodes),
+            ops={n.index: n.op for n in graph.nodes},
+            rejected=tuple(
+                RejectedNode(n.index, n.op, n.version, reasons[n.index])
+                for n in graph.nodes
+                if n.index in reasons
+            ),
+            partitions=tuple(_describe(s, kernel, costs.estimate(s)) for s, kernel in kernels),
+            left_out=selection.left_out(choice),
+            split=costs.split(choice.taken),
             notes=tuple(notes),
         )
 
@@ -225,7 +225,7 @@ def _known_name(op: str) -> str:
     return f"CUSTOM {op}" if code_of(op) == CUSTOM else op
 
 
-def _describe(subset: Subset, kernel: PartitionKernel) -> Partition:
+def _describe(subset: Subset, kernel: PartitionKernel, estimate: Estimate) -> Partition:
     built = kernel.compiled.built
     values = kernel.graph.values
     return Partition(
@@ -236,4 +236,5 @@ def _describe(subset: Subset, kernel: PartitionKernel) -> Partition:
         constant_bytes=int(built.program.constants.size),
         inputs=tuple(values[v].name for v in kernel.graph.inputs),
         outputs=tuple(values[v].name for v in kernel.graph.outputs),
+        estimate=estimate,
     )

@@ -49,6 +49,7 @@ _TUNING = {
     InferencePreference.SUSTAINED_SPEED: Tuning.MEASURED,
     InferencePreference.BALANCED: Tuning.KEPT,
 }
+_LAST = 2**31 - 1
 _AUTO = InferencePriority.AUTO
 _PREFERRED_AFTER = {
     InferencePriority.MIN_LATENCY: (
@@ -74,7 +75,14 @@ class GpuDelegateOptions:
     `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
     given as numbers. `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
     `serialization_dir` and `model_token` all given, compiled kernels and measured choices are
-    kept there.
+    kept there. Without ENABLE_QUANT all nodes on 8-bit tensors stay on the CPU; with it, only
+    those that litegpu cannot run. CL_ONLY counts where GL_ONLY is given too. Nodes (by their
+    numbers in the report) before `first_delegate_node_index` or after `last_delegate_node_index`
+    stay on the CPU, which helps to find the node that goes wrong.
+
+    The priorities decide about precision and memory: float32 where MAX_PRECISION comes first, else
+    large values are stored as half, or all where MIN_MEMORY_USAGE comes before MIN_LATENCY. Sums
+    are always float32. At float32 they change nothing: memory is planned as small as it goes.
 
     `inference_preference` says how long the creation of the interpreter may take.
     FAST_SINGLE_ANSWER: kernels are chosen by estimates. BALANCED: by measured choices if some are
@@ -82,6 +90,11 @@ class GpuDelegateOptions:
     later invoke waits for the driver. SUSTAINED_SPEED: the same, but what is not kept is measured,
     which takes seconds; so do new shapes when inputs are resized. A software device is not
     measured.
+
+    Partitions of a graph that the CPU has a part of are delegated if that is faster by an estimate
+    (docs/decisions/0013-partitions-that-pay-off.md), those that save most first. A number as
+    `min_nodes_per_partition` takes the place of the estimate: partitions of at least so many nodes
+    are delegated, the largest first. Neither concerns a graph that can run whole.
 
     `backend`, `device` (index or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest. Raises OptionsError for values that cannot be used.
@@ -96,6 +109,9 @@ class GpuDelegateOptions:
     max_delegated_partitions: int = 1
     serialization_dir: str | None = None
     model_token: str | None = None
+    first_delegate_node_index: int = 0
+    last_delegate_node_index: int = _LAST
+    min_nodes_per_partition: int | None = None
 
     backend: str | None = None
     device: int | str | None = None
@@ -109,11 +125,15 @@ class GpuDelegateOptions:
             object.__setattr__(self, name, _text(name, getattr(self, name)))
         if not isinstance(self.device, str | None):
             object.__setattr__(self, "device", _whole("device", self.device))
+        if self.min_nodes_per_partition is not None:
+            least = _whole("min_nodes_per_partition", self.min_nodes_per_partition)
+            object.__setattr__(self, "min_nodes_per_partition", least)
         if self.inference_preference not in set(InferencePreference):
             raise OptionsError(
                 f"inference_preference {self.inference_preference} is not one of "
                 f"{_members(InferencePreference)}."
             )
+        self._check_nodes()
         if self.experimental_flags & ~sum(ExperimentalFlags):
             raise OptionsError(
                 f"experimental_flags {self.experimental_flags} has unknown bits; known are "
@@ -125,6 +145,20 @@ class GpuDelegateOptions:
                 f"{did_you_mean(str(self.precision), PRECISIONS)}"
             )
         self.priorities()
+
+    def _check_nodes(self) -> None:
+        first, last = self.first_delegate_node_index, self.last_delegate_node_index
+        if not 0 <= first <= last:
+            raise OptionsError(
+                f"No node is both from first_delegate_node_index={first} on and up to "
+                f"last_delegate_node_index={last}. Nodes count from 0; give the smaller number "
+                "first."
+            )
+        least = self.min_nodes_per_partition
+        if least is not None and least < 0:
+            raise OptionsError(
+                f"min_nodes_per_partition must be None or a number of nodes, not {least}."
+            )
 
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:
         """Return the three priorities with AUTO resolved. Raises OptionsError when invalid."""
@@ -163,12 +197,13 @@ class GpuDelegateOptions:
     def half_from(self) -> int | None:
         """Return the size in bytes (as float32) from which values are stored as half.
 
-        None at fp32; 0 (everything) at fp16 when memory matters most.
+        None at fp32; 0 (everything) at fp16 when memory matters more than latency.
         """
         if self.resolved_precision() == "fp32":
             return None
-        smallest = self.priorities()[0] == InferencePriority.MIN_MEMORY_USAGE
-        return 0 if smallest else HALF_FROM_BYTES
+        order = self.priorities()
+        memory, latency = InferencePriority.MIN_MEMORY_USAGE, InferencePriority.MIN_LATENCY
+        return 0 if order.index(memory) < order.index(latency) else HALF_FROM_BYTES
 
     def tuning(self) -> Tuning:
         """Return how kernels are chosen."""
@@ -181,6 +216,23 @@ class GpuDelegateOptions:
         if self.experimental_flags & ExperimentalFlags.CL_ONLY:
             return "opencl"
         return "opengl" if self.experimental_flags & ExperimentalFlags.GL_ONLY else None
+
+    def quantized(self) -> bool:
+        """Return whether nodes on 8-bit tensors may be delegated at all."""
+        return bool(self.experimental_flags & ExperimentalFlags.ENABLE_QUANT)
+
+    def unused(self) -> str:
+        """Return a sentence about options that have no effect without others, or nothing."""
+        enabled = bool(self.experimental_flags & ExperimentalFlags.ENABLE_SERIALIZATION)
+        parts = {
+            "ENABLE_SERIALIZATION (8) in experimental_flags": enabled,
+            "serialization_dir": bool(self.serialization_dir),
+            "model_token": bool(self.model_token),
+        }
+        missing = [name for name, given in parts.items() if not given]
+        if not missing or len(missing) == len(parts):
+            return ""
+        return f"Nothing is kept on disk: {' and '.join(missing)} must be given too."
 
     def cache_dir(self) -> str | None:
         """Return the directory for compiled kernels, None without serialization."""
@@ -196,6 +248,8 @@ _INTEGERS = (
     "inference_priority3",
     "experimental_flags",
     "max_delegated_partitions",
+    "first_delegate_node_index",
+    "last_delegate_node_index",
 )
 _TEXTS = ("serialization_dir", "model_token", "backend")
 

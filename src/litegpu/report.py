@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from litegpu.costs import Estimate, Split
+from litegpu.wording import shown_nodes, shown_ops, shown_size, shown_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class Partition:
     """Nodes that run on the GPU as one. Sizes are in bytes.
 
     `arena_bytes` is the device memory for computed values; no plan can need less than
-    `lower_bound_bytes`. `constant_bytes` is the memory for weights.
+    `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` is what it was
+    chosen by: rough figures, on a software device those of a GPU in its place.
     """
 
     nodes: tuple[int, ...]
@@ -33,6 +37,31 @@ class Partition:
     constant_bytes: int
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Nodes that the GPU could run but the CPU keeps, and why; an estimate where that decided."""
+
+    nodes: tuple[int, ...]
+    reason: str
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What could be changed about a model or its options, and what that would win.
+
+    `kind` is "blocker" (nodes that stay on the CPU), "quantized", "partitions", "moves" (kernels
+    that only move data), "lanes" (padding) or "precision". `seconds` an invoke are estimated; None
+    where they were not.
+    """
+
+    kind: str
+    text: str
+    nodes: tuple[int, ...] = ()
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +76,13 @@ class DelegationReport:
     """Name of the op of each node."""
     rejected: tuple[RejectedNode, ...] = ()
     partitions: tuple[Partition, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    split: Split | None = None
+    """What sharing the graph with the CPU costs; None when the graph is not shared."""
+    advice: tuple[Advice, ...] = ()
+    """What would help, the most first."""
     notes: tuple[str, ...] = field(default=())
-    """Supported nodes that stay on the CPU all the same, and errors: one line each."""
+    """Errors, and what became of subgraphs: one line each."""
 
     @property
     def delegated_nodes(self) -> list[int]:
@@ -70,6 +104,9 @@ class DelegationReport:
             "delegated_nodes": self.delegated_nodes,
             "rejected": [asdict(node) for node in self.rejected],
             "partitions": [asdict(part) for part in self.partitions],
+            "left_out": [asdict(each) for each in self.left_out],
+            "split": asdict(self.split) if self.split else None,
+            "advice": [asdict(each) for each in self.advice],
             "notes": list(self.notes),
         }
 
@@ -94,41 +131,50 @@ class DelegationReport:
             lines.append("")
             lines.append("partition  nodes  kernels  memory (bound)          weights   ops")
         for number, part in enumerate(self.partitions):
-            memory = f"{_size(part.arena_bytes)} ({_size(part.lower_bound_bytes)})"
-            ops = _counted(self.ops[index] for index in part.nodes)
+            memory = f"{shown_size(part.arena_bytes)} ({shown_size(part.lower_bound_bytes)})"
+            ops = shown_ops(self.ops[index] for index in part.nodes)
             lines.append(
                 f"{number:9}  {len(part.nodes):5}  {part.kernels:7}  {memory:22}  "
-                f"{_size(part.constant_bytes):8}  {ops}"
+                f"{shown_size(part.constant_bytes):8}  {ops}"
             )
-        if self.rejected:
+        if self.split:
+            lines += ["", _split_line(self.split)]
+        if self.rejected or self.left_out:
             lines += ["", "on the CPU"]
-        for reason, nodes in _by_reason(self.rejected).items():
-            where = ", ".join(str(node.index) for node in nodes[:6])
-            more = f" and {len(nodes) - 6} more" if len(nodes) > 6 else ""
-            lines.append(f"  {nodes[0].op} v{nodes[0].version} (node {where}{more}): {reason[2]}")
+        lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
+        for left in self.left_out:
+            ops = shown_ops(self.ops[index] for index in left.nodes)
+            lines.append(f"  {ops} ({shown_nodes(left.nodes)}): {left.reason}")
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
 
-def _by_reason(
-    rejected: tuple[RejectedNode, ...],
-) -> dict[tuple[str, int, str], list[RejectedNode]]:
+def _split_line(split: Split) -> str:
+    trips = f"{split.round_trips} round trips" if split.round_trips > 1 else "1 round trip"
+    return (
+        f"the split: {trips} and {shown_size(split.copied_bytes)} copied between CPU and GPU, "
+        f"an estimated {shown_time(split.seconds)} an invoke"
+    )
+
+
+def _rejected_line(nodes: Sequence[RejectedNode]) -> str:
+    """Describe nodes of one reason, which may name a tensor of the first of them."""
+    first = nodes[0]
+    others = len({node.reason for node in nodes}) - 1
+    reason = first.reason
+    if others:
+        reason = _TENSOR.sub(lambda found: f"{found[0]} (and {others} more)", reason, count=1)
+    where = shown_nodes([node.index for node in nodes])
+    return f"  {first.op} v{first.version} ({where}): {reason}"
+
+
+_TENSOR = re.compile(r"tensor \d+")
+
+
+def _alike(rejected: Sequence[RejectedNode]) -> list[list[RejectedNode]]:
+    """Group nodes whose reasons differ in nothing but the number of a tensor."""
     groups: dict[tuple[str, int, str], list[RejectedNode]] = {}
     for node in rejected:
-        groups.setdefault((node.op, node.version, node.reason), []).append(node)
-    return groups
-
-
-def _counted(names: Any) -> str:
-    counts = Counter(names).most_common()
-    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counts)
-
-
-def _size(nbytes: int) -> str:
-    """Return bytes as text a person can read."""
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
+        key = (node.op, node.version, _TENSOR.sub("tensor", node.reason))
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())

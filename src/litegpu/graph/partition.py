@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from litegpu.graph.ir import ABSENT, Graph
+from litegpu.graph.ir import ABSENT, Graph, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,35 +23,128 @@ Preview = Callable[[Sequence[int]], list[Subset]]
 """Asks the runtime how it would cut the graph if these nodes were delegated."""
 
 
-def choose(
-    graph: Graph,
-    supported: Collection[int],
-    folded: Collection[int],
-    preview: Preview,
-    max_partitions: int,
-) -> list[Subset]:
-    """Return the subsets to delegate, largest first.
+class Judge(Protocol):
+    """Decides about partitions of a graph that the CPU has a part of."""
 
-    `folded` are the nodes that only widen float16 constants: they cost nothing and join the
-    partition that reads them, but never make a partition of their own. One that the CPU reads too
-    joins only if its result is small, for the partition hands it out at each invoke.
+    def worth(self, subset: Subset) -> float:
+        """Return a figure that is larger for the better of two partitions."""
+
+    def declines(self, subset: Subset) -> str:
+        """Return why the CPU should keep a partition, or an empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The subsets to delegate, the best first, and those left to the CPU, each with its reason."""
+
+    taken: tuple[Subset, ...] = ()
+    left: tuple[tuple[Subset, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What there is to choose from.
+
+    `folded` are the supported nodes that need no kernel, for their results are constants. `states`
+    are the values that a node changes although they are its inputs.
     """
+
+    graph: Graph
+    supported: Collection[int]
+    folded: Collection[int] = ()
+    states: Collection[int] = ()
+
+
+def choose(candidates: Candidates, preview: Preview, judge: Judge, max_partitions: int) -> Choice:
+    """Choose what to delegate: the whole graph if possible, else the best partitions of it.
+
+    Folded nodes join the partition that reads them, but never make a partition of their own. One
+    that the CPU reads too joins only if its result is small, for the partition hands it out at each
+    invoke. A whole graph is taken however many partitions the runtime makes of it, and is not
+    judged.
+    """
+    graph, folded = candidates.graph, candidates.folded
     plan = [node.index for node in graph.nodes]
-    real = [index for index in plan if index in supported and index not in folded]
-    if not real:
-        return []
-    if len(real) + len(folded) == len(plan):
-        whole = preview(plan)
-        if len(whole) == 1:
-            return whole
-    found = sorted(preview(real), key=lambda subset: -len(subset.nodes))[:max_partitions]
-    chosen = {index for subset in found for index in subset.nodes}
-    subsets = preview([index for index in plan if index in chosen])
-    with_folded = chosen | _readable_inside(graph, chosen, folded)
-    joined = preview([index for index in plan if index in with_folded])
-    if len(joined) == len(subsets) and all(set(s.nodes) & chosen for s in joined):
-        subsets = joined
-    return sorted(subsets, key=lambda subset: -len(subset.nodes))[:max_partitions]
+    real = set(candidates.supported).difference(folded)
+    if real and len(real) + len(folded) == len(plan):
+        choice = Choice(tuple(s for s in preview(plan) if real & set(s.nodes)))
+    else:
+        choice = _best(plan, real, preview, judge, max_partitions)
+    if len(choice.taken) != 1 or len(choice.taken[0].nodes) < len(plan):
+        choice = _in_order(candidates, choice)
+    chosen = {index for subset in choice.taken for index in subset.nodes}
+    joining = _readable_inside(graph, chosen, folded) - chosen
+    if not chosen or not joining:
+        return choice
+    joined = preview([index for index in plan if index in chosen | joining])
+    if len(joined) == len(choice.taken) and all(chosen & set(s.nodes) for s in joined):
+        return replace(choice, taken=_sorted(joined, judge))
+    return choice
+
+
+def _best(
+    plan: Sequence[int], real: Collection[int], preview: Preview, judge: Judge, limit: int
+) -> Choice:
+    """Give nodes up until the runtime makes so many partitions of the others, all worth it."""
+    left: list[tuple[Subset, str]] = []
+    kept = set(real)
+    while kept:
+        found = _sorted(preview([index for index in plan if index in kept]), judge)
+        declined = [(subset, reason) for subset in found if (reason := judge.declines(subset))]
+        if not declined:
+            # What is given up may let the runtime join others, so this comes last.
+            declined = [(subset, _beyond(limit)) for subset in found[limit:]]
+        if not declined:
+            return Choice(found, tuple(left))
+        left += declined
+        kept -= {index for subset, _ in declined for index in subset.nodes}
+    return Choice((), tuple(left))
+
+
+def _sorted(subsets: Iterable[Subset], judge: Judge) -> tuple[Subset, ...]:
+    return tuple(sorted(subsets, key=lambda s: (-judge.worth(s), -len(s.nodes), s.nodes)))
+
+
+def _beyond(limit: int) -> str:
+    return f"Others are worth more, and max_delegated_partitions={limit} allows no further one."
+
+
+def _in_order(candidates: Candidates, choice: Choice) -> Choice:
+    """Delegate nothing if the runtime, which sees no states, might run nodes out of order.
+
+    It moves the nodes that are ready into as few partitions as it can. What orders two nodes is
+    that one needs the other's results, or that one partition has both.
+    """
+    graph, inside = candidates.graph, dict[int, int]()
+    for number, subset in enumerate(choice.taken):
+        inside.update(dict.fromkeys(subset.nodes, number))
+    shared: dict[int, list[Node]] = {}
+    for node in graph.nodes if inside else ():
+        for v in dict.fromkeys(node.inputs):
+            if v in candidates.states or (v in graph.values and graph.values[v].is_variable):
+                shared.setdefault(v, []).append(node)
+    for v, nodes in shared.items():
+        for first, second in itertools.pairwise(nodes):
+            together = inside.get(first.index, -1) == inside.get(second.index, -2)
+            if not together and not _needs(graph, second, first):
+                reason = (
+                    f"Nodes {first.index} and {second.index} share the state tensor {v}, and the "
+                    "runtime might run them in another order if the graph was split."
+                )
+                left = tuple((subset, reason) for subset in choice.taken)
+                return Choice((), (*choice.left, *left))
+    return choice
+
+
+def _needs(graph: Graph, node: Node, other: Node) -> bool:
+    """Whether a node reads what follows from the results of an earlier one."""
+    made = set(other.outputs)
+    for between in graph.nodes:
+        if made.intersection(between.inputs):
+            if between is node:
+                return True
+            made.update(between.outputs)
+    return False
 
 
 def _readable_inside(graph: Graph, chosen: Collection[int], folded: Collection[int]) -> set[int]:

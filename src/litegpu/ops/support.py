@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from litegpu.graph import ABSENT, Graph, Node, Value
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import checks, dynamic, fold, types
 from litegpu.ops.base import Op, Shape, find
 
@@ -18,8 +18,10 @@ class Examination:
     reasons: Mapping[int, str]
 
 
-def examine(graph: Graph) -> Examination:
+def examine(graph: Graph, quantized: bool = True) -> Examination:
     """Check every node in order, on the shapes that follow from the ones before it.
+
+    Without `quantized`, what computes with 8-bit tensors stays on the CPU.
 
     The runtime may ask a delegate before it has computed any shape itself, so the shapes that
     the file states are replaced by inferred ones. What depends on a shape that only the running
@@ -37,6 +39,8 @@ def examine(graph: Graph) -> Examination:
                 values[v] = fold.constant(values[v], array)
             continue
         reason, shapes = _judge(present, node)
+        if not quantized and touches_bytes(present, node):
+            reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if reason:
             reasons[node.index] = reason
             _follow_cpu(values, node, from_shapes)
@@ -62,6 +66,15 @@ def _made_twice(graph: Graph) -> str:
                 )
             seen.add(v)
     return ""
+
+
+def touches_bytes(graph: Graph, node: Node) -> bool:
+    """Whether a node takes or gives a computed tensor of 8-bit integers."""
+    values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
+    return any(v is not None and not v.is_constant and v.dtype in _BYTES for v in values)
+
+
+_BYTES = (DType.INT8, DType.UINT8)
 
 
 def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:

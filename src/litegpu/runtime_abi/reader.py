@@ -43,6 +43,11 @@ def execution_plan(context: int) -> tuple[int, ...]:
     return int_array(address.value)
 
 
+def thread_count(context: int) -> int:
+    """Return how many threads the CPU's kernels get; 1 unless the interpreter was told."""
+    return max(TfLiteContext.from_address(context).recommended_num_threads, 1)
+
+
 def read_graph(context: int) -> Graph:
     """Read all nodes of the execution plan and all tensors they touch.
 

@@ -3,36 +3,89 @@
 from __future__ import annotations
 
 import argparse
+import enum
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from litegpu import GpuDelegate, config
+from litegpu import (
+    ExperimentalFlags,
+    GpuDelegate,
+    GpuDelegateOptions,
+    InferencePreference,
+    InferencePriority,
+    config,
+)
 from litegpu.tools.console import note
 from litegpu.tools.flags import Flag
 from litegpu.tools.runtime import interpreter
+
+
+def _member(names: type[enum.IntEnum]) -> Callable[[str], int]:
+    """Return the kind of flags that take a number or the name of a member."""
+
+    def parse(text: str) -> int:
+        known = names.__members__
+        return int(known[text.upper()] if text.upper() in known else int(text))
+
+    parse.__name__ = names.__name__  # argparse names it when the text is neither
+    return parse
+
+
+def _listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
+    return ", ".join(f"{int(member)} {member.name}" for member in names)
+
+
+_PRIORITY = _member(InferencePriority)
+_PREFERENCE = _member(InferencePreference)
 
 DELEGATE_FLAGS = (
     Flag("backend", str, None, "the GPU API to use, such as opencl (default: the best one here)"),
     Flag("device", str, None, "index or part of the name of the device, see `litegpu devices`"),
     Flag("precision", str, None, "fp32 or fp16 (fp16: half stored, float accumulated)"),
-    Flag("max_delegated_partitions", int, 0, "most parts to run on the GPU; 0 means the default"),
+    Flag(
+        "inference_preference",
+        _PREFERENCE,
+        None,
+        f"how kernels are chosen: {_listed(InferencePreference)}",
+    ),
+    Flag("inference_priority1", _PRIORITY, None, f"what matters: {_listed(InferencePriority)}"),
+    Flag("inference_priority2", _PRIORITY, None, "what matters next"),
+    Flag("inference_priority3", _PRIORITY, None, "what matters after that"),
+    Flag("is_precision_loss_allowed", int, None, "-1: by the priorities, 0: fp32, 1: fp16"),
+    Flag("experimental_flags", int, None, f"the sum of: {_listed(ExperimentalFlags)} (default: 1)"),
+    Flag("max_delegated_partitions", int, None, "most parts to run on the GPU (default: 1)"),
+    Flag(
+        "min_nodes_per_partition",
+        int,
+        None,
+        "least nodes of a part that runs on the GPU (default: where that is faster)",
+    ),
+    Flag("first_delegate_node_index", int, None, "nodes before this one stay on the CPU"),
+    Flag("last_delegate_node_index", int, None, "nodes after this one stay on the CPU"),
+    Flag("serialization_dir", str, None, "folder to keep compiled kernels in, with model_token"),
+    Flag("model_token", str, None, "name of the model among what is kept there"),
 )
+"""One for each option of the delegate; what is not given is the option's own default."""
 
 
 def make_delegate(args: argparse.Namespace) -> GpuDelegate:
     """Return the delegate that the flags ask for.
 
+    Where `--serialization_dir` and `--model_token` are both given, kernels are kept there.
+
     Raises:
         OptionsError, UnsupportedDeviceError: the flags cannot be met here.
     """
-    device = args.device
-    options = {
-        "backend": args.backend,
-        "device": int(device) if device and device.isdecimal() else device,
-        "precision": args.precision,
-        "max_delegated_partitions": args.max_delegated_partitions,
-    }
-    return GpuDelegate(**{name: value for name, value in options.items() if value})
+    given = {flag.name: getattr(args, flag.name) for flag in DELEGATE_FLAGS}
+    options = {name: value for name, value in given.items() if value is not None}
+    if options.get("device", "").isdecimal():
+        options["device"] = int(options["device"])
+    if {"serialization_dir", "model_token"} <= options.keys():
+        default = GpuDelegateOptions.experimental_flags
+        flags = options.get("experimental_flags", default)
+        options["experimental_flags"] = flags | ExperimentalFlags.ENABLE_SERIALIZATION
+    return GpuDelegate(**options)
 
 
 def with_delegate(model: bytes, delegate: GpuDelegate, threads: int = 1) -> Any:

@@ -1,0 +1,174 @@
+"""What a partition saves and what it costs, estimated before anything is compiled.
+
+The figures and where they were measured: docs/decisions/0013-partitions-that-pay-off.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from litegpu.graph import Graph
+from litegpu.graph.partition import Subset
+from litegpu.ops.work import states_of, tensor_bytes, work_of
+from litegpu.wording import shown_size, shown_time
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What running a partition costs on GPUs behind one API, beside the arithmetic.
+
+    `round_trip` is seconds from the runtime's call until it goes on, with nothing to do; `launch`
+    is seconds a kernel; `copied` is bytes a second, from the runtime's tensors or to them.
+    """
+
+    round_trip: float
+    launch: float
+    copied: float
+
+
+RATES: Mapping[str, Rates] = {
+    "cuda": Rates(28e-6, 1.7e-6, 17e9),
+    "opencl": Rates(40e-6, 8.5e-6, 10e9),
+    "webgpu": Rates(100e-6, 10e-6, 5e9),
+    "opengl": Rates(60e-6, 8.5e-6, 8e9),
+}
+"""By backend."""
+
+_CPU_FLOPS, _CPU_BYTES = 100e9, 40e9
+"""Floating-point operations and bytes a second of one thread in the runtime's fastest kernels."""
+_CPU_NODE = 0.1e-6
+"""Seconds that the runtime needs for one more node."""
+_THREADS_HELP = 0.75
+"""t threads are t to this power times as fast as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A partition's nodes on the CPU and on the GPU: seconds an invoke, and bytes copied for it."""
+
+    cpu_seconds: float
+    gpu_seconds: float
+    copied_bytes: int
+
+    @property
+    def saved_seconds(self) -> float:
+        """What the GPU saves; less than 0 where it costs time."""
+        return self.cpu_seconds - self.gpu_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What an invoke pays because CPU and GPU share the graph, against one partition for all.
+
+    `copied_bytes` are those of tensors that one side makes and the other, or another partition,
+    reads; `seconds` is the time for these and for every round trip but the first.
+    """
+
+    round_trips: int
+    copied_bytes: int
+    seconds: float
+
+
+class CostModel:
+    """Estimates for the partitions of one examined graph."""
+
+    def __init__(self, graph: Graph, backend: str, threads: int = 1) -> None:
+        """Estimate for a GPU of `backend` beside a CPU that runs `threads` threads."""
+        self._graph = graph
+        self._rates = RATES[backend]
+        self._work = {node.index: work_of(graph, node) for node in graph.nodes}
+        self._nodes = {node.index: node for node in graph.nodes}
+        self._speed: float = max(threads, 1) ** _THREADS_HELP
+
+    def cpu_seconds(self, nodes: Iterable[int]) -> float:
+        """Return what the CPU needs for some nodes."""
+        works = [self._work[index] for index in nodes]
+        busy = sum(max(work.flops / _CPU_FLOPS, work.nbytes / _CPU_BYTES) for work in works)
+        return busy / self._speed + len(works) * _CPU_NODE
+
+    def estimate(self, subset: Subset) -> Estimate:
+        """Return what a partition takes on either side."""
+        launches = max(sum(self._work[index].launches for index in subset.nodes), 1)
+        copied = sum(tensor_bytes(self._graph, self._transferred(subset)))
+        rates = self._rates
+        gpu = rates.round_trip + launches * rates.launch + copied / rates.copied
+        return Estimate(self.cpu_seconds(subset.nodes), gpu, copied)
+
+    def _transferred(self, subset: Subset) -> list[int]:
+        """Return what is copied: inputs and outputs, and states, which go both ways."""
+        values = self._graph.values
+        ends = [v for v in (*subset.inputs, *subset.outputs) if v in values]
+        states = [v for index in subset.nodes for v in states_of(self._nodes[index])]
+        return [v for v in (*ends, *states) if not values[v].is_constant]
+
+    def invoke_seconds(self, subsets: Collection[Subset]) -> float:
+        """Return the time of an invoke with these partitions and the other nodes on the CPU."""
+        taken = {index for subset in subsets for index in subset.nodes}
+        rest = self.cpu_seconds(index for index in self._nodes if index not in taken)
+        return rest + sum(self.estimate(subset).gpu_seconds for subset in subsets)
+
+    def split(self, subsets: Collection[Subset]) -> Split | None:
+        """Return what sharing the graph costs; None if nothing or all is in one partition."""
+        if not subsets or {len(self._nodes)} == {len(subset.nodes) for subset in subsets}:
+            return None
+        copied = sum(sum(tensor_bytes(self._graph, self._shared(subset))) for subset in subsets)
+        trips = len(subsets)
+        seconds = (trips - 1) * self._rates.round_trip + copied / self._rates.copied
+        return Split(trips, copied, seconds)
+
+    def _shared(self, subset: Subset) -> list[int]:
+        """Return what a partition reads of others' results, and what others read of its own."""
+        own = set(subset.nodes)
+        others = [node for node in self._graph.nodes if node.index not in own]
+        made = {v for node in others for v in node.outputs}
+        read = {v for node in others for v in node.inputs}
+        return [
+            v
+            for v in self._transferred(subset)
+            if (v in made and v in subset.inputs) or (v in read and v in subset.outputs)
+        ]
+
+
+class CostRule:
+    """Delegates what is faster so, the partitions that save most first.
+
+    A software device never saves time: there nothing is declined, so that all that a GPU could run
+    can be tried on it.
+    """
+
+    def __init__(self, costs: CostModel, software: bool) -> None:
+        self._costs = costs
+        self._software = software
+
+    def worth(self, subset: Subset) -> float:
+        """Return the seconds that an invoke saves."""
+        return self._costs.estimate(subset).saved_seconds
+
+    def declines(self, subset: Subset) -> str:
+        """Return why a partition is not worth it, or an empty text."""
+        found = self._costs.estimate(subset)
+        if self._software or found.saved_seconds > 0:
+            return ""
+        return (
+            f"The GPU would take about {shown_time(found.gpu_seconds)}, with "
+            f"{shown_size(found.copied_bytes)} to copy, the CPU {shown_time(found.cpu_seconds)} "
+            "(min_nodes_per_partition decides by the number of nodes instead)."
+        )
+
+
+class NodeCountRule:
+    """Delegates partitions of at least so many nodes, the largest first."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def worth(self, subset: Subset) -> float:
+        """Return the number of nodes."""
+        return len(subset.nodes)
+
+    def declines(self, subset: Subset) -> str:
+        """Return why a partition is too small, or an empty text."""
+        if len(subset.nodes) >= self._least:
+            return ""
+        return f"Fewer nodes than min_nodes_per_partition={self._least}."

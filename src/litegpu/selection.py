@@ -1,0 +1,72 @@
+"""Which nodes of an interpreter's graph to delegate, by what runs on the GPU and by the options."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from litegpu.backends.base import DeviceInfo
+from litegpu.costs import CostModel, CostRule, NodeCountRule
+from litegpu.graph.partition import Candidates, Choice, Judge, Preview, Subset, choose
+from litegpu.ops.fold import is_folded
+from litegpu.ops.support import Examination
+from litegpu.ops.work import states_of
+from litegpu.options import GpuDelegateOptions
+from litegpu.report import LeftOut
+
+
+class Selection:
+    """The nodes that can be delegated, and how partitions of them are chosen."""
+
+    def __init__(
+        self,
+        examination: Examination,
+        options: GpuDelegateOptions,
+        device: DeviceInfo,
+        threads: int,
+        preview: Preview,
+    ) -> None:
+        """Take an examined graph, and how many threads the CPU has for its part of it."""
+        self.examination = examination
+        self.preview = preview
+        graph = examination.graph
+        able = {node.index for node in graph.nodes} - set(examination.reasons)
+        nodes = range(options.first_delegate_node_index, options.last_delegate_node_index + 1)
+        self.supported = {index for index in able if index in nodes}
+        self._outside = tuple(sorted(able - self.supported))
+        self._folded = {n.index for n in graph.nodes if is_folded(n, graph.values)}
+        self._states = {v for node in graph.nodes for v in states_of(node)}
+        self._limit = max(options.max_delegated_partitions, 1)
+        self.costs = CostModel(graph, device.backend, threads)
+        least = options.min_nodes_per_partition
+        self._judge: Judge = (
+            CostRule(self.costs, device.software) if least is None else NodeCountRule(least)
+        )
+
+    def choose(self, more: Iterable[int] = (), limit: int | None = None) -> Choice:
+        """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
+        supported = self.supported.union(more)
+        candidates = Candidates(
+            self.examination.graph, supported, self._folded & supported, self._states
+        )
+        return choose(
+            candidates, self.preview, self._judge, self._limit if limit is None else limit
+        )
+
+    def give_up(self, nodes: Iterable[int]) -> None:
+        """Leave nodes to the CPU, for the device refuses them."""
+        self.supported -= set(nodes)
+
+    def left_out(self, choice: Choice) -> tuple[LeftOut, ...]:
+        """Return the supported nodes that a choice leaves to the CPU, for the report."""
+        return (
+            *(LeftOut(s.nodes, reason, self.costs.estimate(s)) for s, reason in choice.left),
+            *([LeftOut(self._outside, _OUTSIDE)] if self._outside else []),
+        )
+
+
+_OUTSIDE = "They lie outside of first_delegate_node_index and last_delegate_node_index."
+
+
+def nodes_of(subsets: Collection[Subset]) -> set[int]:
+    """Return the nodes of all subsets."""
+    return {index for subset in subsets for index in subset.nodes}

@@ -1,0 +1,42 @@
+"""Figures as text that a person can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+_SHOWN = 6
+
+
+def shown_size(nbytes: float) -> str:
+    """Return a number of bytes as text: ``1.5 MiB``."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def shown_time(seconds: float) -> str:
+    """Return seconds as text with two digits that count: ``38 us``, ``1.2 ms``."""
+    if abs(seconds) >= 1:
+        return f"{seconds:.1f} s"
+    for factor, unit in ((1e3, "ms"), (1e6, "us")):
+        if abs(seconds) * factor >= 1:
+            scaled = seconds * factor
+            return f"{scaled:.1f} {unit}" if abs(scaled) < 10 else f"{scaled:.0f} {unit}"
+    return "less than 1 us"
+
+
+def shown_nodes(nodes: Sequence[int]) -> str:
+    """Return the numbers of nodes as text: ``node 1, 2, 3, 4, 5, 6 and 9 more``."""
+    listed = ", ".join(map(str, nodes[:_SHOWN]))
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f"node {listed}{more}"
+
+
+def shown_ops(names: Iterable[str]) -> str:
+    """Return the names of operations with how often each occurs, the most frequent first."""
+    counts = Counter(names).most_common()
+    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counts)

@@ -1,0 +1,78 @@
+"""Every option of the delegate is a flag of every tool that makes one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from litegpu import ExperimentalFlags, GpuDelegateOptions, InferencePreference, InferencePriority
+from litegpu.options import make_options
+from litegpu.tools import check, delegation, demo, profile, run
+from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
+from litegpu.tools.flags import FlagParser
+
+
+def options_of(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> GpuDelegateOptions:
+    """Return the options that a delegate would be made with."""
+    given: list[GpuDelegateOptions] = []
+    monkeypatch.setattr(
+        delegation, "GpuDelegate", lambda **fields: given.append(make_options(None, fields))
+    )
+    parser = FlagParser("litegpu test", "a test")
+    parser.add_flags(DELEGATE_FLAGS)
+    make_delegate(parser.parse(argv))
+    return given[0]
+
+
+def test_every_option_has_a_flag_in_every_tool() -> None:
+    names = [field.name for field in dataclasses.fields(GpuDelegateOptions)]
+    assert sorted(flag.name for flag in DELEGATE_FLAGS) == sorted(names)
+    for tool in (check, demo, profile, run):
+        assert set(DELEGATE_FLAGS) <= set(tool.FLAGS)
+
+
+def test_without_flags_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options_of([], monkeypatch) == GpuDelegateOptions()
+
+
+GIVEN: dict[str, tuple[str, Any]] = {
+    "backend": ("opencl", "opencl"),
+    "device": ("2", 2),
+    "precision": ("fp16", "fp16"),
+    "inference_preference": ("sustained_speed", InferencePreference.SUSTAINED_SPEED),
+    "inference_priority1": ("MIN_LATENCY", InferencePriority.MIN_LATENCY),
+    "inference_priority2": ("2", InferencePriority.MIN_LATENCY),
+    "inference_priority3": ("0", InferencePriority.AUTO),
+    "is_precision_loss_allowed": ("0", 0),
+    "experimental_flags": ("4", ExperimentalFlags.GL_ONLY),
+    "max_delegated_partitions": ("3", 3),
+    "min_nodes_per_partition": ("0", 0),
+    "first_delegate_node_index": ("0", 0),
+    "last_delegate_node_index": ("7", 7),
+    "serialization_dir": ("folder", "folder"),
+    "model_token": ("name", "name"),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, value = GIVEN[name]
+    assert getattr(options_of([f"--{name}={text}"], monkeypatch), name) == value
+    assert set(GIVEN) == {flag.name for flag in DELEGATE_FLAGS}
+
+
+def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ["--serialization_dir=folder", "--model_token=name"]
+    assert options_of(place, monkeypatch).experimental_flags == 1 + 8
+    assert options_of([*place, "--experimental_flags=2"], monkeypatch).experimental_flags == 2 + 8
+    assert options_of(place[:1], monkeypatch).experimental_flags == 1
+
+
+def test_unknown_members_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        options_of(["--inference_preference=fast"], monkeypatch)
+    assert "invalid InferencePreference value: 'fast'" in capsys.readouterr().err

@@ -1,0 +1,332 @@
+"""Which partitions are delegated: by what they save, by their size, by the numbers of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+
+from litegpu import GpuDelegate, selection
+from litegpu.backends import BACKENDS
+from litegpu.costs import RATES, CostModel, CostRule, NodeCountRule
+from litegpu.errors import OptionsError
+from litegpu.graph import DType, Graph, Node, Value
+from litegpu.graph.partition import Candidates, Subset, choose
+from litegpu.report import DelegationReport
+from litegpu.zoo.writer import ModelWriter, TensorRef
+from small_models import (
+    CPU_ONLY,
+    assert_close,
+    chain,
+    convolution,
+    interpreter,
+    random,
+    reference,
+    run,
+    step,
+)
+
+
+@pytest.fixture
+def as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge partitions as on a real GPU, whatever the device is."""
+    monkeypatch.setattr(selection, "CostRule", lambda costs, _software: CostRule(costs, False))
+
+
+def report_of(delegate: GpuDelegate) -> DelegationReport:
+    assert delegate.report is not None
+    assert delegate.error is None
+    return delegate.report
+
+
+def small_and_large() -> bytes:
+    """Nodes 0-4 are five steps on a few numbers, 6-7 two large convolutions; 5 is the CPU's."""
+    writer = ModelWriter()
+    small, large = writer.input((1, 2, 2, 3), name="small"), writer.input((1, 48, 48, 32))
+    for _ in range(5):
+        small = step(writer, "TANH", small)
+    y = convolution(writer, step(writer, CPU_ONLY, large), 32, seed=1)
+    writer.output(small, convolution(writer, y, 32, seed=2))
+    return writer.build()
+
+
+def small_and_large_inputs() -> tuple[np.ndarray, np.ndarray]:
+    return random(1, 2, 2, 3), random(1, 48, 48, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "taken", "left"),
+    [
+        ({}, [(6, 7)], [(0, 1, 2, 3, 4)]),
+        ({"max_delegated_partitions": 2}, [(6, 7)], [(0, 1, 2, 3, 4)]),
+        ({"min_nodes_per_partition": 0}, [(0, 1, 2, 3, 4)], [(6, 7)]),
+        (
+            {"min_nodes_per_partition": 1, "max_delegated_partitions": 2},
+            [(0, 1, 2, 3, 4), (6, 7)],
+            [],
+        ),
+        (
+            {"min_nodes_per_partition": 3, "max_delegated_partitions": 2},
+            [(0, 1, 2, 3, 4)],
+            [(6, 7)],
+        ),
+        ({"min_nodes_per_partition": 6}, [], [(0, 1, 2, 3, 4), (6, 7)]),
+    ],
+)
+@pytest.mark.usefixtures("as_a_gpu")
+def test_what_a_gpu_takes(
+    options: dict[str, int], taken: list[tuple[int, ...]], left: list[tuple[int, ...]]
+) -> None:
+    model, inputs = small_and_large(), small_and_large_inputs()
+    delegate = GpuDelegate(**options)
+    assert_close(run(interpreter(model, delegate), *inputs), reference(model, *inputs))
+    report = report_of(delegate)
+    assert [part.nodes for part in report.partitions] == taken
+    assert [each.nodes for each in report.left_out] == left
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_what_is_left_says_why_with_figures() -> None:
+    delegate = GpuDelegate()
+    interpreter(small_and_large(), delegate)
+    (left,) = report_of(delegate).left_out
+    assert left.estimate is not None
+    assert left.estimate.saved_seconds < 0
+    assert left.estimate.copied_bytes == 2 * 2 * 2 * 3 * 4
+    assert "The GPU would take about" in left.reason
+    assert "96 B to copy" in left.reason
+    assert "min_nodes_per_partition" in left.reason
+    assert "TANH x5 (node 0, 1, 2, 3, 4): The GPU would take" in str(report_of(delegate))
+    (taken,) = report_of(delegate).partitions
+    assert taken.estimate is not None
+    assert taken.estimate.saved_seconds > 0
+    few = GpuDelegate(min_nodes_per_partition=6)
+    interpreter(small_and_large(), few)
+    reasons = {each.reason for each in report_of(few).left_out}
+    assert reasons == {"Fewer nodes than min_nodes_per_partition=6."}
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_a_whole_graph_is_never_too_small() -> None:
+    for options in ({}, {"min_nodes_per_partition": 9}):
+        delegate = GpuDelegate(**options)
+        interpreter(chain(["ABS"]), delegate)
+        assert report_of(delegate).whole_graph
+
+
+def test_a_software_device_takes_what_a_gpu_could_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No partition is faster there; it is for trying things out."""
+    told = []
+
+    def noted(costs: CostModel, software: bool) -> CostRule:
+        told.append(software)
+        return CostRule(costs, software)
+
+    monkeypatch.setattr(selection, "CostRule", noted)
+    delegate = GpuDelegate()
+    interpreter(chain(["ABS", CPU_ONLY]), delegate)
+    assert told == [delegate.device.software]
+    assert report_of(delegate).delegated_nodes == ([0] if delegate.device.software else [])
+
+
+def test_threads_of_the_cpu_count() -> None:
+    """With eight threads the CPU is several times as fast, which the estimate knows."""
+    found = []
+    for threads in (None, 8):
+        delegate = GpuDelegate()
+        Interpreter(
+            model_content=small_and_large(),
+            experimental_delegates=[delegate],
+            num_threads=threads,
+        )
+        estimate = report_of(delegate).partitions[0].estimate
+        assert estimate is not None
+        found.append(estimate)
+    assert 4 < found[0].cpu_seconds / found[1].cpu_seconds < 5
+    assert found[0].gpu_seconds == found[1].gpu_seconds
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "taken"),
+    [(0, 9, [0, 1, 2, 3]), (1, 2, [1, 2]), (2, 2, [2]), (3, 99, [3]), (7, 8, [])],
+)
+def test_only_nodes_in_a_range_are_delegated(first: int, last: int, taken: list[int]) -> None:
+    model, x = chain(["ABS", "SQRT", "NEG", "EXP"]), random(1, 4, 4, 4)
+    delegate = GpuDelegate(first_delegate_node_index=first, last_delegate_node_index=last)
+    assert_close(run(interpreter(model, delegate), x), reference(model, x))
+    report = report_of(delegate)
+    assert report.delegated_nodes == taken
+    outside = tuple(index for index in range(4) if index not in taken)
+    assert [each.nodes for each in report.left_out] == ([outside] if outside else [])
+    assert all("last_delegate_node_index" in each.reason for each in report.left_out)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"first_delegate_node_index": 5, "last_delegate_node_index": 3},
+            "No node is both from first_delegate_node_index=5 on and up to "
+            "last_delegate_node_index=3",
+        ),
+        ({"first_delegate_node_index": -1}, "first_delegate_node_index=-1"),
+        ({"last_delegate_node_index": -1}, "last_delegate_node_index=-1"),
+        (
+            {"min_nodes_per_partition": -1},
+            "min_nodes_per_partition must be None or a number of nodes, not -1.",
+        ),
+        ({"min_nodes_per_partition": 1.5}, "min_nodes_per_partition must be a whole number"),
+        ({"first_delegate_node_index": "a"}, "first_delegate_node_index must be a whole number"),
+    ],
+)
+def test_impossible_limits(options: dict[str, int], text: str) -> None:
+    with pytest.raises(OptionsError, match=text):
+        GpuDelegate(**options)
+
+
+# States
+
+
+def svdf(writer: ModelWriter, x: TensorRef, state: TensorRef) -> TensorRef:
+    """Add an operation of the CPU that changes its state."""
+    features = writer.constant(random(4, 3, seed=1), name="features")
+    time = writer.constant(random(4, 5, seed=2), name="time")
+    return writer.op("SVDF", [x, features, time, None, state], [(1, 4)], options={"rank": 1})
+
+
+def run_with_states(model: bytes, delegate: GpuDelegate) -> None:
+    on_gpu, on_cpu = interpreter(model, delegate), interpreter(model)
+    for seed in range(3):
+        x = random(1, 3, seed=seed)
+        assert_close(run(on_gpu, x), run(on_cpu, x))
+
+
+def test_nodes_that_share_a_state_keep_their_order() -> None:
+    """The runtime would run the second SVDF first, while it waits for nothing."""
+    writer = ModelWriter()
+    x, state = writer.input((1, 3)), writer.variable((1, 20))
+    late = step(writer, "EXP", step(writer, CPU_ONLY, x))
+    writer.output(svdf(writer, late, state), svdf(writer, x, state))
+    delegate = GpuDelegate()
+    run_with_states(writer.build(), delegate)
+    (left,) = report_of(delegate).left_out
+    assert left.nodes == (1,)
+    assert left.reason == (
+        "Nodes 2 and 3 share the state tensor 1, and the runtime might run them in another order "
+        "if the graph was split."
+    )
+
+
+def test_a_shared_state_is_no_obstacle_where_the_order_is_fixed() -> None:
+    """The second SVDF needs what follows from the first."""
+    writer = ModelWriter()
+    x, state = writer.input((1, 3)), writer.variable((1, 20))
+    first = svdf(writer, step(writer, "EXP", step(writer, CPU_ONLY, x)), state)
+    cut = [writer.constant(ends, "int32", name=f"c{i}") for i, ends in enumerate(([0, 0], [1, 3]))]
+    second = writer.op("SLICE", [step(writer, "NEG", first), *cut], [(1, 3)])
+    writer.output(svdf(writer, second, state))
+    delegate = GpuDelegate(max_delegated_partitions=9)
+    run_with_states(writer.build(), delegate)
+    assert report_of(delegate).delegated_nodes == [1, 3, 4]
+
+
+def test_states_of_their_own_are_no_obstacle() -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 3))
+    late = step(writer, "EXP", step(writer, CPU_ONLY, x))
+    states = [writer.variable((1, 20), name=f"state{i}") for i in range(2)]
+    writer.output(svdf(writer, late, states[0]), svdf(writer, x, states[1]))
+    delegate = GpuDelegate()
+    run_with_states(writer.build(), delegate)
+    assert report_of(delegate).delegated_nodes == [1]
+
+
+# The rules by themselves
+
+
+def line(ops: Sequence[str], elements: int = 4) -> Graph:
+    """Return a graph of operations one after the other."""
+    values = {v: Value(v, f"v{v}", (elements,), DType.FLOAT32) for v in range(len(ops) + 1)}
+    nodes = tuple(Node(i, op, 1, (i,), (i + 1,)) for i, op in enumerate(ops))
+    return Graph(values, nodes, (), ())
+
+
+def runs(nodes: Sequence[int]) -> list[Subset]:
+    """Cut a line into runs of neighbours, as the runtime does."""
+    found: list[list[int]] = []
+    for index in nodes:
+        if not found or found[-1][-1] != index - 1:
+            found.append([])
+        found[-1].append(index)
+    return [Subset(tuple(run), (run[0],), (run[-1] + 1,)) for run in found]
+
+
+def test_what_is_left_out_is_judged_no_more_but_the_rest_is_judged_again() -> None:
+    """Without node 3 the runtime joins what is on both of its sides."""
+
+    def preview(nodes: Sequence[int]) -> list[Subset]:
+        return runs(nodes) if 3 in nodes else [Subset(tuple(nodes), (0,), (7,))]
+
+    graph = line(["ABS"] * 7)
+    choice = choose(Candidates(graph, {0, 1, 3, 5, 6}), preview, NodeCountRule(2), 1)
+    assert [subset.nodes for subset in choice.taken] == [(0, 1, 5, 6)]
+    assert [subset.nodes for subset, _ in choice.left] == [(3,)]
+
+
+def test_a_whole_graph_in_several_partitions_is_taken_and_not_judged() -> None:
+    """So a runtime cuts it that was told not to cluster nodes; node 0 needs no kernel."""
+
+    def preview(nodes: Sequence[int]) -> list[Subset]:
+        return [Subset((index,), (index,), (index + 1,)) for index in nodes]
+
+    graph = line(["DEQUANTIZE", "ABS", "EXP"])
+    choice = choose(Candidates(graph, {0, 1, 2}, {0}), preview, NodeCountRule(9), 1)
+    assert [subset.nodes for subset in choice.taken] == [(1,), (2,)]
+    assert choice.left == ()
+
+
+def test_ties_go_to_the_first() -> None:
+    graph = line(["ABS"] * 8)
+    choice = choose(Candidates(graph, {0, 1, 3, 4, 6, 7}), runs, NodeCountRule(0), 2)
+    assert [subset.nodes for subset in choice.taken] == [(0, 1), (3, 4)]
+
+
+def test_every_backend_has_rates() -> None:
+    assert set(RATES) == set(BACKENDS)
+
+
+@pytest.mark.parametrize("backend", RATES)
+def test_the_rule_follows_from_the_figures(backend: str) -> None:
+    """From some size on a step pays off, and there the estimate is what the rates say."""
+    rates = RATES[backend]
+    for elements in (1, 1000, 10**6, 10**8):
+        costs = CostModel(line(["ABS", CPU_ONLY], elements), backend)
+        (subset,) = runs([0])
+        found = costs.estimate(subset)
+        assert found.copied_bytes == 8 * elements
+        copying = 8 * elements / rates.copied
+        assert found.gpu_seconds == pytest.approx(rates.round_trip + rates.launch + copying)
+        assert bool(CostRule(costs, False).declines(subset)) == (found.saved_seconds <= 0)
+        assert not CostRule(costs, True).declines(subset)
+        assert costs.invoke_seconds([subset]) - costs.invoke_seconds([]) == pytest.approx(
+            -found.saved_seconds
+        )
+
+
+def test_what_a_split_costs() -> None:
+    graph = line(["ABS", CPU_ONLY, "EXP", "NEG"], 1000)
+    costs, rates = CostModel(graph, "cuda"), RATES["cuda"]
+    first, second = runs([0, 2, 3])
+    assert costs.split([]) is None
+    assert costs.split(runs([0, 1, 2, 3])) is None
+    both = costs.split([first, second])
+    assert both is not None
+    # What ABS makes, and what EXP reads: the model's own input and output would be copied anyway.
+    assert (both.round_trips, both.copied_bytes) == (2, 8000)
+    assert both.seconds == pytest.approx(rates.round_trip + 8000 / rates.copied)
+    one = costs.split([first])
+    assert one is not None
+    assert (one.round_trips, one.copied_bytes) == (1, 4000)
+    assert one.seconds == pytest.approx(4000 / rates.copied)
