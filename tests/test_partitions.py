@@ -95,10 +95,10 @@ def test_what_is_left_says_why_with_figures() -> None:
     assert left.estimate is not None
     assert left.estimate.saved_seconds < 0
     assert left.estimate.copied_bytes == 2 * 2 * 2 * 3 * 4
-    assert "The GPU would take about" in left.reason
-    assert "96 B to copy" in left.reason
+    assert "It would take about" in left.reason
+    assert "on the GPU, with 96 B copied, and less than 1 us on the CPU" in left.reason
     assert "min_nodes_per_partition" in left.reason
-    assert "TANH x5 (node 0, 1, 2, 3, 4): The GPU would take" in str(report_of(delegate))
+    assert "TANH x5 (node 0, 1, 2, 3, 4): It would take" in str(report_of(delegate))
     (taken,) = report_of(delegate).partitions
     assert taken.estimate is not None
     assert taken.estimate.saved_seconds > 0
@@ -313,6 +313,11 @@ def test_the_rule_follows_from_the_figures(backend: str) -> None:
         assert costs.invoke_seconds([subset]) - costs.invoke_seconds([]) == pytest.approx(
             -found.saved_seconds
         )
+
+
+def test_what_the_runtime_is_slow_at_pays_off_sooner() -> None:
+    usual, slow = (CostModel(line([op], 10**5), "cuda") for op in ("ABS", "MIRROR_PAD"))
+    assert slow.cpu_seconds([0]) > 20 * usual.cpu_seconds([0])
 
 
 def test_what_a_split_costs() -> None:

@@ -37,6 +37,14 @@ RATES: Mapping[str, Rates] = {
 
 _CPU_FLOPS, _CPU_BYTES = 100e9, 40e9
 """Floating-point operations and bytes a second of one thread in the runtime's fastest kernels."""
+_SLOWER: Mapping[str, float] = {
+    "MIRROR_PAD": 1e9,
+    "LOG_SOFTMAX": 5e9,
+    "SOFTMAX": 10e9,
+    **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), 14e9),
+    **dict.fromkeys(("ARG_MAX", "ARG_MIN", "CUMSUM", "GATHER", "L2_NORMALIZATION"), 15e9),
+}
+"""Bytes a second where the runtime's kernels are far from the usual rate."""
 _CPU_NODE = 0.1e-6
 """Seconds that the runtime needs for one more node."""
 _THREADS_HELP = 0.75
@@ -83,9 +91,12 @@ class CostModel:
 
     def cpu_seconds(self, nodes: Iterable[int]) -> float:
         """Return what the CPU needs for some nodes."""
-        works = [self._work[index] for index in nodes]
-        busy = sum(max(work.flops / _CPU_FLOPS, work.nbytes / _CPU_BYTES) for work in works)
-        return busy / self._speed + len(works) * _CPU_NODE
+        return sum(self._cpu_node(index) for index in nodes)
+
+    def _cpu_node(self, index: int) -> float:
+        work = self._work[index]
+        rate = _SLOWER.get(self._nodes[index].op, _CPU_BYTES)
+        return max(work.flops / _CPU_FLOPS, work.nbytes / rate) / self._speed + _CPU_NODE
 
     def estimate(self, subset: Subset) -> Estimate:
         """Return what a partition takes on either side."""
@@ -151,9 +162,9 @@ class CostRule:
         if self._software or found.saved_seconds > 0:
             return ""
         return (
-            f"The GPU would take about {shown_time(found.gpu_seconds)}, with "
-            f"{shown_size(found.copied_bytes)} to copy, the CPU {shown_time(found.cpu_seconds)} "
-            "(min_nodes_per_partition decides by the number of nodes instead)."
+            f"It would take about {shown_time(found.gpu_seconds)} on the GPU, with "
+            f"{shown_size(found.copied_bytes)} copied, and {shown_time(found.cpu_seconds)} on the "
+            "CPU (min_nodes_per_partition overrides this)."
         )
 
 
