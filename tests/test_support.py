@@ -82,11 +82,12 @@ def test_without_quantization_computed_bytes_stay_on_the_cpu(dtype: DType) -> No
         1: value(1, (2, 3)),
         2: Value(2, "weights", (3,), dtype, np.ones(3, dtype.value)),
         3: value(3, (2, 3)),
+        4: value(4, (2, 3)),
     }
     nodes = (
         Node(0, "DEQUANTIZE", 1, (0,), (1,)),
         Node(1, "ADD", 1, (1, 2), (3,)),
-        Node(2, "ABS", 1, (1,), (3,)),
+        Node(2, "ABS", 1, (1,), (4,)),
     )
     graph = Graph(values, nodes, (), ())
     with_it, without = examine(graph).reasons, examine(graph, quantized=False).reasons
