@@ -51,6 +51,28 @@ def test_it_holds_nothing_that_it_returned(worker: Worker) -> None:
     worker.stop()
 
 
+def test_an_error_ends_with_its_handler(worker: Worker) -> None:
+    """Its traceback holds the callers' variables, such as a delegate that is being made."""
+
+    class Thing:
+        pass
+
+    def ask() -> weakref.ref[Thing]:
+        thing = Thing()
+        try:
+            worker.call(lambda: 1 // 0)
+        except ZeroDivisionError:
+            return weakref.ref(thing)
+        raise AssertionError("nothing was raised")
+
+    gc.disable()
+    try:
+        assert ask()() is None
+    finally:
+        gc.enable()
+        worker.stop()
+
+
 def test_many_threads_ask_at_once(worker: Worker) -> None:
     total = [0]
 

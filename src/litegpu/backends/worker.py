@@ -29,9 +29,12 @@ class Worker:
         call = _Call(function)
         self._calls.put(call)
         call.done.acquire()
-        if call.error is not None:
+        if call.error is None:
+            return call.result
+        try:
             raise call.error
-        return call.result
+        finally:
+            call.error = None  # held by what its traceback holds, it would outlive its handler
 
     def post(self, function: Callable[[], object]) -> None:
         """Have a call made some time, without waiting: safe while objects are collected."""
