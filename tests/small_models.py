@@ -8,13 +8,16 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import numpy.typing as npt
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from litegpu import GpuDelegate
+from litegpu.tools import runtime
 from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
 
 Array = npt.NDArray[Any]
+
+RUNTIME = runtime.load()
+"""The module of the runtime under test."""
 
 CPU_ONLY = "ROUND"
 """An operation that litegpu leaves to the CPU."""
@@ -85,10 +88,10 @@ def with_subgraphs(model: bytes, *others: bytes) -> bytes:
     return bytes(builder.Output())
 
 
-def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> Interpreter:
+def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> Any:
     """Return an interpreter with tensors allocated; `builtin` off lets XNNPACK take the rest."""
-    kinds = OpResolverType
-    result = Interpreter(
+    kinds = RUNTIME.OpResolverType
+    result = RUNTIME.Interpreter(
         model_content=model,
         experimental_delegates=list(delegates) or None,
         experimental_op_resolver_type=(
@@ -99,7 +102,7 @@ def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> 
     return result
 
 
-def run(target: Interpreter, *inputs: Array) -> list[Array]:
+def run(target: Any, *inputs: Array) -> list[Array]:
     """Set the inputs, invoke, and return copies of all outputs."""
     for detail, value in zip(target.get_input_details(), inputs, strict=True):
         target.set_tensor(detail["index"], value)
@@ -109,12 +112,13 @@ def run(target: Interpreter, *inputs: Array) -> list[Array]:
 
 def reference(model: bytes, *inputs: Array) -> list[Array]:
     """Return what the runtime's own CPU kernels make of `inputs`, of whatever shape they are."""
-    target = Interpreter(
+    target = RUNTIME.Interpreter(
         model_content=model,
-        experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        experimental_op_resolver_type=RUNTIME.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
     )
     for detail, value in zip(target.get_input_details(), inputs, strict=True):
-        target.resize_tensor_input(detail["index"], value.shape)
+        if value.shape != tuple(detail["shape"]):
+            target.resize_tensor_input(detail["index"], value.shape)
     target.allocate_tensors()
     return run(target, *inputs)
 

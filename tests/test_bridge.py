@@ -6,13 +6,13 @@ import threading
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter
 
 from litegpu import GpuDelegate
 from litegpu.ops import find
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
     CPU_ONLY,
+    RUNTIME,
     Array,
     assert_close,
     chain,
@@ -154,7 +154,7 @@ def test_unknown_dimensions_in_the_file() -> None:
 
 def test_resizing_before_the_first_allocation() -> None:
     model, x = fully_convolutional(), random(2, 8, 8, 3)
-    target = Interpreter(model_content=model, experimental_delegates=[GpuDelegate()])
+    target = RUNTIME.Interpreter(model_content=model, experimental_delegates=[GpuDelegate()])
     target.resize_tensor_input(0, x.shape)
     target.allocate_tensors()
     assert_close(run(target, x), reference(model, x))

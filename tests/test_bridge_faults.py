@@ -288,14 +288,13 @@ def test_a_runtime_that_hides_its_nodes() -> None:
 CORRUPT = """
 import sys
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter
 from litegpu import GpuDelegate
-from small_models import chain, convolution, fully_convolutional
+from small_models import RUNTIME, chain, convolution, fully_convolutional
 from litegpu.zoo.writer import ModelWriter
 
 def attempt(model, delegates):
     try:
-        target = Interpreter(model_content=model, experimental_delegates=delegates)
+        target = RUNTIME.Interpreter(model_content=model, experimental_delegates=delegates)
         target.allocate_tensors()
         details = target.get_input_details()
         if sum(int(np.prod(d["shape"])) for d in details) > 1 << 20:

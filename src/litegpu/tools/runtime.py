@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from litegpu.errors import LitegpuError, ModelError, missing_dependency
 
-RUNTIMES = ("ai_edge_litert.interpreter", "tflite_runtime.interpreter")
+RUNTIMES = (
+    "ai_edge_litert.interpreter",
+    "tflite_runtime.interpreter",
+    "tensorflow.lite.python.interpreter",
+)
+"""Modules with an `Interpreter`; the first one that is installed is used."""
 
 
 class Output(NamedTuple):
@@ -19,6 +24,20 @@ class Output(NamedTuple):
 
     name: str
     values: NDArray[Any]
+
+
+def load() -> Any:
+    """Return the module with the interpreter of the runtime that is installed.
+
+    Raises:
+        MissingDependencyError: none of them is.
+    """
+    for name in RUNTIMES:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise missing_dependency("ai-edge-litert", "runtime", "Running a model")
 
 
 def default_threads() -> int:
@@ -42,7 +61,7 @@ def interpreter(
     Raises:
         ModelError: the runtime refuses the model.
     """
-    runtime = _runtime()
+    runtime = load()
     resolvers = runtime.OpResolverType
     try:
         result = runtime.Interpreter(
@@ -110,12 +129,3 @@ def _dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
         return values
     real: NDArray[Any] = (values.astype(np.float32) - zero_point) * np.float32(scale)
     return real
-
-
-def _runtime() -> Any:
-    for name in RUNTIMES:
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise missing_dependency("ai-edge-litert", "runtime", "Running a model")
