@@ -25,7 +25,7 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import opencl
+from litegpu.backends import opencl, opencl_library
 from litegpu.backends.base import Program, Recording
 from litegpu.backends.opencl import OpenCLDevice
 from small_models import (
@@ -76,6 +76,23 @@ def test_no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
         GpuDelegate(backend="opencl")
     assert "PLATFORM_NOT_FOUND_KHR" in str(caught.value)
     assert "apt-get install pocl-opencl-icd" in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="the C library is not glibc")
+def test_pocl_calls_its_own_llvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    loaded: list[tuple[str, int]] = []
+
+    def load(name: str, mode: int) -> None:
+        loaded.append((name, mode & os.RTLD_DEEPBIND))
+        raise OSError("no such file")  # what OpenCL's loader will say too
+
+    (tmp_path / "nvidia.icd").write_text("libnvidia-opencl.so.1\n")
+    (tmp_path / "pocl.icd").write_text("/usr/lib/libpocl.so.2\n")
+    (tmp_path / "damaged.icd").write_bytes(b"\xff pocl")
+    monkeypatch.setattr(opencl_library, "_VENDORS", tmp_path)
+    monkeypatch.setattr("ctypes.CDLL", load)
+    opencl_library.load_pocl_apart.__wrapped__()
+    assert loaded == [("/usr/lib/libpocl.so.2", os.RTLD_DEEPBIND)]
 
 
 class Platform:

@@ -19,7 +19,13 @@ from litegpu.backends.base import Backend, Device, DeviceInfo, Dispatch, Program
 from litegpu.backends.calls import bound
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
-from litegpu.backends.opencl_library import Call, Kernel, library, status_name
+from litegpu.backends.opencl_library import (
+    Call,
+    Kernel,
+    library,
+    load_pocl_apart,
+    status_name,
+)
 from litegpu.backends.opencl_profile import Profiler
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
@@ -87,6 +93,7 @@ def _open_once(index: int) -> OpenCLDevice:
 
 def _raw_devices() -> list[Any]:
     cl = _pyopencl()
+    load_pocl_apart()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:

@@ -6,10 +6,13 @@ into the user's cache directory for each kernel that it wraps.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from litegpu.codegen.opencl import OFFSET_UNIT
@@ -43,6 +46,27 @@ _LIBRARY_NAMES = (
     "libOpenCL.so.1",
     "/System/Library/Frameworks/OpenCL.framework/OpenCL",
 )
+
+_VENDORS = Path("/etc/OpenCL/vendors")
+"""Where OpenCL's loader finds the name of each driver's library."""
+
+
+@cache
+def load_pocl_apart() -> None:
+    """Load PoCL, if it is installed, so that it calls its own LLVM and no other.
+
+    TensorFlow brings an LLVM too. Whichever comes second in a process, PoCL would call into the
+    wrong one, and crash.
+    """
+    own_symbols_first = getattr(os, "RTLD_DEEPBIND", None)
+    if own_symbols_first is None:  # only glibc has it
+        return
+    for entry in sorted(_VENDORS.glob("*.icd")):
+        # Without one of these OpenCL's loader does what it can, or says what is wrong.
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            driver = entry.read_text(encoding="utf-8").strip()
+            if "pocl" in Path(driver).name:
+                ctypes.CDLL(driver, mode=os.RTLD_NOW | own_symbols_first)
 
 
 @cache
