@@ -46,7 +46,7 @@ partition  nodes  kernels  memory (bound)          weights   ops
         0      3        2  3.0 MiB (2.9 KiB)       5.0 GiB   CONV_2D x3
         1      1        1  100 B (100 B)           0 B       CONV_2D
 
-the split: 2 round trips and 2.5 KiB copied between CPU and GPU, an estimated 41 us an invoke
+the split: 2 round trips and 2.5 KiB copied between CPU and GPU, about 41 us an invoke on a GPU
 
 on the CPU
   TOPK_V2 v2 (node 6, 7, 8, 9, 10, 11 and 1 more): Operation is not supported.

@@ -38,11 +38,12 @@ LAYERS: dict[str, set[str]] = {
     "report": {"costs", "wording"},
     "options": {"errors", "engine"},
     "selection": {"graph", "ops", "backends", "costs", "report", "options"},
+    "advice": {"graph", "ops", "engine", "report", "selection", "wording"},
     "partition_kernel": {"errors", "graph", "ops", "backends", "engine", "runtime_abi"},
     "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},
     "delegate": {
         *("errors", "config", "graph", "ops", "backends", "runtime_abi"),
-        *("costs", "report", "options", "selection", "partition_kernel", "profiling"),
+        *("costs", "report", "options", "selection", "advice", "partition_kernel", "profiling"),
     },
     "litegpu": {"errors", "version", "backends", "report", "options", "profiling", "delegate"},
     "zoo": {"errors", "graph"},

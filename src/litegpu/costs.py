@@ -89,6 +89,11 @@ class CostModel:
         self._nodes = {node.index: node for node in graph.nodes}
         self._speed: float = max(threads, 1) ** _THREADS_HELP
 
+    @property
+    def launch_seconds(self) -> float:
+        """What one kernel takes at the least."""
+        return self._rates.launch
+
     def cpu_seconds(self, nodes: Iterable[int]) -> float:
         """Return what the CPU needs for some nodes."""
         return sum(self._cpu_node(index) for index in nodes)

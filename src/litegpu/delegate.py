@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from litegpu import backends, config
+from litegpu.advice import advise
 from litegpu.costs import Estimate
 from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
@@ -194,6 +195,9 @@ class GpuDelegate:
             partitions=tuple(_describe(s, kernel, costs.estimate(s)) for s, kernel in kernels),
             left_out=selection.left_out(choice),
             split=costs.split(choice.taken),
+            advice=advise(
+                selection, choice, [kernel.compiled for _, kernel in kernels], self.precision
+            ),
             notes=tuple(notes),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,9 +53,9 @@ class LeftOut:
 class Advice:
     """What could be changed about a model or its options, and what that would win.
 
-    `kind` is "blocker" (nodes that stay on the CPU), "quantized", "partitions", "moves" (kernels
-    that only move data), "lanes" (padding) or "precision". `seconds` an invoke are estimated; None
-    where they were not.
+    `kind` is "blocker" (nodes that the GPU cannot run), "quantized" or "weights" (the same for
+    8-bit integers), "partitions", "moves" (kernels that move data), "lanes" (padding) or
+    "precision". `seconds` are what an invoke would save, estimated; None where that is not known.
     """
 
     kind: str
@@ -142,18 +142,27 @@ class DelegationReport:
         if self.rejected or self.left_out:
             lines += ["", "on the CPU"]
         lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
-        for left in self.left_out:
-            ops = shown_ops(self.ops[index] for index in left.nodes)
-            lines.append(f"  {ops} ({shown_nodes(left.nodes)}): {left.reason}")
+        lines += [f"  {line}" for line in self._left_lines()]
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
+
+    def _left_lines(self) -> Iterator[str]:
+        """Yield what was left to the CPU, parts of one reason together."""
+        groups: dict[str, list[LeftOut]] = {}
+        for left in self.left_out:
+            groups.setdefault(left.reason, []).append(left)
+        for reason, parts in groups.items():
+            nodes = sorted(index for part in parts for index in part.nodes)
+            several = f"{len(parts)} parts: " if len(parts) > 1 else ""
+            ops = shown_ops(self.ops[index] for index in nodes)
+            yield f"{ops} ({several}{shown_nodes(nodes)}): {reason}"
 
 
 def _split_line(split: Split) -> str:
     trips = f"{split.round_trips} round trips" if split.round_trips > 1 else "1 round trip"
     return (
         f"the split: {trips} and {shown_size(split.copied_bytes)} copied between CPU and GPU, "
-        f"an estimated {shown_time(split.seconds)} an invoke"
+        f"about {shown_time(split.seconds)} an invoke on a GPU"
     )
 
 
@@ -171,10 +180,15 @@ def _rejected_line(nodes: Sequence[RejectedNode]) -> str:
 _TENSOR = re.compile(r"tensor \d+")
 
 
+def without_tensors(reason: str) -> str:
+    """Return a reason without the numbers of the tensors that it names."""
+    return _TENSOR.sub("tensor", reason)
+
+
 def _alike(rejected: Sequence[RejectedNode]) -> list[list[RejectedNode]]:
     """Group nodes whose reasons differ in nothing but the number of a tensor."""
     groups: dict[tuple[str, int, str], list[RejectedNode]] = {}
     for node in rejected:
-        key = (node.op, node.version, _TENSOR.sub("tensor", node.reason))
+        key = (node.op, node.version, without_tensors(node.reason))
         groups.setdefault(key, []).append(node)
     return list(groups.values())

@@ -55,7 +55,7 @@ _ALWAYS = frozenset(
 )
 """Operations whose data, or a subgraph, decide the shapes of their results."""
 
-_SHAPE_READERS = ("SHAPE", "RANK")
+SHAPE_READERS = ("SHAPE", "RANK")
 
 
 def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collection[int]) -> bool:
@@ -63,7 +63,7 @@ def follows_from_shapes(node: Node, values: Mapping[int, Value], known: Collecti
 
     `known` are the earlier values of that kind, beside the constants.
     """
-    if node.op in _SHAPE_READERS:
+    if node.op in SHAPE_READERS:
         return all(v != ABSENT and values[v].shape != UNKNOWN for v in node.inputs)
     return bool(node.inputs) and all(
         v == ABSENT or v in known or values[v].is_constant for v in node.inputs

@@ -39,7 +39,7 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
                 values[v] = fold.constant(values[v], array)
             continue
         reason, shapes = _judge(present, node)
-        if not quantized and touches_bytes(present, node):
+        if not quantized and computes_with_bytes(present, node):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if reason:
             reasons[node.index] = reason
@@ -68,10 +68,19 @@ def _made_twice(graph: Graph) -> str:
     return ""
 
 
-def touches_bytes(graph: Graph, node: Node) -> bool:
+def computes_with_bytes(graph: Graph, node: Node) -> bool:
     """Whether a node takes or gives a computed tensor of 8-bit integers."""
+    return any(not value.is_constant for value in _bytes_of(graph, node))
+
+
+def has_byte_constants(graph: Graph, node: Node) -> bool:
+    """Whether a node has constants of 8-bit integers, such as quantized weights."""
+    return any(value.is_constant for value in _bytes_of(graph, node))
+
+
+def _bytes_of(graph: Graph, node: Node) -> list[Value]:
     values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
-    return any(v is not None and not v.is_constant and v.dtype in _BYTES for v in values)
+    return [value for value in values if value is not None and value.dtype in _BYTES]
 
 
 _BYTES = (DType.INT8, DType.UINT8)
@@ -80,6 +89,8 @@ _BYTES = (DType.INT8, DType.UINT8)
 def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     """Return why a node cannot run, or an empty text and the shapes of its outputs."""
     op = find(node.op)
+    if node.op in dynamic.SHAPE_READERS and (late := _late(graph, node)):
+        return late, ()
     if op is None or op.internal:
         return "Operation is not supported.", ()
     if _missing(node, graph.values):
@@ -98,15 +109,20 @@ def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
 
 
 def _reason(graph: Graph, node: Node, op: Op) -> str:
-    late = [v for v in node.inputs if v != ABSENT and graph.values[v].shape == dynamic.UNKNOWN]
-    if late:
-        return f"The shape of tensor {late[0]} is known only when the model runs."
+    if late := _late(graph, node):
+        return late
     reason = checks.first_of(checks.version(node, op.max_version), checks.shapes(graph, node))
     if not reason:
         reason = op.check(graph, node)
     if not reason:
         reason = types.check(graph, node, op.takes, op.gives, op.states(node))
     return reason
+
+
+def _late(graph: Graph, node: Node) -> str:
+    values = (graph.values.get(v) for v in node.inputs)
+    late = [value.id for value in values if value is not None and value.shape == dynamic.UNKNOWN]
+    return f"The shape of tensor {late[0]} is known only when the model runs." if late else ""
 
 
 def _missing(node: Node, values: Mapping[int, Value]) -> bool:

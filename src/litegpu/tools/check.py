@@ -1,13 +1,14 @@
-"""`litegpu check MODEL`: what would run on the GPU, what not and why, and the memory it takes."""
+"""`litegpu check MODEL`: what would run on the GPU, what not and why, memory, and advice."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import Any
 
 from litegpu import DelegationReport
-from litegpu.tools.console import note
+from litegpu.tools.console import PIPE_WIDTH, note
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
 from litegpu.tools.flags import Flag
 from litegpu.tools.models import find_model
@@ -30,8 +31,23 @@ def main(args: argparse.Namespace) -> int:
         return 0 if delegate.report and delegate.report.delegated_nodes else 1
     note(f"model: {model.source}")
     applied = print_report(delegate)
+    if delegate.report:
+        print_advice(delegate.report)
     del kept
     return 0 if applied else 1
+
+
+def print_advice(report: DelegationReport) -> None:
+    """Print what would help, one numbered paragraph each."""
+    if not report.advice:
+        print("\nadvice: none")
+        return
+    print("\nadvice (times are estimates for a GPU)")
+    for number, advice in enumerate(report.advice, start=1):
+        start = f"{number:3}. "
+        print(
+            textwrap.fill(advice.text, PIPE_WIDTH, initial_indent=start, subsequent_indent="     ")
+        )
 
 
 def _as_dict(report: DelegationReport | None) -> dict[str, Any] | None:

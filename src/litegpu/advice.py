@@ -1,0 +1,232 @@
+"""What would make a model run better: which nodes stand in the way, and what costs for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from litegpu.engine import CompiledPartition
+from litegpu.graph import Graph, Node
+from litegpu.graph.partition import Choice
+from litegpu.ops.base import find
+from litegpu.ops.dynamic import UNKNOWN
+from litegpu.ops.support import Examination, computes_with_bytes, has_byte_constants
+from litegpu.report import Advice, without_tensors
+from litegpu.selection import Selection, nodes_of
+from litegpu.wording import shown_nodes, shown_ops, shown_size, shown_time
+
+_MOST_BLOCKERS, _MOST_TRIED = 5, 8
+_MANY = 1 << 16
+"""More partitions than any graph has."""
+_MOVES = ("concat", "move", "reshape")
+"""Templates of kernels that would not be there for the steps that are fused into them."""
+_MOVES_FROM, _PADDING_FROM = 0.05, 0.1
+"""Shares of a partition's bytes from which on advice is given."""
+_WEIGHTS_FROM = 1 << 20
+"""Bytes of weights from which on half storage is worth trying."""
+
+
+_Obstacle = tuple[str, ...]
+"""What nodes have in common that the GPU cannot run for one reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacles:
+    """What stands in the way of which nodes.
+
+    `waiting` are nodes on shapes that only the running CPU knows, with the obstacles that they
+    follow from.
+    """
+
+    nodes: Mapping[_Obstacle, Sequence[Node]]
+    waiting: Sequence[tuple[int, frozenset[_Obstacle]]]
+
+    def behind(self, gone: Collection[_Obstacle]) -> set[int]:
+        """Return the nodes that could run without some obstacles."""
+        own = {node.index for key in gone for node in self.nodes[key]}
+        return own | {index for index, keys in self.waiting if keys <= set(gone)}
+
+
+def advise(
+    selection: Selection, choice: Choice, compiled: Sequence[CompiledPartition], precision: str
+) -> tuple[Advice, ...]:
+    """Return advice on an examined graph of which partitions were chosen and compiled."""
+    graph = selection.examination.graph
+    return (
+        *_on_blockers(selection, choice),
+        *_on_limit(selection, choice),
+        *_on_moves(selection, compiled),
+        *_on_lanes(graph, compiled),
+        *_on_precision(compiled, precision),
+    )
+
+
+def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
+    """Yield the obstacles between this choice and a whole graph, each without those before it.
+
+    The one comes next that saves most. What saves nothing is not worth advice, unless without it
+    the whole graph could run.
+    """
+    obstacles = _find_obstacles(selection.examination)
+    total = len(selection.examination.graph.nodes)
+    rest = sorted(obstacles.nodes, key=lambda key: -len(obstacles.behind([key])))[:_MOST_TRIED]
+    gone: list[_Obstacle] = []
+    while rest and len(gone) < _MOST_BLOCKERS:
+        tried = [(selection.choose(obstacles.behind([*gone, key])), key) for key in rest]
+        then, key = min(tried, key=lambda each: selection.costs.invoke_seconds(each[0].taken))
+        seconds = selection.costs.invoke_seconds
+        saved = seconds(choice.taken) - seconds(then.taken)
+        whole = len(then.taken) == 1 and len(then.taken[0].nodes) == total
+        if saved <= 0 and not whole:
+            return
+        more = len(nodes_of(then.taken)) - len(nodes_of(choice.taken))
+        effect = "the whole graph" if whole else f"{more} more node{'s' * (more != 1)}"
+        without = "Without this too" if gone else "Without this"
+        nodes = obstacles.nodes[key]
+        indices = tuple(node.index for node in nodes)
+        about = _QUANTIZED.get(key[0]) or selection.examination.reasons[indices[0]]
+        yield Advice(
+            key[0] if key[0] in _QUANTIZED else "blocker",
+            f"{shown_ops(node.op for node in nodes)} ({shown_nodes(indices)}): {about} "
+            f"{without} {effect} could run on the GPU, {_saving(saved)}.",
+            indices,
+            saved,
+        )
+        gone.append(key)
+        rest.remove(key)
+        choice = then
+
+
+def _saving(seconds: float) -> str:
+    if seconds <= 0:
+        return "which would save no time"
+    return f"which would save about {shown_time(seconds)} an invoke"
+
+
+def _find_obstacles(examination: Examination) -> _Obstacles:
+    graph, reasons = examination.graph, examination.reasons
+    nodes: dict[_Obstacle, list[Node]] = {}
+    waiting: list[tuple[int, frozenset[_Obstacle]]] = []
+    behind: dict[int, frozenset[_Obstacle]] = {}
+    for node in graph.nodes:
+        if node.index not in reasons:
+            continue
+        keys = frozenset(key for v in node.inputs for key in behind.get(v, ()))
+        if keys:
+            waiting.append((node.index, keys))
+        else:
+            key = _obstacle(graph, node, reasons[node.index])
+            nodes.setdefault(key, []).append(node)
+            keys = frozenset([key])
+        unknown = (v for v in node.outputs if v in graph.values)
+        behind.update((v, keys) for v in unknown if graph.values[v].shape == UNKNOWN)
+    return _Obstacles(nodes, waiting)
+
+
+_QUANTIZED: Mapping[str, str] = {
+    "quantized": "8-bit integers stay on the CPU, with and without ENABLE_QUANT. The same model in "
+    "float32, or with float16 weights, has no such nodes.",
+    "weights": "8-bit weights of float data (dynamic-range quantization) stay on the CPU. "
+    "Converted with float16 weights, the model has about the same accuracy and no such nodes.",
+}
+
+
+def _obstacle(graph: Graph, node: Node, reason: str) -> _Obstacle:
+    if find(node.op) is not None or node.op == "QUANTIZE":
+        if computes_with_bytes(graph, node):
+            return ("quantized",)
+        if has_byte_constants(graph, node):
+            return ("weights",)
+    return ("", node.op, without_tensors(reason))
+
+
+def _on_limit(selection: Selection, choice: Choice) -> Iterator[Advice]:
+    """Advise a higher max_delegated_partitions where that saves time."""
+    if not choice.left:
+        return
+    every = selection.choose(limit=_MANY)
+    saved = selection.costs.invoke_seconds(choice.taken) - selection.costs.invoke_seconds(
+        every.taken
+    )
+    more = nodes_of(every.taken) - nodes_of(choice.taken)
+    if more and saved > 0:
+        yield Advice(
+            "partitions",
+            f"max_delegated_partitions={len(every.taken)} would put {len(more)} more nodes on the "
+            f"GPU, {_saving(saved)}.",
+            tuple(sorted(more)),
+            saved,
+        )
+
+
+def _on_moves(selection: Selection, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
+    """Tell which kernels are there to move data, where that is much of what is moved."""
+    launches = [launch for each in compiled for launch in each.built.launches]
+    moves = [
+        each for each in launches if each.template in _MOVES or not (each.flops or each.node.stages)
+    ]
+    names = {node.index: node.op for node in selection.examination.graph.nodes}
+    bytes_of, counts = Counter[str](), Counter[str]()
+    for launch in moves:
+        if launch.node.index in names:
+            bytes_of[names[launch.node.index]] += launch.nbytes
+            counts[names[launch.node.index]] += 1
+    moved = bytes_of.total()
+    if not moved or moved < _MOVES_FROM * sum(launch.nbytes for launch in launches):
+        return
+    listed = ", ".join(
+        f"{shown_ops([op] * counts[op])} ({shown_size(nbytes)})"
+        for op, nbytes in bytes_of.most_common()
+    )
+    seconds = counts.total() * selection.costs.launch_seconds
+    yield Advice(
+        "moves",
+        f"{counts.total()} of {len(launches)} kernels are there to move data: {listed}. A model "
+        f"that does without them would save at least {shown_time(seconds)} an invoke.",
+        _sorted_nodes(launch.node.index for launch in moves if launch.node.index in names),
+        seconds,
+    )
+
+
+def _on_lanes(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
+    """Tell which channel counts are stored with much padding."""
+    stored = wasted = 0
+    padding, makers = Counter[tuple[int, int]](), list[int]()
+    for partition in compiled:
+        producers = partition.layout.graph.producers()
+        for v, storage in partition.layout.roots.items():
+            size = storage.dtype.size * storage.rows
+            waste = size * (storage.lanes - storage.channels)
+            stored += size * storage.lanes
+            wasted += waste
+            if waste and v in producers:
+                padding[storage.channels, storage.lanes] += 1
+                makers.append(producers[v].index)
+    if wasted < _PADDING_FROM * stored or not padding:
+        return
+    listed = ", ".join(
+        f"{channels} channels as {lanes} (values: {count})"
+        for (channels, lanes), count in padding.most_common(4)
+    )
+    known = {node.index for node in graph.nodes}
+    yield Advice(
+        "lanes",
+        f"{wasted / stored:.0%} of what kernels store is padding: {listed}. Multiples of 4 "
+        "channels (8 where values are stored as half) need none.",
+        _sorted_nodes(index for index in makers if index in known),
+    )
+
+
+def _on_precision(compiled: Sequence[CompiledPartition], precision: str) -> Iterator[Advice]:
+    weights = sum(each.built.program.constants.nbytes for each in compiled)
+    if precision == "fp32" and weights >= _WEIGHTS_FROM:
+        yield Advice(
+            "precision",
+            'precision="fp16" would store large values, and the large ones among '
+            f"{shown_size(weights)} of weights, as half: less to read. Sums stay float32.",
+        )
+
+
+def _sorted_nodes(indices: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(indices)))

@@ -1,0 +1,195 @@
+"""Advice: what stands between a model and the GPU, and what costs for nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from litegpu import GpuDelegate
+from litegpu.graph import Quantization
+from litegpu.report import Advice
+from litegpu.tools import cli
+from litegpu.zoo.writer import ModelWriter, TensorRef
+from small_models import CPU_ONLY, chain, convolution, interpreter, random, step
+
+LARGE = (1, 64, 64, 32)
+
+
+def advice_on(model: bytes, **options: object) -> tuple[Advice, ...]:
+    """Return the advice of a delegate of any partition size at half precision."""
+    delegate = GpuDelegate(**{"precision": "fp16", **options})
+    held = interpreter(model, delegate)
+    assert delegate.report is not None
+    assert delegate.error is None
+    del held
+    return delegate.report.advice
+
+
+def kinds(found: tuple[Advice, ...]) -> list[str]:
+    return [advice.kind for advice in found]
+
+
+def test_a_model_that_runs_whole_needs_none() -> None:
+    assert advice_on(chain(["ABS", "EXP"], LARGE)) == ()
+
+
+def test_one_operation_in_the_way() -> None:
+    (found,) = advice_on(chain(["EXP", CPU_ONLY, "TANH"], LARGE), max_delegated_partitions=2)
+    assert (found.kind, found.nodes) == ("blocker", (1,))
+    assert found.text.startswith(f"{CPU_ONLY} (node 1): Operation is not supported. Without this ")
+    assert "the whole graph could run on the GPU, which would save about " in found.text
+    assert found.seconds is not None
+    assert found.seconds > 0
+
+
+def two_obstacles() -> bytes:
+    """Node 1 stands between more than node 4 does; both are of one size."""
+    writer = ModelWriter()
+    x = writer.input(LARGE)
+    y = step(writer, CPU_ONLY, convolution(writer, x, 32, seed=1))
+    y = convolution(writer, convolution(writer, y, 32, seed=2), 32, seed=3)
+    z = writer.op("MATRIX_DIAG", [step(writer, "NEG", x)], [(*LARGE, 32)])
+    writer.output(y, z)
+    return writer.build()
+
+
+def test_obstacles_come_by_what_each_saves_beside_those_before_it() -> None:
+    found = advice_on(two_obstacles())
+    assert kinds(found)[:2] == ["blocker", "blocker"]
+    first, second = found[:2]
+    assert first.nodes == (1,)
+    assert "Without this 3 more nodes could run on the GPU" in first.text
+    assert second.text.startswith("MATRIX_DIAG (node 5): Operation is not supported. Without this")
+    assert "too the whole graph could run on the GPU" in second.text
+
+
+def test_an_obstacle_whose_end_saves_nothing_is_not_worth_advice() -> None:
+    """Two tiny steps stay on the CPU; without one of them the graph is still not whole."""
+    writer = ModelWriter()
+    x, small = writer.input(LARGE), writer.input((1, 2), name="small")
+    rounded = step(writer, CPU_ONLY, small)
+    diagonal = writer.op("MATRIX_DIAG", [step(writer, "COS", rounded)], [(1, 2, 2)])
+    writer.output(convolution(writer, x, 32), diagonal)
+    assert advice_on(writer.build()) == ()
+
+
+def test_nodes_that_wait_for_a_shape_count_for_what_they_wait_for() -> None:
+    writer = ModelWriter()
+    x = writer.input(LARGE)
+    shape = writer.input((2,), "int32", name="shape")
+    flat = writer.op("RESHAPE", [step(writer, "ABS", x), shape], [(-1, -1)])
+    writer.output(step(writer, "NEG", step(writer, "EXP", flat)))
+    (found,) = advice_on(writer.build())
+    assert found.nodes == (1,)
+    assert found.text.startswith("RESHAPE (node 1): ")
+    assert "the whole graph" in found.text
+
+
+def int8(writer: ModelWriter, x: TensorRef, op: str, dtype: str) -> TensorRef:
+    scale = Quantization((1 / 256,), (-128,))
+    return writer.op(
+        op, [x], [x.shape], dtype=dtype, quantization=scale if dtype == "int8" else None
+    )
+
+
+def test_quantized_nodes_are_one_obstacle() -> None:
+    writer = ModelWriter()
+    x = step(writer, "EXP", writer.input(LARGE))
+    y = int8(writer, int8(writer, x, "QUANTIZE", "int8"), "ABS", "int8")
+    y = int8(writer, int8(writer, y, "LOGISTIC", "int8"), "DEQUANTIZE", "float32")
+    writer.output(step(writer, "TANH", y))
+    (found,) = advice_on(writer.build(), max_delegated_partitions=2)
+    assert (found.kind, found.nodes) == ("quantized", (1, 2, 3, 4))
+    assert "8-bit integers stay on the CPU" in found.text
+    assert "float16 weights" in found.text
+    assert "the whole graph" in found.text
+
+
+def test_dynamic_range_quantization_is_named() -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 256))
+    weights = random(256, 256).round().astype("int8")
+    held = writer.constant(weights, quantization=Quantization((0.1,), (0,)))
+    y = writer.op("FULLY_CONNECTED", [x, held, None], [(1, 256)], version=3)
+    writer.output(step(writer, "TANH", y))
+    (found,) = advice_on(writer.build())
+    assert (found.kind, found.nodes) == ("weights", (0,))
+    assert "dynamic-range quantization" in found.text
+
+
+def test_more_partitions_where_they_save_time() -> None:
+    shape = (1, 128, 128, 32)
+    writer = ModelWriter()
+    y = writer.input(shape)
+    for seed in range(3):
+        y = step(writer, CPU_ONLY, convolution(writer, y, 32, seed=seed))
+    writer.output(y)
+    model = writer.build()
+    limited = [each for each in advice_on(model) if each.kind == "partitions"]
+    assert len(limited) == 1
+    assert limited[0].text.startswith("max_delegated_partitions=3 would put 2 more nodes on the")
+    assert limited[0].nodes == (2, 4)
+    assert "partitions" not in kinds(advice_on(model, max_delegated_partitions=3))
+    assert "partitions" not in kinds(advice_on(chain(["ABS", CPU_ONLY, "ABS"])))
+
+
+def test_kernels_that_are_there_to_move_data() -> None:
+    writer = ModelWriter()
+    x = writer.input(LARGE)
+    y = writer.op(
+        "SPACE_TO_DEPTH", [step(writer, "EXP", x)], [(1, 32, 32, 128)], options={"block_size": 2}
+    )
+    y = writer.op("DEPTH_TO_SPACE", [step(writer, "TANH", y)], [LARGE], options={"block_size": 2})
+    writer.output(convolution(writer, y, 32))
+    (found,) = advice_on(writer.build())
+    assert found.kind == "moves"
+    assert "2 of 4 kernels are there to move data: " in found.text
+    assert "SPACE_TO_DEPTH (1.0 MiB)" in found.text
+    assert "DEPTH_TO_SPACE (1.0 MiB)" in found.text
+    assert found.seconds is not None
+    assert "moves" not in kinds(advice_on(chain(["EXP", "TANH"], LARGE)))
+
+
+@pytest.mark.parametrize(("channels", "share"), [(5, 0.3), (8, 0.0)])
+def test_channels_that_need_padding(channels: int, share: float) -> None:
+    writer = ModelWriter()
+    y = writer.input((1, 16, 16, 4))
+    for seed in range(4):
+        y = convolution(writer, y, channels, seed=seed)
+    writer.output(convolution(writer, y, 4, seed=9))
+    found = advice_on(writer.build())
+    assert kinds(found) == (["lanes"] if share else [])
+    if share:
+        assert found[0].nodes == (0, 1, 2, 3)
+        assert "5 channels as 8 (values: 4)" in found[0].text
+        assert int(found[0].text.split("%")[0]) == pytest.approx(100 * share, abs=5)
+
+
+def test_half_precision_where_there_are_many_weights() -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 1024))
+    weights = writer.weights(random(512, 1024), name="weights")
+    writer.output(writer.op("FULLY_CONNECTED", [x, weights, None], [(1, 512)]))
+    model = writer.build()
+    (found,) = advice_on(model, precision="fp32")
+    assert found.kind == "precision"
+    assert "2.0 MiB of weights" in found.text
+    assert advice_on(model) == ()
+
+
+def test_check_ends_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(chain(["EXP", CPU_ONLY, "TANH"], LARGE))
+    assert cli.main(["check", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "\nadvice (times are estimates for a GPU)\n  1. ROUND (node 1): " in text
+    assert max(map(len, text[text.index("advice") :].splitlines())) <= 120
+    assert cli.main(["check", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    assert report["advice"][0]["kind"] == "blocker"
+    assert report["advice"][0]["nodes"] == [1]
+    path.write_bytes(chain(["EXP", "TANH"]))
+    assert cli.main(["check", str(path)]) == 0
+    assert capsys.readouterr().out.endswith("\nadvice: none\n")
