@@ -1,0 +1,256 @@
+// A GPU for the tests: threads of a cluster are fibers that run one after the other, and the
+// instructions that CUDA C++ has as inline assembly are functions. Copies that are asynchronous on
+// the device happen at the latest moment that the program allows, so that a missing wait shows.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define __device__ static
+#define __forceinline__ inline
+#define __global__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __restrict__
+#define __CUDA_ARCH__ 900
+
+struct uchar4 { unsigned char x, y, z, w; };
+struct uint2 { unsigned int x, y; };
+struct alignas(16) uint4 { unsigned int x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct Index3 { unsigned int x, y, z; };
+static inline uchar4 make_uchar4(int x, int y, int z, int w) {
+    return {(unsigned char)x, (unsigned char)y, (unsigned char)z, (unsigned char)w};
+}
+static inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) {
+    return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline float __uint_as_float(unsigned int i) { float f; memcpy(&f, &i, 4); return f; }
+static inline unsigned int __float_as_uint(float f) { unsigned int i; memcpy(&i, &f, 4); return i; }
+static inline float __int_as_float(int i) { return __uint_as_float(i); }
+static inline int __float2int_rz(float f) {
+    return f != f ? 0 : f >= 2147483648.0f ? INT32_MAX : f < -2147483648.0f ? INT32_MIN : (int)f;
+}
+static inline long long __float2ll_rz(float f) {
+    const float end = 9223372036854775808.0f;
+    return f != f ? INT64_MIN : f >= end ? INT64_MAX : f < -end ? INT64_MIN : (long long)f;
+}
+static inline float from_half(unsigned short h) {
+    _Float16 f;
+    memcpy(&f, &h, 2);
+    return (float)f;
+}
+static inline unsigned short half_of(float v) {
+    const _Float16 f = (_Float16)v;
+    unsigned short h;
+    memcpy(&h, &f, 2);
+    return h;
+}
+
+// Fibers
+
+struct Copy { void *to; uint4 value; };
+struct Fiber {
+    Index3 thread, block;
+    int rank, lane, warp;
+    void *stack_pointer;
+    std::vector<char> stack;
+    bool done;
+    // What the lanes of a warp show each other
+    const void *row;
+    unsigned int *matrix;
+    const unsigned int *a;
+    unsigned int b0, b1;
+    float *d;
+    std::vector<std::vector<Copy>> copies;
+};
+struct Meeting { int arrived = 0; unsigned int round = 0; };
+struct Block {
+    std::vector<char> shared;
+    char *memory;
+    Meeting all;
+    std::vector<Meeting> warps;
+};
+static std::vector<Fiber> fibers;
+static std::vector<Block> blocks;
+static Meeting cluster_meeting;
+static Fiber *me;
+static int threads_per_block;
+static void *scheduler;
+
+extern "C" void switch_stack(void **from, void *to);
+asm(".text\n.globl switch_stack\nswitch_stack:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+
+static void yield() { switch_stack(&me->stack_pointer, scheduler); }
+
+// Wait for `count` fibers; the last one does the work of all.
+template <class Work> static void meet(Meeting &meeting, int count, Work work) {
+    const unsigned int round = meeting.round;
+    if (++meeting.arrived == count) {
+        work();
+        meeting.arrived = 0;
+        ++meeting.round;
+        return;
+    }
+    while (meeting.round == round) yield();
+}
+
+static Block &my_block() { return blocks[me->rank]; }
+static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
+static char *shared_memory(size_t offset) { return my_block().memory + offset; }
+static void __syncthreads() { meet(my_block().all, threads_per_block, [] {}); }
+#define threadIdx (me->thread)
+#define blockIdx (me->block)
+static Index3 blockDim;
+
+// The instructions
+
+static void load_matrix(unsigned int (&a)[4], const void *row) {
+    me->row = row;
+    me->matrix = a;
+    Fiber *const lanes = warp_of(me);
+    meet(my_block().warps[me->warp], 32, [=] {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int q = 0; q < 4; ++q)
+                memcpy(&lanes[lane].matrix[q],
+                       (const char *)lanes[8 * q + lane / 4].row + lane % 4 * 4, 4);
+    });
+}
+static float half_at(unsigned int pair, int which) { return from_half(pair >> (16 * which) & 0xffff); }
+static void multiply(float (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
+    me->d = d, me->a = a, me->b0 = b0, me->b1 = b1;
+    Fiber *const lanes = warp_of(me);
+    meet(my_block().warps[me->warp], 32, [=] {
+        float left[16][16], right[16][8];
+        for (int lane = 0; lane < 32; ++lane)
+            for (int q = 0; q < 4; ++q)
+                for (int e = 0; e < 2; ++e) {
+                    left[lane / 4 + q % 2 * 8][lane % 4 * 2 + q / 2 * 8 + e] = half_at(lanes[lane].a[q], e);
+                    if (q < 2)
+                        right[lane % 4 * 2 + q * 8 + e][lane / 4] = half_at(q ? lanes[lane].b1 : lanes[lane].b0, e);
+                }
+        for (int lane = 0; lane < 32; ++lane)
+            for (int q = 0; q < 4; ++q)
+                for (int k = 0; k < 16; ++k)
+                    lanes[lane].d[q] += left[lane / 4 + q / 2 * 8][k] * right[k][lane % 4 * 2 + q % 2];
+    });
+}
+static float tf32(unsigned int word) { return __uint_as_float(word & 0xffffe000u); }
+static void multiply_tf32(float (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
+    me->d = d, me->a = a, me->b0 = b0, me->b1 = b1;
+    Fiber *const lanes = warp_of(me);
+    meet(my_block().warps[me->warp], 32, [=] {
+        float left[16][8], right[8][8];
+        for (int lane = 0; lane < 32; ++lane) {
+            for (int q = 0; q < 4; ++q)
+                left[lane / 4 + q % 2 * 8][lane % 4 + q / 2 * 4] = tf32(lanes[lane].a[q]);
+            right[lane % 4][lane / 4] = tf32(lanes[lane].b0);
+            right[lane % 4 + 4][lane / 4] = tf32(lanes[lane].b1);
+        }
+        for (int lane = 0; lane < 32; ++lane)
+            for (int q = 0; q < 4; ++q)
+                for (int k = 0; k < 8; ++k)
+                    lanes[lane].d[q] += left[lane / 4 + q / 2 * 8][k] * right[k][lane % 4 * 2 + q % 2];
+    });
+}
+
+static void copy_async(uint4 *to, const uint4 *from, int bytes) {
+    if (me->copies.empty()) me->copies.emplace_back();
+    me->copies.back().push_back({to, bytes ? *from : uint4{}});
+}
+static void copy_commit() { me->copies.emplace_back(); }
+template <int N> static void copy_wait() {
+    // The last list is that of copies which are not committed yet.
+    while ((int)me->copies.size() > N + 1) {
+        for (const Copy &copy : me->copies.front()) *(uint4 *)copy.to = copy.value;
+        me->copies.erase(me->copies.begin());
+    }
+}
+
+static void cluster_wait() { meet(cluster_meeting, (int)fibers.size(), [] {}); }
+static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
+static char *remote(const void *local, int block) {
+    return blocks[block].memory + ((const char *)local - my_block().memory);
+}
+static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remote(local, block) = v; }
+static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
+static float4 load_remote(const void *local, int block) { return *(float4 *)remote(local, block); }
+static uint4 load_ahead(const uint4 *p) { return *p; }
+static unsigned short to_half(float f) {
+    return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);
+}
+
+// Launches
+
+static void (*entry)(void **);
+static void **arguments;
+
+static void run_fiber() {
+    entry(arguments);
+    me->done = true;
+    yield();
+    abort();
+}
+
+static void launch(void (*kernel)(void **), void **given, const unsigned int *grid,
+                   const unsigned int *local, int cluster, size_t shared) {
+    entry = kernel;
+    arguments = given;
+    blockDim = {local[0], local[1], local[2]};
+    threads_per_block = (int)(local[0] * local[1] * local[2]);
+    const int warps = (threads_per_block + 31) / 32;
+    fibers.assign(cluster * threads_per_block, Fiber());
+    blocks.assign(cluster, Block());
+    for (Block &block : blocks) {
+        block.shared.resize(shared + 1024);
+        block.memory = (char *)(((uintptr_t)block.shared.data() + 1023) & ~(uintptr_t)1023);
+        block.warps.resize(warps);
+    }
+    for (Fiber &fiber : fibers) fiber.stack.resize(1 << 16);
+    for (unsigned int z = 0; z < grid[2]; ++z)
+        for (unsigned int y = 0; y < grid[1]; y += cluster)
+            for (unsigned int x = 0; x < grid[0]; ++x) {
+                cluster_meeting = Meeting();
+                for (Block &block : blocks) {
+                    memset(block.memory, 0xff, shared);  // NaN
+                    block.all = Meeting();
+                    for (Meeting &each : block.warps) each = Meeting();
+                }
+                for (size_t i = 0; i < fibers.size(); ++i) {
+                    Fiber &f = fibers[i];
+                    const unsigned int t = i % threads_per_block;
+                    f.rank = (int)(i / threads_per_block);
+                    f.block = {x, y + f.rank, z};
+                    f.thread = {t % local[0], t / local[0] % local[1], t / local[0] / local[1]};
+                    f.lane = t % 32;
+                    f.warp = t / 32;
+                    f.done = false;
+                    f.copies.clear();
+                    uintptr_t top = (uintptr_t)(f.stack.data() + f.stack.size()) & ~(uintptr_t)15;
+                    void **frame = (void **)(top - 16);
+                    *frame = (void *)run_fiber;
+                    f.stack_pointer = frame - 6;
+                }
+                for (bool left = true; left;) {
+                    left = false;
+                    for (Fiber &f : fibers)
+                        if (!f.done) {
+                            me = &f;
+                            switch_stack(&scheduler, f.stack_pointer);
+                            left |= !f.done;
+                        }
+                }
+            }
+}

@@ -1,0 +1,69 @@
+"""CUDA's own kernels give what the CPU gives, where a C++ compiler stands in for the GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+import cases
+from cases.base import SMALL, Case
+from cases.batch_matmul import Matmul
+from cases.conv_2d import Conv
+from cases.separable import Separable
+from comparing import mismatch
+from cuda_emulator import INFO, EmulatedBackend, is_usable
+from litegpu import backends
+from op_runner import MODES, Mode, groups, run
+
+pytestmark = pytest.mark.skipif(
+    not is_usable(),
+    reason="no C++ compiler here that makes x86-64 code and knows _Float16 (apt-get install g++)",
+)
+
+FLOATS, HALVES = MODES[0], MODES[-1]
+KINDS = ("Conv", "Dense", "Matmul", "Separable", "TransposeConv")
+"""Cases of operations that have templates for CUDA alone."""
+GROUPS = [group for group in groups(cases.TABLE) if type(group[0]).__name__ in KINDS]
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+
+
+def checked(group: tuple[Case, ...], mode: Mode) -> list[str]:
+    """Run cases, compare all that they give, and return the names of the kernels."""
+    kernels: list[str] = []
+    for name, outcome in run(group, INFO, mode).items():
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert not outcome.faults, f"{name}: {'; '.join(outcome.faults)}"
+        for expected, got in zip(outcome.expected, outcome.got, strict=True):
+            case = next(case for case in group if case.name == name)
+            problem = mismatch(expected, got, case.limit(mode.half))
+            assert not problem, f"{name}: {problem}"
+        kernels += outcome.kernels
+    return kernels
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: type(group[0]).__name__)
+def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
+    # What is chosen for a load of a certain size differs between halves, not between floats.
+    assert checked(group, FLOATS if group[0].items is None else HALVES)
+
+
+@pytest.mark.parametrize(
+    ("case", "mode", "template"),
+    [
+        (Conv(image=(2, 5, 4, 33), filters=20, kernel=(3, 3)), FLOATS, "cuda_conv_mma"),
+        (Conv(image=(2, 9, 8, 72), filters=65, items=SMALL), HALVES, "cuda_conv_tile"),
+        (
+            Conv(image=(1, 9, 7, 3), filters=20, kernel=(3, 3), items=SMALL),
+            HALVES,
+            "cuda_conv_tile",
+        ),
+        (Separable(image=(1, 14, 14, 96), filters=130, items=SMALL), HALVES, "cuda_conv_tile"),
+        (Matmul(rows=33, depth=70, columns=41, batch=(1,)), FLOATS, "cuda_matmul"),
+    ],
+)
+def test_templates_agree_with_the_cpu(case: Case, mode: Mode, template: str) -> None:
+    assert all(name.startswith(template) for name in checked((case,), mode))
