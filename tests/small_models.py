@@ -69,23 +69,36 @@ def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = 
 
 
 def with_subgraphs(model: bytes, *others: bytes) -> bytes:
-    """Return `model` with the graphs of `others` as its subgraphs 1, 2 and so on."""
+    """Return `model` with the graphs of `others` as its subgraphs 1, 2 and so on.
+
+    Signatures come along. Buffers of equal contents are shared.
+    """
     tables = schema.tables()
     first, *rest = (
         tables.ModelT.InitFromObj(tables.Model.GetRootAs(each, 0)) for each in (model, *others)
     )
-    for other in rest:
+    for number, other in enumerate(rest, start=1):
         (graph,) = other.subgraphs
+        held = [_content(buffer) for buffer in first.buffers]
+        fresh = [buffer for buffer in other.buffers if _content(buffer) not in held]
+        held += map(_content, fresh)
         for tensor in graph.tensors:
-            tensor.buffer += len(first.buffers)
+            tensor.buffer = held.index(_content(other.buffers[tensor.buffer]))
+        for definition in other.signatureDefs or ():
+            definition.subgraphIndex = number
+        first.signatureDefs = [*(first.signatureDefs or ()), *(other.signatureDefs or ())]
         for operator in graph.operators:
             operator.opcodeIndex += len(first.operatorCodes)
-        first.buffers += other.buffers
+        first.buffers += fresh
         first.operatorCodes += other.operatorCodes
         first.subgraphs.append(graph)
     builder = flatbuffers.Builder(1024)
     builder.Finish(first.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
     return bytes(builder.Output())
+
+
+def _content(buffer: Any) -> bytes:
+    return b"" if buffer.data is None else bytes(buffer.data)
 
 
 def interpreter(model: bytes, *delegates: GpuDelegate, builtin: bool = True) -> Any:

@@ -188,19 +188,6 @@ def test_views_of_tensors() -> None:
         assert (result() == -number).all()
 
 
-def test_a_signature_runner() -> None:
-    writer = ModelWriter()
-    a, b = writer.input((1, 4), name="a"), writer.input((1, 4), name="b")
-    total = writer.op("ADD", [a, b], [(1, 4)])
-    writer.output(total)
-    writer.signature("serving_default", {"left": a, "right": b}, {"sum": total})
-    target = interpreter(writer.build(), GpuDelegate())
-    runner = target.get_signature_runner("serving_default")
-    for rows in (1, 1, 3, 2):
-        left, right = random(rows, 4, seed=1), random(rows, 4, seed=2)
-        assert_close([runner(left=left, right=right)["sum"]], [left + right])
-
-
 def test_outputs_that_are_inputs_and_constants() -> None:
     writer = ModelWriter()
     x = writer.input((1, 2, 2, 4))

@@ -312,8 +312,12 @@ def test_the_branches_of_a_condition() -> None:
     assert [node.op for node in report.rejected] == ["IF", "NEG"]
     assert "known only when the model runs" in report.rejected[1].reason
     assert report.delegated_nodes == [0]
-    then, otherwise = report.notes
-    assert then.startswith("In a subgraph") and "2 operations will run on the GPU" in then
-    assert "1 operations will run on the GPU, and the remaining 1" in otherwise
+    then, otherwise = report.subgraphs
+    assert then.whole_graph
+    assert (otherwise.delegated_nodes, otherwise.total_nodes) == ([0], 2)
+    text = str(report)
+    assert "\n\nsubgraph 1 (another signature, or the body of an IF or WHILE)\n2 operations" in text
+    assert f"on the CPU\n  {CPU_ONLY} v1 (node 1): Operation is not supported." in text
+    assert len(report.to_dict()["subgraphs"]) == 2
     interpreter(chain(["ABS"]), delegate)
-    assert report_of(delegate).whole_graph and report_of(delegate).notes == ()
+    assert report_of(delegate).whole_graph and report_of(delegate).subgraphs == ()

@@ -60,6 +60,10 @@ class GpuDelegate:
         self._taken: list[weakref.ref[PartitionKernel]] = []
         self._native = NativeDelegate(self)
 
+    def __reduce__(self) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions]]:
+        """Let copies, in another process too, be delegates of their own with the same options."""
+        return type(self), (self.options,)
+
     @property
     def device(self) -> backends.DeviceInfo:
         """The device that is used."""
@@ -202,12 +206,11 @@ class GpuDelegate:
         )
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:
-        """Make a report the delegate's own; those on subgraphs become notes of it."""
+        """Make a report the delegate's own; those on subgraphs become parts of it."""
         if primary or self.report is None:
             self.report = report
             return
-        note = f"In a subgraph (the body of IF, WHILE and the like): {report.summary()}"
-        self.report = replace(self.report, notes=(*self.report.notes, note))
+        self.report = replace(self.report, subgraphs=(*self.report.subgraphs, report))
 
     def _announce(self, report: DelegationReport) -> None:
         if config.debug_level() >= 1:

@@ -82,7 +82,9 @@ class DelegationReport:
     advice: tuple[Advice, ...] = ()
     """What would help, the most first."""
     notes: tuple[str, ...] = field(default=())
-    """Errors, and what became of subgraphs: one line each."""
+    """Errors: one line each."""
+    subgraphs: tuple[DelegationReport, ...] = ()
+    """The same on each further graph of the model: other signatures, bodies of IF and WHILE."""
 
     @property
     def delegated_nodes(self) -> list[int]:
@@ -108,6 +110,7 @@ class DelegationReport:
             "split": asdict(self.split) if self.split else None,
             "advice": [asdict(each) for each in self.advice],
             "notes": list(self.notes),
+            "subgraphs": [each.to_dict() for each in self.subgraphs],
         }
 
     def summary(self) -> str:
@@ -126,7 +129,15 @@ class DelegationReport:
 
     def __str__(self) -> str:
         """Return a table."""
-        lines = [f"litegpu on {self.device} ({self.backend}, {self.precision})", self.summary()]
+        lines = [f"litegpu on {self.device} ({self.backend}, {self.precision})", *self._lines()]
+        for number, each in enumerate(self.subgraphs, start=1):
+            lines += ["", f"subgraph {number} (another signature, or the body of an IF or WHILE)"]
+            lines += each._lines()
+        return "\n".join(lines)
+
+    def _lines(self) -> list[str]:
+        """Return the table of one graph."""
+        lines = [self.summary()]
         if self.partitions:
             lines.append("")
             lines.append("partition  nodes  kernels  memory (bound)          weights   ops")
@@ -143,8 +154,7 @@ class DelegationReport:
             lines += ["", "on the CPU"]
         lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
         lines += [f"  {line}" for line in self._left_lines()]
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join(lines)
+        return [*lines, *(f"  {note}" for note in self.notes)]
 
     def _left_lines(self) -> Iterator[str]:
         """Yield what was left to the CPU, parts of one reason together."""
