@@ -118,6 +118,16 @@ CASES: tuple[Case, ...] = (
     Conv(image=(3, 12, 9, 12), filters=36, kernel=(3, 2), dilation=(2, 3), items=SMALL, bias=""),
     Conv(image=(1, 9, 9, 40), filters=9, stride=(2, 2), items=SMALL, activation="RELU6"),
     Conv(image=(1, 20, 15, 16), filters=16, kernel=(5, 5), padding="VALID", items=SMALL),
+    # Windows that overlap much
+    *(
+        Conv(image=image, filters=filters, kernel=kernel, padding=padding, items=SMALL)
+        for image, filters, kernel, padding in (
+            ((1, 40, 41, 8), 8, (9, 9), "VALID"),
+            ((1, 33, 35, 32), 32, (3, 3), "SAME"),
+            ((2, 20, 37, 3), 9, (5, 5), "SAME"),
+            ((1, 23, 50, 20), 17, (3, 4), "SAME"),
+        )
+    ),
     # Dense images of a few channels: rows of the window as one run
     *(
         Conv(image=(2, 13, 12, channels), filters=12, kernel=kernel, stride=stride, items=SMALL)

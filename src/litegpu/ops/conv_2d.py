@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import Storage, round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, Graph, Node, Stage
-from litegpu.ops import checks, conv_mma, conv_tile, weights, window
+from litegpu.ops import checks, conv_mma, conv_patch, conv_tile, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -206,6 +206,10 @@ def tensor_core_kernel(
     tile = conv_tile.choose_tile(ctx, src, dst, array)
     if tile is not None:
         return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, step, destination)
+    if step is None:
+        patch = conv_patch.choose_tile(ctx, src, dst, array, view)
+        if patch is not None:
+            return conv_patch.patch_kernel(node, ctx, patch, array, bias, destination)
     return conv_mma.mma_kernel(node, ctx, array, bias, view, step, destination)
 
 

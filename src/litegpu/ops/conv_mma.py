@@ -13,6 +13,7 @@ import numpy.typing as npt
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node, Stage
 from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
+from litegpu.ops.halves import low_part, padded
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -104,25 +105,9 @@ def mma_kernel(
     """
     dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     row_by_row = keeps_rows(view, src, destination)
-    slices = -(-weights.shape[3] // 4)
-    taps = weights.shape[1] * weights.shape[2]
     tf32 = ctx.target.half_from is None
-    split_values = src.dtype is DType.FLOAT32
-    low = None if tf32 else _low_part(weights, ctx)
-    parts = 2 if split_values else 1
-    weight_parts = 1 if low is None and not tf32 else 2
-    taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
-    gathered = 0 if depthwise or row_by_row else 30
-    problem = Problem(
-        rows=dst.rows,
-        channels=dst.slices * 4,
-        steps=-(-taps * slices * 4 // _STEP),
-        parts=parts,
-        weight_parts=weight_parts,
-        products=6 if tf32 else parts + weight_parts - 1,
-        loads=taken if src.vector else 4 * taken,
-        instructions=40 + gathered + 18 * (taken - 1),
-    )
+    low = None if tf32 else low_part(weights, ctx)
+    problem = _problem_of(ctx, src, dst, weights, low, depthwise, row_by_row)
     tile = choose_tile(problem, ctx)
     columns = round_up(dst.slices * 4, tile.columns)
     packed = (
@@ -147,9 +132,9 @@ def mma_kernel(
         "ALL_PAIRS": columns // 16,
         "FILL_UNROLL": 2 if depthwise else 8,
         "TF32": tf32,
-        "SPLIT_A": split_values and not tf32,
+        "SPLIT_A": src.dtype is DType.FLOAT32 and not tf32,
         "SPLIT_W": low is not None,
-        "input_slices": slices,
+        "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
         "pointwise": row_by_row,
         "depthwise": depthwise is not None,
@@ -161,9 +146,10 @@ def mma_kernel(
     inner: tuple[Stage, ...] = ()
     flops = 2 * dst.rows * int(weights.size)
     if depthwise is not None:
-        constants["taps"] = padded(depthwise.taps, slices * 4)
+        lanes = variables["input_slices"] * 4
+        constants["taps"] = padded(depthwise.taps, lanes)
         if depthwise.bias is not None:
-            constants["taps_bias"] = padded(depthwise.bias, slices * 4)
+            constants["taps_bias"] = padded(depthwise.bias, lanes)
         variables |= {
             "kernel": depthwise.window.kernel,
             "stride": depthwise.window.stride,
@@ -174,7 +160,7 @@ def mma_kernel(
         }
         inner = depthwise.stages
         flops += 2 * dst.rows * int(depthwise.taps.size)
-    shared = tile.shared_bytes(parts)
+    shared = tile.shared_bytes(problem.parts)
     return KernelRequest(
         template="cuda/conv_mma",
         grid=(columns // tile.columns * tile.depth * tile.threads, -(-dst.rows // tile.pixels), 1),
@@ -189,6 +175,41 @@ def mma_kernel(
         flops=flops,
         needed={"src": (depthwise.window if depthwise else view).taken(dst.rows, src.lanes)},
         matrix_flops=2 * dst.rows * int(weights.size) * problem.products,
+    )
+
+
+def estimate(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> float:
+    """Return the clocks that the best tile should take for a window of more than one pixel."""
+    low = None if ctx.target.half_from is None else low_part(weights, ctx)
+    problem = _problem_of(ctx, src, dst, weights, low, None, row_by_row=False)
+    return min(_clocks(tile, problem, ctx) for tile in _tiles(problem, ctx))
+
+
+def _problem_of(
+    ctx: LowerContext,
+    src: Storage,
+    dst: Storage,
+    weights: _FLOATS,
+    low: _FLOATS | None,
+    depthwise: Depthwise | None,
+    row_by_row: bool,
+) -> Problem:
+    slices = -(-weights.shape[3] // 4)
+    taps = weights.shape[1] * weights.shape[2]
+    tf32 = ctx.target.half_from is None
+    parts = 2 if src.dtype is DType.FLOAT32 else 1
+    weight_parts = 1 if low is None and not tf32 else 2
+    taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
+    gathered = 0 if depthwise or row_by_row else 30
+    return Problem(
+        rows=dst.rows,
+        channels=dst.slices * 4,
+        steps=-(-taps * slices * 4 // _STEP),
+        parts=parts,
+        weight_parts=weight_parts,
+        products=6 if tf32 else parts + weight_parts - 1,
+        loads=taken if src.vector else 4 * taken,
+        instructions=40 + gathered + 18 * (taken - 1),
     )
 
 
@@ -370,15 +391,3 @@ def _flatten(
     flat = np.zeros((columns, steps * _STEP), dtype)
     flat[:, : height * width * slices * 4] = matrix.reshape(columns, -1)
     return flat
-
-
-def _low_part(weights: _FLOATS, ctx: LowerContext) -> _FLOATS | None:
-    """Return what half precision loses of the weights, None when that does not matter."""
-    rest = weights - np.clip(weights, -HALF_MAX, HALF_MAX).astype(np.float16)
-    return rest if ctx.target.exact_weights(weights.nbytes) and rest.any() else None
-
-
-def padded(array: _FLOATS, channels: int) -> _FLOATS:
-    """Return an array with its last axis extended by zeros."""
-    extra = channels - array.shape[-1]
-    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, extra)]).astype(np.float32)

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
-from litegpu.ops.conv_mma import Depthwise, keeps_rows, padded
+from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.conv_mma import Depthwise, keeps_rows
+from litegpu.ops.halves import padded, spread_taps
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -184,13 +185,8 @@ def pack_tiles(weights: _FLOATS, k_tiles: int, columns: int) -> npt.NDArray[np.u
 
     The chunks of a column are shuffled by its number, as the kernel expects them.
     """
-    outputs, height, width, depth = weights.shape
-    taps, parts = height * width, -(-depth // _PART)
-    total = round_up(outputs, columns)
-    spread = np.zeros((total, taps, parts * _PART), np.float32)
-    spread[:outputs, :, :depth] = weights.reshape(outputs, taps, depth)
-    flat = np.zeros((total, k_tiles * _CHUNKS * _PART), np.float16)
-    flat[:, : taps * parts * _PART] = np.clip(spread, -HALF_MAX, HALF_MAX).reshape(total, -1)
+    total = round_up(weights.shape[0], columns)
+    flat = spread_taps(weights, total, _PART, k_tiles * _CHUNKS * _PART)
     blocks = flat.reshape(total // columns, columns, k_tiles, _CHUNKS, _PART)
     tiles = blocks.transpose(0, 2, 1, 3, 4)
     rows = np.arange(columns)[:, None]

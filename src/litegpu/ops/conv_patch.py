@@ -1,0 +1,255 @@
+"""Convolutions whose windows overlap, on tensor cores: when cuda/conv_patch pays, its tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Storage
+from litegpu.graph import DType, Node
+from litegpu.ops import conv_mma
+from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.halves import low_part, padded, spread_taps
+from litegpu.ops.window import Pair, Window
+
+_FLOATS = npt.NDArray[np.float32]
+_WIDE = 16
+"""Pixels of a row that a matrix instruction takes."""
+_PART = 8
+"""Channels of a chunk; a step of the instruction takes two chunks."""
+_SHARED_LIMIT = 72 << 10
+"""Shared memory of a block; three blocks fit a multiprocessor."""
+_MOST_SUMS = 64
+"""Sums of a thread, in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What decides about tiles: the convolution, and how its operands are stored and split."""
+
+    image: Pair
+    output: Pair
+    batch: int
+    channels: int
+    outputs: int
+    view: Window
+    split_values: bool
+    split_weights: bool
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.channels // _PART)
+
+    @property
+    def pitch(self) -> int:
+        """Halves from one pixel of a patch to the next: an odd number of chunks."""
+        return (self.chunks | 1) * _PART
+
+    @property
+    def steps(self) -> int:
+        return -(-math.prod(self.view.kernel) * self.chunks // 2)
+
+    @property
+    def products(self) -> int:
+        return 1 + self.split_values + self.split_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block makes `rows` rows of 16 pixels x `groups` * 8 channels with `warps` warps."""
+
+    rows: int
+    warps: int
+    groups: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    def patch(self, view: Window) -> Pair:
+        """Return the rows and columns of the image that the windows of a tile cover."""
+        height, width = (
+            (size - 1) * stride + (kernel - 1) * dilation + 1
+            for size, stride, kernel, dilation in zip(
+                (self.rows, _WIDE), view.stride, view.kernel, view.dilation, strict=True
+            )
+        )
+        return height, width
+
+    def blocks(self, problem: Problem) -> tuple[int, int, int]:
+        """Return how many tiles lie below each other, side by side, and behind each other."""
+        height, width = problem.output
+        columns = -(-problem.outputs // (self.groups * _PART))
+        return -(-height // self.rows), -(-width // _WIDE), columns
+
+    def weight_units(self, problem: Problem) -> int:
+        """Return the units of 16 bytes that the weights of a block take up."""
+        return problem.steps * (1 + problem.split_weights) * self.groups * 16
+
+    def value_units(self, problem: Problem) -> int:
+        """Return the units of 16 bytes for the patch, or for the sums that reuse its memory."""
+        pixels = math.prod(self.patch(problem.view))
+        values = pixels * problem.pitch * 2 * (1 + problem.split_values)
+        sums = self.rows * _WIDE * (self.groups * _PART + 4) * 4
+        return -(-max(values, sums) // 16)
+
+    def units(self, problem: Problem) -> int:
+        """Return all the shared memory of a block, in units of 16 bytes."""
+        offsets = -(-problem.steps * 2 * 4 // 16)
+        return self.value_units(problem) + self.weight_units(problem) + offsets
+
+
+def choose_tile(
+    ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS, view: Window
+) -> tuple[Tile, Problem] | None:
+    """Return a tile for `weights` [O, H, W, I] and its problem, None if cuda/conv_mma is better."""
+    taps, step = math.prod(view.kernel), math.prod(view.stride)
+    overlaps = taps >= _OVERLAPS * step and min(view.kernel) > 1
+    if not ctx.target.tensor_cores or ctx.target.half_from is None or not overlaps:
+        return None
+    low = low_part(weights, ctx)
+    problem = Problem(
+        image=(src.shape[1], src.shape[2]),
+        output=(dst.shape[1], dst.shape[2]),
+        batch=dst.shape[0],
+        channels=weights.shape[3],
+        outputs=dst.slices * 4,
+        view=view,
+        split_values=src.dtype is DType.FLOAT32,
+        split_weights=low is not None,
+    )
+    ranked = sorted(_tiles(problem), key=lambda tile: _clocks(tile, problem, ctx))
+    otherwise = conv_mma.estimate(ctx, src, dst, weights)
+    if not ranked or _clocks(ranked[0], problem, ctx) > _WORTH * otherwise:
+        return None
+    tile: Tile = ctx.choose(("conv_patch", problem), ranked[:_CANDIDATES])
+    return tile, problem
+
+
+_CANDIDATES = 4
+_OVERLAPS = 4
+"""Windows that a pixel must be part of: what is stored once is then read so many times."""
+_WORTH = 0.7
+"""How much less time than the other kernel's the estimate must promise; neither is exact."""
+
+
+def _tiles(problem: Problem) -> Iterator[Tile]:
+    for warps in (8, 4, 2):
+        for turns in (1, 2, 4):
+            for groups in (1, 2, 4, 8):
+                tile = Tile(warps * turns, warps, groups)
+                sums = turns * groups * 4 * (1 + (problem.products > 1))
+                wasted = groups > 1 and (groups // 2) * _PART >= problem.outputs
+                fits = 16 * tile.units(problem) <= _SHARED_LIMIT
+                if fits and not wasted and sums <= _MOST_SUMS:
+                    yield tile
+
+
+# Clocks of a multiprocessor; the first three are those of the other kernel's model.
+_LOAD_CLOCKS = 335.0
+_INSTRUCTION_CLOCKS = 2.0 / 128
+_PRODUCT_CLOCKS = 3.9
+_MATRIX_CLOCKS = 4.0
+"""A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
+_FILL_INSTRUCTIONS = 60
+"""For one slice of the patch, from its place to its halves."""
+_STEP_CLOCKS = 40.0
+"""What one step of a warp waits for its operands."""
+_WARPS_TOGETHER = 16
+
+
+def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
+    """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
+    down, across, columns = tile.blocks(problem)
+    per_unit = -(-down * across * columns * problem.batch // ctx.target.compute_units)
+    slices = math.prod(tile.patch(problem.view)) * problem.chunks * 2
+    halves, parts = 1 + problem.split_values, 1 + problem.split_weights
+    loads = tile.rows * halves + tile.warps * tile.groups * parts / 2
+    products = tile.rows * tile.groups * problem.products
+    each_step = max(products * _PRODUCT_CLOCKS, loads * _MATRIX_CLOCKS)
+    stored = tile.rows * _WIDE * tile.groups * 2
+    busy = (
+        slices * _FILL_INSTRUCTIONS * _INSTRUCTION_CLOCKS
+        + problem.steps * each_step
+        + stored * _FILL_INSTRUCTIONS * _INSTRUCTION_CLOCKS
+    )
+    waits = _LOAD_CLOCKS * (2 + slices / (tile.threads * 8)) + _STEP_CLOCKS * problem.steps
+    room = min(_WARPS_TOGETHER // tile.warps, (200 << 10) // (16 * tile.units(problem)))
+    together = max(1, min(per_unit, room))
+    return per_unit * busy + waits * -(-per_unit // together)
+
+
+def patch_kernel(
+    node: Node,
+    ctx: LowerContext,
+    found: tuple[Tile, Problem],
+    weights: _FLOATS,
+    bias: _FLOATS | None,
+    destination: Storage | None = None,
+) -> KernelRequest:
+    """Return the kernel for `weights` [O, H, W, I], and the tile that `choose_tile` found.
+
+    It writes to `destination`, a part of the output, if given.
+    """
+    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    tile, problem = found
+    view = problem.view
+    down, across, columns = tile.blocks(problem)
+    low = low_part(weights, ctx) if problem.split_weights else None
+    parts = [weights] if low is None else [weights, low]
+    constants: dict[str, npt.NDArray[Any]] = {"weights": pack_steps(parts, problem.steps, tile)}
+    if bias is not None:
+        constants["bias"] = padded(bias, columns * tile.groups * _PART)
+    variables: dict[str, Any] = {
+        "WARPS": tile.warps,
+        "ROWS": tile.rows,
+        "NT": tile.groups,
+        "CHUNKS": problem.chunks,
+        "PITCH": problem.pitch,
+        "STEPS": problem.steps,
+        "SPLIT_A": problem.split_values,
+        "SPLIT_W": problem.split_weights,
+        "WEIGHTS_AT": tile.value_units(problem),
+        "tiles": (down, across),
+        "patch": tile.patch(view),
+        "input_slices": -(-weights.shape[3] // 4),
+        "has_bias": bias is not None,
+        "kernel": view.kernel,
+        "stride": view.stride,
+        "dilation": view.dilation,
+        "pads": view.pads,
+    }
+    flops = 2 * dst.rows * int(weights.size)
+    return KernelRequest(
+        template="cuda/conv_patch",
+        grid=(columns * tile.threads, down * across * problem.batch, 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        constants=constants,
+        variables=variables,
+        shared=(("uint4", "scratch", tile.units(problem)),),
+        destination=destination,
+        flops=flops,
+        needed={"src": view.taken(dst.rows, src.lanes)},
+        matrix_flops=flops * problem.products,
+    )
+
+
+def pack_steps(parts: list[_FLOATS], steps: int, tile: Tile) -> npt.NDArray[np.uint32]:
+    """Arrange [O, H, W, I] as mma.m16n8k16 has it: [block, step, part, 8 columns, lane] of 2.
+
+    A lane holds inputs 2 * (lane % 4) + {0, 1} and those 8 further, of column lane / 4.
+    """
+    blocks = -(-parts[0].shape[0] // (tile.groups * _PART))
+    columns, length = blocks * tile.groups * _PART, steps * 2 * _PART
+    flat = np.stack([spread_taps(weights, columns, _PART, length) for weights in parts])
+    # [part, block, group, column, step, half of the inputs, lane % 4, two inputs]
+    split = flat.reshape(len(parts), -1, tile.groups, _PART, steps, 2, 4, 2)
+    ordered = split.transpose(1, 4, 0, 2, 3, 6, 5, 7)
+    return np.ascontiguousarray(ordered).reshape(-1).view(np.uint32)

@@ -1,0 +1,80 @@
+"""Convolutions that keep a patch of the image on the chip: numbers, and when they are chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from unittest import mock
+
+import pytest
+
+from cases.conv_2d import Conv
+from comparing import mismatch
+from cuda_emulator import INFO, EmulatedBackend, is_usable
+from litegpu import backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.program import build_program
+from litegpu.ops import conv_patch
+from litegpu.ops.window import Pair
+from op_runner import MODES, Mode, forced, run
+from passes.graphs import RELU, Maker
+
+FLOATS, HALVES = MODES[2], MODES[3]
+CASES = [
+    Conv(image=(1, 65, 66, 8), filters=8, kernel=(9, 9), padding="VALID"),
+    Conv(image=(2, 9, 18, 3), filters=8, kernel=(5, 5)),
+    Conv(image=(1, 12, 33, 32), filters=32, kernel=(3, 3), activation="RELU"),
+    Conv(image=(1, 13, 20, 20), filters=17, kernel=(3, 4), bias=""),
+    Conv(image=(1, 19, 35, 12), filters=9, kernel=(5, 5), stride=(2, 2)),
+    Conv(image=(1, 19, 22, 5), filters=40, kernel=(3, 3), dilation=(2, 3)),
+    Conv(image=(3, 7, 5, 9), filters=10, kernel=(4, 2), stride=(2, 1)),
+]
+
+
+@pytest.mark.skipif(not is_usable(), reason="no C++ compiler here that can play a GPU")
+@pytest.mark.parametrize("mode", [FLOATS, HALVES], ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    ("case", "number"), [*((case, 0) for case in CASES), *((CASES[2], n) for n in (1, 2, 3))]
+)
+def test_numbers(case: Conv, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+    with mock.patch.object(conv_patch, "_WORTH", 1e9), forced(number):
+        outcome = run((case,), INFO, mode)[case.name]
+    if isinstance(outcome, Exception):
+        raise outcome
+    assert any(name.startswith("cuda_conv_patch") for name in outcome.kernels)
+    assert not outcome.faults
+    problem = mismatch(outcome.expected[0], outcome.got[0], 1e-3 if mode is HALVES else 1e-6)
+    assert not problem
+
+
+def chosen(size: int, channels: Pair, kernel: int, device: DeviceInfo, half: bool) -> str:
+    """Return the kernel for a convolution of a square image."""
+    maker = Maker()
+    made = maker.conv(maker.input(1, size, size, channels[0]), channels[1], kernel, [RELU])
+    graph = maker.graph(made)
+    layout = assign(graph, HALF_FROM_BYTES if half else None)
+    (launch,) = build_program(layout, device, graph.inputs, graph.outputs).launches
+    return launch.template
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "kernel", "half", "template"),
+    [
+        (384, (8, 3), 9, True, "cuda/conv_patch"),
+        (384, (3, 8), 9, True, "cuda/conv_patch"),
+        (96, (32, 32), 3, True, "cuda/conv_patch"),
+        (96, (32, 32), 3, False, "cuda/conv_mma"),
+        (96, (32, 32), 1, True, "cuda/conv_mma"),
+        (7, (512, 512), 3, True, "cuda/conv_mma"),
+    ],
+)
+def test_it_is_chosen_where_windows_overlap(
+    size: int, channels: Pair, kernel: int, half: bool, template: str
+) -> None:
+    assert chosen(size, channels, kernel, INFO, half) == template
+
+
+def test_it_needs_tensor_cores() -> None:
+    device = dataclasses.replace(INFO, tensor_cores=False, clusters=False)
+    assert chosen(384, (8, 8), 9, device, half=True) == "conv_2d"
