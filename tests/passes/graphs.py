@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Stage, Value
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, get
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
@@ -99,6 +99,24 @@ class Maker:
         attributes = CopyAttributes(begin=(begin[0], begin[1], begin[2], begin[3]))
         shape = tuple(before + size + after for size, (before, after) in sizes)
         return self.node("PAD", [source], shape, stages, attributes)
+
+    def reshape(self, source: int, *shape: int) -> int:
+        return self.node("RESHAPE", [source], shape)
+
+    def normalized(self, op: str, source: int, shape: Shape, *operands: Any, **params: Any) -> int:
+        """Add what an op's node is normalized to; `operands` are constants after the source."""
+        extra = [self.integers(each) for each in operands]
+        made = self.node(op, [source, *extra], shape)
+        node = replace(self.nodes.pop(), params=params)
+        graph = Graph(self.values, (), (), ())
+        self.nodes += get(op).normalize(graph, node, self.value)
+        for v in extra:
+            del self.values[v]
+        return made
+
+    def transpose(self, source: int, *order: int) -> int:
+        shape = self.shape(source)
+        return self.normalized("TRANSPOSE", source, tuple(shape[i] for i in order), order)
 
     def concat(self, axis: int, *parts: int) -> int:
         """Join rank 4 values."""

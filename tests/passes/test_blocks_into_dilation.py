@@ -25,16 +25,12 @@ NONE: Edges = ((0, 0), (0, 0))
 
 def _move(maker: Maker, op: str, source: int, sizes: tuple[int, ...], edges: Edges) -> int:
     """Add one of the two moves as its op is normalized."""
-    operands = [maker.integers(sizes), maker.integers(edges)]
-    inputs = (source, *operands)
+    operands = (source, maker.integers(sizes), maker.integers(edges))
     graph = Graph(maker.values, (), (), ())
-    (shape,) = get(op).infer(graph, Node(0, op, 1, inputs, ()))
-    made = maker.node(op, inputs, shape)
-    node = maker.nodes[-1]
-    (maker.nodes[-1],) = get(op).normalize(Graph(maker.values, (), (), ()), node, maker.value)
-    for v in operands:
+    (shape,) = get(op).infer(graph, Node(0, op, 1, operands, ()))
+    for v in operands[1:]:
         del maker.values[v]
-    return made
+    return maker.normalized(op, source, shape, sizes, edges)
 
 
 def _cut(maker: Maker, source: int, sizes: tuple[int, ...] = (2, 2), edges: Edges = PADS) -> int:

@@ -106,17 +106,26 @@ def move_node(
 
 def _keeps_order(attributes: MoveAttributes, shape: Shape) -> bool:
     """Whether all elements stay in row-major order."""
-    sizes = attributes.sizes
-    if math.prod(sizes) != math.prod(shape) or any(axis.begin for axis in attributes.digits):
+    sizes, steps = attributes.sizes, index_steps(attributes, shape)
+    if steps is None or math.prod(sizes) != math.prod(shape):
         return False
-    if not all(source.affine and source.offset == 0 for source in attributes.sources):
-        return False
-    steps = [0] * len(sizes)
+    wanted = strides(sizes)
+    return all(a == b for a, b, size in zip(steps, wanted, sizes, strict=True) if size > 1)
+
+
+def index_steps(attributes: MoveAttributes, shape: Shape) -> list[int] | None:
+    """Return how many elements of an input one step of each digit passes.
+
+    None where the input's index is not the sum of such steps.
+    """
+    begins = any(axis.begin for axis in attributes.digits)
+    if begins or not all(s.affine and s.offset == 0 for s in attributes.sources):
+        return None
+    steps = [0] * len(attributes.sizes)
     for source, stride in zip(attributes.sources, strides(shape), strict=True):
         for digit, factor in source.terms:
             steps[digit] += factor * stride
-    wanted = strides(sizes)
-    return all(a == b for a, b, size in zip(steps, wanted, sizes, strict=True) if size > 1)
+    return steps
 
 
 def strides(shape: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from litegpu.passes.find_normalization import find_normalization
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
+from litegpu.passes.merge_moves import merge_moves
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.recognize_activations import recognize_activations
@@ -25,9 +26,10 @@ PASSES: Mapping[str, Pass] = {
     "remove_identity": remove_identity,  # first: what is gone needs no other pass
     "recognize_activations": recognize_activations,  # before their steps are merged with others
     "blocks_into_dilation": blocks_into_dilation,
+    "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
+    "merge_moves": merge_moves,
     "pad_into_window": pad_into_window,
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
-    "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
     "fuse_elementwise": fuse_elementwise,
 }
 

@@ -1,0 +1,122 @@
+"""Moves that only reorder: all of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and their kin in one form.
+
+A shuffle lists the digits of the output's row-major index, the outermost first, as (size, step):
+one step of a digit passes so many elements of the input. Every element moves to one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import Shape
+from litegpu.ops.move import Digits, MoveAttributes, Source, index_steps, move_node, strides
+from litegpu.ops.reshape import RESHAPE
+
+Shuffle = tuple[tuple[int, int], ...]
+
+
+def shuffle_of(graph: Graph, node: Node) -> Shuffle | None:
+    """Return what a normalized node does to the order of elements, if it does nothing else."""
+    if node.stages:
+        return None
+    shape = graph.values[node.inputs[0]].shape
+    if node.op == RESHAPE:
+        return _simplified([(math.prod(shape), 1)])
+    if not isinstance(node.attributes, MoveAttributes):
+        return None
+    steps = index_steps(node.attributes, shape)
+    if steps is None:
+        return None
+    digits = [pair for pair in zip(node.attributes.sizes, steps, strict=True) if pair[0] > 1]
+    inner = sorted(digits, key=lambda pair: -pair[1])
+    sizes = [size for size, _ in inner]
+    whole = math.prod(sizes) == math.prod(shape)
+    return _simplified(digits) if whole and strides(sizes) == [s for _, s in inner] else None
+
+
+def then(first: Shuffle, second: Shuffle) -> Shuffle | None:
+    """Return both in one; None where the digits of one run across those of the other."""
+    units = strides([size for size, _ in first])
+    found = []
+    for size, step in second:
+        pieces = _split(size, step, units)
+        if pieces is None:
+            return None
+        for count, begin in pieces:
+            unit, (_, inner) = next(
+                (unit, digit)
+                for unit, digit in zip(units, first, strict=True)
+                if unit <= begin < unit * digit[0]
+            )
+            found.append((count, inner * (begin // unit)))
+    return _simplified(found)
+
+
+def keeps_order(shuffle: Shuffle) -> bool:
+    """Whether all elements stay in row-major order."""
+    return len(shuffle) == 0 or (len(shuffle) == 1 and shuffle[0][1] == 1)
+
+
+def shuffled(graph: Graph, node: Node, shuffle: Shuffle) -> Node | None:
+    """Return a node that shuffles the first input of `node` into its output.
+
+    None where the axes of input and output run across the digits.
+    """
+    shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+    pieces = _on_axes(shuffle, shape, out)
+    if pieces is None:
+        return None
+    digits: list[Digits] = []
+    terms: list[list[tuple[int, int]]] = [[] for _ in shape]
+    number = 0
+    for size, stride in zip(out, strides(out), strict=True):
+        own = [piece for piece in pieces if stride <= piece[2] < stride * size] or [(1, 0, 0)]
+        digits.append(Digits(tuple(count for count, _, _ in own)))
+        for _, step, _ in own:
+            for axis, (length, inner) in enumerate(zip(shape, strides(shape), strict=True)):
+                if inner <= step < inner * length:
+                    terms[axis].append((number, step // inner))
+            number += 1
+    moved = move_node(graph, node, digits, [Source(tuple(each)) for each in terms])
+    return replace(moved, merged=node.merged)
+
+
+def _on_axes(shuffle: Shuffle, shape: Shape, out: Shape) -> list[tuple[int, int, int]] | None:
+    """Return digits that belong to one axis on both sides each, with the output's step as well."""
+    found = []
+    for (size, step), unit in zip(shuffle, strides([s for s, _ in shuffle]), strict=True):
+        outer = _split(size, unit, strides(out))
+        for count, place in outer or ():
+            inner = _split(count, step * (place // unit), strides(shape))
+            if inner is None:
+                return None
+            found += [(n, s, place * (s // (step * (place // unit)))) for n, s in inner]
+        if outer is None:
+            return None
+    return found
+
+
+def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] | None:
+    """Return a digit cut where its steps reach these numbers, the outermost part first."""
+    end = size * step
+    bounds = sorted({step, end, *(cut for cut in cuts if step < cut < end)})
+    pairs = list(pairwise(bounds))
+    if any(upper % lower for lower, upper in pairs):
+        return None
+    return [(upper // lower, lower) for lower, upper in reversed(pairs)]
+
+
+def _simplified(digits: Sequence[tuple[int, int]]) -> Shuffle:
+    """Return the digits without those of size 1, and neighbours that run on as one."""
+    found: list[tuple[int, int]] = []
+    for size, step in digits:
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * step:
+            size *= found.pop()[0]
+        found.append((size, step))
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""Merges chains of TRANSPOSE, RESHAPE and other moves that only reorder; inverse pairs vanish.
+
+Each kernel that goes would have read and written a whole value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.reshape import RESHAPE
+from litegpu.ops.shuffle import Shuffle, keeps_order, shuffle_of, shuffled, then
+from litegpu.passes.base import Editor, PassResult, label
+
+
+def merge_moves(graph: Graph) -> PassResult:
+    """Let the last move of each chain read from where most kernels are saved."""
+    edit = Editor(graph)
+    merger = _Merger(edit)
+    for place, node in enumerate(graph.nodes):
+        current = edit.nodes[place]
+        if current is not None and shuffle_of(graph, current) is not None:
+            merger.visit(place, current)
+        merger.makers.update(dict.fromkeys(node.outputs, place))
+    return edit.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The last move of a chain as it would read from the chain's start."""
+
+    node: Node
+    order_kept: bool
+    saved: int
+    """Kernels that are saved."""
+    alone: bool
+    """Whether nothing else reads the values in between."""
+    passed: tuple[Node, ...]
+    """The moves before, the last first, as the graph has them."""
+
+
+@dataclass
+class _Merger:
+    edit: Editor
+    makers: dict[int, int] = field(default_factory=dict)
+    """The place of the node that makes each value."""
+
+    def visit(self, place: int, node: Node) -> None:
+        """Merge what ends in a node, if that saves a kernel or a view."""
+        choices, end = self._choices(node)
+        best = max(choices, key=lambda each: (each.saved, len(each.passed)), default=None)
+        if best is None or best.saved < 0 or (best.saved == 0 and not best.order_kept):
+            shared = best is not None and not best.alone
+            reason = end or ("others read it too" if shared else "no kernel would be saved")
+            if choices or end:
+                self.edit.declined.append(f"{label(node)} and the move before it: {reason}")
+            return
+        self.edit.applied.append(f"{', '.join(map(label, best.passed))} into {label(node)}")
+        source, target = best.node.inputs[0], node.outputs[0]
+        self.edit.nodes[place] = best.node
+        if self._is_nothing(best.node) and target not in self.edit.graph.outputs:
+            self.edit.nodes[place] = None
+            self.edit.rename(target, source)
+        self.edit.drop_unread(best.passed)
+
+    def _choices(self, node: Node) -> tuple[list[_Choice], str]:
+        """Return where the chain may start, and why it may not start further back."""
+        graph = self.edit.graph
+        shuffle: Shuffle | None = shuffle_of(graph, node) or ()
+        found: list[_Choice] = []
+        passed: list[Node] = []
+        spent, alone, source = self._cost(node), True, node.inputs[0]
+        while True:
+            place = self.makers.get(source)
+            maker = None if place is None else self.edit.nodes[place]
+            before = None if maker is None else shuffle_of(graph, maker)
+            if place is None or maker is None or before is None or shuffle is None:
+                return found, ""
+            alone = alone and self._readers(source) == 1
+            spent += self._cost(maker) if alone else 0
+            passed.append(graph.nodes[place])
+            source = maker.inputs[0]
+            shuffle = then(before, shuffle)
+            merged = (*node.merged, *(each.index for each in passed))
+            start = replace(node, inputs=(source,), merged=merged)
+            whole = None if shuffle is None else shuffled(graph, start, shuffle)
+            if shuffle is None or whole is None:
+                return found, "their axes do not divide alike"
+            saved = spent - self._cost(whole)
+            found.append(_Choice(whole, keeps_order(shuffle), saved, alone, tuple(passed)))
+
+    def _readers(self, value: int) -> int:
+        outside = value in self.edit.graph.outputs
+        return outside + sum(value in node.operands for node in self.edit.nodes if node)
+
+    def _is_nothing(self, node: Node) -> bool:
+        values = self.edit.graph.values
+        same = values[node.inputs[0]].shape == values[node.outputs[0]].shape
+        return node.op == RESHAPE and same
+
+    def _cost(self, node: Node) -> int:
+        """Return how many kernels a move takes: a RESHAPE is free where its rows stay whole."""
+        if node.op != RESHAPE:
+            return 1
+        graph = self.edit.graph
+        if node.inputs[0] in graph.inputs or node.outputs[0] in graph.outputs:
+            return 0
+        rows = [graph.values[v].shape4[3] for v in (node.inputs[0], node.outputs[0])]
+        return int(rows[0] != rows[1] and any(row % 4 for row in rows))
