@@ -16,6 +16,8 @@ from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.remove_identity import remove_identity
+from litegpu.passes.scale_before_weights import scale_before_weights
+from litegpu.passes.scale_into_weights import scale_into_weights
 
 BEFORE_NORMALIZE: Mapping[str, Pass] = {
     "fold_constants": fold_constants,  # ops read their weights as plain constants
@@ -30,7 +32,9 @@ PASSES: Mapping[str, Pass] = {
     "merge_moves": merge_moves,
     "pad_into_window": pad_into_window,
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
+    "scale_into_weights": scale_into_weights,
     "fuse_elementwise": fuse_elementwise,
+    "scale_before_weights": scale_before_weights,  # steps that fused with no kernel before them
 }
 
 TENSOR_CORE_PASSES: Mapping[str, Pass] = {

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from litegpu.graph import Graph, Node, Value
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops import affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,42 @@ class Editor:
         values = {v: value for v, value in self.values.items() if v in used}
         graph = Graph(values, kept, self.graph.inputs, self.graph.outputs)
         return PassResult(graph, tuple(self.applied), tuple(self.declined))
+
+
+Fold = Callable[[Node, affine.Operands, affine.Affine], affine.Operands]
+
+
+@dataclass
+class Weighted:
+    """Changes the constant weights and biases of convolutions."""
+
+    edit: Editor
+
+    def __post_init__(self) -> None:
+        """Count who reads which constants."""
+        self._readers = Counter(v for node in self.edit.graph.nodes for v in _constants(node))
+
+    def fold(self, node: Node, step: affine.Affine, fold: Fold) -> Node | str:
+        """Return the node with a step folded into its weights, or why that cannot be."""
+        graph = replace(self.edit.graph, values=self.edit.values)
+        held = affine.operands_of(graph, node)
+        if held is None:
+            return "its weights are computed"
+        if self._readers[node.attributes.weights] > 1:
+            return "others share its weights"
+        new = fold(node, held, step)
+        reason = affine.obstacle(node, held, new)
+        if reason:
+            return reason
+        like, bias = graph.values[node.attributes.weights], node.attributes.bias
+        weights = self._constant(like, new.weights)
+        bias = self._constant(like, new.bias) if bias != ABSENT or np.any(new.bias) else ABSENT
+        attributes = replace(node.attributes, weights=weights, bias=bias)
+        return replace(node, attributes=attributes)
+
+    def _constant(self, like: Value, data: npt.NDArray[np.float64]) -> int:
+        array = data.astype(np.float32)
+        return self.edit.new_value(like, shape=array.shape, dtype=DType.FLOAT32, data=array)
 
 
 def only_consumer(

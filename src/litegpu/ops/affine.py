@@ -1,0 +1,135 @@
+"""Element-wise steps that scale and shift channels by constants, and weights that do it instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
+from litegpu.ops.base import HALF_MAX, as_float32
+from litegpu.ops.window import Window
+
+Doubles = npt.NDArray[np.float64]
+
+DEPTHWISE = "DEPTHWISE_CONV_2D"
+TRANSPOSED = ("TRANSPOSE_CONV", "Convolution2DTransposeBias")
+WEIGHTED = ("CONV_2D", "FULLY_CONNECTED", DEPTHWISE, *TRANSPOSED)
+"""Ops whose normalized nodes have weights and a bias in their attributes."""
+
+_SMALLEST = 2.0**-14
+"""The smallest number that half holds with all its digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """x * factor + shift, with one number of each per channel."""
+
+    factor: Doubles
+    shift: Doubles
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Weights in their own shape, and a bias [O]."""
+
+    weights: Doubles
+    bias: Doubles
+
+
+def affine_steps(graph: Graph, stages: Sequence[Stage], channels: int) -> tuple[Affine, int]:
+    """Return what the first steps do together, and how many they are."""
+    whole = Affine(np.ones(channels), np.zeros(channels))
+    for count, stage in enumerate(stages):
+        step = _affine(graph, stage, channels)
+        if step is None:
+            return whole, count
+        whole = Affine(whole.factor * step.factor, whole.shift * step.factor + step.shift)
+    return whole, len(stages)
+
+
+def _affine(graph: Graph, stage: Stage, channels: int) -> Affine | None:
+    if len(stage.operands) != 1 or stage.operands[0] == SELF or stage.extend:
+        return None
+    value = graph.values[stage.operands[0]]
+    if not value.is_constant or value.shape4 not in ((1, 1, 1, 1), (1, 1, 1, channels)):
+        return None
+    number = np.broadcast_to(as_float32(value).ravel().astype(np.float64), (channels,))
+    if not np.all(np.isfinite(number)):
+        return None
+    one, zero = np.ones(channels), np.zeros(channels)
+    known = {
+        ("ADD", 0): Affine(one, number),
+        ("ADD", 1): Affine(one, number),
+        ("MUL", 0): Affine(number, zero),
+        ("MUL", 1): Affine(number, zero),
+        ("SUB", 0): Affine(one, -number),
+        ("SUB", 1): Affine(-one, number),
+    }
+    if np.all(number != 0):
+        known["DIV", 0] = Affine(1 / number, zero)
+    return known.get((stage.function, stage.position))
+
+
+def operands_of(graph: Graph, node: Node) -> Operands | None:
+    """Return the constant weights and bias of a normalized node; None if the weights are not."""
+    weights = graph.values[node.attributes.weights]
+    if not weights.is_constant:
+        return None
+    bias = node.attributes.bias
+    outputs = weights.shape[_output_axis(node)]
+    held = np.zeros(outputs) if bias == ABSENT else as_float32(graph.values[bias]).ravel()
+    return Operands(as_float32(weights).astype(np.float64), held.astype(np.float64))
+
+
+def _output_axis(node: Node) -> int:
+    return 3 if node.op == DEPTHWISE else 0
+
+
+def after(node: Node, held: Operands, affine: Affine) -> Operands:
+    """Return the operands that scale and shift the node's result."""
+    axes = [1] * held.weights.ndim
+    axes[_output_axis(node)] = -1
+    return Operands(
+        held.weights * affine.factor.reshape(axes), held.bias * affine.factor + affine.shift
+    )
+
+
+def before(node: Node, held: Operands, affine: Affine) -> Operands:
+    """Return the operands that scale and shift the node's input, which is not padded."""
+    if node.op == DEPTHWISE:
+        repeats = held.weights.shape[3] // affine.factor.size
+        factor, shift = (np.repeat(each, repeats) for each in (affine.factor, affine.shift))
+        sums = held.weights.sum(axis=(0, 1, 2))
+        return Operands(held.weights * factor, held.bias + sums * shift)
+    groups = node.attributes.groups
+    grouped = held.weights.reshape(groups, -1, *held.weights.shape[1:])
+    axes = (groups, *[1] * (held.weights.ndim - 1), -1)
+    factor, shift = (each.reshape(axes) for each in (affine.factor, affine.shift))
+    sums = (grouped * shift).sum(axis=tuple(range(2, grouped.ndim)))
+    return Operands((grouped * factor).reshape(held.weights.shape), held.bias + sums.ravel())
+
+
+def obstacle(node: Node, old: Operands, new: Operands) -> str:
+    """Return why new operands are no stand-in for the old ones, or an empty text."""
+    if not all(
+        np.all(np.abs(each) <= np.finfo(np.float32).max) for each in (new.weights, new.bias)
+    ):
+        return "float32 cannot hold the new weights"
+    axes = tuple(axis for axis in range(old.weights.ndim) if axis != _output_axis(node))
+    largest = [np.abs(each.weights).max(axis=axes) for each in (old, new)]
+    fits = [(each <= HALF_MAX) & ((each >= _SMALLEST) | (each == 0)) for each in largest]
+    if np.any(fits[0] & ~fits[1]):
+        return "half storage could not hold the new weights"
+    return ""
+
+
+def leaves_image(graph: Graph, node: Node) -> bool:
+    """Whether a node's window reads zeros outside the image somewhere, or may do so."""
+    if node.op in TRANSPOSED:
+        return True
+    window: Window = node.attributes.window
+    image, result = (graph.values[v].shape4 for v in (node.inputs[0], node.outputs[0]))
+    return window.leaves((image[1], image[2]), (result[1], result[2]))

@@ -1,0 +1,77 @@
+"""Folds scales and shifts by constants before convolutions into their weights.
+
+What goes is a kernel of its own: steps that no kernel before them could take, as those of an input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import affine
+from litegpu.ops.base import COPY
+from litegpu.passes.base import Editor, PassResult, Weighted, label
+
+_LARGEST_SHIFT = 16.0
+"""Where a larger shift cancels out, so do digits of the sums, which then lie apart from zero."""
+
+
+def scale_before_weights(graph: Graph) -> PassResult:
+    """Let each convolution that reads such steps read their input instead, if all that do can."""
+    edit = Editor(graph)
+    weighted = Weighted(edit)
+    consumers = graph.consumers()
+    for place, node in enumerate(graph.nodes):
+        if node.op != COPY:
+            continue
+        channels = graph.values[node.outputs[0]].shape4[3]
+        step, count = affine.affine_steps(graph, node.stages, channels)
+        if not count:
+            continue
+        readers = consumers.get(node.outputs[0], [])
+        folded: list[Node] = []
+        reason = _obstacle(graph, node, count, readers)
+        for reader in () if reason else readers:
+            current = edit.nodes[edit.place(reader)] or reader
+            found = _shifted(graph, current, step) or weighted.fold(current, step, affine.before)
+            if isinstance(found, str):
+                reason = f"{label(reader)}: {found}"
+                break
+            inputs = (node.inputs[0], *current.inputs[1:])
+            folded.append(replace(found, inputs=inputs, merged=(*found.merged, node.index)))
+        if reason:
+            edit.declined.append(f"{label(node)} into the weights after it: {reason}")
+            continue
+        for reader, changed in zip(readers, folded, strict=True):
+            edit.nodes[edit.place(reader)] = changed
+        edit.nodes[place] = None
+        edit.applied.append(f"{label(node)} into {', '.join(map(label, readers))}")
+    return edit.result()
+
+
+def _obstacle(graph: Graph, node: Node, count: int, readers: list[Node]) -> str:
+    made = node.outputs[0]
+    if made in graph.outputs:
+        return "its result is an output of the partition"
+    if count < len(node.stages):
+        return f"{node.stages[count].function} is no scale or shift by constants"
+    if graph.values[node.inputs[0]].shape != graph.values[made].shape:
+        return "it broadcasts its input"
+    if not readers or any(r.op not in affine.WEIGHTED or r.inputs[0] != made for r in readers):
+        return "not only convolutions read it"
+    if any(r.operands.count(made) > 1 for r in readers):
+        return "a convolution also has it as an operand"
+    return ""
+
+
+def _shifted(graph: Graph, reader: Node, step: affine.Affine) -> str:
+    """Return why a convolution cannot take the shift, or an empty text."""
+    if not np.any(step.shift):
+        return ""
+    if affine.leaves_image(graph, reader):
+        return "its padding is zero, not shifted"
+    if np.abs(step.shift).max() > _LARGEST_SHIFT:
+        return f"a shift beyond {_LARGEST_SHIFT:g} would cost digits"
+    return ""

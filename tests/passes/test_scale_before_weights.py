@@ -1,0 +1,237 @@
+"""Scales and shifts by constants before convolutions become part of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases.base import SUMS
+from litegpu.graph import SELF, Graph, Stage
+from litegpu.passes.scale_before_weights import scale_before_weights
+from litegpu.zoo.writer import TensorRef
+from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.models import Model, Write, check_numbers
+
+SHAPE = (1, 4, 4, 3)
+CHANNELS = [1.0, 2.0, -4.0]
+
+
+def _steps(maker: Maker, **numbers: float | list[float]) -> int:
+    """Add steps to an input: a constant for each function."""
+    stages = []
+    for function, number in numbers.items():
+        data = np.asarray(number, np.float32)
+        stages.append(Stage(function, (maker.value(data.shape, data),)))
+    return maker.steps(maker.input(*SHAPE), *stages)
+
+
+def _data(graph: Graph, value: int) -> Any:
+    return graph.values[value].data
+
+
+def test_a_convolution_scales_its_inputs() -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(_steps(maker, MUL=CHANNELS), 2, kernel=3))
+    result = applied(scale_before_weights, graph)
+    (node,) = result.graph.nodes
+    assert node.inputs == graph.inputs
+    assert node.merged == (0,)
+    assert result.applied == ("COPY 0 into CONV_2D 1",)
+    old = _data(graph, graph.nodes[1].attributes.weights)
+    np.testing.assert_array_equal(_data(result.graph, node.attributes.weights), old * CHANNELS)
+
+
+def test_a_shift_becomes_a_bias() -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(_steps(maker, SUB=[1.0, 2.0, 3.0], DIV=2.0), 2))
+    (node,) = applied(scale_before_weights, graph).graph.nodes
+    result = applied(scale_before_weights, graph).graph
+    old = _data(graph, graph.nodes[1].attributes.weights)
+    np.testing.assert_array_equal(_data(result, result.nodes[0].attributes.weights), old / 2)
+    expected = (old.reshape(2, 3) * [-0.5, -1.0, -1.5]).sum(axis=1)
+    np.testing.assert_array_equal(_data(result, result.nodes[0].attributes.bias), expected)
+    assert node.op == "CONV_2D"
+
+
+def test_groups_have_their_own_inputs() -> None:
+    maker = Maker()
+    made = maker.conv(maker.steps(maker.input(1, 4, 4, 6), _by_channel(maker, 6)), 4)
+    node = maker.nodes[-1]
+    weights = maker.constant(4, 1, 1, 3)
+    del maker.values[node.attributes.weights]
+    attributes = replace(node.attributes, weights=weights, groups=2, shape=(4, 1, 1, 3))
+    maker.nodes[-1] = replace(node, attributes=attributes)
+    result = applied(scale_before_weights, maker.graph(made)).graph
+    found = _data(result, result.nodes[0].attributes.weights).reshape(4, 3)
+    old = np.arange(1, 13).reshape(4, 3)
+    np.testing.assert_array_equal(found[:2], old[:2] * [1, 2, 3])
+    np.testing.assert_array_equal(found[2:], old[2:] * [4, 5, 6])
+
+
+def _by_channel(maker: Maker, channels: int) -> Stage:
+    return Stage("MUL", (maker.constant(channels),))
+
+
+def test_a_depthwise_convolution_repeats_its_inputs() -> None:
+    maker = Maker()
+    source = maker.steps(
+        maker.input(1, 4, 4, 2), _by_channel(maker, 2), Stage("ADD", (maker.number(1.0),))
+    )
+    made = maker.depthwise(source)
+    node = maker.nodes.pop()
+    weights = maker.constant(1, 3, 3, 4)
+    del maker.values[node.attributes.weights]
+    attributes = replace(node.attributes, weights=weights)
+    maker.nodes.append(replace(node, attributes=attributes))
+    maker.values[made] = replace(maker.values[made], shape=(1, 2, 2, 4))
+    graph = maker.graph(made)
+    result = applied(scale_before_weights, graph).graph
+    old = _data(graph, weights)
+    found = _data(result, result.nodes[0].attributes.weights)
+    np.testing.assert_array_equal(found, old * [1, 1, 2, 2])
+    bias = _data(result, result.nodes[0].attributes.bias)
+    np.testing.assert_array_equal(bias, old.sum(axis=(0, 1, 2)))
+
+
+def test_every_reader_is_changed() -> None:
+    maker = Maker()
+    scaled = _steps(maker, MUL=CHANNELS)
+    graph = maker.graph(maker.conv(scaled, 2), maker.depthwise(scaled))
+    result = applied(scale_before_weights, graph)
+    assert ops(result) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
+    assert result.applied == ("COPY 0 into CONV_2D 1, DEPTHWISE_CONV_2D 2",)
+
+
+# Declined
+
+
+def _padded(maker: Maker) -> Graph:
+    return maker.graph(maker.conv(_steps(maker, ADD=1.0), 2, kernel=3))
+
+
+def _transposed(maker: Maker) -> Graph:
+    made = maker.conv(_steps(maker, ADD=1.0), 2)
+    maker.nodes[-1] = replace(maker.nodes[-1], op="TRANSPOSE_CONV")
+    return maker.graph(made)
+
+
+def _far(maker: Maker) -> Graph:
+    return maker.graph(maker.conv(_steps(maker, SUB=[103.9, 116.8, 123.7]), 2))
+
+
+def _also_pooled(maker: Maker) -> Graph:
+    scaled = _steps(maker, MUL=2.0)
+    return maker.graph(maker.conv(scaled, 2), maker.node("MAX_POOL_2D", [scaled], SHAPE))
+
+
+def _residual(maker: Maker) -> Graph:
+    scaled = _steps(maker, MUL=2.0)
+    return maker.graph(maker.conv(scaled, 3, stages=[Stage("ADD", (scaled,))]))
+
+
+def _operand(maker: Maker) -> Graph:
+    other = maker.input(*SHAPE)
+    scaled = _steps(maker, MUL=2.0)
+    return maker.graph(maker.conv(other, 3, stages=[Stage("ADD", (scaled,))]))
+
+
+def _output(maker: Maker) -> Graph:
+    scaled = _steps(maker, MUL=2.0)
+    return maker.graph(maker.conv(scaled, 2), scaled)
+
+
+def _activated(maker: Maker) -> Graph:
+    step = Stage("MUL", (maker.number(2.0),))
+    return maker.graph(maker.conv(maker.steps(maker.input(*SHAPE), step, RELU), 2))
+
+
+def _broadcast(maker: Maker) -> Graph:
+    wide = maker.steps(maker.input(1, 4, 4, 1), _by_channel(maker, 3), shape=SHAPE)
+    return maker.graph(maker.conv(wide, 2))
+
+
+def _unread(maker: Maker) -> Graph:
+    _steps(maker, MUL=2.0)
+    return maker.graph(maker.conv(maker.inputs[0], 2))
+
+
+def _too_large(maker: Maker) -> Graph:
+    return maker.graph(maker.conv(_steps(maker, MUL=1e6), 2))
+
+
+_TO_WEIGHTS = "not only convolutions read it"
+DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+    (_padded, "CONV_2D 1: its padding is zero, not shifted"),
+    (_transposed, "TRANSPOSE_CONV 1: its padding is zero, not shifted"),
+    (_far, "CONV_2D 1: a shift beyond 16 would cost digits"),
+    (_also_pooled, _TO_WEIGHTS),
+    (_residual, "a convolution also has it as an operand"),
+    (_operand, _TO_WEIGHTS),
+    (_output, "its result is an output of the partition"),
+    (_activated, "RELU is no scale or shift by constants"),
+    (_broadcast, "it broadcasts its input"),
+    (_unread, _TO_WEIGHTS),
+    (_too_large, "CONV_2D 1: half storage could not hold the new weights"),
+]
+
+
+@pytest.mark.parametrize(("write", "reason"), DECLINED)
+def test_declines_with_a_reason(write: Callable[[Maker], Graph], reason: str) -> None:
+    result = untouched(scale_before_weights, write(Maker()))
+    assert result.declined == (f"COPY 0 into the weights after it: {reason}",)
+
+
+def test_one_reader_that_cannot_keeps_the_others_as_they_are() -> None:
+    maker = Maker()
+    shifted = _steps(maker, ADD=1.0)
+    graph = maker.graph(maker.conv(shifted, 2), maker.conv(shifted, 2, kernel=3))
+    result = untouched(scale_before_weights, graph)
+    assert len(result.declined) == 1
+
+
+def test_other_steps_stay() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    for stage in (RELU, Stage("MUL", (SELF,)), Stage("ADD", (maker.input(*SHAPE),))):
+        maker.conv(maker.steps(source, stage), 2)
+    graph = maker.graph(*(node.outputs[0] for node in maker.nodes if node.op == "CONV_2D"))
+    assert untouched(scale_before_weights, graph).declined == ()
+
+
+# Numbers
+
+
+def _scaled_image(padding: str, model: Model) -> list[TensorRef]:
+    scaled = model.op("MUL", model.input(2, 5, 4, 3), model.constant(3))
+    return [model.conv(scaled, (6, 3, 3, 3), padding)]
+
+
+def _shifted_image(model: Model) -> list[TensorRef]:
+    shifted = model.op(
+        "ADD", model.op("DIV", model.input(2, 5, 4, 3), model.number(4.0)), model.constant(3)
+    )
+    return [model.conv(shifted, (6, 3, 3, 3), "VALID"), model.depthwise(shifted, 3)]
+
+
+def _inexact(model: Model) -> list[TensorRef]:
+    image = model.op("SUB", model.input(2, 5, 4, 3), model.number(0.485))
+    image = model.op("DIV", image, model.number(0.229))
+    return [model.conv(image, (6, 3, 3, 3), "VALID")]
+
+
+MODELS: list[tuple[Write, float]] = [
+    (partial(_scaled_image, "SAME"), 0.0),
+    (partial(_scaled_image, "VALID"), 0.0),
+    (_shifted_image, 0.0),
+    (_inexact, SUMS),
+]
+
+
+@pytest.mark.parametrize(("write", "tolerance"), MODELS)
+def test_keeps_the_numbers(write: Write, tolerance: float) -> None:
+    check_numbers(write, "scale_before_weights", 1, tolerance)

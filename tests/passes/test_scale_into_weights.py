@@ -1,0 +1,265 @@
+"""Scales and shifts by constants behind a convolution become part of its weights and its bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cases.base import SUMS
+from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.window import POINT
+from litegpu.passes.scale_into_weights import scale_into_weights
+from litegpu.zoo.writer import TensorRef
+from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.models import Model, Write, check_numbers
+
+SHAPE = (2, 3, 4, 5)
+
+
+def _weights(graph: Graph, node: Node) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the weights and the bias (zeros for none) of a convolution."""
+    weights = graph.values[node.attributes.weights].data
+    assert weights is not None and weights.dtype == np.float32
+    if node.attributes.bias == ABSENT:
+        return weights, np.zeros(1, np.float32)
+    bias = graph.values[node.attributes.bias].data
+    assert bias is not None and bias.dtype == np.float32
+    return weights, bias
+
+
+def _stage(maker: Maker, function: str, number: float | list[float], position: int = 0) -> Stage:
+    """Return a step by a number, or by one for each channel."""
+    data = np.asarray(number, np.float32)
+    return Stage(function, (maker.value(data.shape, data),), position)
+
+
+CHANNELS = [1.0, 2.0, -4.0]
+STEPS: list[tuple[str, float | list[float], int, Any, Any]] = [
+    ("MUL", CHANNELS, 0, CHANNELS, 0.0),
+    ("MUL", 0.5, 1, 0.5, 0.0),
+    ("ADD", CHANNELS, 1, 1.0, CHANNELS),
+    ("SUB", CHANNELS, 0, 1.0, [-1.0, -2.0, 4.0]),
+    ("SUB", 7.0, 1, -1.0, 7.0),
+    ("DIV", CHANNELS, 0, [1.0, 0.5, -0.25], 0.0),
+]
+
+
+@pytest.mark.parametrize(("function", "number", "position", "factor", "shift"), STEPS)
+def test_a_step_becomes_part_of_weights_and_bias(
+    function: str, number: float | list[float], position: int, factor: Any, shift: Any
+) -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 3, kernel=3)
+    graph = maker.graph(maker.steps(made, _stage(maker, function, number, position)))
+    result = applied(scale_into_weights, graph)
+    (node,) = result.graph.nodes
+    assert node.outputs == graph.outputs
+    assert node.merged == (1,)
+    assert result.applied == (f"{function} 1 into CONV_2D 0",)
+    old, _ = _weights(graph, graph.nodes[0])
+    weights, bias = _weights(result.graph, node)
+    np.testing.assert_array_equal(weights, old * np.broadcast_to(factor, 3)[:, None, None, None])
+    np.testing.assert_array_equal(bias, np.broadcast_to(shift, bias.shape))
+
+
+def test_a_bias_is_scaled_too() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 3)
+    bias = maker.constant(3)
+    node = maker.nodes[-1]
+    maker.nodes[-1] = replace(node, attributes=replace(node.attributes, bias=bias))
+    steps = [_stage(maker, "MUL", CHANNELS), _stage(maker, "ADD", 0.5)]
+    result = applied(scale_into_weights, maker.graph(maker.steps(made, *steps)))
+    _, found = _weights(result.graph, result.graph.nodes[0])
+    np.testing.assert_array_equal(found, [1.5, 4.5, -11.5])
+
+
+def test_a_depthwise_convolution_has_its_channels_last() -> None:
+    maker = Maker()
+    made = maker.depthwise(maker.input(1, 4, 4, 3))
+    graph = maker.graph(maker.steps(made, _stage(maker, "MUL", CHANNELS)))
+    result = applied(scale_into_weights, graph)
+    old, _ = _weights(graph, graph.nodes[0])
+    weights, _ = _weights(result.graph, result.graph.nodes[0])
+    np.testing.assert_array_equal(weights, old * np.asarray(CHANNELS, np.float32))
+
+
+def test_a_matrix_is_scaled_by_rows() -> None:
+    maker = Maker()
+    matrix = maker.constant(3, 5)
+    attributes = ConvAttributes(POINT, matrix, ABSENT, (3, 1, 1, 5))
+    made = maker.node("FULLY_CONNECTED", [maker.input(2, 5)], (2, 3), attributes=attributes)
+    graph = maker.graph(maker.steps(made, _stage(maker, "MUL", CHANNELS)))
+    result = applied(scale_into_weights, graph)
+    weights, _ = _weights(result.graph, result.graph.nodes[0])
+    expected = np.arange(1, 16).reshape(3, 5) * np.asarray(CHANNELS)[:, None]
+    np.testing.assert_array_equal(weights, expected)
+
+
+def test_float16_weights_become_float32() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 3)
+    held = maker.nodes[-1].attributes.weights
+    half = maker.constant(3, 1, 1, 5, dtype="float16")
+    maker.nodes[-1] = replace(
+        maker.nodes[-1], attributes=replace(maker.nodes[-1].attributes, weights=half)
+    )
+    del maker.values[held]
+    graph = maker.graph(maker.steps(made, _stage(maker, "MUL", 1 / 3)))
+    result = applied(scale_into_weights, graph)
+    weights, _ = _weights(result.graph, result.graph.nodes[0])
+    np.testing.assert_allclose(weights.ravel(), np.arange(1, 16) / 3, rtol=1e-7)
+
+
+def test_several_nodes_fold_one_by_one() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 3)
+    made = maker.steps(made, _stage(maker, "MUL", CHANNELS))
+    graph = maker.graph(maker.steps(made, _stage(maker, "ADD", 1.0)))
+    result = applied(scale_into_weights, graph)
+    assert ops(result) == ["CONV_2D"]
+    assert result.graph.nodes[0].merged == (1, 2)
+
+
+def test_what_follows_the_scale_stays_a_step() -> None:
+    maker = Maker()
+    made = maker.conv(maker.input(*SHAPE), 3)
+    steps = [_stage(maker, "MUL", 2.0), RELU, _stage(maker, "ADD", 1.0)]
+    result = applied(scale_into_weights, maker.graph(maker.steps(made, *steps)))
+    first, second = result.graph.nodes
+    assert functions(second) == ["RELU", "ADD"]
+    assert second.inputs == first.outputs
+
+
+# Declined
+
+
+def _scaled(
+    maker: Maker, factor: float | list[float] = 2.0, stages: tuple[Stage, ...] = ()
+) -> tuple[int, int]:
+    made = maker.conv(maker.input(*SHAPE), 3, stages=stages)
+    return made, maker.steps(made, _stage(maker, "MUL", factor))
+
+
+def _activation(maker: Maker) -> Graph:
+    return maker.graph(_scaled(maker, stages=(RELU,))[1])
+
+
+def _two_readers(maker: Maker) -> Graph:
+    made, scaled = _scaled(maker)
+    return maker.graph(scaled, maker.steps(made, RELU))
+
+
+def _output(maker: Maker) -> Graph:
+    return maker.graph(*_scaled(maker))
+
+
+def _broadcast(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(*SHAPE), 1)
+    step = _stage(maker, "MUL", CHANNELS)
+    return maker.graph(maker.steps(made, step, shape=(2, 3, 4, 3)))
+
+
+def _computed_weights(maker: Maker) -> Graph:
+    _, scaled = _scaled(maker)
+    node, packed = maker.nodes[0], maker.input(10, 16)
+    del maker.values[node.attributes.weights]
+    attributes = replace(node.attributes, weights=packed)
+    maker.nodes[0] = replace(node, inputs=(*node.inputs, packed), attributes=attributes)
+    return maker.graph(scaled)
+
+
+def _shared_weights(maker: Maker) -> Graph:
+    _, scaled = _scaled(maker)
+    first = maker.nodes[0]
+    other = maker.node("CONV_2D", [maker.input(*SHAPE)], (2, 3, 4, 3), attributes=first.attributes)
+    return maker.graph(scaled, other)
+
+
+_NOT_HALF = "half storage could not hold the new weights"
+DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+    (_activation, "a step lies between"),
+    (_two_readers, "others read its result too"),
+    (_output, "others read its result too"),
+    (_broadcast, "the step broadcasts its result"),
+    (_computed_weights, "its weights are computed"),
+    (_shared_weights, "others share its weights"),
+    (lambda maker: maker.graph(_scaled(maker, 1e5)[1]), _NOT_HALF),
+    (lambda maker: maker.graph(_scaled(maker, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
+    (lambda maker: maker.graph(_scaled(maker, 1e38)[1]), "float32 cannot hold the new weights"),
+]
+
+
+@pytest.mark.parametrize(("write", "reason"), DECLINED)
+def test_declines_with_a_reason(write: Callable[[Maker], Graph], reason: str) -> None:
+    result = untouched(scale_into_weights, write(Maker()))
+    assert result.declined == (f"MUL 1 into CONV_2D 0: {reason}",)
+
+
+def test_a_channel_that_is_switched_off_is_no_obstacle() -> None:
+    maker = Maker()
+    applied(scale_into_weights, maker.graph(_scaled(maker, [1.0, 0.0, 1.0])[1]))
+
+
+OTHERS: dict[str, Callable[[Maker, int], int]] = {
+    "activation": lambda maker, v: maker.steps(v, RELU),
+    "square": lambda maker, v: maker.steps(v, Stage("MUL", (SELF,))),
+    "by pixel": lambda maker, v: maker.steps(v, Stage("MUL", (maker.constant(3, 4, 1),))),
+    "by batch": lambda maker, v: maker.steps(v, Stage("MUL", (maker.constant(2, 1, 1, 3),))),
+    "computed": lambda maker, v: maker.steps(v, Stage("MUL", (maker.input(2, 1, 1, 3),))),
+    "divisor": lambda maker, v: maker.steps(v, Stage("DIV", (maker.constant(3),), 1)),
+    "division by zero": lambda maker, v: maker.steps(v, _stage(maker, "DIV", [1.0, 0.0, 1.0])),
+    "infinity": lambda maker, v: maker.steps(v, _stage(maker, "MUL", float("inf"))),
+    "power": lambda maker, v: maker.steps(v, Stage("POW", (maker.number(2.0),))),
+    "pooled": lambda maker, v: maker.steps(
+        maker.node("MAX_POOL_2D", [v], (2, 3, 4, 3)), _stage(maker, "MUL", 2.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_steps_stay(kind: str) -> None:
+    maker = Maker()
+    graph = maker.graph(OTHERS[kind](maker, maker.conv(maker.input(*SHAPE), 3)))
+    assert untouched(scale_into_weights, graph).declined == ()
+
+
+# Numbers
+
+
+def _normalized(model: Model) -> list[TensorRef]:
+    """Batch normalization that the converter left behind the convolution."""
+    made = model.conv(model.input(2, 5, 4, 5), (7, 3, 3, 5))
+    scaled = model.op("MUL", made, model.constant(7))
+    return [model.op("ADD", scaled, model.constant(7), fused_activation_function="RELU6")]
+
+
+def _of_every_kind(model: Model) -> list[TensorRef]:
+    source = model.input(1, 4, 3, 5)
+    size = model.integers(1, 8, 6, 4)
+    options = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
+    grown = model.op("TRANSPOSE_CONV", size, model.constant(4, 3, 3, 5), source, **options)
+    grown = model.op("SUB", model.number(3.0), grown)
+    deep = model.op("MUL", model.depthwise(grown, 4), model.constant(4))
+    flat = model.reshape(deep, 6, 16)
+    scores = model.op("FULLY_CONNECTED", flat, model.constant(3, 16), model.constant(3))
+    return [model.op("SUB", scores, model.constant(3))]
+
+
+def _thirds(model: Model) -> list[TensorRef]:
+    made = model.conv(model.input(2, 5, 4, 5), (7, 3, 3, 5))
+    return [model.op("DIV", model.op("ADD", made, model.number(0.1)), model.number(3.0))]
+
+
+MODELS: list[tuple[Write, float]] = [(_normalized, 0.0), (_of_every_kind, 0.0), (_thirds, SUMS)]
+
+
+@pytest.mark.parametrize(("write", "tolerance"), MODELS)
+def test_keeps_the_numbers(write: Write, tolerance: float) -> None:
+    check_numbers(write, "scale_into_weights", 0, tolerance)
