@@ -18,6 +18,7 @@ from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.passes.scale_before_weights import scale_before_weights
 from litegpu.passes.scale_into_weights import scale_into_weights
+from litegpu.passes.sink_moves import sink_moves
 
 BEFORE_NORMALIZE: Mapping[str, Pass] = {
     "fold_constants": fold_constants,  # ops read their weights as plain constants
@@ -28,6 +29,7 @@ PASSES: Mapping[str, Pass] = {
     "remove_identity": remove_identity,  # first: what is gone needs no other pass
     "recognize_activations": recognize_activations,  # before their steps are merged with others
     "blocks_into_dilation": blocks_into_dilation,
+    "sink_moves": sink_moves,
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
     "merge_moves": merge_moves,
     "pad_into_window": pad_into_window,
