@@ -118,11 +118,13 @@ class Maker:
         shape = self.shape(source)
         return self.normalized("TRANSPOSE", source, tuple(shape[i] for i in order), order)
 
-    def concat(self, axis: int, *parts: int) -> int:
-        """Join rank 4 values."""
-        shape = list(self.shape(parts[0]))
-        shape[axis] = sum(self.shape(part)[axis] for part in parts)
-        return self.node("CONCATENATION", parts, tuple(shape), attributes=ConcatAttributes(axis))
+    def concat(self, axis: int, *parts: int, shape: Shape | None = None) -> int:
+        """Join values along an axis of [N, H, W, C]; those of lower rank into one of `shape`."""
+        whole = list(self.shape(parts[0]))
+        if shape is None:
+            whole[axis] = sum(self.shape(part)[axis] for part in parts)
+        attributes = ConcatAttributes(axis)
+        return self.node("CONCATENATION", parts, shape or tuple(whole), attributes=attributes)
 
     def shape(self, v: int) -> Shape:
         return self.values[v].shape

@@ -11,6 +11,7 @@ from litegpu.passes.find_normalization import find_normalization
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
+from litegpu.passes.join_slices import join_slices
 from litegpu.passes.merge_moves import merge_moves
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
@@ -32,6 +33,7 @@ PASSES: Mapping[str, Pass] = {
     "sink_moves": sink_moves,
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
     "merge_moves": merge_moves,
+    "join_slices": join_slices,
     "pad_into_window": pad_into_window,
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "scale_into_weights": scale_into_weights,

@@ -1,0 +1,119 @@
+"""Joins slices that lie side by side in a CONCATENATION as they did before they were cut.
+
+Each slice is a kernel that copies. One slice of all of them remains, or none where it is the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.copy import CopyAttributes, four
+from litegpu.ops.reshape import reshape_node
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_SLICE = "STRIDED_SLICE"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An input of a CONCATENATION, or several: `begin` to `end` of `source` along the axis."""
+
+    source: int
+    begin: int
+    end: int
+    slices: tuple[Node, ...]
+    """Those that the part consists of; none where an input is no slice."""
+
+    def and_then(self, other: _Part) -> _Part | None:
+        """Return both parts as one, if the other one begins where this one ends."""
+        adjacent = self.slices and other.slices and self.end == other.begin
+        if not adjacent or self.source != other.source:
+            return None
+        return replace(self, end=other.end, slices=self.slices + other.slices)
+
+
+def join_slices(graph: Graph) -> PassResult:
+    """Let a CONCATENATION read what its slices were cut from."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for place, original in enumerate(graph.nodes):
+        node = edit.nodes[place]
+        if node is None or original.op != "CONCATENATION":
+            continue
+        parts = _joined([_part(graph, producers, node, v) for v in node.inputs])
+        if len(parts) == len(node.inputs):
+            continue
+        slices = [each for part in parts if len(part.slices) > 1 for each in part.slices]
+        shared = [
+            each for each in slices if not only_consumer(each.outputs[0], consumers, graph.outputs)
+        ]
+        if shared and len(parts) > 1:
+            edit.declined.append(f"{label(node)}: others read {label(shared[0])} too")
+            continue
+        _rewrite(edit, place, node, parts)
+        edit.drop_unread(sorted(set(slices), key=edit.place, reverse=True))
+        edit.applied.append(f"{', '.join(map(label, slices))} joined before {label(node)}")
+    return edit.result()
+
+
+def _part(graph: Graph, producers: Mapping[int, Node], node: Node, value: int) -> _Part:
+    """Return an input of a CONCATENATION as a part of what it was cut from along the axis."""
+    axis: int = node.attributes.axis
+    shape = graph.values[value].shape4
+    maker = producers.get(value)
+    whole = _Part(value, 0, shape[axis], ())
+    if maker is None or maker.op != _SLICE or maker.stages:
+        return whole
+    attributes: CopyAttributes = maker.attributes
+    source = graph.values[maker.inputs[0]].shape4
+    others = [i for i in range(4) if i != axis]
+    if any(source[i] != shape[i] for i in others) or attributes.step != (1, 1, 1, 1):
+        return whole
+    begin = attributes.begin[axis]
+    return _Part(maker.inputs[0], begin, begin + shape[axis], (maker,))
+
+
+def _joined(parts: list[_Part]) -> list[_Part]:
+    found = parts[:1]
+    for part in parts[1:]:
+        both = found[-1].and_then(part)
+        found[-1:] = [found[-1], part] if both is None else [both]
+    return found
+
+
+def _rewrite(edit: Editor, place: int, node: Node, parts: list[_Part]) -> None:
+    """Replace a CONCATENATION by one of fewer parts, by one slice, or by nothing."""
+    target = node.outputs[0]
+    inputs, added = [], []
+    for part in parts:
+        slice_node = _slice(edit, node, part) if len(part.slices) > 1 else None
+        inputs.append(part.slices[0].outputs[0] if len(part.slices) == 1 else part.source)
+        if slice_node is not None:
+            added.append(slice_node)
+            inputs[-1] = slice_node.outputs[0]
+    edit.nodes[place] = replace(node, inputs=tuple(inputs))
+    if len(parts) > 1:
+        for each in added:
+            edit.put_ahead(place, each)
+    elif added:
+        edit.nodes[place] = replace(added[0], outputs=(target,))
+    elif target in edit.graph.outputs:
+        edit.nodes[place] = reshape_node(node, inputs[0], target)
+    else:
+        edit.nodes[place] = None
+        edit.rename(target, inputs[0])
+
+
+def _slice(edit: Editor, node: Node, part: _Part) -> Node | None:
+    """Return the node that cuts a part, None where it is all there is."""
+    source, axis = edit.graph.values[part.source], node.attributes.axis
+    if part.begin == 0 and part.end == source.shape4[axis]:
+        return None
+    own = axis - 4 + len(source.shape)
+    size = part.end - part.begin
+    made = edit.new_value(source, shape=(*source.shape[:own], size, *source.shape[own + 1 :]))
+    begin = four([part.begin if i == axis else 0 for i in range(4)])
+    attributes = CopyAttributes(begin)
+    return Node(node.index, _SLICE, 1, (part.source,), (made,), attributes=attributes)
