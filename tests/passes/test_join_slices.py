@@ -167,7 +167,7 @@ def _unpacked(model: Model) -> list[TensorRef]:
     return [model.max_pool(model.op("PACK", *parts, axis=1, values_count=3))]
 
 
-MODELS: list[tuple[Write, int]] = [(_split, 4), (_unpacked, 3)]
+MODELS: list[tuple[Write, int]] = [(_split, 3), (_unpacked, 3)]
 
 
 @pytest.mark.parametrize(("write", "saved"), MODELS)

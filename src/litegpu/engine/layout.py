@@ -10,6 +10,7 @@ from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import COPY
 from litegpu.ops.concatenation import regions
 from litegpu.ops.reshape import RESHAPE
+from litegpu.ops.slices import STRIDED_SLICE, slice_view
 from litegpu.ops.types import INTEGER_TYPES
 
 HALF_FROM_BYTES = 8 << 20
@@ -79,6 +80,7 @@ def assign(
             by_lane = len(consumers[v]) == 1 and (half_lanes or place.dtype is not DType.FLOAT16)
             if place.vector or by_lane:
                 layout.storages[v] = place
+    _place_slices(layout)
     return layout
 
 
@@ -140,6 +142,17 @@ def _place_views_of_inputs(layout: Layout) -> None:
         view = source.reshaped(layout.graph.values[target].shape4)
         if view is not None:
             layout.storages[target] = view
+
+
+def _place_slices(layout: Layout) -> None:
+    """Let slices that would be copied into memory of their own be views of what they cut."""
+    for node in layout.graph.nodes:
+        made = node.outputs[0]
+        held = layout.storages[made]
+        if node.op != STRIDED_SLICE or made in layout.graph.outputs or held.root != made:
+            continue
+        view = slice_view(node, layout.storages[node.inputs[0]], held.shape)
+        layout.storages[made] = view or held
 
 
 def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:

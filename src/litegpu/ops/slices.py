@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import (
@@ -21,6 +23,7 @@ from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.types import HELD
 
+STRIDED_SLICE = "STRIDED_SLICE"
 _MASKS = ("begin", "end", "shrink_axis")
 
 
@@ -33,7 +36,7 @@ def part_nodes(
     """
     whole = tuple(map(len, ranges))
     kept = target if whole == graph.values[target].shape else new_value(whole)
-    part = replace(node, op="STRIDED_SLICE", inputs=(source,), outputs=(kept,))
+    part = replace(node, op=STRIDED_SLICE, inputs=(source,), outputs=(kept,))
     if len(whole) <= 4:
         lead = 4 - len(whole)
         begin = four([0] * lead + [r.start for r in ranges])
@@ -56,7 +59,7 @@ def along(shape: Shape, axis: int, chosen: range) -> list[range]:
 class StridedSlice(Op):
     """STRIDED_SLICE with all masks; strides may be negative."""
 
-    name = "STRIDED_SLICE"
+    name = STRIDED_SLICE
     max_version = 8
     takes = (HELD,)
     gives = None
@@ -88,7 +91,27 @@ class StridedSlice(Op):
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        dst = ctx.storage(node.outputs[0])
+        if slice_view(node, ctx.storage(node.inputs[0]), dst.shape) == dst:
+            return ()
         return (copy_kernel(node, ctx),)
+
+
+def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
+    """Return where a normalized slice lies in its source; None if kernels cannot read it there."""
+    attributes: CopyAttributes = node.attributes
+    if node.stages or attributes.step != (1, 1, 1, 1) or not source.vector:
+        return None
+    first, size = attributes.begin[3], shape[3]
+    last = first + size == source.channels
+    if first % 4 or not (last or size % 4 == 0):
+        return None
+    view = source
+    for axis, begin in enumerate(attributes.begin):
+        lanes = source.lanes - first if last else size
+        part = (*view.shape[:axis], shape[axis], *view.shape[axis + 1 :])
+        view = view.region(four(part), axis, begin, lanes)
+    return view
 
 
 def _bit(node: Node, mask: str, entry: int) -> bool:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from litegpu.graph import Graph, Node
 from litegpu.ops.copy import CopyAttributes, four
 from litegpu.ops.reshape import reshape_node
+from litegpu.ops.slices import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
-
-_SLICE = "STRIDED_SLICE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def _part(graph: Graph, producers: Mapping[int, Node], node: Node, value: int) -
     shape = graph.values[value].shape4
     maker = producers.get(value)
     whole = _Part(value, 0, shape[axis], ())
-    if maker is None or maker.op != _SLICE or maker.stages:
+    if maker is None or maker.op != STRIDED_SLICE or maker.stages:
         return whole
     attributes: CopyAttributes = maker.attributes
     source = graph.values[maker.inputs[0]].shape4
@@ -116,4 +115,4 @@ def _slice(edit: Editor, node: Node, part: _Part) -> Node | None:
     made = edit.new_value(source, shape=(*source.shape[:own], size, *source.shape[own + 1 :]))
     begin = four([part.begin if i == axis else 0 for i in range(4)])
     attributes = CopyAttributes(begin)
-    return Node(node.index, _SLICE, 1, (part.source,), (made,), attributes=attributes)
+    return Node(node.index, STRIDED_SLICE, 1, (part.source,), (made,), attributes=attributes)

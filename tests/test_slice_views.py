@@ -1,0 +1,140 @@
+"""Slices that kernels can read where they lie cost no kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from litegpu.engine.layout import Layout, assign
+from litegpu.graph import DType, Stage
+from litegpu.ops.copy import CopyAttributes
+from paper_device import build
+from passes.graphs import RELU, Maker, Shape
+
+SHAPE = (2, 4, 6, 16)
+
+
+def launched(layout: Layout) -> list[str]:
+    """Return the op of each kernel."""
+    return [launch.node.op for launch in build(layout).launches]
+
+
+def cut(maker: Maker, source: int, begin: Shape, shape: Shape, step: int = 1) -> int:
+    n, y, x, c = begin
+    attributes = CopyAttributes((n, y, x, c), (1, 1, step, 1))
+    return maker.node("STRIDED_SLICE", [source], shape, attributes=attributes)
+
+
+def read_part(begin: Shape, shape: Shape, source: Shape = SHAPE, step: int = 1) -> Layout:
+    """Return the layout of a kernel, a slice of its result, and a kernel that reads the slice."""
+    maker = Maker()
+    made = maker.steps(maker.input(*source), RELU)
+    part = cut(maker, made, begin, shape, step)
+    return assign(maker.graph(maker.conv(part, 4)), None)
+
+
+@pytest.mark.parametrize(
+    ("begin", "shape", "offset"),
+    [
+        ((0, 0, 0, 0), (2, 4, 6, 8), 0),
+        ((0, 0, 0, 4), (2, 4, 6, 8), 4),
+        ((0, 0, 0, 12), (2, 4, 6, 4), 12),
+        ((1, 0, 0, 0), (1, 4, 6, 16), 4 * 6 * 16),
+        ((0, 1, 0, 0), (2, 2, 6, 16), 6 * 16),
+        ((0, 0, 3, 0), (2, 4, 3, 16), 3 * 16),
+        ((1, 2, 3, 8), (1, 1, 2, 8), ((4 + 2) * 6 + 3) * 16 + 8),
+    ],
+)
+def test_a_slice_of_whole_slices_is_a_view(begin: Shape, shape: Shape, offset: int) -> None:
+    layout = read_part(begin, shape)
+    source, part = (node.outputs[0] for node in layout.graph.nodes[:2])
+    assert launched(layout) == ["COPY", "CONV_2D"]
+    assert layout.storages[part].root == source
+    assert layout.storages[part].offset == offset
+    assert layout.storages[part].lanes == shape[3]
+
+
+def test_the_last_channels_have_the_padding_of_the_whole() -> None:
+    layout = read_part((0, 0, 0, 4), (2, 4, 6, 3), source=(2, 4, 6, 7))
+    assert launched(layout) == ["COPY", "CONV_2D"]
+    part = layout.graph.nodes[1].outputs[0]
+    assert (layout.storages[part].lanes, layout.storages[part].channels) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("begin", "shape", "step"),
+    [
+        ((0, 0, 0, 2), (2, 4, 6, 4), 1),
+        ((0, 0, 0, 0), (2, 4, 6, 7), 1),
+        ((0, 0, 0, 0), (2, 4, 3, 16), 2),
+    ],
+    ids=["begins inside a slice", "ends inside a slice", "with a step"],
+)
+def test_other_slices_are_copied(begin: Shape, shape: Shape, step: int) -> None:
+    assert launched(read_part(begin, shape, step=step)) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
+
+
+def test_a_slice_with_steps_is_a_kernel() -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    attributes = CopyAttributes((0, 0, 0, 4))
+    part = maker.node("STRIDED_SLICE", [made], (2, 4, 6, 8), [RELU], attributes)
+    layout = assign(maker.graph(maker.conv(part, 4)), None)
+    assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
+
+
+def test_an_output_is_written_by_a_kernel() -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    layout = assign(maker.graph(cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))), None)
+    assert launched(layout) == ["COPY", "STRIDED_SLICE"]
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernels"), [(16, ["CONV_2D"]), (7, ["STRIDED_SLICE", "CONV_2D"])]
+)
+def test_a_slice_of_an_input_is_a_view_where_it_has_whole_slices(
+    channels: int, kernels: list[str]
+) -> None:
+    maker = Maker()
+    part = cut(maker, maker.input(1, 4, 6, channels), (0, 1, 0, 0), (1, 2, 6, channels))
+    assert launched(assign(maker.graph(maker.conv(part, 4)), None)) == kernels
+
+
+def test_a_part_of_a_concatenation_is_written_there() -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    joined = maker.concat(3, maker.conv(made, 8), part)
+    layout = assign(maker.graph(maker.conv(joined, 4)), None)
+    assert layout.storages[part].root == joined
+    assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D", "CONV_2D"]
+
+
+def test_a_slice_of_a_slice_and_one_inside_a_concatenation() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    whole = maker.concat(3, maker.conv(source, 8), maker.conv(source, 16))
+    part = cut(maker, cut(maker, whole, (0, 0, 0, 8), SHAPE), (0, 2, 0, 4), (2, 2, 6, 8))
+    layout = assign(maker.graph(maker.conv(part, 4), maker.conv(whole, 4)), None)
+    assert layout.storages[part].root == whole
+    assert layout.storages[part].offset == 2 * 6 * 24 + 12
+    assert launched(layout) == ["CONV_2D"] * 4
+
+
+def test_a_small_slice_of_a_value_stored_as_half_is_read_as_half() -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    layout = assign(maker.graph(maker.conv(part, 4)), half_from=4 * 2 * 4 * 6 * 16)
+    assert layout.storages[part].dtype is DType.FLOAT16
+
+
+def test_the_whole_lives_as_long_as_its_slices() -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    first, second = (cut(maker, made, (0, 0, 0, 8 * i), (2, 4, 6, 8)) for i in range(2))
+    value = maker.conv(maker.conv(first, 8), 8)
+    layout = assign(maker.graph(maker.steps(value, Stage("ADD", (second,)))), None)
+    launches = build(layout).launches
+    assert [launch.node.op for launch in launches] == ["COPY", "CONV_2D", "CONV_2D", "COPY"]
+    assert made in launches[-1].roots
