@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import Interpreter
 from litegpu import GpuDelegate, selection
 from litegpu.backends import BACKENDS
 from litegpu.costs import RATES, CostModel, CostRule, NodeCountRule
-from litegpu.errors import OptionsError
+from litegpu.errors import ModelError, OptionsError
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.graph.partition import Candidates, Subset, choose
 from litegpu.report import DelegationReport
@@ -106,6 +106,19 @@ def test_what_is_left_says_why_with_figures() -> None:
     interpreter(small_and_large(), few)
     reasons = {each.reason for each in report_of(few).left_out}
     assert reasons == {"Fewer nodes than min_nodes_per_partition=6."}
+
+
+@pytest.mark.usefixtures("as_a_gpu")
+def test_where_nothing_pays_off_the_log_and_a_profile_say_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    delegate = GpuDelegate()
+    held = interpreter(chain(["ABS", CPU_ONLY, "NEG"]), delegate)
+    said = [text for text in caplog.messages if text.startswith("Left to the CPU: ")]
+    assert len(said) == 1
+    assert said[0].startswith("Left to the CPU: ABS, NEG (2 parts: node 0, 2): It would take about")
+    with pytest.raises(ModelError, match=r"no node of this model runs .* It would take about"):
+        delegate.profile(held)
 
 
 @pytest.mark.usefixtures("as_a_gpu")

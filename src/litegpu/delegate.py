@@ -225,6 +225,9 @@ class GpuDelegate:
             "\n".join(lines),
             report.summary(),
         )
+        if not report.partitions:
+            for line in report.left_lines():
+                _log.warning("Left to the CPU: %s", line)
 
 
 def _known_name(op: str) -> str:

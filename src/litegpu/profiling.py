@@ -173,7 +173,7 @@ def nothing_to_profile(
             "an interpreter, call allocate_tensors(), and keep the interpreter."
         )
     reasons = list(dict.fromkeys(f"{node.op}: {node.reason}" for node in report.rejected))
-    shown = [*reasons[:_REASONS], *report.notes]
+    shown = [*reasons[:_REASONS], *list(report.left_lines())[:_REASONS], *report.notes]
     return ModelError(
         "There is nothing to profile: no node of this model runs on the GPU. "
         f"{' '.join(shown)} `litegpu check` lists every node."

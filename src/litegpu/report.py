@@ -153,11 +153,11 @@ class DelegationReport:
         if self.rejected or self.left_out:
             lines += ["", "on the CPU"]
         lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
-        lines += [f"  {line}" for line in self._left_lines()]
+        lines += [f"  {line}" for line in self.left_lines()]
         return [*lines, *(f"  {note}" for note in self.notes)]
 
-    def _left_lines(self) -> Iterator[str]:
-        """Yield what was left to the CPU, parts of one reason together."""
+    def left_lines(self) -> Iterator[str]:
+        """Yield what the CPU keeps although the GPU could run it, a line for each reason."""
         groups: dict[str, list[LeftOut]] = {}
         for left in self.left_out:
             groups.setdefault(left.reason, []).append(left)
