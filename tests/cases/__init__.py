@@ -33,6 +33,7 @@ from cases import (
     separable,
     softmax,
     transpose_conv,
+    views,
 )
 from cases.base import Case
 
@@ -43,6 +44,7 @@ MODULES = (
     dilation,
     fully_connected,
     transpose_conv,
+    views,
     batch_matmul,
     lstm,
     mediapipe,

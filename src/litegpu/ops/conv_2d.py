@@ -142,10 +142,7 @@ def dense_kernel(
     group_outputs = held.shape[0] // held.groups
     flops = 2 * dst.rows * held.elements
     variables = {
-        "kernel": view.kernel,
-        "stride": view.stride,
-        "dilation": view.dilation,
-        "pads": view.pads,
+        **view.words(src.shape[1:3]),
         "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
         "input_slices": inputs,
         "groups": held.groups,

@@ -138,10 +138,7 @@ def mma_kernel(
         "has_bias": bias is not None,
         "pointwise": row_by_row,
         "depthwise": depthwise is not None,
-        "kernel": view.kernel,
-        "stride": view.stride,
-        "dilation": view.dilation,
-        "pads": view.pads,
+        **view.words(src.shape[1:3]),
     }
     inner: tuple[Stage, ...] = ()
     flops = 2 * dst.rows * int(weights.size)
@@ -151,10 +148,7 @@ def mma_kernel(
         if depthwise.bias is not None:
             constants["taps_bias"] = padded(depthwise.bias, lanes)
         variables |= {
-            "kernel": depthwise.window.kernel,
-            "stride": depthwise.window.stride,
-            "dilation": depthwise.window.dilation,
-            "pads": depthwise.window.pads,
+            **depthwise.window.words(src.shape[1:3]),
             "has_taps_bias": depthwise.bias is not None,
             "middle": depthwise.shape,
         }

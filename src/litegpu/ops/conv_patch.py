@@ -219,10 +219,7 @@ def patch_kernel(
         "patch": tile.patch(view),
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
-        "kernel": view.kernel,
-        "stride": view.stride,
-        "dilation": view.dilation,
-        "pads": view.pads,
+        **view.words(src.shape[1:3]),
     }
     flops = 2 * dst.rows * int(weights.size)
     return KernelRequest(

@@ -125,10 +125,8 @@ def tile_kernel(
         "RUN": weights.shape[3],
         "padded": gathered.leaves(src.shape[1:3], dst.shape[1:3]),
         "depthwise": depthwise is not None,
+        **gathered.words(src.shape[1:3]),
         "kernel": weights.shape[1:3],
-        "stride": gathered.stride,
-        "dilation": gathered.dilation,
-        "pads": gathered.pads,
         "middle": dst.shape,
     }
     if depthwise is not None:
@@ -163,7 +161,8 @@ def tile_kernel(
 def _is_narrow(src: Storage, view: Window) -> bool:
     """Whether `src` is a dense image of so few channels that parts of 8 would be mostly zeros."""
     dense = src.pitch == src.channels and src.strides[1] == src.shape[2] * src.channels
-    return dense and src.channels < _PART // 2 and view.kernel[1] > 1 and view.dilation[1] == 1
+    few = src.channels < _PART // 2 and view.kernel[1] > 1
+    return dense and few and view.dilation[1] == 1 and view.plain
 
 
 def rounded_inputs(graph: Graph) -> set[int]:

@@ -18,6 +18,7 @@ from litegpu.codegen import round_up
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, literal, register
 from litegpu.ops.reshape import reshape_node
+from litegpu.ops.window import mirrored
 
 MOVE = "MOVE"
 _NAMES = ("n", "y", "x", "c")
@@ -188,7 +189,7 @@ def _indices(attributes: MoveAttributes, shape: Shape, out: Shape) -> list[_Inde
         parts += [f"({source.offset})"] if source.offset or not parts else []
         text = " + ".join(parts)
         if source.mirror is not None:
-            text = _mirrored(text, source.mirror, size)
+            text = mirrored(text, source.mirror, size)
         found.append(
             _Index(
                 f"i{axis}",
@@ -212,11 +213,6 @@ def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str
     high = source.offset + sum(max(r, 0) for r in reached)
     below = (f"{name} >= 0",) if low < 0 else ()
     return (*below, f"{name} < {size}") if high >= size else below
-
-
-def _mirrored(text: str, edge: int, size: int) -> str:
-    inner = f"max({text}, {edge} - ({text}))"
-    return f"min({inner}, {2 * size - 2 - edge} - {inner})"
 
 
 def _digit_texts(axes: Sequence[Digits], out: Shape) -> list[str]:

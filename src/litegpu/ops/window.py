@@ -11,30 +11,77 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window over H and W; `pads` are the rows above and the columns left of the image."""
+    """A window over H and W; `pads` are the rows above and the columns left of the image.
+
+    The image may be seen enlarged: `zoom` times as many rows and columns, all alike. Around it
+    there are zeros, or with `mirror` its mirror image, of which 0 does not repeat the edge and -1
+    does.
+    """
 
     kernel: Pair
     stride: Pair
     dilation: Pair = (1, 1)
     pads: Pair = (0, 0)
+    zoom: Pair = (1, 1)
+    mirror: int | None = None
 
     @property
     def pointwise(self) -> bool:
         """Whether each output pixel reads just the input pixel of the same place."""
-        return self.kernel == (1, 1) and self.stride == (1, 1) and self.pads == (0, 0)
+        single = self.kernel == (1, 1) and self.stride == (1, 1)
+        return single and self.pads == (0, 0) and self.zoom == (1, 1)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the image is seen as it is, among zeros."""
+        return self.zoom == (1, 1) and self.mirror is None
+
+    def seen(self, image: Pair) -> Pair:
+        """Return the (H, W) as which an image is seen."""
+        return image[0] * self.zoom[0], image[1] * self.zoom[1]
+
+    def words(self, image: Pair) -> dict[str, Any]:
+        """Return what templates of convolutions need to know about a window over an image (H, W).
+
+        `place(axis, index)` is the text of a row or column of the image, where it lies inside.
+        """
+
+        def place(axis: int, index: str) -> str:
+            if self.mirror is not None:
+                index = mirrored(index, self.mirror, self.seen(image)[axis])
+            return f"({index}) / {self.zoom[axis]}" if self.zoom[axis] > 1 else index
+
+        return {
+            "kernel": self.kernel,
+            "stride": self.stride,
+            "dilation": self.dilation,
+            "pads": self.pads,
+            "seen": self.seen(image),
+            "mirrors": self.mirror is not None,
+            "place": place,
+        }
 
     def taken(self, rows: int, lanes: int) -> int:
         """Return the most elements of images with `lanes` channels that `rows` outputs need."""
         return rows * self.kernel[0] * self.kernel[1] * lanes
 
     def leaves(self, image: Pair, output: Pair) -> bool:
-        """Whether some tap of some output (H, W) falls outside the image."""
+        """Whether some tap of some output (H, W) falls on zeros outside the image."""
+        if self.mirror is not None:
+            return False
         for size, out, k, s, d, p in zip(
-            image, output, self.kernel, self.stride, self.dilation, self.pads, strict=True
+            *(self.seen(image), output, self.kernel, self.stride, self.dilation, self.pads),
+            strict=True,
         ):
             if p > 0 or (out - 1) * s - p + (k - 1) * d >= size:
                 return True
         return False
+
+
+def mirrored(index: str, edge: int, size: int) -> str:
+    """Return the text of an index that is reflected at both ends; `edge` as Window.mirror."""
+    inner = f"max({index}, {edge} - ({index}))"
+    return f"min({inner}, {2 * size - 2 - edge} - {inner})"
 
 
 POINT = Window((1, 1), (1, 1))

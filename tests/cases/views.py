@@ -1,0 +1,100 @@
+"""Cases of convolutions of an image with a border, or of an enlarged one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet
+from litegpu.zoo.writer import TensorRef
+
+_NONE = ((0, 0), (0, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(Case):
+    """RESIZE_NEAREST_NEIGHBOR, MIRROR_PAD or PAD, and convolutions that read the result."""
+
+    image: Shape = (2, 7, 6, 5)
+    filters: int = 6
+    kernel: Pair = (3, 3)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: str = "VALID"
+    zoom: Pair = (1, 1)
+    half_pixel: bool = False
+    mode: str = "REFLECT"
+    """REFLECT or SYMMETRIC; "" for zeros."""
+    border: tuple[Pair, Pair] = _NONE
+    readers: int = 1
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, what changes it, one output for each convolution."""
+        seen = self._enlarged(sheet, sheet.input(self.image))
+        if self.border != _NONE:
+            pads = sheet.constant(((0, 0), *self.border, (0, 0)), "int32")
+            if self.mode:
+                seen = sheet.op("MIRROR_PAD", [seen, pads], {"mode": self.mode})
+            else:
+                seen = sheet.op("PAD", [seen, pads])
+        shape = (self.filters, *self.kernel, self.image[3])
+        options = {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "dilation_h_factor": self.dilation[0],
+            "dilation_w_factor": self.dilation[1],
+        }
+        for _ in range(self.readers):
+            operands = sheet.operands(shape, "constant", "constant")
+            sheet.output(sheet.fused("CONV_2D", [seen, *operands], "RELU", options))
+
+    def _enlarged(self, sheet: Sheet, image: TensorRef) -> TensorRef:
+        if self.zoom == (1, 1):
+            return image
+        size = [self.image[1] * self.zoom[0], self.image[2] * self.zoom[1]]
+        flags = {"align_corners": False, "half_pixel_centers": self.half_pixel}
+        return sheet.op("RESIZE_NEAREST_NEIGHBOR", [image, sheet.constant(size, "int32")], flags)
+
+
+_BORDER = ((1, 2), (2, 1))
+
+CASES: tuple[Case, ...] = (
+    *(View(image=(1, 5, 4, c), filters=10 - c, border=_BORDER) for c in range(1, 10)),
+    *(
+        View(mode=mode, border=border, kernel=kernel, items=items)
+        for items in (SMALL, LARGE)
+        for mode in ("REFLECT", "SYMMETRIC")
+        for border, kernel in (
+            (((4, 4), (3, 3)), (7, 5)),
+            (((0, 0), (2, 0)), (1, 3)),
+            (((6, 0), (0, 5)), (2, 4)),
+        )
+    ),
+    View(border=_BORDER, stride=(2, 2), dilation=(2, 1)),
+    View(border=_BORDER, readers=2),
+    View(border=_BORDER, padding="SAME"),
+    View(border=((2, 2), (2, 2)), kernel=(1, 1), padding="SAME"),
+    *(
+        View(zoom=zoom, border=border, mode=mode, padding=padding, items=items)
+        for items in (SMALL, LARGE)
+        for zoom in ((2, 2), (3, 1))
+        for border, mode, padding in (
+            (_NONE, "", "SAME"),
+            (_BORDER, "REFLECT", "VALID"),
+            (_BORDER, "", "VALID"),
+        )
+    ),
+    View(zoom=(2, 3), half_pixel=True, kernel=(1, 1)),
+    View(zoom=(1, 4), stride=(2, 3), padding="SAME"),
+    View(image=(1, 2, 3, 72), filters=3, zoom=(2, 2), padding="SAME", items=LARGE),
+    # Sizes that tensor cores are for
+    *(
+        View(image=image, filters=filters, kernel=kernel, border=border, zoom=zoom, items=SMALL)
+        for image, filters, kernel, border, zoom in (
+            ((1, 40, 41, 8), 8, (9, 9), ((4, 4), (4, 4)), (1, 1)),
+            ((1, 20, 25, 16), 16, (5, 5), ((2, 2), (2, 2)), (2, 2)),
+            ((2, 13, 12, 3), 12, (7, 7), ((3, 3), (3, 3)), (1, 1)),
+            ((2, 9, 8, 72), 65, (3, 3), ((1, 1), (1, 1)), (1, 2)),
+        )
+    ),
+)
