@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 from cases.base import Array, Case, NumpyCase, Piece, Sheet
+from comparing import mismatch
 from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import Storage
@@ -105,6 +106,19 @@ def run(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> dict[str, Ou
     for case in cases:
         outcomes |= run((case,), device, mode)
     return outcomes
+
+
+def problem_of(case: Case, outcome: Outcome, mode: Mode) -> str:
+    """Return what is wrong with what a case gave, or an empty text."""
+    pairs = zip(outcome.expected, outcome.got, strict=True)
+    for number, (expected, got) in enumerate(pairs):
+        problem = mismatch(expected, got, case.limit(mode.half))
+        if problem:
+            return f"output {number}: {problem}"
+    for number, (got, again) in enumerate(zip(outcome.got, outcome.again, strict=True)):
+        if got.tobytes() != again.tobytes():
+            return f"output {number} changes with time"
+    return "; ".join(outcome.faults)
 
 
 @functools.lru_cache(maxsize=2)
@@ -231,7 +245,12 @@ def _inputs(model: Model, seed: int, half: bool) -> list[Array]:
         drawn += [values.draw(shape, random) for shape, values in piece.inputs]
     if not half:
         return drawn
-    return [d.astype(np.float16).astype(d.dtype) if d.dtype == np.float32 else d for d in drawn]
+    return [_halved(each) if each.dtype == np.float32 else each for each in drawn]
+
+
+def _halved(values: Array) -> Array:
+    inside = np.clip(values, -HALF_MAX, HALF_MAX)
+    return inside.astype(np.float16).astype(values.dtype)
 
 
 @dataclass

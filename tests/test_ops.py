@@ -12,11 +12,10 @@ import pytest
 
 import cases
 from cases.base import Case
-from comparing import mismatch
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.ops import all_ops
-from op_runner import MODES, Mode, Outcome, groups, run, write
+from op_runner import MODES, Mode, Outcome, groups, problem_of, run, write
 
 DEVICES = backends.list_devices()
 GROUPS = groups(cases.TABLE)
@@ -65,13 +64,8 @@ def test_case_agrees_with_the_cpu(
     if isinstance(outcome, Exception):
         raise outcome
     about = f"{case.name} on {device.title}, {mode.name}, kernels {', '.join(outcome.kernels)}"
-    pairs = zip(outcome.expected, outcome.got, strict=True)
-    for number, (expected, got) in enumerate(pairs):
-        problem = mismatch(expected, got, case.limit(mode.half))
-        assert not problem, f"{about}: output {number}: {problem}"
-    assert not outcome.faults, f"{about}: {'; '.join(outcome.faults)}"
-    for number, (got, again) in enumerate(zip(outcome.got, outcome.again, strict=True)):
-        assert got.tobytes() == again.tobytes(), f"{about}: output {number} changes with time"
+    problem = problem_of(case, outcome, mode)
+    assert not problem, f"{about}: {problem}"
     # Compilers count their warnings there; a group is compiled for its first test.
     assert not re.search(r"\d+ warnings? generated", capfd.readouterr().err), about
 

@@ -110,7 +110,7 @@ class Prelu(Case):
 
 
 # Rounding to half must not carry an element over a whole number: CEIL and FLOOR get STEPS.
-_UNARY = {
+UNARY_VALUES = {
     "ABS": _SIGNED,
     "CEIL": STEPS,
     "COS": _SIGNED,
@@ -136,7 +136,7 @@ _UNARY = {
 _BINARY = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
 
 CASES: tuple[Case, ...] = (
-    *(Unary(op=op, values=values) for op, values in _UNARY.items()),
+    *(Unary(op=op, values=values) for op, values in UNARY_VALUES.items()),
     *(Unary(op="LEAKY_RELU", alpha=alpha) for alpha in (0.25, -0.5, 1.75)),
     Unary(op="GELU", approximate=True),
     *(Unary(op="GELU", values=Range(-9.0, 9.0), approximate=a) for a in (False, True)),

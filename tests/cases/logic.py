@@ -264,6 +264,7 @@ CASES: tuple[Case, ...] = (
     OneHot(on=0.75, off=-2.0, dtype="int64"),
     OneHot(indices=(), depth=6),
     OneHot(indices=(2, 3, 2), depth=6),
+    *(OneHot(indices=(2, 3, 2, 5), depth=3, axis=axis) for axis in (0, 1, 3, -1)),
     OneHot(indices=(4,), result="int32", on=7, off=-3),
     *(Arg(op=op, shape=(1, 3, 2, c)) for op in ("ARG_MAX", "ARG_MIN") for c in range(1, 10)),
     *(Arg(op=op, axis=axis) for op in ("ARG_MAX", "ARG_MIN") for axis in (0, 1, -2)),

@@ -227,7 +227,7 @@ def elements(draft: Draft) -> str:
     found = draft.elements(tensor)
     place = int(draft.random.integers(len(found)))
     before = found[place]
-    pool = FLOATS if found.dtype.kind in "fc" else (found[place] + 1, *INTEGERS)
+    pool = FLOATS if found.dtype.kind in "fc" else (int(found[place]) + 1, *INTEGERS)
     with np.errstate(all="ignore"):
         found[place : place + 1] = np.asarray([draft.one_of(pool)]).astype(found.dtype)
     draft.give(tensor, found.tobytes())

@@ -99,7 +99,9 @@ def move_node(
 ) -> Node:
     """Return the node that moves elements of the first input; a RESHAPE where that is all it is."""
     attributes = MoveAttributes(tuple(digits), tuple(sources), fill)
-    if _keeps_order(attributes, graph.values[node.inputs[0]].shape):
+    # The digits may count more than the output has: the rest is cut off.
+    whole = graph.values[node.outputs[0]].elements == math.prod(attributes.sizes)
+    if whole and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
         return reshape_node(node, node.inputs[0], node.outputs[0])
     inputs = node.inputs[: 2 if any(source.operand for source in sources) else 1]
     return Node(node.index, MOVE, 1, inputs, node.outputs, attributes=attributes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,13 +40,19 @@ class OneHot(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape, axis = graph.values[node.inputs[0]].shape, _axis(graph, node)
         (depth,) = constant_list(graph, node.inputs[1])
-        column = new_value((*shape[:axis], 1, *shape[axis:]))
-        places = (depth, *(1,) * (len(shape) - axis))
+        before, after = shape[:axis], shape[axis:]
+        flat = len(shape) > 3
+        if flat:
+            before, after = (math.prod(before),), (math.prod(after),)
+        column = new_value((*before, 1, *after))
+        target = new_value((*before, depth, *after)) if flat else node.outputs[0]
+        places = (depth, *(1,) * len(after))
         numbers = new_value(places, np.arange(depth, dtype=np.float32).reshape(places))
         stages = (Stage("EQUAL", (numbers,)), Stage("SELECT", node.inputs[2:]))
         return (
             reshape_node(node, node.inputs[0], column),
-            Node(node.index, COPY, 1, (column,), node.outputs, stages=stages),
+            Node(node.index, COPY, 1, (column,), (target,), stages=stages),
+            *((reshape_node(node, target, node.outputs[0]),) if flat else ()),
         )
 
 
@@ -60,7 +67,7 @@ def _check_values(graph: Graph, node: Node) -> str:
         return "Depth, on and off must be constant scalars."
     if not types.is_exact(on) or not types.is_exact(off):
         return "On and off are integers that a device would round."
-    shape, (size,) = graph.values[node.inputs[0]].shape, constant_list(graph, depth.id)
-    if not 0 < size <= 1 << 24 or len(shape) > 3:
-        return f"Indices of {list(shape)} with a depth of {size} are not handled."
+    (size,) = constant_list(graph, depth.id)
+    if not 0 < size <= 1 << 24:
+        return f"A depth of {size} is not handled."
     return ""
