@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,13 +31,15 @@ class Answers:
 
 
 def invoke(interpreter: Any, inputs: Sequence[npt.NDArray[Any]]) -> Arrays:
-    """Run on the inputs, with outputs that are NaN before, -1 or true."""
+    """Run on the inputs, with outputs that are NaN before, all bits set or true."""
     for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
         interpreter.set_tensor(detail["index"], value)
     outputs = interpreter.get_output_details()
     for detail in outputs:
-        before = np.nan if detail["dtype"] is np.float32 else -1
-        interpreter.set_tensor(detail["index"], np.full(detail["shape"], before, detail["dtype"]))
+        before = np.asarray(np.nan if detail["dtype"] is np.float32 else -1).astype(detail["dtype"])
+        # Where nodes stay on the CPU, some outputs get their memory only during the run.
+        with contextlib.suppress(ValueError):
+            interpreter.set_tensor(detail["index"], np.full(detail["shape"], before))
     interpreter.invoke()
     return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
 
@@ -57,6 +60,7 @@ def device_answers(
     interpreter = runtime.interpreter(model, delegate, builtin_kernels=True)
     assert delegate.report is not None
     outputs = tuple(invoke(interpreter, picture) for picture in pictures)
+    interpreter.reset_all_variables()
     return Answers(outputs, invoke(interpreter, pictures[0]), delegate.report)
 
 

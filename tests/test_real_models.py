@@ -73,6 +73,24 @@ MODELS = (
 )
 
 
+QUANTIZED = tuple(
+    map(
+        Trained,
+        (
+            "deeplabv3_mnv2_dm05_pascal_quant",
+            "keras_lstm_mnist_ptq",
+            "mobilenet_v1_0.25_128_quant",
+            "mobilenet_v2_1.0_224_quant",
+            "posenet_mobilenet_v1_100_257x257_integer_quant",
+            "ssd_mobilenet_v1_coco_quant",
+            "style_transfer_quantized_dynamic",
+            "tf2_mobilenet_v2_1.0_224_ptq",
+        ),
+    )
+)
+"""Models whose quantized operations stay on the CPU: what lies between them may be split off."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """A model with its pictures, what the CPU says to each, and how far XNNPACK is from that."""
@@ -146,3 +164,25 @@ def test_answers_of_the_cpu(model: Trained, device: DeviceInfo, precision: str) 
             limits = [max(pair) for pair in zip(limits, wanted.xnnpack[number], strict=True)]
         about = f"{model.name} on {device.title}, {precision}, picture {number}"
         check_close(expected, got, limits, about)
+
+
+@pytest.mark.real_model
+@pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("model", QUANTIZED, ids=lambda model: model.name)
+def test_quantized_models_are_split_and_right(model: Trained, precision: str) -> None:
+    wanted = reference(model)
+    answers = device_answers(
+        wanted.content,
+        wanted.pictures,
+        backends.list_devices()[0],
+        precision=precision,
+        max_delegated_partitions=8,
+    )
+    assert all(node.reason for node in answers.report.rejected)
+    check_repeats(answers)
+    for expected, got, others in zip(wanted.outputs, answers.outputs, wanted.xnnpack, strict=True):
+        # Operations on the CPU quantize what they get: a difference in the last bit may become a
+        # whole step, for XNNPACK as for a device.
+        limits = [max(FP32_LIMIT if precision == "fp32" else FP16_LIMIT, each) for each in others]
+        check_close(expected, got, limits, f"{model.name} at {precision}")
