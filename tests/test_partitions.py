@@ -199,6 +199,29 @@ def test_impossible_limits(options: dict[str, int], text: str) -> None:
         GpuDelegate(**options)
 
 
+def custom_operations() -> bytes:
+    """Return a model of two Resamplers, which the runtime has no kernel for, one node apart."""
+    writer = ModelWriter()
+    x, where = writer.input((1, 2, 2, 3)), writer.input((1, 2, 2, 2), name="where")
+    (y,) = writer.custom("Resampler", [x, where], [x.shape])
+    (y,) = writer.custom("Resampler", [step(writer, CPU_ONLY, y), where], [x.shape])
+    writer.output(step(writer, "ABS", step(writer, CPU_ONLY, y)))
+    return writer.build()
+
+
+@pytest.mark.parametrize("options", [{}, {"min_nodes_per_partition": 5}])
+@pytest.mark.usefixtures("as_a_gpu")
+def test_what_the_cpu_cannot_run_is_taken_in_any_case(options: dict[str, int]) -> None:
+    """However small, and beyond max_delegated_partitions: the model would not load otherwise."""
+    x, where = random(1, 2, 2, 3), np.zeros((1, 2, 2, 2), np.float32)
+    delegate = GpuDelegate(**options)
+    (got,) = run(interpreter(custom_operations(), delegate), x, where)
+    assert_close([got], [np.broadcast_to(np.abs(np.round(x[:, :1, :1])), x.shape)])
+    report = report_of(delegate)
+    assert [part.nodes for part in report.partitions] == [(0,), (2,)]
+    assert [left.nodes for left in report.left_out] == [(4,)]
+
+
 # States
 
 

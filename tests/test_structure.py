@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "costs": {"graph", "ops", "wording"},
     "report": {"costs", "wording"},
     "options": {"errors", "engine"},
-    "selection": {"graph", "ops", "backends", "costs", "report", "options"},
+    "selection": {"graph", "ops", "backends", "runtime_abi", "costs", "report", "options"},
     "advice": {"graph", "ops", "engine", "report", "selection", "wording"},
     "partition_kernel": {"errors", "graph", "ops", "backends", "engine", "runtime_abi"},
     "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},

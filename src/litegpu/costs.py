@@ -5,11 +5,12 @@ The figures and where they were measured: docs/decisions/0013-partitions-that-pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from litegpu.graph import Graph
-from litegpu.graph.partition import Subset
+from litegpu.graph.partition import Judge, Subset
 from litegpu.ops.work import states_of, tensor_bytes, work_of
 from litegpu.wording import shown_size, shown_time
 
@@ -188,3 +189,19 @@ class NodeCountRule:
         if len(subset.nodes) >= self._least:
             return ""
         return f"Fewer nodes than min_nodes_per_partition={self._least}."
+
+
+class Indispensable:
+    """Judges by another rule, but what has nodes that the CPU has no kernel for is always taken."""
+
+    def __init__(self, rule: Judge, nodes: Collection[int]) -> None:
+        self._rule = rule
+        self._nodes = frozenset(nodes)
+
+    def worth(self, subset: Subset) -> float:
+        """Return infinity for such a partition."""
+        return math.inf if self._nodes.intersection(subset.nodes) else self._rule.worth(subset)
+
+    def declines(self, subset: Subset) -> str:
+        """Return why a partition is not worth it, never for such a one."""
+        return "" if self._nodes.intersection(subset.nodes) else self._rule.declines(subset)

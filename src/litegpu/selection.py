@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from litegpu.backends.base import DeviceInfo
-from litegpu.costs import CostModel, CostRule, NodeCountRule
+from litegpu.costs import CostModel, CostRule, Indispensable, NodeCountRule
 from litegpu.graph.partition import Candidates, Choice, Judge, Preview, Subset, choose
 from litegpu.ops.fold import is_folded
 from litegpu.ops.support import Examination
 from litegpu.ops.work import states_of
 from litegpu.options import GpuDelegateOptions
 from litegpu.report import LeftOut
+from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 
 
 class Selection:
@@ -38,9 +39,13 @@ class Selection:
         self._limit = max(options.max_delegated_partitions, 1)
         self.costs = CostModel(graph, device.backend, threads)
         least = options.min_nodes_per_partition
-        self._judge: Judge = (
+        rule: Judge = (
             CostRule(self.costs, device.software) if least is None else NodeCountRule(least)
         )
+        # The runtime itself has no kernels for most custom operations: without a delegate that
+        # takes them it refuses the model.
+        custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
+        self._judge = Indispensable(rule, custom)
 
     def choose(self, more: Iterable[int] = (), limit: int | None = None) -> Choice:
         """Choose partitions; as if some `more` nodes were supported, or the limit another one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -27,7 +28,10 @@ class Judge(Protocol):
     """Decides about partitions of a graph that the CPU has a part of."""
 
     def worth(self, subset: Subset) -> float:
-        """Return a figure that is larger for the better of two partitions."""
+        """Return a figure that is larger for the better of two partitions.
+
+        It is infinite for one that the CPU cannot run: that is taken beyond any limit.
+        """
 
     def declines(self, subset: Subset) -> str:
         """Return why the CPU should keep a partition, or an empty text."""
@@ -85,7 +89,7 @@ def choose(candidates: Candidates, preview: Preview, judge: Judge, max_partition
 def _best(
     plan: Sequence[int], real: Collection[int], preview: Preview, judge: Judge, limit: int
 ) -> Choice:
-    """Give nodes up until the runtime makes so many partitions of the others, all worth it."""
+    """Give nodes up until the runtime makes few enough partitions of the others, all worth it."""
     left: list[tuple[Subset, str]] = []
     kept = set(real)
     while kept:
@@ -93,7 +97,8 @@ def _best(
         declined = [(subset, reason) for subset in found if (reason := judge.declines(subset))]
         if not declined:
             # What is given up may let the runtime join others, so this comes last.
-            declined = [(subset, _beyond(limit)) for subset in found[limit:]]
+            over = [subset for subset in found[limit:] if judge.worth(subset) < math.inf]
+            declined = [(subset, _beyond(limit)) for subset in over]
         if not declined:
             return Choice(found, tuple(left))
         left += declined
