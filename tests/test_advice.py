@@ -94,17 +94,32 @@ def int8(writer: ModelWriter, x: TensorRef, op: str, dtype: str) -> TensorRef:
     )
 
 
-def test_quantized_nodes_are_one_obstacle() -> None:
+def quantized_middle() -> bytes:
+    """Nodes 1-4 compute with 8-bit integers."""
     writer = ModelWriter()
     x = step(writer, "EXP", writer.input(LARGE))
     y = int8(writer, int8(writer, x, "QUANTIZE", "int8"), "ABS", "int8")
     y = int8(writer, int8(writer, y, "LOGISTIC", "int8"), "DEQUANTIZE", "float32")
     writer.output(step(writer, "TANH", y))
-    (found,) = advice_on(writer.build(), max_delegated_partitions=2)
+    return writer.build()
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_quantized_nodes_are_one_obstacle(flags: int) -> None:
+    options = {"max_delegated_partitions": 2, "experimental_flags": flags}
+    (found,) = advice_on(quantized_middle(), **options)
     assert (found.kind, found.nodes) == ("quantized", (1, 2, 3, 4))
     assert "8-bit integers stay on the CPU" in found.text
     assert "float16 weights" in found.text
     assert "the whole graph" in found.text
+
+
+def test_the_flag_for_quantization_is_the_reason_where_it_is_missing() -> None:
+    delegate = GpuDelegate(experimental_flags=0)
+    interpreter(quantized_middle(), delegate)
+    assert delegate.report is not None
+    assert [node.index for node in delegate.report.rejected] == [1, 2, 3, 4]
+    assert all("lacks ENABLE_QUANT (1)" in node.reason for node in delegate.report.rejected)
 
 
 def test_dynamic_range_quantization_is_named() -> None:

@@ -351,6 +351,15 @@ def test_the_rule_follows_from_the_figures(backend: str) -> None:
         )
 
 
+def test_tensors_that_the_model_does_not_have_cost_nothing() -> None:
+    """Estimates are made for damaged nodes too: the advice asks what they stand in the way of."""
+    lstm = Node(0, "UNIDIRECTIONAL_SEQUENCE_LSTM", 1, (*range(70, 94),), (95,))
+    costs = CostModel(Graph({}, (lstm,), (), ()), "cuda")
+    found = costs.estimate(Subset((0,), lstm.inputs, lstm.outputs))
+    assert found.copied_bytes == 0
+    assert found.cpu_seconds < 1e-6
+
+
 def test_what_the_runtime_is_slow_at_pays_off_sooner() -> None:
     usual, slow = (CostModel(line([op], 10**5), "cuda") for op in ("ABS", "MIRROR_PAD"))
     assert slow.cpu_seconds([0]) > 20 * usual.cpu_seconds([0])

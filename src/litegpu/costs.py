@@ -115,9 +115,9 @@ class CostModel:
     def _transferred(self, subset: Subset) -> list[int]:
         """Return what is copied: inputs and outputs, and states, which go both ways."""
         values = self._graph.values
-        ends = [v for v in (*subset.inputs, *subset.outputs) if v in values]
         states = [v for index in subset.nodes for v in states_of(self._nodes[index])]
-        return [v for v in (*ends, *states) if not values[v].is_constant]
+        copied = (*subset.inputs, *subset.outputs, *states)
+        return [v for v in copied if v in values and not values[v].is_constant]
 
     def invoke_seconds(self, subsets: Collection[Subset]) -> float:
         """Return the time of an invoke with these partitions and the other nodes on the CPU."""
