@@ -13,6 +13,7 @@ from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.join_slices import join_slices
 from litegpu.passes.merge_moves import merge_moves
+from litegpu.passes.merge_siblings import merge_siblings
 from litegpu.passes.move_into_window import move_into_window
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
@@ -39,6 +40,7 @@ PASSES: Mapping[str, Pass] = {
     "move_into_window": move_into_window,  # after it: zeros around an enlarged image are seen, too
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "scale_into_weights": scale_into_weights,
+    "merge_siblings": merge_siblings,  # before fusion, which makes them different
     "fuse_elementwise": fuse_elementwise,
     "scale_before_weights": scale_before_weights,  # steps that fused with no kernel before them
 }

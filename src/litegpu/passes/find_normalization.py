@@ -78,7 +78,6 @@ def find_normalization(graph: Graph) -> PassResult:
     """Replace the operations of each normalization by one, and products and sums with constants."""
     edit = Editor(graph)
     finder = _Finder(graph)
-    made: dict[int, list[Node]] = {}
     explained: set[_Of] = set()
     for place, node in enumerate(graph.nodes):
         form = finder.follow(node)
@@ -93,17 +92,15 @@ def find_normalization(graph: Graph) -> PassResult:
             continue
         for each in absorbed:
             edit.nodes[edit.place(each)] = None
-        made[place] = _spelled_out(edit, node, form, tuple(each.index for each in absorbed))
+        *ahead, last = _spelled_out(edit, node, form, tuple(each.index for each in absorbed))
+        for each in ahead:
+            edit.put_ahead(place, each)
+        edit.nodes[place] = last
         edit.applied.append(f"{len(absorbed) + 1} operations up to {label(node)} are one")
     for node, form in finder.deviations:
         if form.of not in explained:
             edit.declined.append(f"deviation {label(node)}: the value that it is of is not scaled")
-    nodes = [
-        each
-        for place, node in enumerate(edit.nodes)
-        for each in made.get(place, [node] if node else [])
-    ]
-    return edit.result(nodes)
+    return edit.result()
 
 
 def _is_normalization(form: _Sum) -> bool:

@@ -1,0 +1,148 @@
+"""Merges small convolutions that read the same value the same way; each result is a slice.
+
+Such layers take as long as their launches. A slice of whole slices of channels costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, SELF, DType, Graph, Node
+from litegpu.ops.base import COPY, as_float32
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.slices import STRIDED_SLICE
+from litegpu.passes.base import Editor, PassResult, label
+
+_READERS = ("CONV_2D", "FULLY_CONNECTED")
+_PLACING = ("CONCATENATION", "RESHAPE")
+"""What costs nothing where a result may lie anywhere, and a copy where it is a slice."""
+_MOST_WEIGHTS = (1 << 16) - 1
+"""At fp16, weights from one more on may be rounded: together they must be as exact as alone."""
+_MOST_ELEMENTS = 1 << 18
+"""Elements of all results from which it matters less how many launches make them."""
+
+
+@dataclass
+class _Group:
+    """Convolutions that can be one; at most one of them, the last, has a part of a slice."""
+
+    whole: list[Node] = field(default_factory=list)
+    last: list[Node] = field(default_factory=list)
+    weights: int = 0
+    elements: int = 0
+
+    @property
+    def members(self) -> list[Node]:
+        return [*self.whole, *self.last]
+
+    def take(self, graph: Graph, node: Node) -> bool:
+        """Add a node if there is room for it."""
+        weights = self.weights + graph.values[node.attributes.weights].elements
+        elements = self.elements + graph.values[node.outputs[0]].elements
+        odd = graph.values[node.outputs[0]].shape[-1] % 4
+        if weights > _MOST_WEIGHTS or elements > _MOST_ELEMENTS or (odd and self.last):
+            return False
+        (self.last if odd else self.whole).append(node)
+        self.weights, self.elements = weights, elements
+        return True
+
+
+def merge_siblings(graph: Graph) -> PassResult:
+    """Let one convolution make what several made, where that saves launches."""
+    edit = Editor(graph)
+    consumers = graph.consumers()
+    found: dict[Hashable, list[_Group]] = {}
+    for node in graph.nodes:
+        if node.op not in _READERS or len(consumers[node.inputs[0]]) < 2:
+            continue
+        reason = _obstacle(graph, node, consumers)
+        if reason:
+            edit.declined.append(f"{label(node)}: {reason}")
+            continue
+        groups = found.setdefault(_kind(graph, node), [])
+        if not any(group.take(graph, node) for group in groups):
+            groups.append(_Group())
+            if not groups[-1].take(graph, node):
+                edit.declined.append(f"{label(node)}: it is so large that launches matter little")
+    for group in (group for groups in found.values() for group in groups):
+        if len(group.members) > 1:
+            _merge(edit, group.members)
+    return edit.result()
+
+
+def _kind(graph: Graph, node: Node) -> Hashable:
+    """Return what convolutions must have in common."""
+    shape = graph.values[node.outputs[0]].shape[:-1]
+    return node.op, node.inputs, node.attributes.window, node.stages, shape
+
+
+def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> str:
+    attributes: ConvAttributes = node.attributes
+    made = node.outputs[0]
+    known = (v for v in (attributes.weights, attributes.bias) if v != ABSENT)
+    if attributes.groups > 1 or not all(graph.values[v].is_constant for v in known):
+        return "its weights are computed or form groups"
+    if made in graph.outputs:
+        return "its result is an output of the partition"
+    if any(stage.operands for stage in node.stages):
+        return "its steps read values of their own"
+    readers = consumers.get(made, [])
+    if any(reader.op in _PLACING for reader in readers):
+        return "a reader says where its result lies"
+    if len(readers) == 1 and _takes_over(graph, readers[0], made):
+        return f"{label(readers[0])} becomes a step of it"
+    return ""
+
+
+def _takes_over(graph: Graph, reader: Node, value: int) -> bool:
+    """Whether an element-wise node could be fused into the kernel that makes one of its inputs."""
+    if reader.op != COPY or not reader.stages:
+        return False
+    same = graph.values[value].shape == graph.values[reader.outputs[0]].shape
+    first = [v for v in reader.stages[0].operands if v != SELF]
+    return same and value in (*reader.inputs, *first)
+
+
+def _merge(edit: Editor, members: list[Node]) -> None:
+    values, first = edit.graph.values, min(members, key=edit.place)
+    held: list[ConvAttributes] = [node.attributes for node in members]
+    sizes = [each.shape[0] for each in held]
+    weights = [np.asarray(values[each.weights].data).reshape(each.shape) for each in held]
+    bias = ABSENT
+    if any(each.bias != ABSENT for each in held):
+        numbers = [
+            np.zeros(each.shape[0], np.float32)
+            if each.bias == ABSENT
+            else as_float32(values[each.bias])
+            for each in held
+        ]
+        bias = _constant(edit, np.concatenate(numbers))
+    made = values[first.outputs[0]]
+    whole = edit.new_value(made, shape=(*made.shape[:-1], sum(sizes)))
+    joined = np.concatenate(weights)
+    attributes = replace(
+        first.attributes, weights=_constant(edit, joined), bias=bias, shape=joined.shape
+    )
+    merged = tuple(node.index for node in members if node is not first)
+    for node, start in zip(members, accumulate(sizes, initial=0), strict=False):
+        cut = CopyAttributes(begin=(0, 0, 0, start))
+        slice_ = Node(node.index, STRIDED_SLICE, 1, (whole,), node.outputs, attributes=cut)
+        edit.nodes[edit.place(node)] = slice_
+    edit.put_ahead(
+        edit.place(first), replace(first, outputs=(whole,), attributes=attributes, merged=merged)
+    )
+    edit.applied.append(", ".join(map(label, members)))
+
+
+def _constant(edit: Editor, data: npt.NDArray[Any]) -> int:
+    like = next(iter(edit.graph.values.values()))
+    dtype = DType(data.dtype.name)
+    changes = {"name": "merged", "shape": data.shape, "dtype": dtype, "data": data}
+    return edit.new_value(like, **changes, is_variable=False, quantization=None)
