@@ -200,6 +200,14 @@ def test_a_convolution_alone_is_left_alone() -> None:
     assert untouched(merge_siblings, finished(maker, siblings(maker, 4))).declined == ()
 
 
+def test_other_readers_of_its_input_are_no_siblings() -> None:
+    maker = Maker()
+    source = maker.input(*SHAPE)
+    made = maker.steps(maker.conv(source, 4), RELU)
+    graph = maker.graph(made, maker.steps(source, Stage("NEG")))
+    assert untouched(merge_siblings, graph).declined == ()
+
+
 def _gated(model: Model, *channels: int) -> list[TensorRef]:
     source = model.input(2, 4, 3, 5)
     made = [model.conv(source, (each, 1, 1, 5)) for each in channels]

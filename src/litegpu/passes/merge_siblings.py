@@ -60,7 +60,9 @@ def merge_siblings(graph: Graph) -> PassResult:
     consumers = graph.consumers()
     found: dict[Hashable, list[_Group]] = {}
     for node in graph.nodes:
-        if node.op not in _READERS or len(consumers[node.inputs[0]]) < 2:
+        if node.op not in _READERS:
+            continue
+        if sum(reader.op in _READERS for reader in consumers[node.inputs[0]]) < 2:
             continue
         reason = _obstacle(graph, node, consumers)
         if reason:
