@@ -27,8 +27,8 @@ SPECIAL = np.array(
 )
 _LARGEST = float(np.finfo(np.float32).max)
 _CLAMPS = {"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"}
-_LOSE_NAN = {"opengl": _CLAMPS}
-"""OpenGL lets compilers make maxima of comparisons with 0, and these ignore a NaN."""
+_LOSE_NAN = {"opengl": {*_CLAMPS, "L2_NORMALIZATION"}}
+"""OpenGL lets compilers make maxima of comparisons with constants, and these ignore a NaN."""
 _BY_ZERO = {"FLOOR_DIV", "FLOOR_MOD"}
 """Operations that the CPU's kernels refuse to do when a divisor is zero."""
 DEVICES = pytest.mark.parametrize(
@@ -99,3 +99,24 @@ def test_operations_of_two_operands(device: DeviceInfo) -> None:
     check([name for name in names if name not in _BY_ZERO], [first, second], device)
     kept = second != 0.0
     check(sorted(_BY_ZERO), [first[kept], second[kept]], device)
+
+
+@DEVICES
+@pytest.mark.parametrize("name", ["SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION"])
+def test_rows_with_special_numbers(name: str, device: DeviceInfo) -> None:
+    rows = np.array(
+        [
+            *([_NAN, 0.0, 1.0], [_INF, 0.0, 1.0], [-_INF, 0.0, 1.0], [-_INF, -_INF, -_INF]),
+            *([1e4, -1e4, 0.0], [0.0, 0.0, 0.0], [1e-20, 0.0, 0.0], [-3e38, -3e38, -3e38]),
+        ],
+        np.float32,
+    )
+    if name in _LOSE_NAN.get(device.backend, ()):
+        rows = rows[~np.isnan(rows).any(axis=1)]
+    writer = ModelWriter()
+    options = {"beta": 1.0} if name == "SOFTMAX" else {}
+    source = writer.input(rows.shape)
+    writer.output(writer.op(name, [source], [rows.shape], options=options))
+    content = writer.build()
+    expected, got = (answers(content, each, rows)[0] for each in (None, device))
+    np.testing.assert_allclose(got, expected, 1e-5, 1e-6)
