@@ -16,7 +16,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 import random_moves
+import random_sums
 from litegpu.zoo.writer import ModelWriter, TensorRef
+from random_sums import sparse
 
 MAX_STEPS = 6
 _LARGEST = 512
@@ -218,11 +220,11 @@ def _convolution(sketch: Sketch) -> None:
     padding = sketch.one_of("SAME", "VALID")
     outputs = sketch.number(1, 9)
     depthwise = sketch.draw(st.booleans())
-    weights = _sparse(sketch, outputs, k * k * c).reshape(outputs, k, k, c)
+    weights = sparse(sketch, outputs, k * k * c).reshape(outputs, k, k, c)
     options: dict[str, Any] = {"padding": padding, "stride_h": stride, "stride_w": stride}
     if depthwise:
         outputs = c
-        weights = _sparse(sketch, c, k * k).T.reshape(1, k, k, c)
+        weights = sparse(sketch, c, k * k).T.reshape(1, k, k, c)
         options["depth_multiplier"] = 1
     options["fused_activation_function"] = sketch.one_of("NONE", "RELU")
     out = [-(-s // stride) if padding == "SAME" else (s + stride - k) // stride for s in (h, w)]
@@ -231,15 +233,6 @@ def _convolution(sketch: Sketch) -> None:
     bias = sketch.writer.constant(np.sign(sketch.numbers((outputs,))))
     name = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
     sketch.op(name, [x, sketch.writer.constant(weights), bias], (n, *out, outputs), **options)
-
-
-def _sparse(sketch: Sketch, rows: int, columns: int) -> npt.NDArray[np.float32]:
-    """Return weights with two entries of 1 or -1 in each row."""
-    random = np.random.default_rng(sketch.number(0, 99))
-    found = np.zeros((rows, columns), np.float32)
-    for row in found:
-        row[random.integers(0, columns, 2)] = random.choice([-1, 1], 2)
-    return found
 
 
 def _pool(sketch: Sketch) -> None:
@@ -256,6 +249,7 @@ STEPS: tuple[Step, ...] = (
     *(_unary, _scaled, _combined, _combined, _prelu, _reshape, _concatenation, _concatenation),
     *(_pad, _slice, _convolution, _convolution, _pool),
     *random_moves.STEPS,
+    *random_sums.STEPS,
 )
 
 
