@@ -25,7 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which mutants (default: 0)")
     parser.add_argument("--backend", help="the device's API (default: the first device)")
     parser.add_argument("--models", default="", help="only models with this in their name")
-    parser.add_argument("--trained", action="store_true", help="also mutate trained models")
+    parser.add_argument("--large", action="store_true", help="also zoo and trained models")
     parser.add_argument("--only", metavar="NAME:NUMBER", help="run this mutant alone")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the findings' files there")
     return parser.parse_args()
@@ -42,7 +42,7 @@ def names_and_numbers(names: list[str], seed: int, minutes: float) -> Iterator[t
 def main() -> int:
     """Return 1 if anything went wrong."""
     chosen = arguments()
-    sources = {n: s for n, s in all_seeds(chosen.trained).items() if chosen.models in n}
+    sources = {n: s for n, s in all_seeds(chosen.large).items() if chosen.models in n}
     judge = Judge(sources, {"backend": chosen.backend} if chosen.backend else {})
     if chosen.only:
         name, _, number = chosen.only.rpartition(":")

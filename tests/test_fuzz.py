@@ -15,7 +15,7 @@ from fuzzing.seeds import all_seeds
 from fuzzing.worker import Arrays, Result, Task, Worker, perform
 from litegpu import backends
 
-SEEDS = all_seeds(with_trained=False)
+SEEDS = all_seeds(with_large=False)
 MUTANTS_PER_FAMILY = 2
 
 

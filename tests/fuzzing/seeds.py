@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 import cases
 import small_models
 from cases.base import Case, Sheet
+from litegpu import zoo
 from litegpu.tools.models import model_folders
 
 Source = Callable[[], bytes]
+_ZOO = (
+    "zoo:mobilenet_v1_0.25_128",
+    "zoo:mobilenet_v2_1.0_224?width=0.35&size=96",
+    "zoo:ssd_mobilenet_v1_300?width=0.25&size=96",
+    "zoo:deeplab_v3_257?width=0.25&size=65",
+)
 
 
 def _case(case: Case) -> Source:
@@ -35,12 +43,13 @@ def networks() -> dict[str, Source]:
     }
 
 
-def trained() -> dict[str, Source]:
-    """Return the trained models that are here."""
+def large() -> dict[str, Source]:
+    """Return whole networks: some of the zoo, and the trained models that are here."""
     paths = [path for folder in model_folders() for path in sorted(folder.glob("*.tflite"))]
-    return {path.name: path.read_bytes for path in paths}
+    written = {name: functools.partial(zoo.load, name) for name in _ZOO}
+    return {**written, **{path.name: path.read_bytes for path in paths}}
 
 
-def all_seeds(with_trained: bool) -> Mapping[str, Source]:
+def all_seeds(with_large: bool) -> Mapping[str, Source]:
     """Return every model to start from, by name."""
-    return {**op_cases(), **networks(), **(trained() if with_trained else {})}
+    return {**op_cases(), **networks(), **(large() if with_large else {})}
