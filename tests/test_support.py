@@ -7,10 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
+from fuzzing.mutations import pack, parse
+from litegpu import GpuDelegate, backends
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import all_ops
 from litegpu.ops.support import examine
 from litegpu.ops.work import states_of, work_of
+from litegpu.tools import runtime
+from litegpu.zoo.writer import ModelWriter
 
 
 def value(number: int, shape: tuple[int, ...], data: float | None = None) -> Value:
@@ -71,7 +75,9 @@ def test_a_tensor_that_is_overwritten(second: tuple[int, int]) -> None:
         f"Node 1 (NEG) overwrites tensor {target}: such a model cannot be divided between the CPU "
         "and a device."
     )
-    assert examine(Graph(ODD_VALUES, nodes, (), ())).reasons == {0: reason, 1: reason}
+    found = examine(Graph(ODD_VALUES, nodes, (), ()))
+    assert found.reasons == {0: reason, 1: reason}
+    assert not found.divisible
 
 
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.UINT8])
@@ -97,3 +103,19 @@ def test_without_quantization_computed_bytes_stay_on_the_cpu(dtype: DType) -> No
     assert "ENABLE_QUANT" not in with_it[0]
     assert without[1] == with_it[1]
     assert 2 not in without
+
+
+def test_a_model_that_overwrites_a_tensor_runs_on_the_cpu() -> None:
+    if not backends.list_devices():
+        pytest.skip("there is no device of any backend")
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+    y = writer.op("ABS", [x], [(2, 3)])
+    writer.output(y)
+    model = parse(writer.build())
+    (operator,) = model.subgraphs[0].operators
+    operator.inputs = [y.index]  # its own result, which the runtime gives it as it was before
+    delegate = GpuDelegate(precision="fp32")
+    runtime.interpreter(pack(model), delegate, builtin_kernels=True).invoke()
+    assert delegate.error is None
+    assert delegate.report is not None and delegate.report.delegated_nodes == []

@@ -68,6 +68,8 @@ def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
     The one comes next that saves most. What saves nothing is not worth advice, unless without it
     the whole graph could run.
     """
+    if not selection.examination.divisible:
+        return
     obstacles = _find_obstacles(selection.examination)
     total = len(selection.examination.graph.nodes)
     rest = sorted(obstacles.nodes, key=lambda key: -len(obstacles.behind([key])))[:_MOST_TRIED]

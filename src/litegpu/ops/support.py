@@ -12,10 +12,14 @@ from litegpu.ops.base import Op, Shape, find
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The graph with inferred shapes, and why each unsupported node is (by node index)."""
+    """The graph with inferred shapes, and why each unsupported node is (by node index).
+
+    A graph that is not `divisible` the runtime cannot even be asked about: no node is supported.
+    """
 
     graph: Graph
     reasons: Mapping[int, str]
+    divisible: bool = True
 
 
 def examine(graph: Graph, quantized: bool = True) -> Examination:
@@ -50,7 +54,7 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
     twice = _made_twice(graph)
     if twice:
         reasons = dict.fromkeys((node.index for node in graph.nodes), twice)
-    return Examination(replace(graph, values=values), reasons)
+    return Examination(replace(graph, values=values), reasons, divisible=not twice)
 
 
 def _made_twice(graph: Graph) -> str:
