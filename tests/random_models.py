@@ -212,11 +212,15 @@ def _slice(sketch: Sketch) -> None:
 
 
 def _convolution(sketch: Sketch) -> None:
-    x = sketch.pick()
+    convolution(sketch, sketch.pick(), sketch.number(1, 2))
+
+
+def convolution(sketch: Sketch, x: TensorRef, stride: int = 1) -> TensorRef | None:
+    """Add a convolution, unless its window or its result does not fit."""
     if len(x.shape) != 4:
-        return
+        return None
     n, h, w, c = x.shape
-    k, stride = sketch.number(1, 3), sketch.number(1, 2)
+    k = sketch.number(1, 3)
     padding = sketch.one_of("SAME", "VALID")
     outputs = sketch.number(1, 9)
     depthwise = sketch.draw(st.booleans())
@@ -229,10 +233,11 @@ def _convolution(sketch: Sketch) -> None:
     options["fused_activation_function"] = sketch.one_of("NONE", "RELU")
     out = [-(-s // stride) if padding == "SAME" else (s + stride - k) // stride for s in (h, w)]
     if min(out) < 1:
-        return
+        return None
     bias = sketch.writer.constant(np.sign(sketch.numbers((outputs,))))
     name = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
-    sketch.op(name, [x, sketch.writer.constant(weights), bias], (n, *out, outputs), **options)
+    operands = [x, sketch.writer.constant(weights), bias]
+    return sketch.op(name, operands, (n, *out, outputs), **options)
 
 
 def _pool(sketch: Sketch) -> None:
@@ -254,8 +259,8 @@ STEPS: tuple[Step, ...] = (
 
 
 @st.composite
-def random_models(draw: Any) -> RandomModel:
-    """Draw a model of 1 to MAX_STEPS operations with some of its values as outputs.
+def random_models(draw: Any, steps: Sequence[Step] = STEPS, most: int = MAX_STEPS) -> RandomModel:
+    """Draw a model of 1 to `most` steps with some of its values as outputs.
 
     Values that nothing reads and that are no outputs may remain: the runtime permits them.
     """
@@ -267,8 +272,8 @@ def random_models(draw: Any) -> RandomModel:
         )
         sketch.values.append(ref)
         sketch.lines.append(f"{ref.name}{list(ref.shape)}")
-    for _ in range(sketch.number(1, MAX_STEPS)):
-        draw(st.sampled_from(STEPS))(sketch)
+    for _ in range(sketch.number(1, most)):
+        draw(st.sampled_from(steps))(sketch)
     if not sketch.made:
         x = sketch.values[0]
         sketch.op("NEG", [x], x.shape)
