@@ -66,12 +66,32 @@ def test_through_several_views() -> None:
     assert len(result.applied) == 6
 
 
+@pytest.mark.parametrize("shape", [(8,), (1, 1, 8)])
+def test_by_channel_where_the_channels_stay(shape: tuple[int, ...]) -> None:
+    maker = Maker()
+    slope = maker.constant(*shape)
+    parts = [_reshaped(maker), _reshaped(maker)]
+    out = maker.steps(maker.concat(2, *parts), Stage("PRELU", (slope,)))
+    result = applied(hoist_elementwise, maker.graph(out))
+    assert ops(result)[-1] == "CONCATENATION"
+    steps = [node for node in result.graph.nodes if node.op == "COPY"]
+    assert [node.stages[0].operands for node in steps] == [(slope,), (slope,)]
+    assert {result.graph.values[node.inputs[0]].shape for node in steps} == {SHAPE}
+
+
 def _reshaped(maker: Maker) -> int:
     return maker.node("RESHAPE", [maker.conv(maker.input(*SHAPE), 8)], (1, 1, 16, 8))
 
 
 def _per_channel(maker: Maker) -> Graph:
-    return maker.graph(maker.steps(_reshaped(maker), Stage("PRELU", (maker.constant(8),))))
+    flat = maker.node("RESHAPE", [maker.conv(maker.input(*SHAPE), 8)], (1, 1, 32, 4))
+    return maker.graph(maker.steps(flat, Stage("PRELU", (maker.constant(4),))))
+
+
+def _per_joined_channel(maker: Maker) -> Graph:
+    source = maker.input(*SHAPE)
+    joined = maker.concat(3, maker.conv(source, 8), maker.conv(source, 8))
+    return maker.graph(maker.steps(joined, Stage("PRELU", (maker.constant(16),))))
 
 
 def _per_position(maker: Maker) -> Graph:
@@ -118,6 +138,7 @@ _DIFFERS = "an operand differs from element to element"
 _OUTSIDE = "it reads an input, an output or a constant of the partition"
 DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_per_channel, f"RESHAPE 1: {_DIFFERS}"),
+    (_per_joined_channel, f"CONCATENATION 2: {_DIFFERS}"),
     (_per_position, f"RESHAPE 1: {_DIFFERS}"),
     (_computed_scalar, f"RESHAPE 1: {_DIFFERS}"),
     (_broadcast, "RESHAPE 1: they broadcast their input"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litegpu.graph import Graph, Node, Value
+from litegpu.graph import Graph, Node
 from litegpu.ops.base import COPY
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -31,7 +31,7 @@ def _hoist_one(graph: Graph) -> PassResult:
         view = producers.get(node.inputs[0])
         if view is None or view.op not in _VIEWS:
             continue
-        reason = _obstacle(graph, node)
+        reason = _obstacle(graph, node, view)
         if not reason and only_consumer(node.inputs[0], consumers, graph.outputs) is None:
             reason = "others read the value too"
         if not reason and any(v not in producers or v in graph.outputs for v in view.inputs):
@@ -52,15 +52,15 @@ def _hoist_one(graph: Graph) -> PassResult:
     return edit.result()
 
 
-def _obstacle(graph: Graph, node: Node) -> str:
+def _obstacle(graph: Graph, node: Node, view: Node) -> str:
     """Return why steps depend on where an element stands, or an empty text."""
-    if graph.values[node.inputs[0]].shape != graph.values[node.outputs[0]].shape:
+    shape = graph.values[node.inputs[0]].shape
+    if shape != graph.values[node.outputs[0]].shape:
         return "they broadcast their input"
+    rows = {graph.values[v].shape4[3] for v in (*view.inputs, *view.outputs)}
+    kept = rows == {shape[-1]} if shape else False
+    channels = (1, 1, 1, shape[-1]) if kept else ()
     operands = [graph.values[v] for v in node.operands[1:]]
-    if any(not _is_scalar(value) for value in operands):
+    if not all(v.is_constant and (v.elements == 1 or v.shape4 == channels) for v in operands):
         return "an operand differs from element to element"
     return ""
-
-
-def _is_scalar(value: Value) -> bool:
-    return value.is_constant and value.elements == 1
