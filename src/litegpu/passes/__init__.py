@@ -12,6 +12,7 @@ from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.join_slices import join_slices
+from litegpu.passes.merge_lookups import merge_lookups
 from litegpu.passes.merge_moves import merge_moves
 from litegpu.passes.merge_siblings import merge_siblings
 from litegpu.passes.move_into_window import move_into_window
@@ -35,6 +36,7 @@ PASSES: Mapping[str, Pass] = {
     "sink_moves": sink_moves,
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
     "merge_moves": merge_moves,
+    "merge_lookups": merge_lookups,
     "join_slices": join_slices,
     "pad_into_window": pad_into_window,
     "move_into_window": move_into_window,  # after it: zeros around an enlarged image are seen, too
