@@ -105,6 +105,14 @@ def test_a_concatenation_of_what_was_joined() -> None:
     assert result.graph.nodes[2].inputs[0] == source
 
 
+def test_slices_of_what_was_joined() -> None:
+    maker = Maker()
+    source = maker.conv(maker.input(*SHAPE), 8)
+    once = maker.concat(3, *_slices(maker, source, 3, 4, 8))
+    twice = maker.concat(1, *_slices(maker, once, 1, 1, 3))
+    assert ops(applied(join_slices, _read(maker, twice))) == ["CONV_2D", "COPY"]
+
+
 def test_declines_where_others_read_some_of_the_parts() -> None:
     maker = Maker()
     source, other = maker.input(*SHAPE), maker.conv(maker.input(*SHAPE), 4)

@@ -224,8 +224,8 @@ def _back_to_an_output(model: Model) -> list[TensorRef]:
 
 
 MODELS: list[tuple[Write, int]] = [
-    (partial(_transposes, (0, 2, 3, 1)), 2),
-    (partial(_transposes, (0, 2, 1, 3)), 1),
+    (partial(_transposes, (0, 2, 3, 1)), 1),
+    (partial(_transposes, (0, 2, 1, 3)), 0),  # `merge_lookups` would do it, too
     (_channel_shuffle, 2),
     (_added_and_dropped, 0),
     (_back_to_an_output, 1),

@@ -36,10 +36,10 @@ PASSES: Mapping[str, Pass] = {
     "sink_moves": sink_moves,
     "hoist_elementwise": hoist_elementwise,  # brings steps next to kernels that can take them
     "merge_moves": merge_moves,
-    "merge_lookups": merge_lookups,
     "join_slices": join_slices,
     "pad_into_window": pad_into_window,
     "move_into_window": move_into_window,  # after it: zeros around an enlarged image are seen, too
+    "merge_lookups": merge_lookups,  # what convolutions do not see by themselves
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "scale_into_weights": scale_into_weights,
     "merge_siblings": merge_siblings,  # before fusion, which makes them different

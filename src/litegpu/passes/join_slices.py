@@ -5,7 +5,6 @@ Each slice is a kernel that copies. One slice of all of them remains, or none wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
@@ -36,12 +35,12 @@ class _Part:
 def join_slices(graph: Graph) -> PassResult:
     """Let a CONCATENATION read what its slices were cut from."""
     edit = Editor(graph)
-    producers, consumers = graph.producers(), graph.consumers()
+    makers, consumers = graph.producers(), graph.consumers()
     for place, original in enumerate(graph.nodes):
         node = edit.nodes[place]
         if node is None or original.op != "CONCATENATION":
             continue
-        parts = _joined([_part(graph, producers, node, v) for v in node.inputs])
+        parts = _joined([_part(edit, makers.get(v), node, v) for v in node.inputs])
         if len(parts) == len(node.inputs):
             continue
         slices = [each for part in parts if len(part.slices) > 1 for each in part.slices]
@@ -57,21 +56,21 @@ def join_slices(graph: Graph) -> PassResult:
     return edit.result()
 
 
-def _part(graph: Graph, producers: Mapping[int, Node], node: Node, value: int) -> _Part:
+def _part(edit: Editor, maker: Node | None, node: Node, value: int) -> _Part:
     """Return an input of a CONCATENATION as a part of what it was cut from along the axis."""
-    axis: int = node.attributes.axis
+    graph, axis = edit.graph, node.attributes.axis
     shape = graph.values[value].shape4
-    maker = producers.get(value)
     whole = _Part(value, 0, shape[axis], ())
     if maker is None or maker.op != STRIDED_SLICE or maker.stages:
         return whole
+    current = edit.nodes[edit.place(maker)] or maker  # what it cuts may have another name by now
     attributes: CopyAttributes = maker.attributes
-    source = graph.values[maker.inputs[0]].shape4
+    source = graph.values[current.inputs[0]].shape4
     others = [i for i in range(4) if i != axis]
     if any(source[i] != shape[i] for i in others) or attributes.step != (1, 1, 1, 1):
         return whole
     begin = attributes.begin[axis]
-    return _Part(maker.inputs[0], begin, begin + shape[axis], (maker,))
+    return _Part(current.inputs[0], begin, begin + shape[axis], (maker,))
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:
