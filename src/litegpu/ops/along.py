@@ -19,14 +19,16 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.reshape import four_dimensions, reshape_node
+from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
 from litegpu.ops.types import INTEGERS, TYPE_CODES
 
 
 @dataclass(frozen=True, slots=True)
 class AlongAttributes:
-    """The axis, counted in [N, H, W, C]."""
+    """The axis, counted in [N, H, W, C]; of an image that is resized on the fly, if given."""
 
     axis: int
+    resize: ResizeAttributes | None = None
 
 
 def _axis(graph: Graph, node: Node) -> int:
@@ -87,7 +89,8 @@ class Arg(Op):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        axis: int = node.attributes.axis
+        attributes: AlongAttributes = node.attributes
+        axis, resize = attributes.axis, attributes.resize
         slices = -(-src.channels // 4)
         items = shared_items(dst.rows, slices, ctx) if axis == 3 else 1
         request = KernelRequest(
@@ -102,9 +105,11 @@ class Arg(Op):
                 "better": self.better,
                 "worst": self.worst,
                 "real_slices": slices,
+                "scales": (),
+                **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },
             shared=(("float4", "scratch", items), ("float4", "places", items)) if items > 1 else (),
-            flops=src.rows * src.channels,
+            flops=(9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels,
         )
         return (request,)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -55,23 +56,24 @@ class ResizeBilinear(Op):
         return (replace(node, inputs=node.inputs[:1], attributes=attributes),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: ResizeAttributes = node.attributes
         dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-        scales = tuple(
-            literal(scale_of(src.shape[axis], dst.shape[axis], attributes.align_corners))
-            for axis in (1, 2)
-        )
         request = KernelRequest(
             template="resize_bilinear",
             grid=(dst.slices, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
-            variables={"scales": scales, "half_pixel": attributes.half_pixel},
+            variables=resize_words(node.attributes, src.shape, dst.shape),
             flops=8 * dst.rows * dst.channels,
             needed={"src": 4 * dst.rows * dst.lanes},
         )
         return (request,)
+
+
+def resize_words(attributes: ResizeAttributes, image: Shape, result: Shape) -> dict[str, Any]:
+    """Return what templates need to know about a resize from [N, H, W, C] to another."""
+    scales = (scale_of(image[axis], result[axis], attributes.align_corners) for axis in (1, 2))
+    return {"scales": tuple(map(literal, scales)), "half_pixel": attributes.half_pixel}
 
 
 def check_size(graph: Graph, node: Node) -> str:

@@ -20,6 +20,7 @@ from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.passes.remove_identity import remove_identity
+from litegpu.passes.resize_into_arg import resize_into_arg
 from litegpu.passes.scale_before_weights import scale_before_weights
 from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.passes.sink_moves import sink_moves
@@ -41,6 +42,7 @@ PASSES: Mapping[str, Pass] = {
     "move_into_window": move_into_window,  # after it: zeros around an enlarged image are seen, too
     "merge_lookups": merge_lookups,  # what convolutions do not see by themselves
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
+    "resize_into_arg": resize_into_arg,
     "scale_into_weights": scale_into_weights,
     "merge_siblings": merge_siblings,  # before fusion, which makes them different
     "fuse_elementwise": fuse_elementwise,
