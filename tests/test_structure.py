@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,6 +138,13 @@ def test_every_pass_module_is_listed() -> None:
 def test_every_pass_has_a_test_file() -> None:
     tested = {path.stem for path in (ROOT / "tests" / "passes").glob("test_*.py")}
     assert tested == {f"test_{name}" for name in modules("passes") - {"base"}}
+
+
+def test_the_architecture_says_what_every_pass_removes() -> None:
+    rows = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines()
+    cells = [row.split("|")[1] for row in rows if row.startswith("| `")]
+    named = [word for cell in cells for word in re.findall(r"`(\w+)`", cell)]
+    assert modules("passes") - {"base"} <= set(named)
 
 
 SHARED_BY_BACKENDS = {"base", "calls", "kept", "limits", "shaders", "worker"}
