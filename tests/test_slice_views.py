@@ -129,6 +129,24 @@ def test_a_small_slice_of_a_value_stored_as_half_is_read_as_half() -> None:
     assert layout.storages[part].dtype is DType.FLOAT16
 
 
+@pytest.mark.parametrize(("begin", "size", "copied"), [(8, 8, 0), (4, 8, 1), (0, 4, 1), (8, 4, 1)])
+def test_half_is_read_eight_channels_at_a_time(begin: int, size: int, copied: int) -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    part = cut(maker, made, (0, 0, 0, begin), (2, 4, 6, size))
+    layout = assign(maker.graph(maker.conv(part, 4)), half_from=0)
+    assert launched(layout).count("STRIDED_SLICE") == copied
+
+
+def test_what_kernels_round_anyway_is_stored_as_half_even_so() -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    layout = assign(maker.graph(maker.conv(part, 4)), half_from=1 << 30, rounded=[part])
+    assert layout.storages[part].dtype is DType.FLOAT16
+    assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
+
+
 def test_the_whole_lives_as_long_as_its_slices() -> None:
     maker = Maker()
     made = maker.steps(maker.input(*SHAPE), RELU)

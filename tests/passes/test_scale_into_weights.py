@@ -182,6 +182,11 @@ def _shared_weights(maker: Maker) -> Graph:
     return maker.graph(scaled, other)
 
 
+def _many_weights(maker: Maker) -> Graph:
+    made = maker.conv(maker.input(1, 2, 2, 1 << 15), 129)
+    return maker.graph(maker.steps(made, _stage(maker, "MUL", 2.0)))
+
+
 _NOT_HALF = "half storage could not hold the new weights"
 DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_activation, "a step lies between"),
@@ -190,6 +195,7 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_broadcast, "the step broadcasts its result"),
     (_computed_weights, "its weights are computed"),
     (_shared_weights, "others share its weights"),
+    (_many_weights, "beside weights so large, a step costs nothing"),
     (lambda maker: maker.graph(_scaled(maker, 1e5)[1]), _NOT_HALF),
     (lambda maker: maker.graph(_scaled(maker, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
     (lambda maker: maker.graph(_scaled(maker, 1e38)[1]), "float32 cannot hold the new weights"),

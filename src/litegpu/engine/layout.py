@@ -152,7 +152,8 @@ def _place_slices(layout: Layout) -> None:
         if node.op != STRIDED_SLICE or made in layout.graph.outputs or held.root != made:
             continue
         view = slice_view(node, layout.storages[node.inputs[0]], held.shape)
-        layout.storages[made] = view or held
+        if view is not None and view.dtype.size <= held.dtype.size:  # not where half is wanted
+            layout.storages[made] = view
 
 
 def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:

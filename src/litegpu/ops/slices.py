@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import (
     KernelRequest,
@@ -104,7 +104,8 @@ def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
         return None
     first, size = attributes.begin[3], shape[3]
     last = first + size == source.channels
-    if first % 4 or not (last or size % 4 == 0):
+    width = 8 if source.dtype is DType.FLOAT16 else 4  # channels that kernels read at a time
+    if first % width or not (last or size % width == 0):
         return None
     view = source
     for axis, begin in enumerate(attributes.begin):

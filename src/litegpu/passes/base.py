@@ -82,6 +82,9 @@ class Editor:
         return PassResult(graph, tuple(self.applied), tuple(self.declined))
 
 
+_MOST_WEIGHTS = 1 << 22
+"""More would take long to change, and twice the memory of those in the file."""
+
 Fold = Callable[[Node, affine.Operands, affine.Affine], affine.Operands]
 
 
@@ -98,16 +101,18 @@ class Weighted:
     def fold(self, node: Node, step: affine.Affine, fold: Fold) -> Node | str:
         """Return the node with a step folded into its weights, or why that cannot be."""
         graph = replace(self.edit.graph, values=self.edit.values)
+        like, bias = graph.values[node.attributes.weights], node.attributes.bias
+        if self._readers[like.id] > 1:
+            return "others share its weights"
+        if like.elements > _MOST_WEIGHTS:
+            return "beside weights so large, a step costs nothing"
         held = affine.operands_of(graph, node)
         if held is None:
             return "its weights are computed"
-        if self._readers[node.attributes.weights] > 1:
-            return "others share its weights"
         new = fold(node, held, step)
         reason = affine.obstacle(node, held, new)
         if reason:
             return reason
-        like, bias = graph.values[node.attributes.weights], node.attributes.bias
         weights = self._constant(like, new.weights)
         bias = self._constant(like, new.bias) if bias != ABSENT or np.any(new.bias) else ABSENT
         attributes = replace(node.attributes, weights=weights, bias=bias)
