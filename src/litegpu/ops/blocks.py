@@ -171,8 +171,9 @@ class BatchToSpace(_Batch):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.inputs[0]].shape
-        moved = _to_space(shape, *self.blocks(graph, node))
-        return (move_node(graph, node, moved.digits, moved.sources),)
+        blocks, edges = self.blocks(graph, node)
+        moved = _to_space(shape, blocks, edges)
+        return (move_node(graph, node, moved.digits, moved.sources, cut=any(map(sum, edges))),)
 
 
 def _to_batch(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> MoveAttributes:

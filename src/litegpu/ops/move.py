@@ -96,12 +96,14 @@ def move_node(
     digits: Sequence[Digits],
     sources: Sequence[Source],
     fill: float = 0.0,
+    cut: bool = False,
 ) -> Node:
-    """Return the node that moves elements of the first input; a RESHAPE where that is all it is."""
+    """Return the node that moves elements of the first input; a RESHAPE where that is all it is.
+
+    `cut` tells that the output ends before its digits do.
+    """
     attributes = MoveAttributes(tuple(digits), tuple(sources), fill)
-    # The digits may count more than the output has: the rest is cut off.
-    whole = graph.values[node.outputs[0]].elements == math.prod(attributes.sizes)
-    if whole and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
+    if not cut and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
         return reshape_node(node, node.inputs[0], node.outputs[0])
     inputs = node.inputs[: 2 if any(source.operand for source in sources) else 1]
     return Node(node.index, MOVE, 1, inputs, node.outputs, attributes=attributes)
