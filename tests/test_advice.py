@@ -12,7 +12,15 @@ from litegpu.graph import Quantization
 from litegpu.report import Advice
 from litegpu.tools import cli
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from small_models import CPU_ONLY, chain, convolution, interpreter, random, step
+from small_models import (
+    CPU_ONLY,
+    chain,
+    convolution,
+    interpreter,
+    random,
+    step,
+    with_subgraphs,
+)
 
 LARGE = (1, 64, 64, 32)
 
@@ -207,3 +215,11 @@ def test_check_ends_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path.write_bytes(chain(["EXP", "TANH"]))
     assert cli.main(["check", str(path)]) == 0
     assert capsys.readouterr().out.endswith("\nadvice: none\n")
+
+
+def test_check_has_advice_on_each_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(with_subgraphs(chain(["EXP"]), chain(["EXP", CPU_ONLY, "TANH"], LARGE)))
+    assert cli.main(["check", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "\nadvice: none\n\nadvice on subgraph 1 (times are estimates for a GPU)\n  1. " in text

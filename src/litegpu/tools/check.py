@@ -38,16 +38,23 @@ def main(args: argparse.Namespace) -> int:
 
 
 def print_advice(report: DelegationReport) -> None:
-    """Print what would help, one numbered paragraph each."""
-    if not report.advice:
-        print("\nadvice: none")
-        return
-    print("\nadvice (times are estimates for a GPU)")
-    for number, advice in enumerate(report.advice, start=1):
-        start = f"{number:3}. "
-        print(
-            textwrap.fill(advice.text, PIPE_WIDTH, initial_indent=start, subsequent_indent="     ")
-        )
+    """Print what would help each graph of the model, one numbered paragraph each."""
+    for number, each in enumerate((report, *report.subgraphs)):
+        title = f"advice on subgraph {number}" if number else "advice"
+        if not each.advice:
+            print(f"\n{title}: none")
+            continue
+        print(f"\n{title} (times are estimates for a GPU)")
+        for place, advice in enumerate(each.advice, start=1):
+            start = f"{place:3}. "
+            print(
+                textwrap.fill(
+                    advice.text,
+                    PIPE_WIDTH,
+                    initial_indent=start,
+                    subsequent_indent=" " * len(start),
+                )
+            )
 
 
 def _as_dict(report: DelegationReport | None) -> dict[str, Any] | None:
