@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from litegpu import GpuDelegate
+from litegpu.errors import InterpreterError
 from litegpu.graph import Quantization
+from litegpu.graph.partition import Subset
 from litegpu.report import Advice
+from litegpu.runtime_abi import bridge
 from litegpu.tools import cli
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import (
     CPU_ONLY,
+    assert_close,
     chain,
     convolution,
     interpreter,
     random,
+    reference,
+    run,
     step,
     with_subgraphs,
 )
@@ -93,6 +100,32 @@ def test_nodes_that_wait_for_a_shape_count_for_what_they_wait_for() -> None:
     assert found.nodes == (1,)
     assert found.text.startswith("RESHAPE (node 1): ")
     assert "the whole graph" in found.text
+
+
+def test_a_graph_that_the_runtime_cannot_divide_so_is_delegated_without_advice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In damaged models a node that stays on the CPU may read what no one makes."""
+    ask = bridge._preview
+
+    def refusing(context: int) -> Callable[[Sequence[int]], list[Subset]]:
+        preview = ask(context)
+
+        def previewed(nodes: Sequence[int]) -> list[Subset]:
+            if 1 in nodes:
+                raise InterpreterError("Unable to preview delegate partition.")
+            return preview(nodes)
+
+        return previewed
+
+    monkeypatch.setattr(bridge, "_preview", refusing)
+    model, x = chain(["EXP", CPU_ONLY, "TANH"], LARGE), random(*LARGE)
+    delegate = GpuDelegate(max_delegated_partitions=2)
+    assert_close(run(interpreter(model, delegate), x), reference(model, x))
+    assert delegate.error is None
+    assert delegate.report is not None
+    assert delegate.report.delegated_nodes == [0, 2]
+    assert delegate.report.advice == ()
 
 
 def int8(writer: ModelWriter, x: TensorRef, op: str, dtype: str) -> TensorRef:

@@ -39,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "report": {"costs", "wording"},
     "options": {"errors", "engine"},
     "selection": {"graph", "ops", "backends", "runtime_abi", "costs", "report", "options"},
-    "advice": {"graph", "ops", "engine", "report", "selection", "wording"},
+    "advice": {"errors", "graph", "ops", "engine", "report", "selection", "wording"},
     "partition_kernel": {"errors", "graph", "ops", "backends", "engine", "runtime_abi"},
     "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},
     "delegate": {

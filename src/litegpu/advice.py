@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from litegpu.engine import CompiledPartition
+from litegpu.errors import InterpreterError
 from litegpu.graph import Graph, Node
 from litegpu.graph.partition import Choice
 from litegpu.ops.base import find
@@ -54,12 +56,18 @@ def advise(
     """Return advice on an examined graph of which partitions were chosen and compiled."""
     graph = selection.examination.graph
     return (
-        *_on_blockers(selection, choice),
+        *_where_divisible(_on_blockers(selection, choice)),
         *_on_limit(selection, choice),
         *_on_moves(selection, compiled),
         *_on_lanes(graph, compiled),
         *_on_precision(compiled, precision),
     )
+
+
+def _where_divisible(found: Iterator[Advice]) -> Iterator[Advice]:
+    """Yield advice until the runtime cannot divide a damaged graph that has nodes more."""
+    with contextlib.suppress(InterpreterError):
+        yield from found
 
 
 def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
