@@ -59,6 +59,11 @@ static inline unsigned short half_of(float v) {
 // Fibers
 
 struct Copy { void *to; uint4 value; };
+struct Product {
+    unsigned long long a, b;
+    float *sums;
+    int columns;
+};
 struct Fiber {
     Index3 thread, block;
     int rank, lane, warp;
@@ -72,13 +77,14 @@ struct Fiber {
     unsigned int b0, b1;
     float *d;
     std::vector<std::vector<Copy>> copies;
+    std::vector<std::vector<Product>> products;
 };
 struct Meeting { int arrived = 0; unsigned int round = 0; };
 struct Block {
     std::vector<char> shared;
     char *memory;
     Meeting all;
-    std::vector<Meeting> warps;
+    std::vector<Meeting> warps, groups;
 };
 static std::vector<Fiber> fibers;
 static std::vector<Block> blocks;
@@ -179,6 +185,44 @@ template <int N> static void copy_wait() {
     }
 }
 
+// Matrices that 4 warps multiply from shared memory: rows of 64 bytes, chunks of 16 bytes shuffled.
+static const unsigned short *operand(unsigned long long described, int row, int k) {
+    if (described >> 62 != 2 || (described >> 32 & 0x3fff) != 512 >> 4) abort();
+    uintptr_t at = (described & 0x3fff) << 4;
+    at += row / 8 * 512 + row % 8 * 64 + k * 2;
+    at ^= at >> 7 & 3 ? (at >> 7 & 3) << 4 : 0;
+    return (const unsigned short *)(my_block().memory + at);
+}
+static unsigned long long matrix_at(const void *place) {
+    const size_t at = (const char *)place - my_block().memory;
+    return at >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
+}
+template <int N>
+static void group_multiply(float (&sums)[N][4], unsigned long long a, unsigned long long b) {
+    if (me->products.empty()) me->products.emplace_back();
+    me->products.back().push_back({a, b, sums[0], N * 8});
+}
+static void group_begin() {}
+static void group_commit() { me->products.emplace_back(); }
+static void shared_for_group() {}
+template <int N> static void group_wait() {
+    // Each thread makes its own sums, of what lies in memory now.
+    while ((int)me->products.size() > N + 1) {
+        for (const Product &p : me->products.front())
+            for (int j = 0; j < p.columns / 8; ++j)
+                for (int q = 0; q < 4; ++q)
+                    for (int k = 0; k < 16; ++k) {
+                        const int row = me->warp % 4 * 16 + me->lane / 4 + q / 2 * 8;
+                        const int column = j * 8 + me->lane % 4 * 2 + q % 2;
+                        p.sums[j * 4 + q] += from_half(*operand(p.a, row, k)) * from_half(*operand(p.b, column, k));
+                    }
+        me->products.erase(me->products.begin());
+    }
+    meet(my_block().groups[me->warp / 4], 128, [] {});
+}
+
+template <int N> static void group_done(float (&)[N][4]) { group_wait<0>(); }
+
 static void cluster_wait() { meet(cluster_meeting, (int)fibers.size(), [] {}); }
 static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
 static char *remote(const void *local, int block) {
@@ -190,6 +234,11 @@ static float4 load_remote(const void *local, int block) { return *(float4 *)remo
 static uint4 load_ahead(const uint4 *p) { return *p; }
 static unsigned short to_half(float f) {
     return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);
+}
+
+static unsigned int saturated_halves(float low, float high) {
+    const auto kept = [](float f) { return f != f ? half_of(f) : half_of(fminf(fmaxf(f, -65504.0f), 65504.0f)); };
+    return (unsigned int)kept(low) | (unsigned int)kept(high) << 16;
 }
 
 // Launches
@@ -217,6 +266,7 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
         block.shared.resize(shared + 1024);
         block.memory = (char *)(((uintptr_t)block.shared.data() + 1023) & ~(uintptr_t)1023);
         block.warps.resize(warps);
+        block.groups.resize((warps + 3) / 4);
     }
     for (Fiber &fiber : fibers) fiber.stack.resize(1 << 16);
     for (unsigned int z = 0; z < grid[2]; ++z)
@@ -227,6 +277,7 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
                     memset(block.memory, 0xff, shared);  // NaN
                     block.all = Meeting();
                     for (Meeting &each : block.warps) each = Meeting();
+                    for (Meeting &each : block.groups) each = Meeting();
                 }
                 for (size_t i = 0; i < fibers.size(); ++i) {
                     Fiber &f = fibers[i];
@@ -238,6 +289,7 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
                     f.warp = t / 32;
                     f.done = false;
                     f.copies.clear();
+                f.products.clear();
                     uintptr_t top = (uintptr_t)(f.stack.data() + f.stack.size()) & ~(uintptr_t)15;
                     void **frame = (void **)(top - 16);
                     *frame = (void *)run_fiber;

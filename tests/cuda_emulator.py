@@ -33,6 +33,7 @@ INFO = dataclasses.replace(
     buffer_alignment=256,
     tensor_cores=True,
     clusters=True,
+    warp_groups=True,
 )
 _SIZES = {"float": 4, "float4": 16, "uint4": 16}
 

@@ -46,7 +46,7 @@ GROUPS = groups(cases.TABLE)
 GENERATIONS = {
     "sm_75": ((7, 5), {}),
     "sm_80": ((8, 0), {"tensor_cores": True}),
-    "sm_90": ((9, 0), {"tensor_cores": True, "clusters": True}),
+    "sm_90": ((9, 0), {"tensor_cores": True, "clusters": True, "warp_groups": True}),
 }
 STORAGES = {"fp32": None, "fp16": HALF_FROM_BYTES, "half": 0}
 # What is left out is chosen as for another pair: without tensor cores no kernel depends on where

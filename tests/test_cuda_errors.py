@@ -147,6 +147,7 @@ def test_facts_of_a_gpu(driver: Any) -> None:
     assert (info.name, info.driver, info.compute_units) == ("Test GPU", "CUDA 13.0", 9)
     assert info.tensor_cores
     assert info.clusters
+    assert info.warp_groups
     assert not info.software
 
 

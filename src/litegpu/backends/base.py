@@ -47,6 +47,8 @@ class DeviceInfo:
     """Work items that may share memory and wait for each other; None: any work group."""
     clusters: bool = False
     """Whether CUDA's thread block clusters (compute capability 9.0) exist."""
+    warp_groups: bool = False
+    """Whether CUDA's matrix instructions of four warps (just compute capability 9.0) exist."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON-able data."""

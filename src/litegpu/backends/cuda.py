@@ -93,6 +93,7 @@ def _describe(index: int) -> DeviceInfo:
         max_arguments=256,
         tensor_cores=(major, minor) >= (8, 0),
         clusters=(major, minor) >= (9, 0),
+        warp_groups=(major, minor) == (9, 0),
     )
 
 

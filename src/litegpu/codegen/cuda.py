@@ -58,6 +58,24 @@ __device__ __forceinline__ Bool4 {word}(float4 a, float4 b) {{
     for word, op in {"EQUAL4": "==", "LESS4": "<", "LESS_EQUAL4": "<="}.items()
 )
 
+
+def _group_multiply(columns: int) -> str:
+    """Return the function that adds 64 rows x 16 of one matrix times `columns` rows x 16."""
+    places = [(j, q) for j in range(columns // 8) for q in range(4)]
+    sums = ", ".join(f"%{i}" for i in range(len(places)))
+    a, b = len(places), len(places) + 1
+    operands = ", ".join(f'"+f"(d[{j}][{q}])' for j, q in places)
+    return f"""\
+__device__ __forceinline__ void group_multiply(float (&d)[{columns // 8}][4],
+                                               unsigned long long a, unsigned long long b) {{
+    asm volatile("{{ .reg .pred p; setp.eq.b32 p, 0, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 "
+                 "{{{sums}}}, %{a}, %{b}, p, 1, 1, 0, 0; }}"
+                 : {operands} : "l"(a), "l"(b));
+}}
+"""
+
+
 _PRELUDE = (
     """\
 #define INFINITY __int_as_float(0x7f800000)
@@ -178,6 +196,37 @@ __device__ __forceinline__ float4 load_remote(const void *local, int block) {
     return v;
 }
 #endif
+#if __CUDA_ARCH__ == 900
+// 4 warps multiply 64 rows of one matrix by the rows of another, both as half in shared memory in
+// rows of 64 bytes, whose 16-byte chunks are shuffled as the hardware has it.
+__device__ __forceinline__ unsigned long long matrix_at(const void *first) {
+    const unsigned long long at = __cvta_generic_to_shared(first);
+    return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
+}
+// What threads have written to shared memory becomes visible to these instructions.
+__device__ __forceinline__ void shared_for_group() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void group_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void group_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void group_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+// Wait for all, and keep the compiler from reading sums before.
+template <int N> __device__ __forceinline__ void group_done(float (&d)[N][4]) {
+    group_wait<0>();
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+        asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3]) :: "memory");
+}
+"""
+    + "".join(map(_group_multiply, (32, 64, 128)))
+    + """\
+#endif
 // A load that the compiler may not move towards its use.
 __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
     uint4 v;
@@ -227,6 +276,14 @@ __device__ __forceinline__ unsigned short to_half(float v) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
     return h;
 }
+#if __CUDA_ARCH__ >= 800
+// Both in one instruction, which makes infinity the largest value too.
+__device__ __forceinline__ unsigned int saturated_halves(float low, float high) {
+    unsigned int h;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
+    return h;
+}
+#endif
 __device__ __forceinline__ unsigned int to_half2(float low, float high) {
     return (unsigned int)to_half(low) | ((unsigned int)to_half(high) << 16);
 }
@@ -235,6 +292,11 @@ __device__ __forceinline__ float4 from_half4(uint2 v) {
                        from_half(v.y >> 16));
 }
 __device__ __forceinline__ uint2 to_half4(float4 v) {
+#if __CUDA_ARCH__ >= 800
+    const float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    if (most < INFINITY)
+        return make_uint2(saturated_halves(v.x, v.y), saturated_halves(v.z, v.w));
+#endif
     return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
 }
 """
@@ -278,9 +340,9 @@ def dynamic_shared_bytes(text: KernelText) -> int:
 
 def _declare_shared(text: KernelText) -> str:
     if not dynamic_shared_bytes(text):
-        arrays = (f"    __shared__ {kind} {name}[{n}];\n" for kind, name, n in text.shared)
+        arrays = (f"    __shared__ __align__(1024) {kind} {name}[{n}];\n" for kind, name, n in text.shared)
         return "".join(arrays)
-    lines, start = ["    extern __shared__ uint4 dynamic_shared[];\n"], 0
+    lines, start = ["    extern __shared__ __align__(1024) uint4 dynamic_shared[];\n"], 0
     for kind, name, length in text.shared:
         lines.append(f"    {kind} *const {name} = ({kind} *)(dynamic_shared + {start});\n")
         start += -(-_SHARED_SIZES[kind] * length // 16)

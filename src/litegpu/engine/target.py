@@ -55,6 +55,10 @@ class DeviceTarget:
     def clusters(self) -> bool:
         return self.info.clusters
 
+    @property
+    def warp_groups(self) -> bool:
+        return self.info.warp_groups
+
     def exact_weights(self, nbytes: int) -> bool:
         """All work items read the weights, so half pays for them far earlier than for values."""
         return self.half_from is None or nbytes * WEIGHTS_FACTOR < self.half_from

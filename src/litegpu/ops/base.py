@@ -107,6 +107,11 @@ class Target(Protocol):
         """Whether blocks can reach each other's shared memory (compute capability 9.0)."""
         ...
 
+    @property
+    def warp_groups(self) -> bool:
+        """Whether four warps can multiply together (just compute capability 9.0)."""
+        ...
+
     def exact_weights(self, nbytes: int) -> bool:
         """Whether weights of so many bytes (as float32) keep their full precision."""
         ...

@@ -21,8 +21,11 @@ _PART = 8
 """Channels that a thread moves at a time."""
 _CHUNKS = 4
 """Parts of a k-tile."""
-_STAGES = 4
+_AHEAD = 3
+"""k-tiles that are on their way while one is multiplied."""
 _PIXELS = 128
+_ROWS_AT_ONCE = 64
+"""Pixels whose sums pass through shared memory together."""
 _ROUNDING_PAYS_FROM = 2e9
 """Floating-point operations from which it pays to round float32 values to half.
 
@@ -33,23 +36,35 @@ stored as half anyway, nothing is lost here either.
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps."""
+    """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps.
+
+    With `groups`, four warps together multiply from shared memory.
+    """
 
     columns: int
     warps_m: int
     warps_n: int
+    groups: bool = False
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
-    def shared_bytes(self) -> int:
+    def slots(self, k_tiles: int) -> int:
+        """Return how many k-tiles lie in shared memory.
+
+        Groups multiply while their threads go on: the tile before is still in use then.
+        """
+        return min(_AHEAD + (2 if self.groups else 1), k_tiles)
+
+    def shared_bytes(self, k_tiles: int) -> int:
         """Bytes for the k-tiles, or for the sums that reuse their memory."""
-        tiles = _STAGES * (_PIXELS + self.columns) * _CHUNKS * 16
-        return max(tiles, _PIXELS // self.warps_m * (self.columns + 4) * 4)
+        tiles = self.slots(k_tiles) * (_PIXELS + self.columns) * _CHUNKS * 16
+        return max(tiles, _ROWS_AT_ONCE * (self.columns + 4) * 4)
 
 
 _TILES = (Tile(128, 2, 2), Tile(64, 2, 2), Tile(32, 4, 1))
+_GROUP_TILES = tuple(Tile(columns, 8, 1, groups=True) for columns in (128, 64, 32))
 
 
 def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
@@ -63,7 +78,8 @@ def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS)
     rounds = src.dtype is DType.FLOAT32 and half_from > 0
     if rounds and 2 * dst.rows * weights.size < _ROUNDING_PAYS_FROM:
         return None
-    tiles = [tile for tile in _TILES if _keeps_busy(tile, dst, ctx)]
+    known = (*_GROUP_TILES, *_TILES) if ctx.target.warp_groups else _TILES
+    tiles = [tile for tile in known if _keeps_busy(tile, dst, ctx)]
     if not tiles:
         return None
     problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape)
@@ -73,7 +89,7 @@ def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS)
 def _keeps_busy(tile: Tile, dst: Storage, ctx: LowerContext) -> bool:
     """Whether a tile is not much wider than the output, and has a block for each compute unit."""
     blocks = -(-dst.rows // _PIXELS) * -(-dst.channels // tile.columns)
-    fits = tile.columns < 2 * dst.channels or tile is _TILES[-1]
+    fits = tile.columns < 2 * dst.channels or tile.columns == _TILES[-1].columns
     return fits and blocks >= ctx.target.compute_units
 
 
@@ -112,7 +128,9 @@ def tile_kernel(
         "WM": tile.warps_m,
         "WN": tile.warps_n,
         "CHUNKS": _CHUNKS,
-        "STAGES": _STAGES,
+        "AHEAD": _AHEAD,
+        "SLOTS": tile.slots(k_tiles),
+        "GROUPS": tile.groups,
         "PARTS": parts,
         "K_CHUNKS": k_chunks,
         "K_TILES": k_tiles,
@@ -149,7 +167,7 @@ def tile_kernel(
         reads={"src": node.inputs[0]},
         constants=constants,
         variables=variables,
-        shared=(("uint4", "scratch", tile.shared_bytes() // 16),),
+        shared=(("uint4", "scratch", tile.shared_bytes(k_tiles) // 16),),
         destination=destination,
         inner_stages=depthwise.stages if depthwise else (),
         flops=flops,
