@@ -117,6 +117,7 @@ def tile_kernel(
     k_chunks = parts * weights.shape[1] * weights.shape[2]
     k_tiles = -(-k_chunks // _CHUNKS)
     column_blocks = -(-dst.channels // tile.columns)
+    wide = src.dtype is DType.FLOAT16 and src.aligned(_PART)
     columns = column_blocks * tile.columns
     gathered = depthwise.window if depthwise else view
     constants: dict[str, npt.NDArray[Any]] = {"weights": pack_tiles(weights, k_tiles, tile.columns)}
@@ -135,7 +136,8 @@ def tile_kernel(
         "K_CHUNKS": k_chunks,
         "K_TILES": k_tiles,
         "COLUMN_BLOCKS": column_blocks,
-        "ASYNC": src.dtype is DType.FLOAT16 and src.aligned(_PART) and depthwise is None,
+        "ASYNC": wide and depthwise is None,
+        "WIDE": wide,
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
         "rowwise": keeps_rows(view, src, destination) and depthwise is None,
