@@ -321,8 +321,9 @@ class CUDADialect(Dialect):
         begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
         # Blocks of a cluster are neighbours on the template's x axis.
         cluster = f"__cluster_dims__(1, {text.cluster}, 1) " if text.cluster > 1 else ""
+        limit = f", {text.side_by_side}" if text.side_by_side > 1 else ""
         return (
-            f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z})\n'
+            f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z}{limit})\n'
             f"{text.name}({arguments}) {{\n{_declare_shared(text)}{begin}{text.body}}}\n"
         )
 

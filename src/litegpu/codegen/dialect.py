@@ -34,6 +34,8 @@ class KernelText:
     body: str
     cluster: int = 1
     """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
+    side_by_side: int = 1
+    """Work groups that one multiprocessor must have registers for at a time (CUDA)."""
 
 
 class Dialect(ABC):

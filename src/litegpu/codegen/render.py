@@ -110,9 +110,10 @@ def render(
         "at_row": _row_of,
     }
     body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
-    key = repr((arguments, local_size, shared, body)).encode()
+    together = (variables.get("CLUSTER", 1), variables.get("SIDE_BY_SIDE", 1))
+    key = repr((arguments, local_size, shared, body, together)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"
-    return KernelText(name, arguments, local_size, shared, body, variables.get("CLUSTER", 1))
+    return KernelText(name, arguments, local_size, shared, body, *together)
 
 
 def _position(n: str, y: str, x: str) -> Position:

@@ -132,6 +132,7 @@ def tile_kernel(
         "AHEAD": _AHEAD,
         "SLOTS": tile.slots(k_tiles),
         "GROUPS": tile.groups,
+        "SIDE_BY_SIDE": 2 if tile.groups and depthwise is not None else 1,
         "PARTS": parts,
         "K_CHUNKS": k_chunks,
         "K_TILES": k_tiles,
