@@ -341,9 +341,12 @@ def dynamic_shared_bytes(text: KernelText) -> int:
 
 def _declare_shared(text: KernelText) -> str:
     if not dynamic_shared_bytes(text):
-        arrays = (f"    __shared__ __align__(1024) {kind} {name}[{n}];\n" for kind, name, n in text.shared)
+        arrays = (
+            f"    __shared__ __align__(1024) {kind} {name}[{n}];\n" for kind, name, n in text.shared
+        )
         return "".join(arrays)
-    lines, start = ["    extern __shared__ __align__(1024) uint4 dynamic_shared[];\n"], 0
+    lines = ["    extern __shared__ __align__(1024) uint4 dynamic_shared[];\n"]
+    start = 0
     for kind, name, length in text.shared:
         lines.append(f"    {kind} *const {name} = ({kind} *)(dynamic_shared + {start});\n")
         start += -(-_SHARED_SIZES[kind] * length // 16)

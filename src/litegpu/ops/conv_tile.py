@@ -50,6 +50,13 @@ class Tile:
     def threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
+    @property
+    def side_by_side(self) -> int:
+        """Blocks that a multiprocessor should have registers for: one waits while others work."""
+        if not self.groups:
+            return 1
+        return 2 if self.columns > 64 else 3
+
     def slots(self, k_tiles: int) -> int:
         """Return how many k-tiles lie in shared memory.
 
@@ -64,33 +71,43 @@ class Tile:
 
 
 _TILES = (Tile(128, 2, 2), Tile(64, 2, 2), Tile(32, 4, 1))
-_GROUP_TILES = tuple(Tile(columns, 8, 1, groups=True) for columns in (128, 64, 32))
 
 
 def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
-    """Return a tile that keeps the device busy, None when other kernels are better.
-
-    It is the widest, unless a narrower one was found faster.
-    """
+    """Return a tile, None when none keeps the device busy: other kernels are better then."""
     half_from = ctx.target.half_from
     if not ctx.target.tensor_cores or half_from is None:
         return None
     rounds = src.dtype is DType.FLOAT32 and half_from > 0
     if rounds and 2 * dst.rows * weights.size < _ROUNDING_PAYS_FROM:
         return None
-    known = (*_GROUP_TILES, *_TILES) if ctx.target.warp_groups else _TILES
-    tiles = [tile for tile in known if _keeps_busy(tile, dst, ctx)]
-    if not tiles:
+    narrowest = _TILES[-1]
+    if _blocks(narrowest, dst) < ctx.target.compute_units:
         return None
+    fitting = [tile for tile in _TILES if tile.columns < 2 * dst.channels] or [narrowest]
+    fitting.sort(key=lambda tile: _cost(tile, dst, ctx))
+    if ctx.target.warp_groups:
+        fitting = [*map(_of_groups, fitting), *fitting]
     problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape)
-    return ctx.choose(problem, tiles)
+    return ctx.choose(problem, fitting)
 
 
-def _keeps_busy(tile: Tile, dst: Storage, ctx: LowerContext) -> bool:
-    """Whether a tile is not much wider than the output, and has a block for each compute unit."""
-    blocks = -(-dst.rows // _PIXELS) * -(-dst.channels // tile.columns)
-    fits = tile.columns < 2 * dst.channels or tile.columns == _TILES[-1].columns
-    return fits and blocks >= ctx.target.compute_units
+def _of_groups(tile: Tile) -> Tile:
+    return Tile(tile.columns, 8, 1, groups=True)
+
+
+def _blocks(tile: Tile, dst: Storage) -> int:
+    return -(-dst.rows // _PIXELS) * -(-dst.channels // tile.columns)
+
+
+_COLUMNS_PER_BLOCK = 24
+"""What a block costs beside its columns, in columns."""
+
+
+def _cost(tile: Tile, dst: Storage, ctx: LowerContext) -> int:
+    """Estimate the time of the compute unit that gets most blocks."""
+    most = -(-_blocks(tile, dst) // ctx.target.compute_units)
+    return most * (tile.columns + _COLUMNS_PER_BLOCK)
 
 
 def tile_kernel(
@@ -132,7 +149,7 @@ def tile_kernel(
         "AHEAD": _AHEAD,
         "SLOTS": tile.slots(k_tiles),
         "GROUPS": tile.groups,
-        "SIDE_BY_SIDE": 2 if tile.groups and depthwise is not None else 1,
+        "SIDE_BY_SIDE": tile.side_by_side if depthwise is None else min(tile.side_by_side, 2),
         "PARTS": parts,
         "K_CHUNKS": k_chunks,
         "K_TILES": k_tiles,
