@@ -49,7 +49,34 @@ class Separable(Case):
         sheet.output(made)
 
 
-CASES: tuple[Case, ...] = tuple(
+@dataclass(frozen=True, kw_only=True)
+class MeanDense(Case):
+    """A mean over pixels, in either spelling, that a dense layer reads."""
+
+    image: Shape = (1, 7, 7, 40)
+    outputs: int = 33
+    pool: bool = False
+    activation: str = "NONE"
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, the mean, one dense layer or convolution."""
+        source, channels = sheet.input(self.image), self.image[3]
+        spread = 1.5 / channels**0.5
+        bias = sheet.weights((self.outputs,), Range(-0.5, 0.5))
+        if self.pool:
+            view = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
+            size = {"filter_height": self.image[1], "filter_width": self.image[2]}
+            mean = sheet.fused("AVERAGE_POOL_2D", [source], "RELU", view | size)
+            weights = sheet.weights((self.outputs, 1, 1, channels), Range(-spread, spread))
+            made = sheet.fused("CONV_2D", [mean, weights, bias], self.activation, view)
+        else:
+            mean = sheet.op("MEAN", [source, sheet.constant([1, 2], "int32")], {"keep_dims": False})
+            weights = sheet.weights((self.outputs, channels), Range(-spread, spread))
+            made = sheet.fused("FULLY_CONNECTED", [mean, weights, bias], self.activation, {})
+        sheet.output(made)
+
+
+_PAIRS: tuple[Case, ...] = tuple(
     case
     for items in (None, SMALL, LARGE)
     for case in (
@@ -61,4 +88,19 @@ CASES: tuple[Case, ...] = tuple(
         Separable(image=(2, 6, 6, 32), filters=32, residual=True, items=items),
         Separable(image=(1, 14, 14, 96), filters=130, activation="NONE", items=items),
     )
+)
+
+CASES = (
+    *_PAIRS,
+    *(
+        MeanDense(image=image, outputs=outputs, pool=pool, activation=activation)
+        for image, outputs, activation in (
+            ((1, 7, 7, 40), 33, "NONE"),
+            ((3, 4, 9, 17), 8, "RELU6"),
+            ((1, 8, 8, 600), 1001, "NONE"),
+            ((17, 3, 2, 16), 9, "NONE"),
+            ((1, 9, 8, 20), 12, "NONE"),
+        )
+        for pool in (False, True)
+    ),
 )

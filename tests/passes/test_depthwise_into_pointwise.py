@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from litegpu.graph import Graph, Stage
+from litegpu.graph import ABSENT, Graph, Stage
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.pool_2d import PoolAttributes
+from litegpu.ops.reduce import ReduceAttributes
+from litegpu.ops.window import POINT, DepthwiseAttributes, Window
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from passes.graphs import RELU, Maker, applied, untouched
 
@@ -84,7 +88,10 @@ def _few_outputs(maker: Maker) -> Graph:
 
 
 def _multiplied(maker: Maker) -> Graph:
-    between = maker.node("DEPTHWISE_CONV_2D", [maker.input(1, 4, 3, 16)], (1, 4, 3, 32))
+    view, taps = Window((1, 1), (1, 1)), maker.constant(1, 1, 1, 32)
+    held = DepthwiseAttributes(view, taps, ABSENT)
+    source = maker.input(1, 4, 3, 16)
+    between = maker.node("DEPTHWISE_CONV_2D", [source], (1, 4, 3, 32), attributes=held)
     return maker.graph(maker.conv(between, 8))
 
 
@@ -125,6 +132,69 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
     result = untouched(depthwise_into_pointwise, make(Maker()))
     assert result.declined == (f"DEPTHWISE_CONV_2D 0: {reason}",)
+
+
+def _mean(maker: Maker, shape: tuple[int, int, int, int], pool: bool) -> int:
+    """Add a mean over all pixels, in either spelling."""
+    n, height, width, channels = shape
+    held = PoolAttributes(Window((height, width), (1, 1))) if pool else ReduceAttributes((1, 2))
+    op = "AVERAGE_POOL_2D" if pool else "MEAN"
+    source = maker.input(*shape)
+    return maker.node(op, [source], (n, 1, 1, channels), [RELU], attributes=held)
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_means_are_computed_inside_too(pool: bool) -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(_mean(maker, (2, 7, 5, 16), pool), 8))
+    (node,) = applied(depthwise_into_pointwise, graph).graph.nodes
+    step = node.attributes.depthwise
+    assert node.inputs == graph.inputs
+    assert (step.attributes.window, step.stages) == (Window((7, 5), (1, 1)), (RELU,))
+    assert (step.attributes.weights, step.shape) == (ABSENT, (2, 1, 1, 16))
+
+
+def test_views_between_vanish() -> None:
+    maker = Maker()
+    view = maker.node("RESHAPE", [_mean(maker, (2, 7, 5, 16), False)], (2, 16))
+    weights = maker.constant(8, 1, 1, 16)
+    dense = ConvAttributes(POINT, weights, ABSENT, (8, 1, 1, 16))
+    made = maker.node("FULLY_CONNECTED", [view], (2, 8), attributes=dense)
+    graph = maker.graph(made)
+    result = applied(depthwise_into_pointwise, graph)
+    (node,) = result.graph.nodes
+    assert (node.op, node.inputs) == ("FULLY_CONNECTED", graph.inputs)
+    assert result.applied == ("MEAN 0 into FULLY_CONNECTED 2",)
+
+
+def test_a_view_that_cuts_rows_anew_is_no_such_view() -> None:
+    maker = Maker()
+    view = maker.node("RESHAPE", [_mean(maker, (1, 4, 4, 32), False)], (2, 16))
+    graph = maker.graph(maker.node("SOFTMAX", [view], (2, 16)))
+    assert untouched(depthwise_into_pointwise, graph).declined == (
+        "MEAN 0: RESHAPE 1 is no convolution",
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 8, 16), (17, 2, 2, 16)])
+@pytest.mark.parametrize("pool", [False, True])
+def test_means_that_are_too_many_or_too_large(shape: tuple[int, int, int, int], pool: bool) -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(_mean(maker, shape, pool), 8))
+    (reason,) = untouched(depthwise_into_pointwise, graph).declined
+    assert reason.endswith("each block would compute too many means, or means of too many pixels")
+
+
+def test_pools_that_leave_the_image_and_other_means_are_left_alone() -> None:
+    maker = Maker()
+    padded = PoolAttributes(Window((3, 3), (1, 1), pads=(1, 1)))
+    pool = maker.node(
+        "AVERAGE_POOL_2D", [maker.input(1, 4, 4, 16)], (1, 4, 4, 16), attributes=padded
+    )
+    channels = ReduceAttributes((3,))
+    mean = maker.node("MEAN", [maker.input(1, 4, 4, 16)], (1, 4, 4, 1), attributes=channels)
+    graph = maker.graph(maker.conv(pool, 8), mean)
+    assert untouched(depthwise_into_pointwise, graph).declined == ()
 
 
 def test_other_nodes_are_left_alone() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen import Storage, round_up
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
 from litegpu.ops import checks, conv_mma, conv_patch, conv_tile, weights, window
 from litegpu.ops.base import (
     KernelRequest,
@@ -29,7 +29,10 @@ _SPLIT_ITEMS = (64, 32)
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseStep:
-    """A depthwise convolution, its element-wise steps and the shape [N, H, W, C] it makes."""
+    """A depthwise convolution, its element-wise steps and the shape [N, H, W, C] it makes.
+
+    One without weights is a mean over its window.
+    """
 
     attributes: DepthwiseAttributes
     stages: tuple[Stage, ...]
@@ -85,13 +88,7 @@ class Conv2D(Op):
         return conv_nodes(node, node.inputs[0], view, held)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: ConvAttributes = node.attributes
-        held = weights.read(ctx, attributes)
-        if attributes.depthwise is not None and held.array is not None:
-            step = _depthwise_operand(attributes.depthwise, ctx)
-            view = attributes.window
-            return (tensor_core_kernel(node, ctx, held.array, held.bias, view, step),)
-        return (dense_kernel(node, ctx, held, attributes.window),)
+        return (conv_kernel(node, ctx),)
 
 
 def conv_nodes(
@@ -103,10 +100,21 @@ def conv_nodes(
     return (*held.nodes, replace(node, inputs=inputs, attributes=attributes, stages=held.stages))
 
 
+def conv_kernel(node: Node, ctx: LowerContext) -> KernelRequest:
+    """Return the kernel of a node with ConvAttributes."""
+    attributes: ConvAttributes = node.attributes
+    held, view = weights.read(ctx, attributes), attributes.window
+    if attributes.depthwise is not None and held.array is not None:
+        step = _depthwise_operand(attributes.depthwise, ctx)
+        return tensor_core_kernel(node, ctx, held.array, held.bias, view, step)
+    return dense_kernel(node, ctx, held, view)
+
+
 def _depthwise_operand(step: DepthwiseStep, ctx: LowerContext) -> conv_mma.Depthwise:
     attributes = step.attributes
     bias = weights.read_bias(ctx, attributes.bias)
-    taps = as_float32(ctx.value(attributes.weights))[0]
+    is_mean = attributes.weights == ABSENT
+    taps = None if is_mean else as_float32(ctx.value(attributes.weights))[0]
     return conv_mma.Depthwise(attributes.window, taps, bias, step.stages, step.shape)
 
 
@@ -200,7 +208,8 @@ def tensor_core_kernel(
     It writes to `destination`, a part of the output, if given.
     """
     src, dst = ctx.storage(node.inputs[0]), destination or ctx.storage(node.outputs[0])
-    tile = conv_tile.choose_tile(ctx, src, dst, array)
+    is_mean = step is not None and step.taps is None
+    tile = None if is_mean else conv_tile.choose_tile(ctx, src, dst, array)
     if tile is not None:
         return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, step, destination)
     if step is None:

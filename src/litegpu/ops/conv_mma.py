@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node, Stage
-from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext
+from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext, literal
 from litegpu.ops.halves import low_part, padded
 from litegpu.ops.window import Window
 
@@ -29,8 +30,8 @@ class Depthwise:
     """A depthwise convolution computed on the fly as the operand of a pointwise one."""
 
     window: Window
-    taps: _FLOATS
-    """Weights [kh, kw, channels]."""
+    taps: _FLOATS | None
+    """Weights [kh, kw, channels]; None: it is a mean over the window."""
     bias: _FLOATS | None
     stages: tuple[Stage, ...]
     shape: tuple[int, int, int, int]
@@ -130,7 +131,7 @@ def mma_kernel(
         "SPLIT_K": tile.split_k,
         "AHEAD": tile.ahead,
         "ALL_PAIRS": columns // 16,
-        "FILL_UNROLL": 2 if depthwise else 8,
+        "FILL_UNROLL": 8 if depthwise is None else 2 if depthwise.taps is not None else 1,
         "TF32": tf32,
         "SPLIT_A": src.dtype is DType.FLOAT32 and not tf32,
         "SPLIT_W": low is not None,
@@ -143,17 +144,20 @@ def mma_kernel(
     inner: tuple[Stage, ...] = ()
     flops = 2 * dst.rows * int(weights.size)
     if depthwise is not None:
-        lanes = variables["input_slices"] * 4
-        constants["taps"] = padded(depthwise.taps, lanes)
+        lanes, area = variables["input_slices"] * 4, math.prod(depthwise.window.kernel)
+        if depthwise.taps is not None:
+            constants["taps"] = padded(depthwise.taps, lanes)
         if depthwise.bias is not None:
             constants["taps_bias"] = padded(depthwise.bias, lanes)
         variables |= {
             **depthwise.window.words(src.shape[1:3]),
+            "share": "" if depthwise.taps is not None else literal(1 / area),
+            "padded": depthwise.window.leaves(src.shape[1:3], depthwise.shape[1:3]),
             "has_taps_bias": depthwise.bias is not None,
             "middle": depthwise.shape,
         }
         inner = depthwise.stages
-        flops += 2 * dst.rows * int(depthwise.taps.size)
+        flops += 2 * dst.rows * area * src.channels
     shared = tile.shared_bytes(problem.parts)
     return KernelRequest(
         template="cuda/conv_mma",

@@ -167,7 +167,7 @@ def tile_kernel(
         "kernel": weights.shape[1:3],
         "middle": dst.shape,
     }
-    if depthwise is not None:
+    if depthwise is not None and depthwise.taps is not None:
         slices = variables["input_slices"]
         constants["taps"] = padded(depthwise.taps, slices * 4)
         if depthwise.bias is not None:
@@ -177,7 +177,7 @@ def tile_kernel(
             "has_taps_bias": depthwise.bias is not None,
             "middle": depthwise.shape,
         }
-        flops += 2 * dst.rows * int(depthwise.taps.size)
+        flops += 2 * dst.rows * math.prod(gathered.kernel) * src.channels
     blocks = -(-dst.rows // _PIXELS) * column_blocks
     return KernelRequest(
         template="cuda/conv_tile",

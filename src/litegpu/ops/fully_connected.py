@@ -14,7 +14,7 @@ from litegpu.ops.base import (
     Shape,
     register,
 )
-from litegpu.ops.conv_2d import ConvAttributes, conv_nodes, dense_kernel
+from litegpu.ops.conv_2d import conv_kernel, conv_nodes
 from litegpu.ops.window import POINT
 
 
@@ -46,8 +46,7 @@ class FullyConnected(Op):
         return (reshape, *conv_nodes(node, flat, POINT, held))
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: ConvAttributes = node.attributes
-        return (dense_kernel(node, ctx, weights.read(ctx, attributes), attributes.window),)
+        return (conv_kernel(node, ctx),)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
