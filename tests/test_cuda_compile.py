@@ -123,12 +123,13 @@ TILED = (
         ("sm_90", "fp32", None, 6),
         ("sm_90", "fp16", None, 6),
         ("sm_90", "half", None, 6),
+        ("sm_90", "half", SMALL, 6),
     ],
 )
 def test_every_candidate_compiles(
     generation: str, storage: str, items: int | None, most: int
 ) -> None:
-    """Up to 6 tiles of few pixels; 3 of many, where these keep the device busy."""
+    """Up to 6 tiles of few pixels; 3 of many, where these keep the device busy, of both kinds."""
     content = write(TILED).content
     kernels: dict[str, KernelText] = {}
     for number in range(1, most):
