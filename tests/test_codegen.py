@@ -29,7 +29,9 @@ KERNELS = Path(str(resources.files("litegpu.kernels")))
 CODEGEN = Path(str(resources.files("litegpu.codegen")))
 OPS = Path(str(resources.files("litegpu.ops")))
 TEMPLATES = sorted(
-    path.relative_to(KERNELS).with_suffix("").as_posix() for path in KERNELS.rglob("*.jinja")
+    path.relative_to(KERNELS).with_suffix("").as_posix()
+    for path in KERNELS.rglob("*.jinja")
+    if not path.name.startswith("_")  # what templates share
 )
 
 
