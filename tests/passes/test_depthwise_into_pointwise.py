@@ -80,7 +80,7 @@ def _twice(maker: Maker) -> Graph:
 
 
 def _few_inputs(maker: Maker) -> Graph:
-    return maker.graph(maker.conv(_pair(maker, 12), 8))
+    return maker.graph(maker.conv(_pair(maker, 7), 8))
 
 
 def _few_outputs(maker: Maker) -> Graph:

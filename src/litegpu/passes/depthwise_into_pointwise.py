@@ -23,6 +23,9 @@ Merged, each block of output channels computes the result anew.
 _MOST_TAPS, _MOST_MEANS = 64, 16
 """Pixels of a mean, which are written out in the kernel, and means, which each block computes."""
 
+_FEWEST = 8
+"""Channels that fill half an instruction: what idles then costs less than another launch."""
+
 
 def depthwise_into_pointwise(graph: Graph) -> PassResult:
     """Merge each depthwise convolution or mean that only one pointwise convolution reads."""
@@ -102,7 +105,7 @@ def _obstacle(
     made = graph.values[node.outputs[0]].shape4
     if channels != made[3]:
         return "it multiplies channels"
-    if channels < 16 or outputs < 8:
+    if min(channels, outputs) < _FEWEST:
         return "too few channels for tensor cores"
     if math.prod(made) >= _TOO_MANY:
         return "its result is so large that each is better made by itself"
