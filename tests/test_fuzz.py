@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fuzzing.judge import Judge, verdict
+from fuzzing.judge import Finding, Judge, verdict
 from fuzzing.mutations import MUTATIONS, Draft, NotApplicableError, mutate, pack, parse
 from fuzzing.seeds import all_seeds
 from fuzzing.worker import Arrays, Result, Task, Worker, perform
@@ -74,6 +77,22 @@ def test_a_model_that_was_only_packed_again_runs_as_before() -> None:
     results = [perform(Task(each, seed=1)) for each in (content, pack(parse(content)))]
     assert [result.status for result in results] == ["ran", "ran"]
     assert results[0].outputs[0].tobytes() == results[1].outputs[0].tobytes()
+
+
+@pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
+def test_the_command_line() -> None:
+    """A model that is not changed at all does what it does on the CPU."""
+    command = [sys.executable, str(Path(__file__).with_name("fuzz.py")), "--only", "chain:0"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "1 same, on the device" in found.stdout
+
+
+def test_a_finding_is_kept(tmp_path: Path) -> None:
+    judge = Judge(SEEDS, {})
+    path = judge.save(Finding("chain:7", ("changed",), "wrong"), tmp_path)
+    assert path.read_bytes() == judge.mutant("chain", 7)[0].content
+    assert str(Finding("chain:7", ("changed",), "wrong")) == "chain:7: changed\n    wrong"
 
 
 # The processes

@@ -265,7 +265,21 @@ class Gelu(Unary):
         return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=(stage,)),)
 
 
+class Prelu(Binary):
+    """Slopes for what is negative, broadcast to the input."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(super().check(graph, node), lambda: _check_slopes(graph, node))
+
+
+def _check_slopes(graph: Graph, node: Node) -> str:
+    shape, slopes = (graph.values[v].shape for v in node.inputs)
+    if np.broadcast_shapes(shape, slopes) == shape:
+        return ""
+    return f"Slopes of {_listed(slopes)} do not fit an input of {_listed(shape)}."
+
+
 for _name, _function in UNARY.items():
     add((Gelu if _name == "GELU" else Unary)(_name, _function))
 for _name, _function in BINARY.items():
-    add(Binary(_name, _function))
+    add((Prelu if _name == "PRELU" else Binary)(_name, _function))

@@ -17,6 +17,11 @@ BOUNDS = (integers(0, 0), integers(2, 3), integers(1, 1))
 
 CASES = (
     Rejected(
+        "PRELU",
+        (computed(3, 6), floats(2, 1, 6)),
+        "Slopes of [2,1,6] do not fit an input of [3,6].",
+    ),
+    Rejected(
         "CONCATENATION",
         (IMAGE, IMAGE),
         params={"axis": 4},
