@@ -169,6 +169,7 @@ def difference(expected: Any, got: Any, half: bool, values: bool = True) -> str:
     if not values:
         return ""
     if expected.dtype != np.float32:
+        # A NaN is unequal to itself, and what both have is no difference.
         wrong = (got != expected) & ((got == got) | (expected == expected))
         return f"expected {expected[wrong][:3]}, got {got[wrong][:3]}" if np.any(wrong) else ""
     largest = HALF_MAX if half else float(np.finfo(np.float32).max)
