@@ -5,11 +5,12 @@ DEMO_ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help setup test lint format demo clean
+.PHONY: help setup test runtimes lint format demo clean
 
 help:
 	@echo "make demo    set everything up, then classify and segment a real picture on the GPU"
 	@echo "make test    set everything up, then run the tests (PYTEST_ARGS='-k conv' narrows them)"
+	@echo "make runtimes  run the tests of the bridge in older runtimes too"
 	@echo "make lint    ruff, formatting and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make setup   only the set-up: .venv, and devices to run on"
@@ -20,6 +21,9 @@ setup:
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+runtimes: setup
+	$(BIN)/python scripts/check_runtimes.py
 
 lint: setup
 	$(BIN)/ruff check .
@@ -34,4 +38,4 @@ demo: setup
 	@$(BIN)/litegpu demo $(DEMO_ARGS)
 
 clean:
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .runtimes out .pytest_cache .mypy_cache .ruff_cache .hypothesis

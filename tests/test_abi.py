@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from c_compiler import shared_library
 from litegpu.errors import DeviceMemoryError
 from litegpu.graph import DType
 from litegpu.runtime_abi import structs
@@ -21,7 +18,7 @@ from litegpu.runtime_abi.enums import DTYPES, TfLiteType
 from litegpu.runtime_abi.opcodes import BUILTIN_OPS, CUSTOM, DELEGATE
 from litegpu.runtime_abi.params import PARAMS, STRUCTURES, read_params
 
-HEADER = Path(__file__).with_name("abi_structs.h")
+HEADER = "abi_structs.h"
 
 CORE_LAYOUT: dict[str, tuple[int, tuple[int, ...]]] = {
     "TfLiteQuantizationParams": (8, (0, 4)),
@@ -162,18 +159,9 @@ def layout() -> list[tuple[str, int]]:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Build a C library that knows the layouts and plays the runtime's part of two calls."""
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        pytest.skip("no C compiler: none of cc, gcc, clang is on PATH")
-    folder = tmp_path_factory.mktemp("abi")
-    source, target = folder / "abi.c", folder / "abi.shared"
     expressions = ",\n".join(text for text, _ in layout())
-    source.write_text(C_CODE % {"header": HEADER.as_posix(), "layout": expressions})
-    position = [] if sys.platform == "win32" else ["-fPIC"]
-    command = [compiler, "-shared", *position, "-o", str(target), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(target))
+    source = C_CODE % {"header": HEADER, "layout": expressions}
+    return ctypes.CDLL(str(shared_library(source, tmp_path_factory.mktemp("abi"))))
 
 
 def test_compiler_agrees_with_every_struct(library: ctypes.CDLL) -> None:
