@@ -10,30 +10,90 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from litegpu.config import VARIABLES
-from litegpu.ops import all_ops
+from litegpu.ops import all_ops, attributes
+from litegpu.ops.base import Op, Values
+from litegpu.ops.checks import MAX_RANK
+from litegpu.ops.types import HELD, Types
+from litegpu.runtime_abi.params import PARAMS
 
 DOCS = Path(__file__).parents[1] / "docs"
 _NOTE = "<!-- Written by scripts/write_docs.py from the code: change it there, not here. -->"
 
 
+DOCUMENTED = frozenset(
+    {
+        *("ADD", "AVERAGE_POOL_2D", "CONCATENATION", "CONV_2D", "DEPTHWISE_CONV_2D", "EXP"),
+        *("FULLY_CONNECTED", "LOGICAL_AND", "LOGISTIC", "LSTM", "MAXIMUM", "MAX_POOL_2D"),
+        *("MINIMUM", "MUL", "PAD", "PRELU", "RELU", "RELU6", "RESHAPE", "RESIZE_BILINEAR"),
+        *("SOFTMAX", "STRIDED_SLICE", "SUB", "TRANSPOSE_CONV"),
+    }
+)
+"""What TensorFlow Lite's own GPU delegate documents."""
+
+
 def ops_page() -> str:
     """Return the table of operations."""
+    ops = [op for op in all_ops() if not op.internal]
     rows = [
-        (op.name, str(op.max_version), inspect.getdoc(type(op)) or "")
-        for op in all_ops()
-        if not op.internal
+        (
+            f"**{op.name}**" if op.name in DOCUMENTED else op.name,
+            f"1–{op.max_version}" if op.max_version > 1 else "1",
+            _types(op),
+            _attributes(op),
+            inspect.getdoc(type(op)) or "",
+        )
+        for op in ops
     ]
     return f"""{_NOTE}
 
 # Operations
 
-The {len(rows)} operations that litegpu runs, up to the version given. Tensors that are computed
-have at most 5 dimensions and hold float32; those of integers and bools are taken as
-[decision 4](decisions/0004-element-types.md) says. `litegpu check MODEL` says of each node of a
-model whether it runs on the GPU and, if not, why. SHAPE, RANK, FILL, RANGE and operations on
-constants are worked out beforehand and stand in nobody's way.
+The {len(ops)} operations that litegpu runs. The {len(DOCUMENTED)} in bold are those that
+TensorFlow Lite documents for its GPU delegate. `litegpu check MODEL` says of each node of a model
+whether it runs on the GPU and, if not, why, with the attribute or tensor and its value.
 
-{_table(("operation", "version", "what is handled"), rows)}"""
+What holds for all of them:
+
+- **Versions**: a node of a higher version stays on the CPU.
+- **Ranks**: computed tensors have 0 to {MAX_RANK} dimensions of any size from 1 on, batches
+  included, where the operation itself asks for no other rank (images of convolutions, pools and
+  resizes have 4).
+- **Types**: those of the computed inputs, in their order (the last entry holds for all further
+  ones), then those of the outputs. *any* is float32, int32, int64 and bool; *same* is the type of
+  what goes in. Integers and bools are held as floats, and taken only where that is exact:
+  [decision 4](decisions/0004-element-types.md). Constants may be float16. SHAPE, RANK, FILL, RANGE
+  and operations on constants are worked out beforehand and stand in nobody's way.
+- **Attributes**: the values that are handled; others leave the node to the CPU.
+- **Precision**: every operation runs in fp32 and fp16. fp32 is IEEE float32 throughout, within 1e-5
+  of the CPU's built-in kernels (relative L2). In fp16 large values and weights are stored as half,
+  and sums are still added in float32: within 1e-2. What only moves elements, bools and indices are
+  exact in both.
+- **Backends**: every operation runs on CUDA, OpenCL, WebGPU and OpenGL alike, from one set of
+  kernel templates; CUDA has faster kernels of its own for some ([backends](backends.md)).
+- **As on the CPU**: where its documentation leaves something open, litegpu does what the runtime's
+  built-in CPU kernels do, special values included: the same cases run on both.
+
+{_table(("operation", "versions", "types", "attributes", "what is handled"), rows)}"""
+
+
+def _types(op: Op) -> str:
+    given = [_type(rule) for rule in op.takes]
+    return f"{', '.join(given)} → {'same' if op.gives is None else _type(op.gives)}"
+
+
+def _type(rule: Types) -> str:
+    names = sorted(dtype.name.lower() for dtype in rule.dtypes)
+    return "any" if rule.dtypes == HELD.dtypes else "/".join(names)
+
+
+def _attributes(op: Op) -> str:
+    """Return the attributes with their values, those with the same values together."""
+    names: dict[str, list[str]] = {}
+    for name, kind in PARAMS.get(op.name, ()):
+        rule = attributes.values(op, name)
+        text = "true, false" if rule == Values() and kind == "bool" else str(rule)
+        names.setdefault(text, []).append(f"`{name}`")
+    return "<br>".join(f"{', '.join(same)}: {text}" for text, same in names.items()) or "–"
 
 
 def environment_page() -> str:

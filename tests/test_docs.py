@@ -24,7 +24,13 @@ def test_written_pages_are_up_to_date(name: str) -> None:
 
 def test_every_operation_has_a_line() -> None:
     lines = SCRIPT["ops_page"]().splitlines()
-    assert "| CONV_2D | 6 | 2-D convolution: " in "\n".join(lines)
+    assert "| **CONV_2D** | 1–6 | float32 → float32 | `padding`: same, valid<br>" in "\n".join(
+        lines
+    )
+    assert len(SCRIPT["DOCUMENTED"]) == 24
+    assert all(
+        any(line.startswith(f"| **{op}** ") for line in lines) for op in SCRIPT["DOCUMENTED"]
+    )
     internal = tuple(f"| {op.name} " for op in all_ops() if op.internal)
     assert not any(line.startswith(internal) for line in lines), "no model holds them"
 

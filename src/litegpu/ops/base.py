@@ -136,6 +136,33 @@ class LowerContext(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values that an attribute may have; others leave the node to the CPU.
+
+    `allowed` lists them, or all from `least` on are handled. What depends on the node's operands
+    is said in words, `about`. Without any of these, all values are handled.
+    """
+
+    allowed: tuple[Any, ...] = ()
+    least: int | None = None
+    about: str = ""
+    wrong: tuple[Any, ...] = field(default=())
+    """Some that are not handled, for tests."""
+
+    def __str__(self) -> str:
+        if self.allowed:
+            return ", ".join(map(str, self.allowed))
+        if self.least is not None:
+            return f"≥ {self.least}"
+        return self.about or "any"
+
+
+def one_of(*allowed: Any, wrong: tuple[Any, ...] = ()) -> Values:
+    """Return the rule for an attribute with a few values."""
+    return Values(allowed=allowed, wrong=wrong)
+
+
 class Op(ABC):
     """One operation of the model format. Subclasses are registered by `register`."""
 
@@ -148,6 +175,8 @@ class Op(ABC):
     """What each computed input may hold; the last entry is that of all further inputs."""
     gives: ClassVar[Types | None] = FLOATS
     """What the outputs may hold; None: the type of the inputs that are taken as `HELD`."""
+    accepts: ClassVar[Mapping[str, Values]] = {}
+    """The values of attributes that are handled, where they are not the usual ones."""
 
     @abstractmethod
     def check(self, graph: Graph, node: Node) -> str:

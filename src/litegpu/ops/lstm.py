@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops import checks, lstm_basic
-from litegpu.ops.base import NewValue, Op, Shape, add
+from litegpu.ops.base import NewValue, Op, Shape, Values, add, one_of
 from litegpu.ops.lstm_cells import (
     CELLS,
     PROJECT_INPUT,
@@ -61,6 +61,9 @@ class SequenceLstm(Op):
 
     name = "UNIDIRECTIONAL_SEQUENCE_LSTM"
     max_version = 3
+    accepts: ClassVar = {
+        "activation": one_of(*checks.FUSED_ACTIVATIONS[1:], wrong=("none", "sign_bit"))
+    }
     rank = 3
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -120,6 +123,12 @@ class Lstm(SequenceLstm):
 
     name = "LSTM"
     max_version = 4
+    accepts: ClassVar = {
+        **SequenceLstm.accepts,
+        **dict.fromkeys(("cell_clip", "proj_clip"), Values(about="≥ 0; the basic kernel: 0")),
+        "activation": Values(about="all but none; the basic kernel: tanh", wrong=("sign_bit",)),
+        "kernel_type": one_of(0, _BASIC),
+    }
     rank = 2
 
     def check(self, graph: Graph, node: Node) -> str:

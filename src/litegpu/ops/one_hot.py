@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from litegpu.graph import Graph, Node, Stage
 from litegpu.ops import checks, types
-from litegpu.ops.base import COPY, NewValue, Op, Shape, constant_list, register
+from litegpu.ops.base import COPY, NewValue, Op, Shape, Values, constant_list, register
 from litegpu.ops.reshape import reshape_node
 
 
@@ -18,6 +19,7 @@ class OneHot(Op):
     """`on` at the place that the index tells along a new dimension of size `depth`, else `off`."""
 
     name = "ONE_HOT"
+    accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}
     max_version = 1
     takes = (types.INDICES,)
     gives = types.HELD

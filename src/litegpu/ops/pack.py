@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
-from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.base import NewValue, Op, Shape, Values, register
 from litegpu.ops.concatenation import joined_nodes
 from litegpu.ops.types import HELD
 
@@ -22,6 +23,7 @@ class Pack(Op):
     """Joins values of equal shape along a dimension that they do not have."""
 
     name = "PACK"
+    accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}
     max_version = 4
     takes = (HELD,)
     gives = None

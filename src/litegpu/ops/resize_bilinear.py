@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
+    Values,
     constant_list,
     literal,
     register,
@@ -36,6 +37,9 @@ class ResizeBilinear(Op):
 
     name = "RESIZE_BILINEAR"
     max_version = 3
+    accepts: ClassVar = {
+        "half_pixel_centers": Values(about="true, false; not true with align_corners")
+    }
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
@@ -15,6 +16,7 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
+    Values,
     constant_list,
     register,
 )
@@ -145,12 +147,13 @@ def _check_bounds(graph: Graph, node: Node) -> str:
         return f"begin, end and strides have {counts} entries for {rank} dimensions."
     if len(ellipses) > 1:
         return f"The ellipsis mask {node.params['ellipsis_mask']} has more than one bit."
-    if 0 in constant_list(graph, node.inputs[3]):
-        return "stride values must be non-zero"
+    begin, end, strides = (constant_list(graph, v) for v in node.inputs[1:])
+    if 0 in strides:
+        return f"stride values must be non-zero, not {strides}."
     if node.params.get("offset", False) and _leaves(graph, node):
-        return "The ends count from the begins (offset = True), and reach beyond the input."
+        return f"From {begin} on, the ends {end} (offset = True) reach beyond the input."
     if min(map(len, ranges_of(graph, node)), default=1) < 1:
-        return "The slice is empty."
+        return f"The slice from {begin} to {end} with strides {strides} is empty."
     return ""
 
 
@@ -276,7 +279,10 @@ class Split(Parts):
         shape = graph.values[node.inputs[1]].shape
         axis, count = constant_list(graph, node.inputs[0])[0], node.params["num_splits"]
         if count != len(node.outputs) or shape[axis] % count:
-            return f"{list(shape)} does not divide into {count} equal parts along axis {axis}."
+            return (
+                f"{list(shape)} does not divide into num_splits = {count} equal parts along axis "
+                f"{axis}."
+            )
         return ""
 
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
@@ -292,6 +298,7 @@ class SplitV(Parts):
 
     name = "SPLIT_V"
     max_version = 2
+    accepts: ClassVar = {"num_splits": Values(about="any: the sizes tell")}
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -339,7 +346,7 @@ class Unpack(Parts):
         size, wanted = shape[node.params["axis"]], node.params["num"]
         if size == wanted == len(node.outputs):
             return ""
-        return f"{wanted} parts are wanted of {size} along axis {node.params['axis']}."
+        return f"num = {wanted} parts are wanted of {size} along axis {node.params['axis']}."
 
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
         axis = node.params["axis"] % len(graph.values[node.inputs[0]].shape)

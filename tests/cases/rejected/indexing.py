@@ -16,7 +16,7 @@ CASES = (
         "STRIDED_SLICE",
         (computed(4, 5), integers(1, 0), integers(4, 2), integers(1, 1)),
         params={"offset": True},
-        reason="The ends count from the begins (offset = True), and reach beyond the input.",
+        reason="From [1, 0] on, the ends [4, 2] (offset = True) reach beyond the input.",
     ),
     Rejected(
         "STRIDED_SLICE",
@@ -66,7 +66,7 @@ CASES = (
         (integers(1), computed(4, 6)),
         params={"num_splits": 4},
         outputs=4,
-        reason="[4, 6] does not divide into 4 equal parts along axis 1.",
+        reason="[4, 6] does not divide into num_splits = 4 equal parts along axis 1.",
     ),
     Rejected(
         "SPLIT_V",
@@ -80,7 +80,7 @@ CASES = (
         (computed(4, 6),),
         params={"num": 3, "axis": 0},
         outputs=3,
-        reason="3 parts are wanted of 4 along axis 0.",
+        reason="num = 3 parts are wanted of 4 along axis 0.",
     ),
     Rejected(
         "REVERSE_V2",

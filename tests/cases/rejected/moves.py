@@ -86,9 +86,13 @@ CASES = (
     Rejected(
         "STRIDED_SLICE",
         (computed(4, 5), *BOUNDS[:2], integers(1, 0)),
-        "stride values must be non-zero",
+        "stride values must be non-zero, not [1, 0].",
     ),
-    Rejected("STRIDED_SLICE", (computed(4, 5), integers(2, 0), *BOUNDS[1:]), "The slice is empty."),
+    Rejected(
+        "STRIDED_SLICE",
+        (computed(4, 5), integers(2, 0), *BOUNDS[1:]),
+        "The slice from [2, 0] to [2, 3] with strides [1, 1] is empty.",
+    ),
     Rejected(
         "RESHAPE",
         (computed(2, 3), Tensor(shape=(2,), dtype=DType.INT64, data=3)),
