@@ -88,7 +88,7 @@ def check(runtime: Runtime) -> Outcome:
 
 def _result_of(runtime: Runtime) -> tuple[str, str]:
     if sys.version_info[:2] > runtime.last_python:
-        return "no wheel for Python {}.{}".format(*sys.version_info), ""
+        return "no wheel for Python {}.{}".format(*sys.version_info[:2]), ""
     tests = (f"tests/{name}.py" for name in TESTS)
     try:
         _make(runtime)
@@ -104,7 +104,7 @@ def _make(runtime: Runtime) -> None:
     stamp = runtime.folder / "litegpu.stamp"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == runtime.fingerprint():
         return
-    print(f"runtimes: making {runtime.folder.relative_to(ROOT)}", flush=True)
+    print(f"runtimes: making {runtime.folder}", flush=True)
     _run(sys.executable, "-m", "venv", "--clear", str(runtime.folder))
     install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     _run(runtime.python, *install, *runtime.requirements, *COMMON)
