@@ -47,7 +47,7 @@ def gathered(image: Array, phase: Phase, src: Storage) -> Array:
     """
     n, height, width, outputs = phase.place.shape
     view = phase.window
-    if keeps_rows(view, src, phase.place):
+    if keeps_rows("TRANSPOSE_CONV", view, src, phase.place):
         rows = image.reshape(-1, image.shape[3])[: n * height * width]
         return np.asarray(rows @ phase.weights[:, 0, 0].T).reshape(n, height, width, outputs)
     padded = view.leaves((image.shape[1], image.shape[2]), (height, width))

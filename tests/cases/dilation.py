@@ -81,6 +81,9 @@ CASES: tuple[Case, ...] = (
     _case((1, 7, 6, 5), pads=((0, 1), (1, 1)), padding="SAME", crops=((0, 1), (1, 1))),
     _case((2, 12, 10, 5), pads=((4, 4), (4, 4)), dilation=2, activation="RELU"),
     _case((1, 8, 6, 5), activation="RELU6", scaled=True),
+    _case(
+        (1, 3, 3, 5), blocks=(1, 2), pads=((0, 0), (2, 1)), crops=((0, 0), (2, 0)), kernel=(1, 1)
+    ),
     _case((1, 8, 6, 5), outputs=0, scaled=True),
     *(
         _case((n, 11, c), blocks=(d,), pads=((2 * d, (-11) % d),), kernel=(1, 3), scaled=scaled)

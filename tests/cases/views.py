@@ -75,6 +75,11 @@ CASES: tuple[Case, ...] = (
     View(border=_BORDER, padding="SAME"),
     View(border=((2, 2), (2, 2)), kernel=(1, 1), padding="SAME"),
     *(
+        View(image=image, border=((0, 1), (0, 2)), kernel=(1, 1), mode=mode)
+        for mode in ("REFLECT", "SYMMETRIC", "")
+        for image in ((2, 7, 6, 5), (1, 7, 6, 72))
+    ),
+    *(
         View(zoom=zoom, border=border, mode=mode, padding=padding, items=items)
         for items in (SMALL, LARGE)
         for zoom in ((2, 2), (3, 1))

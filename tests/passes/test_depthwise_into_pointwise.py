@@ -74,6 +74,12 @@ def _wide_kernel(maker: Maker) -> Graph:
     return maker.graph(maker.conv(_pair(maker), 8, kernel=3))
 
 
+def _padded_at_the_end(maker: Maker) -> Graph:
+    made = maker.conv(_pair(maker), 8)
+    maker.values[made] = replace(maker.values[made], shape=(1, 5, 3, 8))
+    return maker.graph(made)
+
+
 def _twice(maker: Maker) -> Graph:
     between = _pair(maker)
     return maker.graph(maker.conv(between, 16, stages=[Stage("ADD", (between,))]))
@@ -119,6 +125,7 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_operand, _ALONE),
     (_pool, "MAX_POOL_2D 1 is no convolution"),
     (_wide_kernel, "CONV_2D 1 is not pointwise"),
+    (_padded_at_the_end, "CONV_2D 1 pads it"),
     (_twice, "CONV_2D 1 reads it twice"),
     (_few_inputs, _FEW),
     (_few_outputs, _FEW),

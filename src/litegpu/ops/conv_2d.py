@@ -155,7 +155,7 @@ def dense_kernel(
         "input_slices": inputs,
         "groups": held.groups,
         "group_outputs": group_outputs,
-        "pointwise": view.pointwise,
+        "pointwise": conv_mma.keeps_rows(node.op, view, src, dst),
     }
     needed = {"src": view.taken(dst.rows, src.lanes)}
     work = dst.rows * dst.slices

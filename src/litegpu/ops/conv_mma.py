@@ -25,6 +25,10 @@ _SHARED_LIMIT = 100 << 10
 """Shared memory of a block; two blocks fit a multiprocessor."""
 
 
+_IMAGES = ("CONV_2D", "TRANSPOSE_CONV", "Convolution2DTransposeBias")
+"""Ops whose window goes over H and W."""
+
+
 @dataclass(frozen=True, slots=True)
 class Depthwise:
     """A depthwise convolution computed on the fly as the operand of a pointwise one."""
@@ -105,7 +109,7 @@ def mma_kernel(
     It writes to `destination`, a part of the output, if given.
     """
     dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-    row_by_row = keeps_rows(view, src, destination)
+    row_by_row = keeps_rows(node.op, view, src, dst)
     tf32 = ctx.target.half_from is None
     low = None if tf32 else low_part(weights, ctx)
     problem = _problem_of(ctx, src, dst, weights, low, depthwise, row_by_row)
@@ -211,12 +215,14 @@ def _problem_of(
     )
 
 
-def keeps_rows(view: Window, src: Storage, destination: Storage | None) -> bool:
+def keeps_rows(op: str, view: Window, src: Storage, dst: Storage) -> bool:
     """Whether output pixel number p reads just pixel number p of `src`.
 
-    A part of an output may have another height or width than its input.
+    A part of an output, or one whose zeros at the edges are not in memory, may have another height
+    or width than its input. Rows of a matrix have neither.
     """
-    return view.pointwise and (destination is None or destination.shape[:3] == src.shape[:3])
+    matrix = op not in _IMAGES
+    return view.pointwise and (matrix or dst.shape[:3] == src.shape[:3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def tile_kernel(
         "WIDE": wide,
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
-        "rowwise": keeps_rows(view, src, destination) and depthwise is None,
+        "rowwise": keeps_rows(node.op, view, src, dst) and depthwise is None,
         "narrow": narrow,
         "RUN": weights.shape[3],
         "padded": gathered.leaves(src.shape[1:3], dst.shape[1:3]),

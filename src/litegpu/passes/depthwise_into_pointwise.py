@@ -96,6 +96,9 @@ def _obstacle(
         return f"{label(reader)} is no convolution"
     if not attributes.window.pointwise or attributes.groups > 1 or attributes.depthwise:
         return f"{label(reader)} is not pointwise"
+    image, result = (graph.values[v].shape4[:3] for v in (value, reader.outputs[0]))
+    if reader.op == "CONV_2D" and image != result:
+        return f"{label(reader)} pads it"
     if value in reader.operands[1:]:
         return f"{label(reader)} reads it twice"
     if not graph.values[attributes.weights].is_constant:
