@@ -226,6 +226,12 @@ CASES: tuple[Case, ...] = (
     Select(op="SELECT", condition=(), first=(4,), second=(4,)),
     Select(compared=True),
     Select(compared=True, op="SELECT", constant=(2,)),
+    *(
+        Select(op=op, condition=s, first=s, second=s)
+        for op in ("SELECT", "SELECT_V2")
+        for s in ((1, 1), ())
+    ),
+    Select(compared=True, condition=(1, 1, 1, 1), first=(1, 1, 1, 1), second=(1,)),
     Select(condition=(5,)),
     Select(condition=(3, 1, 1), first=(), constant=(1,)),
     Select(condition=(2, 1, 1, 5), first=(1,), second=(1, 3, 2, 1)),

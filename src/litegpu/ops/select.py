@@ -34,8 +34,15 @@ class SelectV2(Op):
         """Require shapes that go together."""
         return check_broadcast(graph, node)
 
+    def result_shape(self, graph: Graph, node: Node) -> Shape:
+        """Return the shape that follows from those of the operands."""
+        return np.broadcast_shapes(*(graph.values[v].shape for v in node.inputs))
+
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (np.broadcast_shapes(*(graph.values[v].shape for v in node.inputs)),)
+        values = [graph.values[v] for v in (*node.inputs, *node.outputs)]
+        if all(value.elements == 1 for value in values):
+            return (values[-1].shape,)  # the CPU leaves single numbers as the file states them
+        return (self.result_shape(graph, node),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         inputs, nodes = fitted(graph, node, new_value)
@@ -56,8 +63,8 @@ class Select(SelectV2):
             return ""
         return f"SELECT needs equal shapes, not {[list(s) for s in (condition, first, second)]}."
 
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (graph.values[node.inputs[1]].shape,)
+    def result_shape(self, graph: Graph, node: Node) -> Shape:
+        return graph.values[node.inputs[1]].shape
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         condition, whole = (graph.values[v].shape for v in node.inputs[:2])
