@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,15 @@ def looked_for_anew() -> Iterator[None]:
     webgpu._adapters.cache_clear()
 
 
+PLAYED = "played wgpu"
+
+
+def played(enumerate_adapters: Callable[[], object]) -> Any:
+    """Return what stands in for the package wgpu."""
+    gpu = SimpleNamespace(enumerate_adapters_sync=enumerate_adapters)
+    return SimpleNamespace(gpu=gpu, logger=logging.getLogger(PLAYED))
+
+
 def adapter(
     api: str, kind: str = "DiscreteGPU", features: tuple[str, ...] = (), **limits: int
 ) -> Any:
@@ -74,8 +84,7 @@ def adapter(
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *adapters: Any) -> None:
-    gpu = SimpleNamespace(enumerate_adapters_sync=lambda: list(adapters))
-    monkeypatch.setattr(webgpu, "_wgpu", lambda: SimpleNamespace(gpu=gpu))
+    monkeypatch.setattr(webgpu, "_wgpu", lambda: played(lambda: list(adapters)))
 
 
 def reason() -> str:
@@ -119,8 +128,7 @@ def test_wgpu_that_fails(looked_for_anew: None, monkeypatch: pytest.MonkeyPatch)
     def fail() -> Any:
         raise RuntimeError("the loader crashed")
 
-    gpu = SimpleNamespace(enumerate_adapters_sync=fail)
-    monkeypatch.setattr(webgpu, "_wgpu", lambda: SimpleNamespace(gpu=gpu))
+    monkeypatch.setattr(webgpu, "_wgpu", lambda: played(fail))
     assert "WebGPU is not usable: the loader crashed. Install" in reason()
 
 
@@ -158,10 +166,26 @@ def test_libraries_of_displays_are_kept_quiet(
         monkeypatch.delenv(name, raising=False)
     else:
         monkeypatch.setenv(name, present)
-    gpu = SimpleNamespace(enumerate_adapters_sync=lambda: seen.append(os.environ[name]))
-    webgpu._enumerate(gpu)
+    webgpu._enumerate(played(lambda: seen.append(os.environ[name])))
     assert seen == [present or os.devnull]
     assert os.environ.get(name) == present
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO])
+def test_wgpu_says_nothing_about_displays_that_it_does_not_find(
+    level: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger(PLAYED)
+    monkeypatch.setattr(log, "level", level)
+
+    def enumerate_adapters() -> list[Any]:
+        log.warning("No config found!")
+        log.error("the driver is broken")
+        return []
+
+    webgpu._enumerate(played(enumerate_adapters))
+    assert [record.getMessage() for record in caplog.records] == ["the driver is broken"]
+    assert log.level == level
 
 
 def test_only_a_subgroup_may_share_memory() -> None:
@@ -294,7 +318,8 @@ def test_an_older_wgpu_checks_shaders_while_they_run(
 
     monkeypatch.setattr(own_device.device, "create_shader_module", spy)
     own_device.record(adding(1)).close()
-    assert labels == []
+    assert labels == ([] if own_device.calls._trusted else ["compute add_one"])
+    labels.clear()
     monkeypatch.setattr(own_device.calls, "_trusted", None)
     own_device.pipelines.clear()
     recording = own_device.record(adding(1))

@@ -157,8 +157,8 @@ def test_every_backend_file_belongs_to_a_registered_backend() -> None:
             each
             for each in vars(module).values()
             if isinstance(each, type)
-            and issubclass(each, Backend)
             and each.__module__ == module.__name__
+            and issubclass(each, Backend)
         ]
         if name in BACKENDS:
             assert own == [type(BACKENDS[name])]

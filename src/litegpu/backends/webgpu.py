@@ -87,11 +87,11 @@ def _wgpu() -> Any:
 @cache
 def _adapters() -> list[Any]:
     """Return the adapters, real GPUs first."""
-    gpu = _wgpu().gpu
+    wgpu = _wgpu()
     # wgpu looks at OpenGL too, and leaves no context current on the thread where it does.
     worker = Worker("litegpu-webgpu-adapters")
     try:
-        found = worker.call(partial(_enumerate, gpu))
+        found = worker.call(partial(_enumerate, wgpu))
     except (RuntimeError, OSError) as error:
         raise UnsupportedDeviceError(f"WebGPU is not usable: {error}. {_REMEDY}") from error
     finally:
@@ -106,11 +106,19 @@ def _adapters() -> list[Any]:
     return sorted(usable, key=_is_software)
 
 
-def _enumerate(gpu: Any) -> list[Any]:
-    """Return all adapters. Libraries of displays that nobody asked for would print errors."""
-    with config.placeholder("XDG_RUNTIME_DIR", os.devnull):
-        found: list[Any] = gpu.enumerate_adapters_sync()
-        return found
+def _enumerate(wgpu: Any) -> list[Any]:
+    """Return all adapters. Libraries of displays that nobody asked for would print errors.
+
+    So does wgpu before 0.32, about displays that it does not find.
+    """
+    level = wgpu.logger.level
+    wgpu.logger.setLevel(logging.ERROR)
+    try:
+        with config.placeholder("XDG_RUNTIME_DIR", os.devnull):
+            found: list[Any] = wgpu.gpu.enumerate_adapters_sync()
+            return found
+    finally:
+        wgpu.logger.setLevel(level)
 
 
 _REMEDY = (
