@@ -150,7 +150,8 @@ def check_window(params: Mapping[str, Any], kernel: Pair, image: Pair) -> str:
     strides = (params["stride_height"], params["stride_width"])
     dilations = (params.get("dilation_height_factor", 1), params.get("dilation_width_factor", 1))
     for what, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
-        if min(pair) < 1:
+        # Larger ones than 2^15 the CPU refuses, too, and indices would not fit 32 bits.
+        if not 1 <= min(pair) <= max(pair) < 1 << 15:
             return f"Incorrect {what} values: {what}_height = {pair[0]}, {what}_width = {pair[1]}"
     if params["padding"] not in ("same", "valid"):
         return f"Unknown padding: {params['padding']}"

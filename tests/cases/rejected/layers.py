@@ -70,6 +70,12 @@ CASES = (
     Rejected(
         "CONV_2D",
         CONV,
+        params={"dilation_width_factor": 1 << 15},
+        reason="Incorrect dilation values: dilation_height = 1, dilation_width = 32768",
+    ),
+    Rejected(
+        "CONV_2D",
+        CONV,
         params={"dilation_height_factor": 0},
         reason="Incorrect dilation values: dilation_height = 0, dilation_width = 1",
     ),
