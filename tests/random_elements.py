@@ -5,6 +5,7 @@ from __future__ import annotations
 from cases.base import FEW, STEPS, TRUTH, Case, Range
 from cases.concatenation import ActivatedConcat, Concat
 from cases.conv_2d import ACTIVATIONS
+from cases.densify import Densify
 from cases.dequantize import Dequantize
 from cases.elementwise import UNARY_VALUES, Binary, Exact, Prelu, Sum, Unary
 from cases.logic import (
@@ -21,6 +22,7 @@ from cases.logic import (
 from cases.reduce import Reduce
 from cases.softmax import CumSum, Softmax
 from dice import Dice
+from sparse_tensors import DENSE, SPARSE
 
 _WHOLE = Range(-9.0, 9.0, grid=1 / 8)
 _SOURCES = {
@@ -260,7 +262,37 @@ def dequantize(dice: Dice) -> Case:
     return Dequantize(shape=shape, constant=dice.broadcast(shape), shown=dice.flag())
 
 
+def densify(dice: Dice) -> Case:
+    """Sparse constants, perhaps in blocks, whose levels come in any order."""
+    rank = dice.number(1, 4)
+    blocks = tuple((d, dice.number(1, 3)) for d in range(rank) if dice.number(0, 3) == 0)
+    cut = dict(blocks)
+    shape = tuple(dice.number(1, 4) * cut.get(d, 1) for d in range(rank))
+    left, order = list(range(rank)), []
+    while left:
+        order.append(left.pop(dice.number(0, len(left) - 1)))
+    return Densify(
+        shape=shape,
+        order=(*order, *range(rank, rank + len(blocks))),
+        formats=(*(dice.one_of(DENSE, SPARSE) for _ in order), *(DENSE for _ in blocks)),
+        blocks=blocks,
+        kept=dice.one_of(0.1, 0.5, 1.0),
+        half=dice.flag(),
+    )
+
+
 ELEMENTS = (
     *(unary, binary, binary, exact, add_n, prelu, compare, select, cast, large_cast, gather),
-    *(one_hot, arg, reduce, reduce_truth, softmax, cumsum, concat, activated_concat, dequantize),
+    *(
+        one_hot,
+        arg,
+        reduce,
+        reduce_truth,
+        softmax,
+        cumsum,
+        concat,
+        activated_concat,
+        dequantize,
+        densify,
+    ),
 )

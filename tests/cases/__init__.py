@@ -15,6 +15,7 @@ from cases import (
     concatenation,
     conv_2d,
     copy,
+    densify,
     depthwise_conv_2d,
     dequantize,
     dilation,
@@ -61,6 +62,7 @@ MODULES = (
     elementwise,
     logic,
     activations,
+    densify,
     dequantize,
     chains,
 )

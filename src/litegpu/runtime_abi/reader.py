@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
 from litegpu.runtime_abi.params import read_params
+from litegpu.runtime_abi.sparse import densify, read_sparsity
 from litegpu.runtime_abi.structs import (
     TfLiteAffineQuantization,
     TfLiteContext,
@@ -100,13 +103,25 @@ def _read_value(index: int, tensor: TfLiteTensor) -> Value:
     dtype = DTYPES.get(tensor.type, DType.OTHER)
     shape = int_array(tensor.dims)
     data = None
-    size = math.prod(shape) * dtype.size
-    is_constant = tensor.allocation_type == AllocationType.MMAP_RO and not tensor.sparsity
-    if is_constant and dtype is not DType.OTHER and tensor.data and size <= tensor.bytes:
-        buffer = (ctypes.c_uint8 * size).from_address(tensor.data)
-        data = np.frombuffer(memoryview(buffer), dtype=dtype.value).reshape(shape)
+    is_constant = tensor.allocation_type == AllocationType.MMAP_RO
+    if is_constant and dtype is not DType.OTHER and tensor.data:
+        data = _read_constant(tensor, dtype, shape)
     name = (tensor.name or b"").decode("utf-8", "replace")
     return Value(index, name, shape, dtype, data, bool(tensor.is_variable), _quantization(tensor))
+
+
+def _read_constant(
+    tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...]
+) -> npt.NDArray[Any] | None:
+    """Return a constant's elements; None if they are not all there."""
+    count = tensor.bytes // dtype.size if tensor.sparsity else math.prod(shape)
+    if count * dtype.size > tensor.bytes:
+        return None
+    buffer = (ctypes.c_uint8 * (count * dtype.size)).from_address(tensor.data or 0)
+    stored = np.frombuffer(memoryview(buffer), dtype=dtype.value)
+    if tensor.sparsity:
+        return densify(stored, shape, read_sparsity(tensor.sparsity))
+    return stored.reshape(shape)
 
 
 def _quantization(tensor: TfLiteTensor) -> Quantization | None:

@@ -136,6 +136,11 @@ CASES = (
     Rejected(
         "SOFTMAX", (computed(),), "The input is a scalar; softmax needs at least 1 dimension."
     ),
+    Rejected(
+        "DENSIFY",
+        (computed(3, 4),),
+        "Only constants are made dense; the input is computed, or described wrongly.",
+    ),
     Rejected("DEQUANTIZE", (INT8,), "Only float16 constants are dequantized; the input is INT8."),
     Rejected(
         "TRANSPOSE_CONV",

@@ -1,0 +1,27 @@
+"""DENSIFY of a sparse constant: the converter's way to store pruned weights."""
+
+from __future__ import annotations
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import Op, Shape, register
+
+
+@register
+class Densify(Op):
+    """Spreads a sparse constant out; it is folded away before any kernel is chosen."""
+
+    name = "DENSIFY"
+    max_version = 1
+
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = checks.input_count(node, 1, 1)
+        if reason:
+            return reason
+        source = graph.values[node.inputs[0]]
+        if not source.is_constant:
+            return "Only constants are made dense; the input is computed, or described wrongly."
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[0]].shape,)

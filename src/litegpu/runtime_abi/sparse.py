@@ -1,0 +1,127 @@
+"""Reads sparse constants, whose elements lie packed, as the dense arrays that they stand for."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.runtime_abi.structs import TfLiteDimensionMetadata, TfLiteSparsity, int_array
+
+_Ints = npt.NDArray[np.int64]
+_SPARSE = 1
+"""The format of a dimension of which only some entries are stored."""
+_METADATA_SIZE = ctypes.sizeof(TfLiteDimensionMetadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One dimension, in the order in which elements lie: all `size` entries, or some of them.
+
+    Of entry number i of the level before, entries segments[i] to segments[i + 1] are stored; their
+    places are those of `indices`.
+    """
+
+    size: int
+    segments: _Ints | None = None
+    indices: _Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sparsity:
+    """How the elements of a tensor of some shape lie.
+
+    `order` has the number of the dimension of each level; those from the rank on are the insides
+    of blocks, which cut the dimensions that `blocked` names.
+    """
+
+    order: tuple[int, ...]
+    blocked: tuple[int, ...]
+    levels: tuple[Level, ...]
+
+
+def read_sparsity(address: int) -> Sparsity:
+    """Read the struct at an address."""
+    held = TfLiteSparsity.from_address(address)
+    levels = []
+    for number in range(max(held.dim_metadata_size, 0)):
+        at = (held.dim_metadata or 0) + number * _METADATA_SIZE
+        metadata = TfLiteDimensionMetadata.from_address(at)
+        if metadata.format == _SPARSE:
+            segments, indices = map(_integers, (metadata.array_segments, metadata.array_indices))
+            levels.append(Level(0, segments, indices))
+        else:
+            levels.append(Level(metadata.dense_size))
+    return Sparsity(int_array(held.traversal_order), int_array(held.block_map), tuple(levels))
+
+
+def _integers(address: int | None) -> _Ints:
+    return np.asarray(int_array(address), np.int64)
+
+
+def densify(
+    stored: npt.NDArray[Any], shape: Sequence[int], sparsity: Sparsity
+) -> npt.NDArray[Any] | None:
+    """Return the dense array, zero where nothing is stored; None if the description is damaged."""
+    places = _places(shape, sparsity)
+    if places is None or len(places) > len(stored):
+        return None
+    dense = np.zeros(math.prod(shape), stored.dtype)
+    dense[places] = stored[: len(places)]
+    return dense.reshape(shape)
+
+
+def _places(shape: Sequence[int], sparsity: Sparsity) -> _Ints | None:
+    """Return where each stored element belongs in the flat array."""
+    rank, order, blocked = len(shape), sparsity.order, sparsity.blocked
+    known = sorted(order) == list(range(rank + len(blocked))) and len(order) == len(sparsity.levels)
+    # Blocks in another order are read wrongly by the CPU's own kernel.
+    if not known or list(blocked) != sorted(set(blocked) & set(range(rank))):
+        return None
+    entries: _Ints = np.zeros(1, np.int64)
+    found: dict[int, _Ints] = {}
+    for dim, level in zip(order, sparsity.levels, strict=True):
+        entered = _enter(entries, level, math.prod(shape))
+        if entered is None:
+            return None
+        parents, entries, places = entered
+        found = {before: held[parents] for before, held in found.items()} | {dim: places}
+    for number, dim in enumerate(blocked):
+        size = sparsity.levels[order.index(rank + number)].size
+        found[dim] = found[dim] * size + found[rank + number]
+    if any(np.any((found[dim] < 0) | (found[dim] >= shape[dim])) for dim in range(rank)):
+        return None
+    flat = np.zeros_like(entries)
+    for dim in range(rank):
+        flat = flat * shape[dim] + found[dim]
+    return flat
+
+
+def _enter(entries: _Ints, level: Level, most: int) -> tuple[_Ints, _Ints, _Ints] | None:
+    """Return which entry before, number and place each entry of a level has; `most` is their count.
+
+    None if the description is damaged.
+    """
+    if level.segments is None or level.indices is None:
+        size = max(level.size, 0)
+        if len(entries) * size > most:
+            return None
+        parents = np.repeat(np.arange(len(entries)), size)
+        places = np.tile(np.arange(size), len(entries))
+        return parents, entries[parents] * size + places, places
+    segments, indices = level.segments, level.indices
+    if len(entries) and entries.max() + 1 >= len(segments):
+        return None
+    starts, counts = segments[entries], segments[entries + 1] - segments[entries]
+    if np.any(counts < 0) or counts.sum() > most:
+        return None
+    parents = np.repeat(np.arange(len(entries)), counts)
+    numbers = np.arange(len(parents)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(indices)):
+        return None
+    return parents, numbers, indices[numbers]
