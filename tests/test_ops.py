@@ -28,17 +28,12 @@ def outcomes(group: int, device: DeviceInfo, mode: Mode) -> dict[str, Outcome | 
 
 
 def modes(device: DeviceInfo) -> Sequence[Mode]:
-    """Return all modes for a GPU, fewer where a CPU plays one, and two where yet another CPU does.
+    """Return all modes for a GPU, and two of each kind where a CPU plays one.
 
     The kernels of a mode that is left out run in others; what is missing are combinations.
     """
-    if not device.software:
-        return MODES
-    before = DEVICES[: DEVICES.index(device)]
     enough = {"fp32-direct", "fp16-staged"}
-    if not any(other.software for other in before):
-        enough.add("fp32-staged")
-    return [mode for mode in MODES if mode.name in enough]
+    return [mode for mode in MODES if mode.name in enough] if device.software else MODES
 
 
 def runs() -> list[Any]:
