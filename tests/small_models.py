@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flatbuffers
@@ -147,3 +148,22 @@ def assert_close(got: Sequence[Array], expected: Sequence[Array], tolerance: flo
     for number, (g, e) in enumerate(zip(got, expected, strict=True)):
         error = float(np.linalg.norm(g - e)) / (float(np.linalg.norm(e)) or 1.0)
         assert error <= tolerance, f"output {number} is {error:.2e} away, {tolerance:.0e} allowed"
+
+
+def in_threads(work: Callable[[int], None], count: int = 4) -> None:
+    """Call work(0), work(1), ... each in a thread of its own; fail if one fails or never ends."""
+    failures: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not any(thread.is_alive() for thread in threads), "the threads block each other"
+    assert not failures, failures

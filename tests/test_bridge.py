@@ -17,6 +17,7 @@ from small_models import (
     assert_close,
     chain,
     fully_convolutional,
+    in_threads,
     interpreter,
     random,
     reference,
@@ -82,25 +83,15 @@ def test_threads_with_interpreters_of_their_own() -> None:
     pictures = [random(1, 9, 7, 3, seed=i) for i in range(4)]
     expected = [reference(model, picture) for picture in pictures]
     shared = GpuDelegate()
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            delegate = shared if number % 2 else GpuDelegate()
-            for _ in range(3):
-                target = interpreter(model, delegate)
-                for _ in range(20):
-                    assert_close(run(target, pictures[number]), expected[number])
-        except BaseException as error:
-            failures.append(error)
+        delegate = shared if number % 2 else GpuDelegate()
+        for _ in range(3):
+            target = interpreter(model, delegate)
+            for _ in range(20):
+                assert_close(run(target, pictures[number]), expected[number])
 
-    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert not any(thread.is_alive() for thread in threads), "the threads block each other"
-    assert not failures, failures
+    in_threads(work)
 
 
 def test_an_interpreter_invoked_from_another_thread_than_it_was_made_in() -> None:

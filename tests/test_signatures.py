@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +17,7 @@ from small_models import (
     Array,
     assert_close,
     chain,
+    in_threads,
     interpreter,
     random,
     reference,
@@ -114,25 +114,15 @@ def test_several_delegates() -> None:
 
 def test_threads_with_runners_of_one_delegate() -> None:
     model, delegate = two_signatures(), GpuDelegate()
-    wrong: list[object] = []
 
     def work(seed: int) -> None:
-        try:
-            target = interpreter(model, delegate)
-            for rows in (1, 2, 1, 3):
-                for key, expected in EXPECTED.items():
-                    x = random(rows, 64, seed=seed)
-                    assert_close([target.get_signature_runner(key)(x=x)["y"]], [expected(x)])
-        except BaseException as error:
-            wrong.append(error)
+        target = interpreter(model, delegate)
+        for rows in (1, 2, 1, 3):
+            for key, expected in EXPECTED.items():
+                x = random(rows, 64, seed=seed)
+                assert_close([target.get_signature_runner(key)(x=x)["y"]], [expected(x)])
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not any(thread.is_alive() for thread in threads), "the threads block each other"
-    assert not wrong, wrong
+    in_threads(work)
 
 
 def test_dropping_a_model_with_subgraphs() -> None:

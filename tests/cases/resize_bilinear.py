@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cases.base import LARGE, Case, Pair, Shape, Sheet
+from litegpu.zoo.writer import TensorRef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,31 +18,27 @@ class Resize(Case):
     corners: bool = False
     centers: bool = False
 
+    def resized(self, sheet: Sheet) -> TensorRef:
+        """Add one input and one resize."""
+        options = {"align_corners": self.corners, "half_pixel_centers": self.centers}
+        inputs = [sheet.input(self.image), sheet.constant(self.size, "int32")]
+        return sheet.op(self.op, inputs, options, 3 if self.centers else 1)
+
     def write(self, sheet: Sheet) -> None:
         """One input, one resize, one output."""
-        options = {"align_corners": self.corners, "half_pixel_centers": self.centers}
-        version = 3 if self.centers else 1
-        inputs = [sheet.input(self.image), sheet.constant(self.size, "int32")]
-        sheet.output(sheet.op(self.op, inputs, options, version))
+        sheet.output(self.resized(sheet))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResizedArg(Case):
+class ResizedArg(Resize):
     """The place of the largest or smallest of the channels of a resized image."""
 
-    op: str = "ARG_MAX"
-    image: Shape = (1, 5, 4, 4)
-    size: Pair = (9, 7)
-    corners: bool = False
-    centers: bool = False
+    arg: str = "ARG_MAX"
 
     def write(self, sheet: Sheet) -> None:
         """One input, one resize, one place per pixel."""
-        options = {"align_corners": self.corners, "half_pixel_centers": self.centers}
-        inputs = [sheet.input(self.image), sheet.constant(self.size, "int32")]
-        resized = sheet.op("RESIZE_BILINEAR", inputs, options, 3 if self.centers else 1)
-        found = [resized, sheet.constant(3, "int32")]
-        sheet.output(sheet.op(self.op, found, {"output_type": "INT32"}, dtype="int32"))
+        found = [self.resized(sheet), sheet.constant(3, "int32")]
+        sheet.output(sheet.op(self.arg, found, {"output_type": "INT32"}, dtype="int32"))
 
 
 _SIZES = (
@@ -66,14 +63,14 @@ CASES: tuple[Case, ...] = (
         for image, size in _SIZES
     ),
     *(
-        ResizedArg(op=op, image=image, size=size, corners=corners, centers=centers, items=items)
+        ResizedArg(arg=arg, image=image, size=size, corners=corners, centers=centers, items=items)
         for image, size, items in (
             ((1, 5, 4, 1), (7, 3), None),
             ((2, 3, 4, 3), (9, 7), None),
             ((1, 4, 3, 21), (4, 9), None),
             ((3, 3, 3, 70), (2, 2), LARGE),
         )
-        for op, corners, centers in (
+        for arg, corners, centers in (
             ("ARG_MAX", True, False),
             ("ARG_MAX", False, True),
             ("ARG_MIN", False, False),
