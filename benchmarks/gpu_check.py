@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from litegpu import GpuDelegate, LitegpuError, Profile, __version__
 from litegpu.backends import BACKENDS
+from litegpu.tools.runtime import interpreter
 from litegpu.zoo import resolve_model
-from measuring import call, make_inputs, median_ms
+from measuring import call, make_inputs, median_ms, reference_interpreter
 
-_BUILTIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+_REFERENCE_THREADS = 8
 _PROFILED = 20
 """Runs of which the device's times are medians, at most."""
 
@@ -35,14 +35,12 @@ def check(
 ) -> dict[str, Any]:
     """Return accuracy and times of one model."""
     content = resolve_model(name)
-    cpu = Interpreter(model_content=content, experimental_op_resolver_type=_BUILTIN, num_threads=8)
-    cpu.allocate_tensors()
+    cpu = reference_interpreter(content, _REFERENCE_THREADS)
     inputs = make_inputs(cpu, picture)
     expected = call(cpu, inputs)
     start = time.perf_counter()
     delegate = GpuDelegate(backend=backend, precision=precision)
-    gpu = Interpreter(model_content=content, experimental_delegates=[delegate])
-    gpu.allocate_tensors()
+    gpu = interpreter(content, delegate)
     created = time.perf_counter() - start
     got = call(gpu, inputs)
     errors = [

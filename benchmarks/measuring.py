@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.errors import ModelError
+from litegpu.tools.runtime import interpreter
+
 SLOW_SECONDS = 5e-3
 """A call that takes longer may be repeated less often."""
 
@@ -52,11 +55,23 @@ def _wall_times(run: Callable[[], object], count: int) -> list[float]:
     return times
 
 
-def make_inputs(interpreter: Any, picture: Path | None, seed: int = 0) -> list[Any]:
+def reference_interpreter(model: bytes, threads: int) -> Any:
+    """Return an interpreter with the built-in kernels, or with XNNPACK's where they lack an op.
+
+    Raises:
+        ModelError: neither runs the model.
+    """
+    try:
+        return interpreter(model, threads=threads, builtin_kernels=True)
+    except ModelError:
+        return interpreter(model, threads=threads)
+
+
+def make_inputs(target: Any, picture: Path | None, seed: int = 0) -> list[Any]:
     """Return one array per input: the picture in [-1, 1] where it fits, else seeded noise."""
     generator = np.random.default_rng(seed)
     found = []
-    for detail in interpreter.get_input_details():
+    for detail in target.get_input_details():
         shape = tuple(detail["shape"])
         data = generator.uniform(-1, 1, shape).astype(detail["dtype"])
         if picture and len(shape) == 4 and shape[3] == 3:
@@ -68,13 +83,13 @@ def make_inputs(interpreter: Any, picture: Path | None, seed: int = 0) -> list[A
     return found
 
 
-def call(interpreter: Any, inputs: Sequence[Any]) -> list[Any]:
+def call(target: Any, inputs: Sequence[Any]) -> list[Any]:
     """Run set_tensor, invoke, get_tensor."""
-    details = interpreter.get_input_details()
+    details = target.get_input_details()
     for detail, data in zip(details, inputs, strict=True):
-        interpreter.set_tensor(detail["index"], data)
-    interpreter.invoke()
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        target.set_tensor(detail["index"], data)
+    target.invoke()
+    return [target.get_tensor(d["index"]) for d in target.get_output_details()]
 
 
 def errors(got: Sequence[Any], expected: Sequence[Any]) -> dict[str, Any]:

@@ -59,7 +59,12 @@ def _ratio(title: str, rival: str, ours: str, field: str) -> Column:
     return title, cell
 
 
-_BACKENDS = {"CUDA": OURS, "OpenCL": "litegpu opencl", "OpenGL": "litegpu opengl"}
+_BACKENDS = {
+    "CUDA": OURS,
+    "OpenCL": "litegpu opencl",
+    "WebGPU": "litegpu webgpu",
+    "OpenGL": "litegpu opengl",
+}
 _WITH_RIVAL = {**_BACKENDS, "accelerator": RIVAL}
 _PRECISIONS = ("fp16", "fp32")
 _MODES = {"eager": "eager", "CUDA graph": "graph", "compile": "compile"}

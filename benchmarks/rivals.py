@@ -33,9 +33,8 @@ from typing import Any
 import machine
 from litegpu import __version__, list_devices
 from litegpu.backends import BACKENDS
-from litegpu.tools.runtime import interpreter
 from litegpu.zoo import is_zoo_name, names, resolve_model
-from measuring import call, errors, make_inputs, time_calls
+from measuring import call, errors, make_inputs, reference_interpreter, time_calls
 from model_graph import read_model
 from report import report
 from ways import LeftOutError, Model, Way, ways
@@ -105,7 +104,7 @@ class Results:
 def load_model(name: str, picture: Path | None) -> tuple[Model, dict[str, Any]]:
     """Return a model with its inputs and reference results, and facts about it."""
     content = resolve_model(name)
-    reference = interpreter(content, threads=_REFERENCE_THREADS, builtin_kernels=True)
+    reference = reference_interpreter(content, _REFERENCE_THREADS)
     inputs = make_inputs(reference, picture)
     title = name if is_zoo_name(name) else Path(name).stem
     expected = call(reference, inputs)
