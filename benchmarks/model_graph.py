@@ -46,10 +46,11 @@ class _Reader:
 def read_model(content: bytes) -> Graph:
     """Return the graph of a model; shapes are inferred where litegpu knows the operation.
 
-    Raises ModelError when the runtime refuses the model, RuntimeError when it cannot be read.
+    The runtime may lack kernels for the model. Raises ModelError when it refuses the file,
+    RuntimeError when the graph cannot be read.
     """
     reader = _Reader()
-    target = interpreter(content, reader, builtin_kernels=True)
+    target = interpreter(content, reader, builtin_kernels=True, allocate=False)
     if reader.graph is None:
         raise RuntimeError(f"The graph of the model could not be read: {reader.error}")
     return replace(

@@ -15,6 +15,12 @@ from measuring import call
 
 PRECISIONS = ("fp16", "fp32")
 _PROFILED_RUNS = 20
+_FIGURES = {
+    "kernel_sum_ms": "kernel_seconds",
+    "device_ms": "chain_seconds",
+    "device_with_copies_ms": "device_seconds",
+}
+"""Figures of a profile by the names that they get in the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +91,19 @@ def _litegpu(backend: str, precision: str, model: Model) -> Runner:
 
 
 def _device_times(delegate: GpuDelegate) -> dict[str, Callable[[int], float]]:
-    """Time the kernels by themselves and, where the backend can tell, as a chain."""
+    """Time the kernels by themselves, as a chain and with copies: what the backend can tell."""
 
     def seconds(name: str, repeats: int) -> float:
         profile = delegate.profile(repeats=min(repeats, _PROFILED_RUNS), peaks=False)
         found: float = getattr(profile, name)
         return found
 
-    times = {"kernel_sum_ms": partial(seconds, "kernel_seconds")}
-    if delegate.profile(repeats=1, peaks=False).chain_seconds is not None:
-        times["device_ms"] = partial(seconds, "chain_seconds")
-        times["device_with_copies_ms"] = partial(seconds, "device_seconds")
-    return times
+    once = delegate.profile(repeats=1, peaks=False)
+    return {
+        title: partial(seconds, name)
+        for title, name in _FIGURES.items()
+        if getattr(once, name) is not None
+    }
 
 
 def _xnnpack(threads: int, model: Model) -> Runner:

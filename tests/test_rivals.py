@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 
 from benchmark_modules import load_benchmark
+from litegpu.backends.opencl import OpenCLRecording
+from litegpu.errors import ModelError
+from litegpu.tools.runtime import interpreter
+from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain
 
 SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
@@ -83,6 +87,46 @@ def test_it_measures_litegpu_and_the_cpu(
     assert f"| {SMALL} " in printed.out
     assert "### Targets" in printed.out
     assert f"{SMALL}: XNNPACK 1 thread\n" in printed.err, "progress, line by line in a pipe"
+
+
+@pytest.mark.parametrize(
+    ("untold", "left"),
+    [
+        (["device_seconds"], {"kernel_sum_ms", "device_ms"}),
+        (["chain_seconds"], {"kernel_sum_ms", "device_with_copies_ms"}),
+        (["chain_seconds", "device_seconds"], {"kernel_sum_ms"}),
+    ],
+)
+def test_times_that_a_backend_cannot_tell_are_left_out(
+    run: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    untold: list[str],
+    left: set[str],
+) -> None:
+    for name in untold:
+        monkeypatch.setattr(OpenCLRecording, name, lambda *_: None)
+    way = "litegpu opencl fp32"
+    found = run("--models", SMALL, "--batch-models", "--backends", "opencl", "--ways", way)
+    row = found["models"][SMALL]["rows"][way]
+    times = {"kernel_sum_ms", "device_ms", "device_with_copies_ms"}
+    assert "error" not in row and times & set(row) == left
+
+
+def test_a_model_whose_operations_the_cpu_lacks_is_read(
+    rivals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ModelWriter()
+    x, y = writer.input((1, 4, 4, 3)), writer.input((1, 4, 4, 3))
+    total = writer.op("ADD", [x, y], [x.shape])
+    (unknown,) = writer.custom("NobodyHasThis", [total], [x.shape])
+    writer.output(writer.op("ABS", [unknown], [x.shape]), total)
+    content = writer.build()
+    with pytest.raises(ModelError, match="refuses this model"):
+        interpreter(content)
+    graph = rivals.read_model(content)
+    assert [node.op for node in graph.nodes] == ["ADD", "NobodyHasThis", "ABS"]
+    assert graph.inputs == (x.index, y.index)
+    assert graph.outputs == (graph.nodes[2].outputs[0], total.index)
 
 
 def test_detectors_rank(rivals: Any) -> None:

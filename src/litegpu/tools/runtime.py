@@ -48,15 +48,21 @@ def default_threads() -> int:
 
 
 def interpreter(
-    model: bytes, delegate: Any = None, threads: int = 1, builtin_kernels: bool = False
+    model: bytes,
+    delegate: Any = None,
+    threads: int = 1,
+    builtin_kernels: bool = False,
+    allocate: bool = True,
 ) -> Any:
-    """Return an interpreter with its tensors allocated.
+    """Return an interpreter, ready to run.
 
     Args:
         model: the bytes of the .tflite file.
         delegate: the GPU delegate, or None for the CPU (XNNPACK where the runtime has it).
         threads: number of CPU threads.
         builtin_kernels: use the runtime's reference-quality built-in kernels, not XNNPACK.
+        allocate: False leaves the tensors without memory. The delegate has been asked by then,
+            of operations that the runtime lacks, too.
 
     Raises:
         ModelError: the runtime refuses the model.
@@ -72,7 +78,8 @@ def interpreter(
                 resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO
             ),
         )
-        result.allocate_tensors()
+        if allocate:
+            result.allocate_tensors()
     except LitegpuError:
         raise
     except (RuntimeError, ValueError) as error:
