@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import Case, Range, Shape, Sheet
+from cases.base import LARGE, Case, Range, Shape, Sheet
 
 _MODERATE = Range(-4.0, 4.0)
 
@@ -74,4 +74,15 @@ CASES: tuple[Case, ...] = (
     Softmax(shape=(2, 130), values=Range(800.0, 1000.0)),
     Softmax(values=Range(-1000.0, -800.0)),
     Softmax(shape=(2, 5), values=Range(-60000.0, -60000.0)),
+    *(
+        Softmax(op=op, shape=(2, c), values=values, items=LARGE)
+        for op in ("SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION")
+        for c in (130, 1001, 4099)
+        for values in (_MODERATE, Range(-1000.0, 1000.0))
+    ),
+    *(
+        Softmax(shape=(2, 1001), beta=beta, values=Range(800.0, 880.0), items=items)
+        for beta in (2.0, 0.0, -0.5)
+        for items in (None, LARGE)
+    ),
 )

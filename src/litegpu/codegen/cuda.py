@@ -112,7 +112,6 @@ _PRELUDE = (
 #define WHERE4(condition, yes, no) where4((condition), (yes), (no))
 #define TO_FLOAT(a) ((float)(a))
 #define TO_INT(a) ((int)(a))
-#define ADD1(a, b) ((a) + (b))
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
 // The next kernel's blocks may be launched while this one runs; each waits before it touches

@@ -59,7 +59,6 @@ _WORDS = """\
 #define ERFC4(a) erfc4(a)
 #define POW4(a, b) pow4((a), (b))
 #define FMOD4(a, b) fmod4((a), (b))
-#define ADD1(a, b) ((a) + (b))
 #define ABS4(a) abs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))

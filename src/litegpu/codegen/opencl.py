@@ -58,7 +58,6 @@ _PRELUDE = """\
 #define FMOD4(a, b) fmod((a), (b))
 #define TO_FLOAT(a) ((float)(a))
 #define TO_INT(a) ((int)(a))
-#define ADD1(a, b) ((a) + (b))
 #define ABS4(a) fabs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmax(fmax((a).x, (a).y), fmax((a).z, (a).w))

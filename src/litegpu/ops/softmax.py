@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
@@ -33,6 +34,8 @@ class Softmax(Op):
 
     name = "SOFTMAX"
     max_version = 2
+    reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
+    """What the work items that share a row exchange."""
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
@@ -64,7 +67,7 @@ class Softmax(Op):
                 "real_slices": slices,
                 "beta": literal(node.attributes.beta),
             },
-            shared=(("float", "scratch", items),) if items > 1 else (),
+            shared=tuple(("float", name, items) for name in self.reduced) if items > 1 else (),
             flops=5 * dst.rows * dst.channels,
         )
         return (request,)
@@ -82,3 +85,4 @@ class L2Normalization(Softmax):
     """The channels divided by the square root of the sum of their squares, at least 1e-6."""
 
     name = "L2_NORMALIZATION"
+    reduced = ("sums",)
