@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cases.base import LARGE, SMALL, Case, Pair, Range, Shape, Sheet
+from litegpu.zoo.writer import TensorRef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +58,27 @@ class MeanDense(Case):
     outputs: int = 33
     pool: bool = False
     activation: str = "NONE"
+    half_weights: bool = False
 
     def write(self, sheet: Sheet) -> None:
         """One input, the mean, one dense layer or convolution."""
         source, channels = sheet.input(self.image), self.image[3]
-        spread = 1.5 / channels**0.5
         bias = sheet.weights((self.outputs,), Range(-0.5, 0.5))
         if self.pool:
             view = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
             size = {"filter_height": self.image[1], "filter_width": self.image[2]}
             mean = sheet.fused("AVERAGE_POOL_2D", [source], "RELU", view | size)
-            weights = sheet.weights((self.outputs, 1, 1, channels), Range(-spread, spread))
+            weights = self._weights(sheet, (self.outputs, 1, 1, channels))
             made = sheet.fused("CONV_2D", [mean, weights, bias], self.activation, view)
         else:
             mean = sheet.op("MEAN", [source, sheet.constant([1, 2], "int32")], {"keep_dims": False})
-            weights = sheet.weights((self.outputs, channels), Range(-spread, spread))
+            weights = self._weights(sheet, (self.outputs, channels))
             made = sheet.fused("FULLY_CONNECTED", [mean, weights, bias], self.activation, {})
         sheet.output(made)
+
+    def _weights(self, sheet: Sheet, shape: Shape) -> TensorRef:
+        spread = 1.5 / self.image[3] ** 0.5
+        return sheet.weights(shape, Range(-spread, spread), half=self.half_weights)
 
 
 _PAIRS: tuple[Case, ...] = tuple(
@@ -95,13 +100,14 @@ _PAIRS: tuple[Case, ...] = tuple(
 CASES = (
     *_PAIRS,
     *(
-        MeanDense(image=image, outputs=outputs, pool=pool, activation=activation)
-        for image, outputs, activation in (
-            ((1, 7, 7, 40), 33, "NONE"),
-            ((3, 4, 9, 17), 8, "RELU6"),
-            ((1, 8, 8, 600), 1001, "NONE"),
-            ((17, 3, 2, 16), 9, "NONE"),
-            ((1, 9, 8, 20), 12, "NONE"),
+        MeanDense(image=image, outputs=outputs, pool=pool, activation=activation, half_weights=half)
+        for image, outputs, activation, half in (
+            ((1, 7, 7, 40), 33, "NONE", False),
+            ((3, 4, 9, 17), 8, "RELU6", False),
+            # So many weights are rounded to float16 at fp16.
+            ((1, 8, 8, 600), 1001, "NONE", True),
+            ((17, 3, 2, 16), 9, "NONE", False),
+            ((1, 9, 8, 20), 12, "NONE", False),
         )
         for pool in (False, True)
     ),
