@@ -117,6 +117,7 @@ static Block &my_block() { return blocks[me->rank]; }
 static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
 static char *shared_memory(size_t offset) { return my_block().memory + offset; }
 static void __syncthreads() { meet(my_block().all, threads_per_block, [] {}); }
+static void __syncwarp() { meet(my_block().warps[me->warp], 32, [] {}); }
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
 static Index3 blockDim;

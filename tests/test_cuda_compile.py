@@ -62,9 +62,8 @@ def programs(
 
     def capture(graph: Graph, *_: Any, **__: Any) -> None:
         outputs = tuple(v for v in graph.outputs if not graph.values[v].is_constant)
-        tensor_cores = DeviceTarget(info, half_from).tensor_cores
         graph, _states = expose_states(dataclasses.replace(graph, outputs=outputs))
-        rewritten = rewrite(graph, tensor_cores)
+        rewritten = rewrite(graph, DeviceTarget(info, half_from))
         layout = assign(rewritten, half_from)
         built = build_program(layout, info, rewritten.inputs, rewritten.outputs)
         found.append(built.program)

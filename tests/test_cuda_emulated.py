@@ -61,7 +61,7 @@ def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
             HALVES,
             "cuda_conv_tile",
         ),
-        (Separable(image=(1, 14, 14, 96), filters=130, items=SMALL), HALVES, "cuda_conv_tile"),
+        (Separable(image=(1, 14, 14, 96), filters=130, items=SMALL), HALVES, "cuda_conv_mma"),
         (Matmul(rows=33, depth=70, columns=41, batch=(1,)), FLOATS, "cuda_matmul"),
     ],
 )

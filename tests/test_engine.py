@@ -13,6 +13,7 @@ from litegpu.engine import partition
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants
 from litegpu.engine.program import build_program
+from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Stage
 from litegpu.ops.base import HALF_MAX, get
 from litegpu.passes import PassResult
@@ -28,10 +29,10 @@ def constant_bytes(graph: Graph, half_from: int | None = None) -> npt.NDArray[np
 # Rewriting
 
 
-def separable(channels: int = 16) -> Graph:
+def separable(channels: int = 16, side: int = 6) -> Graph:
     """Return a depthwise convolution, a pointwise one and a RELU, normalized."""
     maker = Maker()
-    between = maker.depthwise(maker.input(1, 6, 6, channels))
+    between = maker.depthwise(maker.input(1, side, side, channels))
     return maker.graph(maker.steps(maker.conv(between, 8), RELU))
 
 
@@ -42,9 +43,22 @@ def _normalized(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_normalized")
-@pytest.mark.parametrize(("tensor_cores", "kernels"), [(False, 2), (True, 1)])
-def test_passes_for_tensor_cores_run_only_for_them(tensor_cores: bool, kernels: int) -> None:
-    assert len(partition.rewrite(separable(), tensor_cores).nodes) == kernels
+@pytest.mark.parametrize(
+    ("side", "tensor_cores", "warp_groups", "half_from", "kernels"),
+    [
+        (6, False, False, 0, 2),
+        (6, True, False, None, 1),
+        (400, True, False, 0, 2),
+        (400, True, True, None, 2),
+        (400, True, True, 0, 1),
+    ],
+)
+def test_some_passes_run_only_for_some_devices(
+    side: int, tensor_cores: bool, warp_groups: bool, half_from: int | None, kernels: int
+) -> None:
+    info = replace(DEVICE, tensor_cores=tensor_cores, warp_groups=warp_groups)
+    target = DeviceTarget(info, half_from)
+    assert len(partition.rewrite(separable(side=side), target).nodes) == kernels
 
 
 @pytest.mark.usefixtures("_normalized")

@@ -128,7 +128,12 @@ def test_every_op_is_found_under_its_name() -> None:
 
 
 def test_every_pass_module_is_listed() -> None:
-    listed = {**passes.BEFORE_NORMALIZE, **passes.PASSES, **passes.TENSOR_CORE_PASSES}
+    listed = {
+        **passes.BEFORE_NORMALIZE,
+        **passes.PASSES,
+        **passes.TENSOR_CORE_PASSES,
+        **passes.WARP_GROUP_PASSES,
+    }
     assert set(listed) == modules("passes") - {"base"}
     for name, run in listed.items():
         assert run.__module__ == f"litegpu.passes.{name}"

@@ -19,9 +19,9 @@ from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops.base import as_float32, get
+from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.conv_tile import rounded_inputs
-from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, Pass
+from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, WARP_GROUP_PASSES, Pass
 
 _log = logging.getLogger("litegpu")
 
@@ -50,7 +50,7 @@ def compile_partition(
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     graph, states = expose_states(graph)
     target = DeviceTarget(device.info, half_from)
-    rewritten = rewrite(graph, target.tensor_cores)
+    rewritten = rewrite(graph, target)
     rounded = rounded_inputs(rewritten) if target.tensor_cores and half_from is not None else ()
     layout = assign(rewritten, half_from, stage_boundary, device.info.half_lanes, rounded)
     used = {v for node in layout.graph.nodes for v in node.operands}
@@ -67,12 +67,19 @@ def _as_runtime(value: Value) -> npt.NDArray[Any]:
     return np.ascontiguousarray(held)
 
 
-def rewrite(graph: Graph, tensor_cores: bool = False) -> Graph:
-    """Run all passes, with the ops' own normalization between the first two groups."""
+def rewrite(graph: Graph, target: Target | None = None) -> Graph:
+    """Run all passes, with the ops' own normalization between the first two groups.
+
+    Without a `target`, those are left out that only pay on some devices.
+    """
     graph = _run_passes(graph, BEFORE_NORMALIZE)
     graph = normalize(graph)
     graph = _run_passes(graph, PASSES)
-    return _run_passes(graph, TENSOR_CORE_PASSES) if tensor_cores else graph
+    if target is None or not target.tensor_cores:
+        return graph
+    graph = _run_passes(graph, TENSOR_CORE_PASSES)
+    halves = target.half_from is not None
+    return _run_passes(graph, WARP_GROUP_PASSES) if target.warp_groups and halves else graph
 
 
 def normalize(graph: Graph) -> Graph:

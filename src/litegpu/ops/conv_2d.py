@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import Storage, round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
-from litegpu.ops import checks, conv_mma, conv_patch, conv_tile, weights, window
+from litegpu.ops import checks, conv_mma, conv_patch, conv_tile, separable, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -208,11 +208,16 @@ def tensor_core_kernel(
     It writes to `destination`, a part of the output, if given.
     """
     src, dst = ctx.storage(node.inputs[0]), destination or ctx.storage(node.outputs[0])
-    is_mean = step is not None and step.taps is None
-    tile = None if is_mean else conv_tile.choose_tile(ctx, src, dst, array)
-    if tile is not None:
-        return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, step, destination)
-    if step is None:
+    if step is not None:
+        separable_tile = separable.choose_tile(ctx, src, dst, array, step)
+        if separable_tile is not None:
+            return separable.separable_kernel(
+                node, ctx, separable_tile, array, bias, step, destination
+            )
+    else:
+        tile = conv_tile.choose_tile(ctx, src, dst, array)
+        if tile is not None:
+            return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, destination)
         patch = conv_patch.choose_tile(ctx, src, dst, array, view)
         if patch is not None:
             return conv_patch.patch_kernel(node, ctx, patch, array, bias, destination)

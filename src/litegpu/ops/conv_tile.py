@@ -12,7 +12,7 @@ import numpy.typing as npt
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.conv_mma import Depthwise, keeps_rows
+from litegpu.ops.conv_mma import keeps_rows
 from litegpu.ops.halves import padded, spread_taps
 from litegpu.ops.window import Window
 
@@ -117,15 +117,14 @@ def tile_kernel(
     weights: _FLOATS,
     bias: _FLOATS | None,
     view: Window,
-    depthwise: Depthwise | None = None,
     destination: Storage | None = None,
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution.
+    """Return the kernel for `weights` [O, H, W, I].
 
     It writes to `destination`, a part of the output, if given.
     """
     dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-    narrow = depthwise is None and _is_narrow(src, view)
+    narrow = _is_narrow(src, view)
     flops = 2 * dst.rows * int(weights.size)
     if narrow:
         # Dense pixels that lie side by side are as good as channels.
@@ -134,9 +133,7 @@ def tile_kernel(
     k_chunks = parts * weights.shape[1] * weights.shape[2]
     k_tiles = -(-k_chunks // _CHUNKS)
     column_blocks = -(-dst.channels // tile.columns)
-    wide = src.dtype is DType.FLOAT16 and src.aligned(_PART)
     columns = column_blocks * tile.columns
-    gathered = depthwise.window if depthwise else view
     constants: dict[str, npt.NDArray[Any]] = {"weights": pack_tiles(weights, k_tiles, tile.columns)}
     if bias is not None:
         constants["bias"] = padded(bias, columns)
@@ -149,35 +146,21 @@ def tile_kernel(
         "AHEAD": _AHEAD,
         "SLOTS": tile.slots(k_tiles),
         "GROUPS": tile.groups,
-        "SIDE_BY_SIDE": tile.side_by_side if depthwise is None else min(tile.side_by_side, 2),
+        "SIDE_BY_SIDE": tile.side_by_side,
         "PARTS": parts,
         "K_CHUNKS": k_chunks,
         "K_TILES": k_tiles,
         "COLUMN_BLOCKS": column_blocks,
-        "ASYNC": wide and depthwise is None,
-        "WIDE": wide,
+        "ASYNC": src.dtype is DType.FLOAT16 and src.aligned(_PART),
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
-        "rowwise": keeps_rows(node.op, view, src, dst) and depthwise is None,
+        "rowwise": keeps_rows(node.op, view, src, dst),
         "narrow": narrow,
         "RUN": weights.shape[3],
-        "padded": gathered.leaves(src.shape[1:3], dst.shape[1:3]),
-        "depthwise": depthwise is not None,
-        **gathered.words(src.shape[1:3]),
-        "kernel": weights.shape[1:3],
+        "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
+        **view.words(src.shape[1:3]),
         "middle": dst.shape,
     }
-    if depthwise is not None and depthwise.taps is not None:
-        slices = variables["input_slices"]
-        constants["taps"] = padded(depthwise.taps, slices * 4)
-        if depthwise.bias is not None:
-            constants["taps_bias"] = padded(depthwise.bias, slices * 4)
-        variables |= {
-            "taps_kernel": gathered.kernel,
-            "has_taps_bias": depthwise.bias is not None,
-            "middle": depthwise.shape,
-        }
-        flops += 2 * dst.rows * math.prod(gathered.kernel) * src.channels
     blocks = -(-dst.rows // _PIXELS) * column_blocks
     return KernelRequest(
         template="cuda/conv_tile",
@@ -189,9 +172,8 @@ def tile_kernel(
         variables=variables,
         shared=(("uint4", "scratch", tile.shared_bytes(k_tiles) // 16),),
         destination=destination,
-        inner_stages=depthwise.stages if depthwise else (),
         flops=flops,
-        needed={"src": gathered.taken(dst.rows, src.lanes)},
+        needed={"src": view.taken(dst.rows, src.lanes)},
         matrix_flops=2 * dst.rows * int(weights.size),
     )
 

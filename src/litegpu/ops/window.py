@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Pair = tuple[int, int]
+Shape4 = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.join_slices import join_slices
+from litegpu.passes.large_depthwise_into_pointwise import large_depthwise_into_pointwise
 from litegpu.passes.merge_lookups import merge_lookups
 from litegpu.passes.merge_moves import merge_moves
 from litegpu.passes.merge_siblings import merge_siblings
@@ -53,4 +54,15 @@ TENSOR_CORE_PASSES: Mapping[str, Pass] = {
     "depthwise_into_pointwise": depthwise_into_pointwise,  # after fusion: takes the steps along
 }
 
-__all__ = ["BEFORE_NORMALIZE", "PASSES", "TENSOR_CORE_PASSES", "Pass", "PassResult"]
+WARP_GROUP_PASSES: Mapping[str, Pass] = {
+    "large_depthwise_into_pointwise": large_depthwise_into_pointwise,  # what the other leaves
+}
+
+__all__ = [
+    "BEFORE_NORMALIZE",
+    "PASSES",
+    "TENSOR_CORE_PASSES",
+    "WARP_GROUP_PASSES",
+    "Pass",
+    "PassResult",
+]

@@ -7,12 +7,12 @@ launch is saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
-from litegpu.ops.window import DepthwiseAttributes, Window
+from litegpu.ops.window import DepthwiseAttributes, Shape4, Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _TOO_MANY = 1 << 20
@@ -29,6 +29,18 @@ _FEWEST = 8
 
 def depthwise_into_pointwise(graph: Graph) -> PassResult:
     """Merge each depthwise convolution or mean that only one pointwise convolution reads."""
+    return merge_depthwise(graph, _is_small)
+
+
+def _is_small(made: Shape4, _held: DepthwiseAttributes) -> bool:
+    elements: int = math.prod(made)
+    return elements < _TOO_MANY
+
+
+def merge_depthwise(
+    graph: Graph, suits: Callable[[Shape4, DepthwiseAttributes], bool]
+) -> PassResult:
+    """Merge those depthwise convolutions whose result's shape and attributes suit."""
     edit = Editor(graph)
     consumers = graph.consumers()
     for place, node in enumerate(graph.nodes):
@@ -38,6 +50,8 @@ def depthwise_into_pointwise(graph: Graph) -> PassResult:
         made, views = _seen_through_views(graph, node.outputs[0], consumers)
         reader = only_consumer(made, consumers, graph.outputs)
         reason = _obstacle(graph, node, held, made, reader)
+        if not reason and not suits(graph.values[node.outputs[0]].shape4, held):
+            reason = "its result is so large that each is better made by itself"
         if reader is None or reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
@@ -110,8 +124,6 @@ def _obstacle(
         return "it multiplies channels"
     if min(channels, outputs) < _FEWEST:
         return "too few channels for tensor cores"
-    if math.prod(made) >= _TOO_MANY:
-        return "its result is so large that each is better made by itself"
     is_mean = held.weights == ABSENT
     if is_mean and (
         math.prod(held.window.kernel) > _MOST_TAPS or math.prod(made[:3]) > _MOST_MEANS

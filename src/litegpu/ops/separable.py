@@ -1,0 +1,215 @@
+"""Depthwise and pointwise convolutions of many pixels as one kernel of warp groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Storage, round_up
+from litegpu.graph import Node
+from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.conv_mma import Depthwise
+from litegpu.ops.conv_tile import pack_tiles
+from litegpu.ops.halves import padded
+from litegpu.ops.window import Pair, Shape4, Window
+
+_FLOATS = npt.NDArray[np.float32]
+_THREADS = 256
+_ITEM = (2, 4)
+"""Lines x pixels of the depthwise convolution that a thread makes at a time."""
+_DEPTH = 32
+"""Channels of a k-tile."""
+_AHEAD = 3
+"""Tiles of weights that are on their way while one is multiplied."""
+_SUMS_BYTES = 8 * 16 * 40 * 4
+"""For 16 rows x 32 columns of each of 8 warps, 40 apart."""
+_SHARED_LIMIT = 227 << 10
+"""Shared memory of a multiprocessor that blocks can have, each with 1 KiB of the system's."""
+_MOST_SUMS = 128 * 128
+"""Sums of a block that its threads have registers for, two blocks to a multiprocessor."""
+_FILLED = 0.6
+"""The part of the patches' pixels that must be there for them to pay."""
+_FEWEST_ELEMENTS = 1 << 21
+"""Values that at fp16 would be stored as half, were they stored."""
+_FEWEST_PIXELS = 1 << 15
+"""Pixels that keep a large GPU busy with two patches for each multiprocessor."""
+_MOST_CHANNELS = 256
+"""Channels of a patch that leave room for two blocks in a multiprocessor's shared memory."""
+_MOST_TAPS = 25
+"""Multiplications for each result that may be written out in the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block makes `patch` lines x pixels, and `columns` outputs at a time."""
+
+    patch: Pair
+    columns: int
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.patch)
+
+    def slots(self, k_tiles: int, outputs: int) -> int:
+        """Return how many tiles of weights lie in shared memory.
+
+        A slot is filled again one tile late: the multiplication before may still read it.
+        """
+        return min(_AHEAD + 2, k_tiles * -(-outputs // self.columns))
+
+    def shared_bytes(self, channels: int, outputs: int) -> int:
+        k_tiles = -(-channels // _DEPTH)
+        weights = self.slots(k_tiles, outputs) * self.columns
+        return (k_tiles * self.pixels + weights) * _DEPTH * 2 + _SUMS_BYTES
+
+    def side_by_side(self, channels: int, outputs: int) -> int:
+        """Return how many blocks a multiprocessor has room for, in memory and registers."""
+        room = _SHARED_LIMIT // (self.shared_bytes(channels, outputs) + 1024)
+        return min(room, 2)
+
+    def blocks(self, made: Shape4) -> Pair:
+        """Return how many patches lie below each other, and side by side."""
+        n, height, width, _ = made
+        lines = n * round_up(height, _ITEM[0])
+        return -(-lines // self.patch[0]), -(-width // self.patch[1])
+
+    def wasted(self, made: Shape4) -> int:
+        """Return how many pixels of all patches lie outside of the images."""
+        return math.prod(self.blocks(made)) * self.pixels - math.prod(made[:3])
+
+
+def suits(made: Shape4, window: Window) -> bool:
+    """Whether a depthwise convolution with a result of that shape is one for this kernel."""
+    pixels = math.prod(made[:3])
+    if pixels < _FEWEST_PIXELS or math.prod(made) < _FEWEST_ELEMENTS:
+        return False
+    if made[3] > _MOST_CHANNELS:
+        return False
+    if math.prod(window.kernel) > _MOST_TAPS or not window.plain:
+        return False
+    wasted = min(Tile(patch, 0).wasted(made) for patch in _patches(128))
+    return pixels >= _FILLED * (pixels + wasted)
+
+
+def choose_tile(
+    ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS, depthwise: Depthwise
+) -> Tile | None:
+    """Return a tile for pointwise `weights` [O, 1, 1, I], None if other kernels are better."""
+    if not ctx.target.warp_groups or depthwise.taps is None or not _is_half(depthwise.shape, ctx):
+        return None
+    if not suits(depthwise.shape, depthwise.window):
+        return None
+    ranked = sorted(
+        _tiles(depthwise.shape, dst.channels),
+        key=lambda tile: _clocks(tile, depthwise.shape, dst.channels, ctx),
+    )
+    problem = ("separable", src.shape, src.dtype.value, dst.shape, depthwise.window)
+    return ctx.choose(problem, ranked[:_CANDIDATES])
+
+
+_CANDIDATES = 6
+
+
+def _is_half(made: Shape4, ctx: LowerContext) -> bool:
+    """Whether the depthwise convolution's result would be stored as half, were it stored."""
+    half_from = ctx.target.half_from
+    return half_from is not None and 4 * math.prod(made) >= half_from
+
+
+def _patches(pixels: int) -> list[Pair]:
+    return [(pixels // width, width) for width in (8, 16, 32, 64)]
+
+
+def _tiles(made: Shape4, outputs: int) -> Iterator[Tile]:
+    for pixels in (128, 256):
+        # The smaller the rim of a patch, the fewer pixels are read twice.
+        best = min(_patches(pixels), key=lambda patch: (Tile(patch, 0).wasted(made), sum(patch)))
+        for columns in (128, 64, 32):
+            tile = Tile(best, columns)
+            fits = tile.side_by_side(made[3], outputs) > 0 and pixels * columns <= _MOST_SUMS
+            if fits and columns < max(2 * outputs, 33):
+                yield tile
+
+
+_WAIT_CLOCKS = 2500
+"""What a block waits for its first loads and its last stores."""
+_ITEM_CLOCKS = 6.0
+_SUM_CLOCKS = 0.1
+
+
+def _clocks(tile: Tile, made: Shape4, outputs: int, ctx: LowerContext) -> float:
+    """Estimate the time of the compute unit that gets most blocks."""
+    together = tile.side_by_side(made[3], outputs)
+    most = -(-math.prod(tile.blocks(made)) // ctx.target.compute_units)
+    items = tile.pixels // math.prod(_ITEM) * -(-made[3] // 4)
+    busy = round_up(items, _THREADS) * _ITEM_CLOCKS
+    busy += tile.pixels * round_up(outputs, tile.columns) * _SUM_CLOCKS
+    return most * busy + -(-most // together) * _WAIT_CLOCKS
+
+
+def separable_kernel(
+    node: Node,
+    ctx: LowerContext,
+    tile: Tile,
+    weights: _FLOATS,
+    bias: _FLOATS | None,
+    depthwise: Depthwise,
+    destination: Storage | None = None,
+) -> KernelRequest:
+    """Return the kernel for pointwise `weights` [O, 1, 1, I] and the depthwise step before it.
+
+    It writes to `destination`, a part of the output, if given.
+    """
+    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    window, taps = depthwise.window, depthwise.taps
+    assert taps is not None
+    slices, k_tiles = -(-src.channels // 4), -(-src.channels // _DEPTH)
+    column_blocks = -(-dst.channels // tile.columns)
+    down, across = tile.blocks(depthwise.shape)
+    constants: dict[str, npt.NDArray[Any]] = {
+        "weights": pack_tiles(weights, k_tiles, tile.columns),
+        "taps": padded(taps, slices * 4),
+    }
+    if bias is not None:
+        constants["bias"] = padded(bias, column_blocks * tile.columns)
+    if depthwise.bias is not None:
+        constants["taps_bias"] = padded(depthwise.bias, slices * 4)
+    flops = 2 * dst.rows * int(weights.size)
+    return KernelRequest(
+        template="cuda/separable",
+        grid=(_THREADS, down * across, 1),
+        local=(_THREADS, 1, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        constants=constants,
+        variables={
+            "BM": tile.pixels,
+            "BN": tile.columns,
+            "PATCH": tile.patch,
+            "DOWN": _ITEM[0],
+            "ACROSS": _ITEM[1],
+            "AHEAD": _AHEAD,
+            "SLOTS": tile.slots(k_tiles, dst.channels),
+            "SIDE_BY_SIDE": tile.side_by_side(src.channels, dst.channels),
+            "K_TILES": k_tiles,
+            "COLUMN_BLOCKS": column_blocks,
+            "LINES": round_up(depthwise.shape[1], _ITEM[0]),
+            "across": across,
+            "input_slices": slices,
+            "has_bias": bias is not None,
+            "has_taps_bias": depthwise.bias is not None,
+            "middle": depthwise.shape,
+            **window.words(src.shape[1:3]),
+        },
+        shared=(("uint4", "scratch", tile.shared_bytes(src.channels, dst.channels) // 16),),
+        destination=destination,
+        inner_stages=depthwise.stages,
+        flops=flops + 2 * dst.rows * math.prod(window.kernel) * src.channels,
+        needed={"src": window.taken(dst.rows, src.lanes)},
+        matrix_flops=flops,
+    )

@@ -1,0 +1,100 @@
+"""Depthwise and pointwise convolutions as one kernel of warp groups: numbers, and when it is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cases.separable import Separable
+from comparing import mismatch
+from cuda_emulator import INFO, EmulatedBackend, is_usable
+from litegpu import backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine import partition
+from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.program import build_program
+from litegpu.engine.target import DeviceTarget
+from litegpu.ops import separable
+from litegpu.ops.window import Shape4
+from op_runner import MODES, Mode, forced, kept_busy_by, run
+from passes.graphs import RELU, Maker
+
+FLOATS, HALVES = MODES[2], MODES[3]
+CASES = [
+    Separable(image=(2, 15, 18, 40), filters=70),
+    Separable(image=(1, 33, 30, 17), filters=33, stride=(2, 2), activation="RELU"),
+    Separable(image=(3, 14, 14, 96), filters=200, bias=""),
+    Separable(image=(1, 30, 17, 64), filters=64, residual=True),
+    Separable(image=(2, 20, 36, 33), filters=48, kernel=(5, 4), padding="VALID"),
+    Separable(image=(1, 33, 35, 24), filters=140, dilation=(2, 3)),
+    Separable(image=(1, 37, 16, 8), filters=8, stride=(2, 1), activation="TANH"),
+    Separable(image=(1, 16, 16, 256), filters=130),
+]
+
+
+@pytest.mark.skipif(not is_usable(), reason="no C++ compiler here that can play a GPU")
+@pytest.mark.parametrize("mode", [FLOATS, HALVES], ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    ("case", "number"), [*((case, 0) for case in CASES), *((CASES[2], n) for n in (1, 2, 3))]
+)
+def test_numbers(case: Separable, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+    monkeypatch.setattr(separable, "_FILLED", 0.0)
+    monkeypatch.setattr(separable, "_FEWEST_PIXELS", 0)
+    monkeypatch.setattr(separable, "_FEWEST_ELEMENTS", 0)
+    monkeypatch.setattr(separable, "_is_half", lambda *_: True)
+    with kept_busy_by(128), forced(number):
+        outcome = run((case,), INFO, mode)[case.name]
+    if isinstance(outcome, Exception):
+        raise outcome
+    assert all(name.startswith("cuda_separable") for name in outcome.kernels), outcome.kernels
+    assert not outcome.faults
+    problem = mismatch(outcome.expected[0], outcome.got[0], case.limit(half=True))
+    assert not problem
+
+
+def chosen(shape: Shape4, outputs: int, device: DeviceInfo, half: bool, kernel: int = 3) -> str:
+    """Return the kernels for a depthwise and a pointwise convolution."""
+    maker = Maker()
+    source = maker.input(*shape)
+    made = maker.conv(maker.depthwise(source, kernel=kernel), outputs, stages=[RELU])
+    half_from = HALF_FROM_BYTES if half else None
+    graph = partition.rewrite(maker.graph(made), DeviceTarget(device, half_from))
+    layout = assign(graph, half_from)
+    launches = build_program(layout, device, graph.inputs, graph.outputs).launches
+    return ", ".join(launch.template for launch in launches)
+
+
+HOPPER, AMPERE = INFO, dataclasses.replace(INFO, clusters=False, warp_groups=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "device", "half", "kernel", "expected"),
+    [
+        ((16, 64, 64, 64), 128, HOPPER, True, 3, "cuda/separable"),
+        ((16, 64, 64, 64), 128, HOPPER, True, 5, "cuda/separable"),
+        # More multiplications than may be written out, or more channels than fit the chip
+        ((16, 64, 64, 64), 128, HOPPER, True, 7, "depthwise_conv_2d, cuda/conv_tile"),
+        ((16, 64, 64, 320), 128, HOPPER, True, 3, "depthwise_conv_2d, cuda/conv_tile"),
+        # Rounding to half is no option, or there are no groups of warps
+        ((16, 64, 64, 64), 128, HOPPER, False, 3, "depthwise_conv_2d, cuda/conv_mma"),
+        ((16, 64, 64, 64), 128, AMPERE, True, 3, "depthwise_conv_2d, cuda/conv_tile"),
+        # Few pixels: launches decide
+        ((1, 64, 64, 64), 128, HOPPER, True, 3, "cuda/conv_mma"),
+        # Most of every patch would be empty
+        ((300000, 3, 3, 8), 16, HOPPER, True, 3, "depthwise_conv_2d, cuda/conv_tile"),
+    ],
+)
+def test_it_is_chosen_where_it_pays(
+    shape: Shape4,
+    outputs: int,
+    device: DeviceInfo,
+    half: bool,
+    kernel: int,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Nodes made by hand have their attributes.
+    monkeypatch.setattr(partition, "normalize", lambda graph: graph)
+    assert chosen(shape, outputs, device, half, kernel) == expected
