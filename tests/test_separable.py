@@ -83,7 +83,7 @@ HOPPER, AMPERE = INFO, dataclasses.replace(INFO, clusters=False, warp_groups=Fal
         # Few pixels: launches decide
         ((1, 64, 64, 64), 128, HOPPER, True, 3, "cuda/conv_mma"),
         # Most of every patch would be empty
-        ((300000, 3, 3, 8), 16, HOPPER, True, 3, "depthwise_conv_2d, cuda/conv_tile"),
+        ((300000, 3, 3, 16), 16, HOPPER, True, 3, "depthwise_conv_2d, cuda/conv_tile"),
     ],
 )
 def test_it_is_chosen_where_it_pays(
