@@ -226,7 +226,22 @@ template <int N> __device__ __forceinline__ void group_done(float (&d)[N][4]) {
     + "".join(map(_group_multiply, (32, 64, 128)))
     + """\
 #endif
-// A load that the compiler may not move towards its use.
+// A load that the compiler may not move towards its use; zeros, unless `wanted`.
+__device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p) {
+    uint2 v;
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+                 "@q ld.global.v2.u32 {%0, %1}, [%3]; }"
+                 : "=&r"(v.x), "=&r"(v.y) : "r"((int)wanted), "l"(p));
+    return v;
+}
+__device__ __forceinline__ float4 load_if(bool wanted, const float4 *p) {
+    float4 v;
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %4, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+                 "mov.b32 %2, 0; mov.b32 %3, 0; @q ld.global.v4.f32 {%0, %1, %2, %3}, [%5]; }"
+                 : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w) : "r"((int)wanted), "l"(p));
+    return v;
+}
+// The same without a condition, for what never changes.
 __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
     uint4 v;
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -24,6 +24,8 @@ _ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 _DEPTH = 32
 """Channels of a k-tile."""
+_LOADS_AT_ONCE = 24
+"""Loads of the depthwise convolution that a thread has registers for."""
 _AHEAD = 3
 """Tiles of weights that are on their way while one is multiplied."""
 _SUMS_BYTES = 8 * 16 * 40 * 4
@@ -102,7 +104,7 @@ def choose_tile(
     """Return a tile for pointwise `weights` [O, 1, 1, I], None if other kernels are better."""
     if not ctx.target.warp_groups or depthwise.taps is None or not _is_half(depthwise.shape, ctx):
         return None
-    if not suits(depthwise.shape, depthwise.window):
+    if not suits(depthwise.shape, depthwise.window) or not src.vector:
         return None
     ranked = sorted(
         _tiles(depthwise.shape, dst.channels),
@@ -194,6 +196,7 @@ def separable_kernel(
             "DOWN": _ITEM[0],
             "ACROSS": _ITEM[1],
             "AHEAD": _AHEAD,
+            "LOADS_AT_ONCE": _LOADS_AT_ONCE,
             "SLOTS": tile.slots(k_tiles, dst.channels),
             "SIDE_BY_SIDE": tile.side_by_side(src.channels, dst.channels),
             "K_TILES": k_tiles,
