@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.codegen import Storage
-from litegpu.graph import Graph, Node
+from litegpu.graph import Graph, Node, Value
 from litegpu.ops import checks, weights, window
 from litegpu.ops.base import (
     KernelRequest,
@@ -72,7 +72,7 @@ class DepthwiseConv2D(Op):
         tiles = by_load(fitting, lambda tile: dst.slices * _parts(tile, dst), ctx)
         rows, columns = tile = ctx.choose(problem, tiles)
         request = KernelRequest(
-            template="depthwise_conv_2d",
+            template="cuda/depthwise" if _is_plain(taps, tile, ctx, src) else "depthwise_conv_2d",
             grid=(dst.slices, _parts(tile, dst), 1),
             local=(8, 8, 1),
             output=node.outputs[0],
@@ -81,8 +81,8 @@ class DepthwiseConv2D(Op):
             variables={
                 "ROWS": rows,
                 "COLUMNS": columns,
-                "rows": _readers(view, 0, rows),
-                "columns": _readers(view, 1, columns),
+                "rows": window.readers(view, 0, rows),
+                "columns": window.readers(view, 1, columns),
                 "kernel": view.kernel,
                 "stride": view.stride,
                 "dilation": view.dilation,
@@ -91,6 +91,8 @@ class DepthwiseConv2D(Op):
                 "multiplier": outputs // src.channels,
                 "has_bias": bias is not None,
                 "computed": not taps.is_constant,
+                "tap_slices": dst.slices,
+                "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
             },
             flops=2 * dst.rows * taps.elements,
             needed={"src": view.taken(dst.rows, src.lanes)},
@@ -108,6 +110,14 @@ _MOST_TEXT = 512
 """Multiplications that may be written out in a kernel; beyond, one row is made in a loop."""
 
 
+def _is_plain(taps: Value, tile: tuple[int, int], ctx: LowerContext, src: Storage) -> bool:
+    """Whether loads may be left out by a predicate, as CUDA has it, and count as zeros."""
+    plain = taps.is_constant and taps.shape[3] == src.channels and src.vector
+    if not plain or not ctx.target.tensor_cores or tile[0] == 1:
+        return False
+    return bool(np.isfinite(as_float32(taps)).all())
+
+
 def _fits(tile: tuple[int, int], view: window.Window, made: tuple[int, int]) -> bool:
     """Whether a tile is no larger than the result, and its kernel not too long."""
     smaller = tile[0] <= max(made[0], 1) and tile[1] <= max(made[1], 1)
@@ -117,16 +127,6 @@ def _fits(tile: tuple[int, int], view: window.Window, made: tuple[int, int]) -> 
 def _parts(tile: tuple[int, int], dst: Storage) -> int:
     n, height, width, _ = dst.shape
     return n * -(-height // tile[0]) * -(-width // tile[1])
-
-
-def _readers(view: window.Window, axis: int, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Return the inputs that neighbours along an axis read: (offset, [(neighbour, tap)])."""
-    readers: dict[int, list[tuple[int, int]]] = {}
-    for tap in range(view.kernel[axis]):
-        for neighbour in range(size):
-            offset = neighbour * view.stride[axis] + tap * view.dilation[axis]
-            readers.setdefault(offset, []).append((neighbour, tap))
-    return sorted(readers.items())
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -16,7 +16,7 @@ from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import Depthwise
 from litegpu.ops.conv_tile import pack_tiles
 from litegpu.ops.halves import padded
-from litegpu.ops.window import Pair, Shape4, Window
+from litegpu.ops.window import LOADS_AT_ONCE, Pair, Shape4, Window, readers
 
 _FLOATS = npt.NDArray[np.float32]
 _THREADS = 256
@@ -24,8 +24,6 @@ _ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 _DEPTH = 32
 """Channels of a k-tile."""
-_LOADS_AT_ONCE = 24
-"""Loads of the depthwise convolution that a thread has registers for."""
 _AHEAD = 3
 """Tiles of weights that are on their way while one is multiplied."""
 _SUMS_BYTES = 8 * 16 * 40 * 4
@@ -105,6 +103,9 @@ def choose_tile(
     if not ctx.target.warp_groups or depthwise.taps is None or not _is_half(depthwise.shape, ctx):
         return None
     if not suits(depthwise.shape, depthwise.window) or not src.vector:
+        return None
+    if not np.isfinite(depthwise.taps).all():
+        # What lies outside of the image would be multiplied, too.
         return None
     ranked = sorted(
         _tiles(depthwise.shape, dst.channels),
@@ -193,10 +194,10 @@ def separable_kernel(
             "BM": tile.pixels,
             "BN": tile.columns,
             "PATCH": tile.patch,
-            "DOWN": _ITEM[0],
-            "ACROSS": _ITEM[1],
+            "ROWS": _ITEM[0],
+            "COLUMNS": _ITEM[1],
             "AHEAD": _AHEAD,
-            "LOADS_AT_ONCE": _LOADS_AT_ONCE,
+            "LOADS_AT_ONCE": LOADS_AT_ONCE,
             "SLOTS": tile.slots(k_tiles, dst.channels),
             "SIDE_BY_SIDE": tile.side_by_side(src.channels, dst.channels),
             "K_TILES": k_tiles,
@@ -204,6 +205,9 @@ def separable_kernel(
             "LINES": round_up(depthwise.shape[1], _ITEM[0]),
             "across": across,
             "input_slices": slices,
+            "tap_slices": slices,
+            "rows": readers(window, 0, _ITEM[0]),
+            "columns": readers(window, 1, _ITEM[1]),
             "has_bias": bias is not None,
             "has_taps_bias": depthwise.bias is not None,
             "middle": depthwise.shape,

@@ -9,6 +9,9 @@ from typing import Any
 Pair = tuple[int, int]
 Shape4 = tuple[int, int, int, int]
 
+LOADS_AT_ONCE = 24
+"""Loads of a depthwise convolution that a thread of CUDA has registers for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -77,6 +80,16 @@ class Window:
             if p > 0 or (out - 1) * s - p + (k - 1) * d >= size:
                 return True
         return False
+
+
+def readers(view: Window, axis: int, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Return the inputs that neighbours along an axis read: (offset, [(neighbour, tap)])."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for tap in range(view.kernel[axis]):
+        for neighbour in range(size):
+            offset = neighbour * view.stride[axis] + tap * view.dilation[axis]
+            found.setdefault(offset, []).append((neighbour, tap))
+    return sorted(found.items())
 
 
 def mirrored(index: str, edge: int, size: int) -> str:
