@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 FLOATS, HALVES = MODES[0], MODES[-1]
-KINDS = ("Conv", "Dense", "Matmul", "MeanDense", "Separable", "TransposeConv", "View")
+KINDS = ("Conv", "Dense", "Depthwise", "Matmul", "MeanDense", "Separable", "TransposeConv", "View")
 """Cases of operations that have templates for CUDA alone."""
 GROUPS = [group for group in groups(cases.TABLE) if type(group[0]).__name__ in KINDS]
 
