@@ -12,7 +12,7 @@ from cases.separable import Separable
 from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, is_usable
 from litegpu import backends
-from op_runner import MODES, Mode, groups, run
+from op_runner import MODES, Mode, forced, groups, run
 
 pytestmark = pytest.mark.skipif(
     not is_usable(),
@@ -67,3 +67,14 @@ def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
 )
 def test_templates_agree_with_the_cpu(case: Case, mode: Mode, template: str) -> None:
     assert all(name.startswith(template) for name in checked((case,), mode))
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("channels", [8, 40])
+def test_a_block_makes_one_tile_of_a_convolution_after_the_other(
+    number: int, channels: int
+) -> None:
+    # 5 tiles of pixels and 2 or more of channels, for two or three blocks of groups of warps
+    case = Conv(image=(1, 25, 22, channels), filters=140, kernel=(1, 1), items=SMALL)
+    with forced(number):
+        assert all(name.startswith("cuda_conv_tile") for name in checked((case,), HALVES))

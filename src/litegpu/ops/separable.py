@@ -14,7 +14,7 @@ from litegpu.codegen import Storage, round_up
 from litegpu.graph import Node
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import Depthwise
-from litegpu.ops.conv_tile import pack_tiles
+from litegpu.ops.conv_tile import pack_tiles, warp_sums_bytes
 from litegpu.ops.halves import padded
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Shape4, Window, readers
 
@@ -26,8 +26,6 @@ _DEPTH = 32
 """Channels of a k-tile."""
 _AHEAD = 3
 """Tiles of weights that are on their way while one is multiplied."""
-_SUMS_BYTES = 8 * 16 * 40 * 4
-"""For 16 rows x 32 columns of each of 8 warps, 40 apart."""
 _SHARED_LIMIT = 227 << 10
 """Shared memory of a multiprocessor that blocks can have, each with 1 KiB of the system's."""
 _MOST_SUMS = 128 * 128
@@ -65,7 +63,7 @@ class Tile:
     def shared_bytes(self, channels: int, outputs: int) -> int:
         k_tiles = -(-channels // _DEPTH)
         weights = self.slots(k_tiles, outputs) * self.columns
-        return (k_tiles * self.pixels + weights) * _DEPTH * 2 + _SUMS_BYTES
+        return (k_tiles * self.pixels + weights) * _DEPTH * 2 + warp_sums_bytes(_THREADS)
 
     def side_by_side(self, channels: int, outputs: int) -> int:
         """Return how many blocks a multiprocessor has room for, in memory and registers."""
