@@ -62,7 +62,7 @@ def chosen(size: int, channels: Pair, kernel: int, device: DeviceInfo, half: boo
     ("size", "channels", "kernel", "half", "template"),
     [
         (384, (8, 3), 9, True, "cuda/conv_patch"),
-        (384, (3, 8), 9, True, "cuda/conv_patch"),
+        (384, (3, 8), 9, True, "cuda/conv_narrow"),
         (96, (32, 32), 3, True, "cuda/conv_patch"),
         (96, (32, 32), 3, False, "cuda/conv_mma"),
         (96, (32, 32), 1, True, "cuda/conv_mma"),

@@ -106,6 +106,8 @@ def test_kernels_compile(group: int, generation: str, storage: str) -> None:
 TILED = (
     Conv(image=(2, 9, 8, 72), filters=65),
     Conv(image=(2, 9, 8, 20), filters=70, kernel=(3, 3)),
+    Conv(image=(2, 33, 40, 3), filters=40, kernel=(7, 7), stride=(2, 2)),
+    Conv(image=(2, 33, 41, 3), filters=20, kernel=(3, 3)),
     Separable(image=(1, 14, 14, 96), filters=130),
 )
 

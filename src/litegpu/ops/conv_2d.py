@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import Storage, round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
-from litegpu.ops import checks, conv_mma, conv_patch, conv_tile, separable, weights, window
+from litegpu.ops import (
+    checks,
+    conv_mma,
+    conv_narrow,
+    conv_patch,
+    conv_tile,
+    separable,
+    weights,
+    window,
+)
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -215,6 +224,9 @@ def tensor_core_kernel(
                 node, ctx, separable_tile, array, bias, step, destination
             )
     else:
+        narrow = conv_narrow.choose_tile(ctx, src, dst, array, view)
+        if narrow is not None:
+            return conv_narrow.narrow_kernel(node, ctx, narrow, array, bias, destination)
         tile = conv_tile.choose_tile(ctx, src, dst, array)
         if tile is not None:
             return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, destination)

@@ -85,11 +85,9 @@ _TILES = (Tile(128, 2, 2), Tile(64, 2, 2), Tile(32, 4, 1))
 
 def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
     """Return a tile, None when none keeps the device busy: other kernels are better then."""
-    half_from = ctx.target.half_from
-    if not ctx.target.tensor_cores or half_from is None:
+    if not ctx.target.tensor_cores or ctx.target.half_from is None:
         return None
-    rounds = src.dtype is DType.FLOAT32 and half_from > 0
-    if rounds and 2 * dst.rows * weights.size < _ROUNDING_PAYS_FROM:
+    if src.dtype is DType.FLOAT32 and not rounds(ctx, dst, weights):
         return None
     narrowest = _TILES[-1]
     if _blocks(narrowest, dst) < ctx.target.compute_units:
@@ -100,6 +98,11 @@ def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS)
         fitting = [*map(_of_groups, fitting), *fitting]
     problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape)
     return ctx.choose(problem, fitting)
+
+
+def rounds(ctx: LowerContext, dst: Storage, weights: _FLOATS) -> bool:
+    """Whether a convolution, with half storage, may round float32 values to half."""
+    return ctx.target.half_from == 0 or 2 * dst.rows * weights.size >= _ROUNDING_PAYS_FROM
 
 
 def _of_groups(tile: Tile) -> Tile:
@@ -134,11 +137,7 @@ def tile_kernel(
     It writes to `destination`, a part of the output, if given.
     """
     dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-    narrow = _is_narrow(src, view)
     flops = 2 * dst.rows * int(weights.size)
-    if narrow:
-        # Dense pixels that lie side by side are as good as channels.
-        weights = weights.reshape(*weights.shape[:2], 1, -1)
     parts = -(-weights.shape[3] // _PART)
     k_chunks = parts * weights.shape[1] * weights.shape[2]
     k_tiles = -(-k_chunks // _CHUNKS)
@@ -170,8 +169,6 @@ def tile_kernel(
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
         "rowwise": keeps_rows(node.op, view, src, dst),
-        "narrow": narrow,
-        "RUN": weights.shape[3],
         "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
         **view.words(src.shape[1:3]),
         "middle": dst.shape,
@@ -190,13 +187,6 @@ def tile_kernel(
         needed={"src": view.taken(dst.rows, src.lanes)},
         matrix_flops=2 * dst.rows * int(weights.size),
     )
-
-
-def _is_narrow(src: Storage, view: Window) -> bool:
-    """Whether `src` is a dense image of so few channels that parts of 8 would be mostly zeros."""
-    dense = src.pitch == src.channels and src.strides[1] == src.shape[2] * src.channels
-    few = src.channels < _PART // 2 and view.kernel[1] > 1
-    return dense and few and view.dilation[1] == 1 and view.plain
 
 
 def rounded_inputs(graph: Graph) -> set[int]:

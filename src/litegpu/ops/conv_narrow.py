@@ -1,0 +1,227 @@
+"""Convolutions of dense images with few channels, on tensor cores: when cuda/conv_narrow pays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Storage
+from litegpu.graph import DType, Node
+from litegpu.ops import conv_mma
+from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.conv_tile import rounds
+from litegpu.ops.halves import low_part, padded
+from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
+from litegpu.ops.window import Pair, Window
+
+_FLOATS = npt.NDArray[np.float32]
+_MOST_CHANNELS = 3
+"""With four, slices of an image are whole, which other kernels take."""
+_SHARED_LIMIT = 72 << 10
+"""Shared memory of a block; three blocks fit a multiprocessor."""
+_MOST_STEPS = 48
+"""Steps of a sum, all of which are written out."""
+
+
+def choose_tile(
+    ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS, view: Window
+) -> tuple[Tile, Problem] | None:
+    """Return a tile for `weights` [O, H, W, I] and its problem, None for another kernel."""
+    if not ctx.target.tensor_cores or ctx.target.half_from is None or not _is_narrow(src, view):
+        return None
+    rounded = rounds(ctx, dst, weights)
+    problem = Problem(
+        image=(src.shape[1], src.shape[2]),
+        output=(dst.shape[1], dst.shape[2]),
+        batch=dst.shape[0],
+        channels=src.channels,
+        outputs=dst.slices * 4,
+        view=view,
+        stored=src.dtype.value,
+        whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
+        split_values=src.dtype is DType.FLOAT32 and not rounded,
+        split_weights=not rounded and low_part(weights, ctx) is not None,
+    )
+    if problem.steps > _MOST_STEPS:
+        return None
+    ranked = sorted(_tiles(problem, ctx), key=lambda tile: _clocks(tile, problem, ctx))
+    otherwise = conv_mma.estimate(ctx, src, dst, weights)
+    if not ranked or _clocks(ranked[0], problem, ctx) > _WORTH * otherwise:
+        return None
+    tile: Tile = ctx.choose(("conv_narrow", problem), ranked[:_CANDIDATES])
+    return tile, problem
+
+
+def _is_narrow(src: Storage, view: Window) -> bool:
+    """Whether `src` is a dense image whose windows are several runs of few channels."""
+    dense = src.pitch == src.channels and src.strides[1] == src.shape[2] * src.channels
+    few = src.channels <= _MOST_CHANNELS and view.kernel[1] > 1
+    return dense and few and view.dilation[1] == 1 and view.plain
+
+
+_CANDIDATES = 6
+_WORTH = 0.7
+"""How much less time than the other kernel's the estimate must promise; neither is exact."""
+_BLOCKS_PER_UNIT = 2
+"""Blocks that each multiprocessor should get: while one reads its patch, another multiplies."""
+_TURNS = 2
+"""Turns of a warp that make up for the patch and the weights that a block reads first."""
+
+
+def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
+    tiles_across = -(-problem.output[1] // WIDE)
+    widths = sorted({-(-tiles_across // parts) for parts in (1, 2, 3, 4, 8)})
+    for warps_n, pairs in ((1, 1), (1, 2), (2, 2), (1, 4), (2, 1)):
+        if warps_n * pairs >= 2 * problem.pairs:
+            continue
+        for warps in (4, 8):
+            for rows in (1, 2, 4, 8):
+                for across in widths:
+                    tile = Tile(rows, across, warps // warps_n, warps_n, pairs)
+                    if _is_possible(tile, problem, ctx):
+                        yield tile
+
+
+def _is_possible(tile: Tile, problem: Problem, ctx: LowerContext) -> bool:
+    blocks = math.prod(tile.blocks(problem)) * problem.batch
+    busy = blocks >= _BLOCKS_PER_UNIT * ctx.target.compute_units
+    return busy and tile.turns >= _TURNS and 16 * tile.units(problem) <= _SHARED_LIMIT
+
+
+# Clocks of a multiprocessor, by what the compiled kernels consist of.
+_WAIT_CLOCKS = 900.0
+"""From the first load of a patch to the last one's arrival, from the device's memory."""
+_ISSUED_PER_CLOCK = 4.0
+"""Instructions of a warp."""
+_BLOCK_INSTRUCTIONS = 120.0
+"""Of a warp, for places and weights."""
+_FILL_INSTRUCTIONS = 45.0
+"""For one unit of the patch, from its place to its halves; a split takes half as many more."""
+_STORE_INSTRUCTIONS = 30.0
+"""For 4 channels of a pixel, from sums to what is stored."""
+_BYTES_PER_CLOCK = 15.0
+"""Of the device's memory, for one multiprocessor; outputs are counted as half."""
+_PRODUCT_CLOCKS = 2.0
+_SHARED_CLOCKS = 1.0
+"""For each word of shared memory that a lane loads."""
+_TURN_INSTRUCTIONS = 20.0
+
+
+def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
+    """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
+    blocks = math.prod(tile.blocks(problem)) * problem.batch
+    per_unit = -(-blocks // ctx.target.compute_units)
+    patch, steps = tile.patch(problem), problem.steps
+    warps = tile.warps_m * tile.warps_n
+    filled = patch.rows * patch.units / 32
+    turns = tile.turns * warps
+    products = steps * tile.pairs * 2 * problem.products
+    values = steps * 4 * (1 + problem.split_values)
+    weights = steps * tile.pairs * 4 * problem.parts / tile.together(problem)
+    weights *= not tile.held(problem)
+    stored = tile.pairs * 2
+    issued = products + values + weights / 4 + stored * _STORE_INSTRUCTIONS + _TURN_INSTRUCTIONS
+    fill = filled * _FILL_INSTRUCTIONS * (1 + problem.split_values / 2) / _ISSUED_PER_CLOCK
+    each_turn = max(
+        issued / _ISSUED_PER_CLOCK,
+        products * _PRODUCT_CLOCKS,
+        (values + weights) * _SHARED_CLOCKS,
+    )
+    room = min(tile.side_by_side(problem), (200 << 10) // (16 * tile.units(problem)))
+    together = max(1, min(per_unit, room))
+    size = 4 if problem.stored == "float32" else 2
+    read = patch.rows * patch.units * patch.unit * size / _BYTES_PER_CLOCK
+    begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
+    worked = begin + fill + turns * each_turn
+    moved = read + turns * stored * 256 / _BYTES_PER_CLOCK
+    # The more blocks a multiprocessor has, the more often one works while another waits for memory.
+    busy = max(worked, moved) + min(worked, moved) / together
+    # The first blocks read at the same time, with nothing to do meanwhile.
+    return per_unit * busy + together * read + _WAIT_CLOCKS * -(-per_unit // together)
+
+
+def narrow_kernel(
+    node: Node,
+    ctx: LowerContext,
+    found: tuple[Tile, Problem],
+    weights: _FLOATS,
+    bias: _FLOATS | None,
+    destination: Storage | None = None,
+) -> KernelRequest:
+    """Return the kernel for `weights` [O, H, W, I], and the tile that `choose_tile` found.
+
+    It writes to `destination`, a part of the output, if given.
+    """
+    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    tile, problem = found
+    view, patch = problem.view, tile.patch(problem)
+    down, across, columns = tile.blocks(problem)
+    all_pairs = columns * tile.warps_n * tile.pairs
+    low = low_part(weights, ctx) if problem.split_weights else None
+    parts = [weights] if low is None else [weights, low]
+    constants: dict[str, npt.NDArray[Any]] = {
+        "weights": pack_groups(parts, problem, all_pairs * COLUMNS)
+    }
+    if bias is not None:
+        constants["bias"] = padded(bias, all_pairs * COLUMNS)
+    variables: dict[str, Any] = {
+        "ROWS": tile.rows,
+        "ACROSS": tile.across,
+        "WM": tile.warps_m,
+        "WN": tile.warps_n,
+        "PAIRS": tile.pairs,
+        "ALL_PAIRS": all_pairs,
+        "STEPS": problem.steps,
+        "STEP": problem.step,
+        "TOGETHER": tile.together(problem),
+        "HELD": tile.held(problem),
+        "SPLIT_A": problem.split_values,
+        "SPLIT_W": problem.split_weights,
+        "SIDE_BY_SIDE": tile.side_by_side(problem),
+        "WEIGHTS_AT": patch.units_of_16,
+        "tiles": (down, across),
+        "has_bias": bias is not None,
+        **patch.words(),
+        **view.words(src.shape[1:3]),
+    }
+    flops = 2 * dst.rows * int(weights.size)
+    return KernelRequest(
+        template="cuda/conv_narrow",
+        grid=(columns * tile.threads, down * across * problem.batch, 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        constants=constants,
+        variables=variables,
+        shared=(("uint4", "scratch", tile.units(problem)),),
+        destination=destination,
+        flops=flops,
+        needed={"src": view.taken(dst.rows, src.lanes)},
+        matrix_flops=flops * problem.products,
+    )
+
+
+def pack_groups(parts: list[_FLOATS], problem: Problem, columns: int) -> npt.NDArray[np.uint32]:
+    """Arrange [O, H, W, I] as the kernel multiplies it: see `Problem.groups` and `pack_halves`.
+
+    The columns of a pair are ordered so that each lane gets sums of 4 neighbouring channels.
+    """
+    run, seen = problem.run, set[Pair]()
+    index = []
+    for place in (place for group in problem.groups for place in group):
+        for value in (2 * place[1], 2 * place[1] + 1):
+            known = value < run and place not in seen
+            index.append(place[0] * run + value if known else -1)
+        seen.add(place)
+    arranged = []
+    for weights in parts:
+        flat = weights.reshape(weights.shape[0], -1)
+        # What the index -1 takes is a column of zeros.
+        matrix = np.pad(flat, ((0, columns - flat.shape[0]), (0, 1)))[:, index]
+        split = matrix.reshape(columns // COLUMNS, 4, 2, 2, len(index)).transpose(0, 2, 1, 3, 4)
+        arranged.append(split.reshape(columns, 1, 1, len(index)))
+    return conv_mma.pack_halves(arranged, problem.steps, columns)

@@ -1,0 +1,266 @@
+"""Convolutions of dense images with few channels: numbers, and when their kernel is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import op_runner
+from cases.base import SMALL, Case, Sheet
+from cases.conv_2d import Conv
+from comparing import mismatch
+from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, is_usable
+from litegpu import backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.codegen import Storage
+from litegpu.engine import compile_partition
+from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.graph import ABSENT, DType, Graph
+from litegpu.ops import conv_narrow
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.narrow_tiles import Problem
+from litegpu.ops.window import Pair, Window
+from op_runner import MODES, Mode, forced, run
+from passes.graphs import Maker
+
+FLOATS, HALVES = MODES[2], MODES[3]
+CASES = [
+    Conv(image=(2, 17, 36, 3), filters=20, kernel=(3, 3), stride=(2, 2)),
+    Conv(image=(1, 19, 40, 3), filters=40, kernel=(7, 7), stride=(2, 2)),
+    Conv(image=(3, 9, 19, 3), filters=12, kernel=(3, 3), activation="RELU6"),
+    Conv(image=(1, 12, 33, 1), filters=70, kernel=(4, 6), bias=""),
+    Conv(image=(2, 11, 35, 2), filters=9, kernel=(5, 5), stride=(1, 3), padding="VALID"),
+    Conv(image=(1, 14, 20, 1), filters=16, kernel=(2, 9), stride=(3, 1), dilation=(2, 1)),
+    Conv(image=(1, 40, 44, 3), filters=33, kernel=(9, 11), stride=(1, 3)),
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Joined(Case):
+    """Two convolutions of an image, one with a value added, are parts of one value."""
+
+    image: tuple[int, int, int, int] = (2, 13, 20, 3)
+    kernel: Pair = (3, 3)
+
+    def write(self, sheet: Sheet) -> None:
+        """Also a pool, so that what is joined lies inside of the partition."""
+        image, window = sheet.input(self.image), {"padding": "SAME", "stride_h": 2, "stride_w": 2}
+        one = {**window, "dilation_h_factor": 1, "dilation_w_factor": 1}
+        made = []
+        for filters in (8, 16, 9):
+            operands = sheet.operands(
+                (filters, *self.kernel, self.image[3]), "constant", "constant"
+            )
+            made.append(sheet.fused("CONV_2D", [image, *operands], "RELU", one))
+        total = sheet.fused("ADD", [made[1], sheet.input((2, 7, 10, 16))], "NONE")
+        whole = sheet.fused("CONCATENATION", [made[0], total, made[2]], "NONE", {"axis": 3})
+        pool = {**window, "filter_height": 2, "filter_width": 2}
+        sheet.output(sheet.fused("MAX_POOL_2D", [whole], "NONE", pool))
+
+
+JOINED = [Joined(), Joined(kernel=(2, 4))]
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_usable():
+        pytest.skip("no C++ compiler here that can play a GPU")
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+
+
+def unstaged(*args: Any, stage_boundary: bool, **rest: Any) -> Any:
+    """Compile without padded copies of the inputs: these would not be dense."""
+    return compile_partition(*args, **rest)
+
+
+def check(case: Case, number: int, mode: Mode, worst: float) -> None:
+    """Run a case with its candidate of that number, in float or half storage."""
+    worth = mock.patch.object(conv_narrow, "_WORTH", 1e9)
+    dense = mock.patch.object(op_runner, "compile_partition", unstaged)
+    with worth, dense, forced(number):
+        outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode)
+    (found,) = outcome.values()
+    if isinstance(found, Exception):
+        raise found
+    kernels = [name for name in found.kernels if "conv" in name]
+    assert kernels
+    assert all(name.startswith("cuda_conv_narrow") for name in kernels)
+    assert not found.faults
+    problem = mismatch(found.expected[0], found.got[0], worst)
+    assert not problem
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_floats_lose_nothing(case: Conv, number: int) -> None:
+    check(case, number, FLOATS, 1e-6)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("case", [*CASES, *JOINED], ids=lambda case: case.name)
+def test_where_all_is_half_values_are_rounded(case: Case) -> None:
+    check(case, 0, HALVES, 1e-3)
+
+
+# Graphs without a model
+
+
+def convolution(image: tuple[int, ...], filters: int, window: Window, seed: int = 0) -> Graph:
+    """Return the graph of a convolution alone, whose pads are those of its window on both sides."""
+    maker, random = Maker(), np.random.default_rng(seed)
+    source = maker.input(*image)
+    shape = filters, *window.kernel, image[3]
+    weights = maker.value(shape, random.uniform(-1, 1, shape).astype(np.float32))
+    height, width = (
+        (size + 2 * pad - (kernel - 1) * dilation - 1) // stride + 1
+        for size, pad, kernel, dilation, stride in zip(
+            *(image[1:3], window.pads, window.kernel, window.dilation, window.stride), strict=True
+        )
+    )
+    attributes = ConvAttributes(window, weights, ABSENT, shape)
+    made = maker.node("CONV_2D", [source], (image[0], height, width, filters), (), attributes)
+    return maker.graph(made)
+
+
+def built(graph: Graph, half_from: int | None, device: DeviceInfo, dtype: DType) -> BuiltProgram:
+    """Return the program for a graph whose input lies dense, as values of a type."""
+    layout = assign(graph, half_from)
+    (source,) = graph.inputs
+    layout.storages[source] = Storage.create(source, dtype, graph.values[source].shape4, 1)
+    return build_program(layout, device, graph.inputs, graph.outputs)
+
+
+def product(graph: Graph, image: Any) -> Any:
+    """Return what the convolution gives, tap by tap at double precision."""
+    held = graph.nodes[0].attributes
+    weights, window = graph.values[held.weights].data, held.window
+    n, height, width, filters = graph.values[graph.outputs[0]].shape
+    (top, left), (down, across) = window.pads, window.stride
+    around = np.pad(image.astype(float), ((0, 0), (top, top), (left, left), (0, 0)))
+    made = np.zeros((n, height, width, filters))
+    for y in range(window.kernel[0]):
+        for x in range(window.kernel[1]):
+            at = y * window.dilation[0], x * window.dilation[1]
+            seen = around[:, at[0] :: down, at[1] :: across][:, :height, :width]
+            made += seen @ weights[:, y, x].T
+    return made.astype(np.float32)
+
+
+def computed(graph: Graph, image: Any) -> Any:
+    """Return what the kernel gives for values as they are."""
+    single = dataclasses.replace(INFO, compute_units=1)
+    with mock.patch.object(conv_narrow, "_WORTH", 1e9):
+        program = built(graph, HALF_FROM_BYTES, single, DType(image.dtype.name))
+    (launch,) = program.launches
+    assert launch.template == "cuda/conv_narrow"
+    made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
+    EmulatedDevice().record(program.program).run([image.ctypes.data], [made.ctypes.data])
+    return made
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(
+    ("image", "window"),
+    [
+        ((2, 11, 36, 3), Window((3, 3), (2, 2), pads=(1, 1))),
+        ((2, 11, 35, 3), Window((4, 5), (1, 1), pads=(0, 2))),
+        ((1, 9, 20, 2), Window((3, 5), (1, 1), pads=(2, 3))),
+        ((1, 14, 24, 1), Window((5, 7), (1, 1), (2, 1), pads=(4, 1))),
+    ],
+)
+def test_images_of_halves(image: tuple[int, ...], window: Window) -> None:
+    graph = convolution(image, 12, window)
+    values = np.random.default_rng(1).uniform(-1, 1, image).astype(np.float16)
+    assert not mismatch(product(graph, values), computed(graph, values), 1e-6)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("kernel", [(6, 3), (2, 8), (5, 5)])
+def test_what_is_infinite_reaches_only_windows_that_have_it(kernel: Pair, channels: int) -> None:
+    graph = convolution((1, 8, 40, channels), 12, Window(kernel, (1, 1)))
+    values = np.random.default_rng(2).uniform(-1, 1, (1, 8, 40, channels)).astype(np.float32)
+    values[0, 4, 17] = np.inf
+    expected, got = product(graph, values), computed(graph, values)
+    assert np.array_equal(np.isfinite(expected), np.isfinite(got))
+
+
+@pytest.mark.usefixtures("emulated")
+def test_values_beyond_half_keep_their_magnitude() -> None:
+    """The rest takes over what the first half cannot hold."""
+    graph = convolution((1, 8, 32, 3), 12, Window((3, 3), (1, 1)))
+    values = np.full((1, 8, 32, 3), 1e5, np.float32)
+    assert not mismatch(product(graph, values), computed(graph, values), 1e-3)
+
+
+# When it is chosen
+
+
+@pytest.mark.parametrize(
+    ("image", "filters", "kernel", "half_from", "template"),
+    [
+        ((64, 224, 224, 3), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_narrow"),
+        ((64, 224, 224, 3), 64, (7, 7), 0, "cuda/conv_narrow"),
+        ((8, 225, 223, 1), 24, (5, 5), HALF_FROM_BYTES, "cuda/conv_narrow"),
+        ((1, 224, 224, 3), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_mma"),
+        ((64, 224, 224, 3), 32, (3, 3), None, "cuda/conv_mma"),
+        ((64, 224, 224, 3), 32, (17, 1), HALF_FROM_BYTES, "cuda/conv_tile"),
+        ((64, 224, 224, 4), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_mma"),
+    ],
+)
+def test_it_is_chosen_for_many_pixels_of_few_channels(
+    image: tuple[int, ...], filters: int, kernel: Pair, half_from: int | None, template: str
+) -> None:
+    graph = convolution(image, filters, Window(kernel, (2, 2), pads=(1, 1)))
+    (launch,) = built(graph, half_from, INFO, DType.FLOAT32).launches
+    assert launch.template == template
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dilation": (1, 2)}, {"zoom": (2, 2)}, {"mirror": 0}],
+    ids=lambda change: next(iter(change)),
+)
+def test_windows_must_be_runs_of_the_image_itself(change: dict[str, Any]) -> None:
+    window = dataclasses.replace(Window((3, 3), (2, 2)), **change)
+    graph = convolution((64, 112, 112, 3), 32, window)
+    (launch,) = built(graph, HALF_FROM_BYTES, INFO, DType.FLOAT32).launches
+    assert launch.template != "cuda/conv_narrow"
+
+
+def test_it_needs_tensor_cores() -> None:
+    device = dataclasses.replace(INFO, tensor_cores=False, clusters=False)
+    graph = convolution((64, 224, 224, 3), 32, Window((3, 3), (2, 2)))
+    (launch,) = built(graph, HALF_FROM_BYTES, device, DType.FLOAT32).launches
+    assert launch.template == "conv_2d"
+
+
+# The k axis
+
+
+@pytest.mark.parametrize(
+    ("kernel", "channels", "steps"),
+    [
+        ((3, 3), 3, 2),
+        ((7, 7), 3, 10),
+        ((5, 5), 3, 5),
+        ((3, 3), 1, 1),
+        ((1, 9), 3, 2),
+        ((9, 9), 3, 17),
+    ],
+)
+def test_each_pair_of_a_window_is_in_one_place(kernel: Pair, channels: int, steps: int) -> None:
+    problem = Problem(
+        (32, 32), (32, 32), 1, channels, 8, Window(kernel, (1, 1)), "float32", True, True, False
+    )
+    places = [place for group in problem.groups for place in group]
+    pairs = -(-kernel[1] * channels // 2)
+    assert set(places) == {(y, x) for y in range(kernel[0]) for x in range(pairs)}
+    assert problem.steps == steps
