@@ -139,7 +139,7 @@ def built(graph: Graph, half_from: int | None, device: DeviceInfo, dtype: DType)
 def product(graph: Graph, image: Any) -> Any:
     """Return what the convolution gives, tap by tap at double precision."""
     held = graph.nodes[0].attributes
-    weights, window = graph.values[held.weights].data, held.window
+    weights, window = np.asarray(graph.values[held.weights].data), held.window
     n, height, width, filters = graph.values[graph.outputs[0]].shape
     (top, left), (down, across) = window.pads, window.stride
     around = np.pad(image.astype(float), ((0, 0), (top, top), (left, left), (0, 0)))

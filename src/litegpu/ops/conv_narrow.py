@@ -101,14 +101,14 @@ _BLOCK_INSTRUCTIONS = 120.0
 """Of a warp, for places and weights."""
 _FILL_INSTRUCTIONS = 45.0
 """For one unit of the patch, from its place to its halves; a split takes half as many more."""
-_STORE_INSTRUCTIONS = 30.0
+_STORE_INSTRUCTIONS = 35.0
 """For 4 channels of a pixel, from sums to what is stored."""
 _BYTES_PER_CLOCK = 15.0
 """Of the device's memory, for one multiprocessor; outputs are counted as half."""
 _PRODUCT_CLOCKS = 2.0
 _SHARED_CLOCKS = 1.0
 """For each word of shared memory that a lane loads."""
-_TURN_INSTRUCTIONS = 20.0
+_TURN_INSTRUCTIONS = 40.0
 
 
 def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 from litegpu.codegen import round_up
@@ -17,13 +17,39 @@ _LANES = 4
 """Lanes that hold the inputs of a pixel, two each, in one half of a step."""
 _HELD_REGISTERS = 80
 """Registers of a thread that weights may take up; more of them lie in shared memory."""
-_OTHER_REGISTERS = 40
+_OTHER_REGISTERS = 32
 """Registers of a thread beside sums and weights."""
 _MOST_REGISTERS = 128
 _REGISTERS = 65536
 """Registers of a multiprocessor."""
+_BANKS = 32
+"""Words of shared memory that lie side by side in banks of their own."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
+
+
+Groups = tuple[tuple[Pair, ...], ...]
+"""Groups of 4 pairs of values of a window, each (row, pair of its run)."""
+
+
+@lru_cache(maxsize=64)
+def _groups(rows: int, pairs: int) -> Groups:
+    """Return groups that hold each of `pairs` pairs of each row.
+
+    The pairs of a group lie side by side, or where runs end below each other. What fills a group up
+    repeats a pair; so does what fills up a step, which takes two groups.
+    """
+    ends, lanes = pairs // _LANES * _LANES, range(_LANES)
+    starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
+    whole = [tuple((y, x + q) for q in lanes) for y, x in starts]
+    across = [tuple((y, min(ends + q, pairs - 1)) for q in lanes) for y in range(rows)]
+    below = [
+        tuple((min(y + q, rows - 1), x) for q in lanes)
+        for x in range(ends, pairs)
+        for y in range(0, rows, _LANES)
+    ]
+    found = [*whole, *(min(across, below, key=len) if ends < pairs else [])]
+    return tuple(found + found[-1:] * (len(found) % 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +79,18 @@ class Problem:
         return self.view.stride[1] * self.channels
 
     @property
-    def groups(self) -> tuple[tuple[Pair, ...], ...]:
-        """Return what the k axis consists of: groups of 4 pairs, each a row and a pair of its run.
+    def groups(self) -> Groups:
+        """Return what the k axis consists of."""
+        return _groups(self.view.kernel[0], -(-self.run // 2))
 
-        Pairs lie side by side, or where a run ends below each other. What fills a group up repeats
-        a pair.
+    def places(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
+        """Return for each group how far its pairs lie from its first, and where that lies.
+
+        Rows of the image lie `pitch` halves apart.
         """
-        rows, pairs = self.view.kernel[0], -(-self.run // 2)
-        ends, lanes = pairs // _LANES * _LANES, range(_LANES)
-        starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
-        whole = [tuple((y, x + q) for q in lanes) for y, x in starts]
-        across = [tuple((y, min(ends + q, pairs - 1)) for q in lanes) for y in range(rows)]
-        below = [
-            tuple((min(y + q, rows - 1), x) for q in lanes)
-            for x in range(ends, pairs)
-            for y in range(0, rows, _LANES)
-        ]
-        found = [*whole, *(min(across, below, key=len) if ends < pairs else [])]
-        return tuple(found + found[-1:] * (len(found) % 2))
+        line = self.view.dilation[0] * pitch
+        places = [[y * line + 2 * x for y, x in group] for group in self.groups]
+        return [(tuple(at - place[0] for at in place), place[0]) for place in places]
 
     @property
     def steps(self) -> int:
@@ -91,7 +111,23 @@ class Problem:
         return -(-self.outputs // COLUMNS)
 
 
-@dataclass(frozen=True)
+@lru_cache(maxsize=64)
+def _pitch(problem: Problem, least: int, unit: int) -> int:
+    """Return a pitch with which most lanes read from banks of their own."""
+
+    def conflicts(pitch: int) -> int:
+        total = 0
+        for pattern in {pattern for pattern, _ in problem.places(pitch)}:
+            starts = range(0, 8 * problem.step, problem.step)
+            words = {(start + offset) // 2 for start in starts for offset in pattern}
+            banks = [word % _BANKS for word in words]
+            total += max(map(banks.count, banks))
+        return total
+
+    return min(range(least, least + 2 * _BANKS, unit), key=conflicts)
+
+
+@dataclass(frozen=True, slots=True)
 class Patch:
     """How the rows of the image that a tile needs lie in shared memory.
 
@@ -128,26 +164,11 @@ class Patch:
     def copies(self) -> int:
         return 1 + self.problem.step % 2
 
-    @cached_property
+    @property
     def pitch(self) -> int:
-        """Halves from one row to the next, for which most lanes read from banks of their own."""
+        """Halves from one row to the next."""
         least = round_up(self.lead + self.units * self.unit + 1, self.unit)
-        return min(range(least, least + 64, self.unit), key=self._conflicts)
-
-    def _conflicts(self, pitch: int) -> int:
-        total = 0
-        for pattern in {pattern for pattern, _ in self._places(pitch)}:
-            starts = range(0, 8 * self.problem.step, self.problem.step)
-            words = {(start + offset) // 2 for start in starts for offset in pattern}
-            banks = [word % 32 for word in words]
-            total += max(map(banks.count, banks))
-        return total
-
-    def _places(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return for each group how far its pairs lie from its first, and where that lies."""
-        line = self.problem.view.dilation[0] * pitch
-        places = [[y * line + 2 * x for y, x in group] for group in self.problem.groups]
-        return [(tuple(at - place[0] for at in place), place[0]) for place in places]
+        return _pitch(self.problem, least, self.unit)
 
     @property
     def halves(self) -> int:
@@ -162,7 +183,7 @@ class Patch:
 
     def words(self) -> dict[str, Any]:
         """Return what the template needs to know."""
-        places = self._places(self.pitch)
+        places = self.problem.places(self.pitch)
         patterns = list(dict.fromkeys(pattern for pattern, _ in places))
         last = self.problem.run // 2
         # Half of a pair belongs to the next pixel where a run is odd.
@@ -237,7 +258,8 @@ class Tile:
 
     def side_by_side(self, problem: Problem) -> int:
         """Return for how many blocks a multiprocessor should have registers."""
-        weights = problem.steps * problem.parts * self.pairs * 4 * self.held(problem)
+        steps = problem.steps if self.held(problem) else 2
+        weights = steps * problem.parts * self.pairs * 4
         sums = self.sums(problem) * self.together(problem)
         each = min(round_up(weights + sums + _OTHER_REGISTERS, 8), _MOST_REGISTERS)
         return _REGISTERS // (each * self.threads)
