@@ -128,11 +128,18 @@ def convolution(image: tuple[int, ...], filters: int, window: Window, seed: int 
     return maker.graph(made)
 
 
-def built(graph: Graph, half_from: int | None, device: DeviceInfo, dtype: DType) -> BuiltProgram:
-    """Return the program for a graph whose input lies dense, as values of a type."""
+def built(
+    graph: Graph,
+    half_from: int | None,
+    device: DeviceInfo,
+    dtype: DType = DType.FLOAT32,
+    alignment: int = 1,
+) -> BuiltProgram:
+    """Return the program for a graph whose input is of a type and padded to `alignment` lanes."""
     layout = assign(graph, half_from)
     (source,) = graph.inputs
-    layout.storages[source] = Storage.create(source, dtype, graph.values[source].shape4, 1)
+    shape = graph.values[source].shape4
+    layout.storages[source] = Storage.create(source, dtype, shape, alignment)
     return build_program(layout, device, graph.inputs, graph.outputs)
 
 
@@ -152,11 +159,12 @@ def product(graph: Graph, image: Any) -> Any:
     return made.astype(np.float32)
 
 
-def computed(graph: Graph, image: Any) -> Any:
-    """Return what the kernel gives for values as they are."""
+def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
+    """Return what the kernel gives for values as they are, or padded."""
     single = dataclasses.replace(INFO, compute_units=1)
     with mock.patch.object(conv_narrow, "_WORTH", 1e9):
-        program = built(graph, HALF_FROM_BYTES, single, DType(image.dtype.name))
+        program = built(graph, HALF_FROM_BYTES, single, DType(image.dtype.name), alignment)
+    image = np.pad(image, [(0, 0)] * 3 + [(0, -image.shape[3] % alignment)])
     (launch,) = program.launches
     assert launch.template == "cuda/conv_narrow"
     made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
@@ -172,12 +180,15 @@ def computed(graph: Graph, image: Any) -> Any:
         ((2, 11, 35, 3), Window((4, 5), (1, 1), pads=(0, 2))),
         ((1, 9, 20, 2), Window((3, 5), (1, 1), pads=(2, 3))),
         ((1, 14, 24, 1), Window((5, 7), (1, 1), (2, 1), pads=(4, 1))),
+        ((1, 10, 22, 4), Window((3, 3), (1, 1), pads=(1, 1))),
     ],
 )
-def test_images_of_halves(image: tuple[int, ...], window: Window) -> None:
+@pytest.mark.parametrize("alignment", [1, 4])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_every_storage(image: tuple[int, ...], window: Window, dtype: str, alignment: int) -> None:
     graph = convolution(image, 12, window)
-    values = np.random.default_rng(1).uniform(-1, 1, image).astype(np.float16)
-    assert not mismatch(product(graph, values), computed(graph, values), 1e-6)
+    values = np.random.default_rng(1).uniform(-1, 1, image).astype(dtype)
+    assert not mismatch(product(graph, values), computed(graph, values, alignment), 1e-6)
 
 
 @pytest.mark.usefixtures("emulated")
@@ -212,14 +223,15 @@ def test_values_beyond_half_keep_their_magnitude() -> None:
         ((1, 224, 224, 3), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_mma"),
         ((64, 224, 224, 3), 32, (3, 3), None, "cuda/conv_mma"),
         ((64, 224, 224, 3), 32, (17, 1), HALF_FROM_BYTES, "cuda/conv_tile"),
-        ((64, 224, 224, 4), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_mma"),
+        ((64, 224, 224, 4), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_narrow"),
+        ((64, 224, 224, 5), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_tile"),
     ],
 )
 def test_it_is_chosen_for_many_pixels_of_few_channels(
     image: tuple[int, ...], filters: int, kernel: Pair, half_from: int | None, template: str
 ) -> None:
     graph = convolution(image, filters, Window(kernel, (2, 2), pads=(1, 1)))
-    (launch,) = built(graph, half_from, INFO, DType.FLOAT32).launches
+    (launch,) = built(graph, half_from, INFO).launches
     assert launch.template == template
 
 
@@ -231,14 +243,14 @@ def test_it_is_chosen_for_many_pixels_of_few_channels(
 def test_windows_must_be_runs_of_the_image_itself(change: dict[str, Any]) -> None:
     window = dataclasses.replace(Window((3, 3), (2, 2)), **change)
     graph = convolution((64, 112, 112, 3), 32, window)
-    (launch,) = built(graph, HALF_FROM_BYTES, INFO, DType.FLOAT32).launches
+    (launch,) = built(graph, HALF_FROM_BYTES, INFO).launches
     assert launch.template != "cuda/conv_narrow"
 
 
 def test_it_needs_tensor_cores() -> None:
     device = dataclasses.replace(INFO, tensor_cores=False, clusters=False)
     graph = convolution((64, 224, 224, 3), 32, Window((3, 3), (2, 2)))
-    (launch,) = built(graph, HALF_FROM_BYTES, device, DType.FLOAT32).launches
+    (launch,) = built(graph, HALF_FROM_BYTES, device).launches
     assert launch.template == "conv_2d"
 
 

@@ -19,8 +19,8 @@ from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
-_MOST_CHANNELS = 3
-"""With four, slices of an image are whole, which other kernels take."""
+_MOST_CHANNELS = 4
+"""Channels of an image, with its padding; more of them are chunks that other kernels take."""
 _SHARED_LIMIT = 72 << 10
 """Shared memory of a block; three blocks fit a multiprocessor."""
 _MOST_STEPS = 48
@@ -38,7 +38,7 @@ def choose_tile(
         image=(src.shape[1], src.shape[2]),
         output=(dst.shape[1], dst.shape[2]),
         batch=dst.shape[0],
-        channels=src.channels,
+        channels=src.pitch,
         outputs=dst.slices * 4,
         view=view,
         stored=src.dtype.value,
@@ -57,14 +57,14 @@ def choose_tile(
 
 
 def _is_narrow(src: Storage, view: Window) -> bool:
-    """Whether `src` is a dense image whose windows are several runs of few channels."""
-    dense = src.pitch == src.channels and src.strides[1] == src.shape[2] * src.channels
-    few = src.channels <= _MOST_CHANNELS and view.kernel[1] > 1
+    """Whether the windows of `src` are runs of few channels, with nothing else in between."""
+    dense = src.pitch == src.lanes and src.strides[1] == src.shape[2] * src.pitch
+    few = src.pitch <= _MOST_CHANNELS and view.kernel[1] > 1
     return dense and few and view.dilation[1] == 1 and view.plain
 
 
 _CANDIDATES = 6
-_WORTH = 0.7
+_WORTH = 0.6
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 _BLOCKS_PER_UNIT = 2
 """Blocks that each multiprocessor should get: while one reads its patch, another multiplies."""
@@ -176,6 +176,7 @@ def narrow_kernel(
         "PAIRS": tile.pairs,
         "ALL_PAIRS": all_pairs,
         "STEPS": problem.steps,
+        "LANES": problem.channels,
         "STEP": problem.step,
         "TOGETHER": tile.together(problem),
         "HELD": tile.held(problem),
@@ -219,7 +220,8 @@ def pack_groups(parts: list[_FLOATS], problem: Problem, columns: int) -> npt.NDA
         seen.add(place)
     arranged = []
     for weights in parts:
-        flat = weights.reshape(weights.shape[0], -1)
+        lanes = np.pad(weights, [(0, 0)] * 3 + [(0, problem.channels - weights.shape[3])])
+        flat = lanes.reshape(lanes.shape[0], -1)
         # What the index -1 takes is a column of zeros.
         matrix = np.pad(flat, ((0, columns - flat.shape[0]), (0, 1)))[:, index]
         split = matrix.reshape(columns // COLUMNS, 4, 2, 2, len(index)).transpose(0, 2, 1, 3, 4)

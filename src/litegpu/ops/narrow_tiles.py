@@ -60,6 +60,7 @@ class Problem:
     output: Pair
     batch: int
     channels: int
+    """Those of the image, with its padding."""
     outputs: int
     view: Window
     stored: str
