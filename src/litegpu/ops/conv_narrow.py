@@ -105,10 +105,16 @@ _STORE_INSTRUCTIONS = 35.0
 """For 4 channels of a pixel, from sums to what is stored."""
 _BYTES_PER_CLOCK = 15.0
 """Of the device's memory, for one multiprocessor; outputs are counted as half."""
+_CACHED_BYTES_PER_CLOCK = 35.0
+"""Of the cache that all multiprocessors share, from which weights are copied."""
 _PRODUCT_CLOCKS = 2.0
 _SHARED_CLOCKS = 1.0
 """For each word of shared memory that a lane loads."""
 _TURN_INSTRUCTIONS = 40.0
+_STEP_CLOCKS = 40.0
+"""Of a warp that waits for its values and for the sums of the step before."""
+_TURN_CLOCKS = 200.0
+"""Of a warp, from one turn to the next, beside its steps."""
 
 
 def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
@@ -136,12 +142,16 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
     size = 4 if problem.stored == "float32" else 2
     read = patch.rows * patch.units * patch.unit * size / _BYTES_PER_CLOCK
     begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
+    begin += warps * steps * problem.parts * tile.pairs * 4 * _SHARED_CLOCKS
     worked = begin + fill + turns * each_turn
     moved = read + turns * stored * 256 / _BYTES_PER_CLOCK
+    moved += 16 * tile.weight_units(problem) / _CACHED_BYTES_PER_CLOCK
     # The more blocks a multiprocessor has, the more often one works while another waits for memory.
     busy = max(worked, moved) + min(worked, moved) / together
-    # The first blocks read at the same time, with nothing to do meanwhile.
-    return per_unit * busy + together * read + _WAIT_CLOCKS * -(-per_unit // together)
+    # The first blocks read at the same time, with nothing to do meanwhile; the last go on alone.
+    last = tile.turns * (steps * _STEP_CLOCKS + _TURN_CLOCKS) / 2
+    waits = _WAIT_CLOCKS * -(-per_unit // together)
+    return per_unit * busy + together * read + last + waits
 
 
 def narrow_kernel(
