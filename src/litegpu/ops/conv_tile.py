@@ -21,18 +21,17 @@ _PART = 8
 """Channels that a thread moves at a time."""
 _CHUNKS = 4
 """Parts of a k-tile."""
+_AHEAD = 3
+"""k-tiles that are on their way while one is multiplied."""
 _PIXELS = 128
+_ROWS_AT_ONCE = 64
+"""Pixels whose sums pass through shared memory together."""
 _ROUNDING_PAYS_FROM = 2e9
 """Floating-point operations from which it pays to round float32 values to half.
 
 Below, the kernels for few pixels split each value in two halves and lose nothing. Where all is
 stored as half anyway, nothing is lost here either.
 """
-
-
-def warp_sums_bytes(threads: int) -> int:
-    """Return the bytes that sums pass through: 16 rows, 40 floats apart, for each warp."""
-    return threads // 32 * 16 * 40 * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +57,17 @@ class Tile:
             return 1
         return 2 if self.columns > 64 else 3
 
-    @property
-    def ahead(self) -> int:
-        """k-tiles that are on their way while one is multiplied: three blocks have room for two."""
-        return 2 if self.side_by_side > 2 else 3
-
     def slots(self, k_tiles: int) -> int:
-        """Return how many k-tiles lie in shared memory, of all that a block multiplies.
+        """Return how many k-tiles lie in shared memory.
 
         Groups multiply while their threads go on: the tile before is still in use then.
         """
-        return min(self.ahead + (2 if self.groups else 1), k_tiles)
+        return min(_AHEAD + (2 if self.groups else 1), k_tiles)
 
     def shared_bytes(self, k_tiles: int) -> int:
-        """Bytes for the k-tiles, and for the sums on their way through shared memory."""
+        """Bytes for the k-tiles, or for the sums that reuse their memory."""
         tiles = self.slots(k_tiles) * (_PIXELS + self.columns) * _CHUNKS * 16
-        return tiles + warp_sums_bytes(self.threads)
-
-    def resident(self, blocks: int, compute_units: int) -> int:
-        """Return how many blocks to launch, which share out the tiles."""
-        return min(blocks, compute_units * self.side_by_side) if self.groups else blocks
+        return max(tiles, _ROWS_AT_ONCE * (self.columns + 4) * 4)
 
 
 _TILES = (Tile(128, 2, 2), Tile(64, 2, 2), Tile(32, 4, 1))
@@ -144,8 +134,6 @@ def tile_kernel(
     column_blocks = -(-dst.channels // tile.columns)
     columns = column_blocks * tile.columns
     blocks = -(-dst.rows // _PIXELS) * column_blocks
-    grid = tile.resident(blocks, ctx.target.compute_units)
-    steps = k_tiles * -(-blocks // grid)
     constants: dict[str, npt.NDArray[Any]] = {"weights": pack_tiles(weights, k_tiles, tile.columns)}
     if bias is not None:
         constants["bias"] = padded(bias, columns)
@@ -155,10 +143,8 @@ def tile_kernel(
         "WM": tile.warps_m,
         "WN": tile.warps_n,
         "CHUNKS": _CHUNKS,
-        "AHEAD": tile.ahead,
-        "SLOTS": tile.slots(steps),
-        "BLOCKS": blocks,
-        "GRID": grid,
+        "AHEAD": _AHEAD,
+        "SLOTS": tile.slots(k_tiles),
         "GROUPS": tile.groups,
         "SIDE_BY_SIDE": tile.side_by_side,
         "PARTS": parts,
@@ -175,13 +161,13 @@ def tile_kernel(
     }
     return KernelRequest(
         template="cuda/conv_tile",
-        grid=(tile.threads, grid, 1),
+        grid=(tile.threads, blocks, 1),
         local=(tile.threads, 1, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
         constants=constants,
         variables=variables,
-        shared=(("uint4", "scratch", tile.shared_bytes(steps) // 16),),
+        shared=(("uint4", "scratch", tile.shared_bytes(k_tiles) // 16),),
         destination=destination,
         flops=flops,
         needed={"src": view.taken(dst.rows, src.lanes)},

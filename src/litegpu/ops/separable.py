@@ -14,12 +14,11 @@ from litegpu.codegen import Storage, round_up
 from litegpu.graph import Node
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import Depthwise
-from litegpu.ops.conv_tile import pack_tiles, warp_sums_bytes
+from litegpu.ops.conv_tile import pack_tiles
 from litegpu.ops.halves import padded
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Shape4, Window, readers
 
 _FLOATS = npt.NDArray[np.float32]
-_THREADS = 256
 _ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 _DEPTH = 32
@@ -28,8 +27,12 @@ _AHEAD = 3
 """Tiles of weights that are on their way while one is multiplied."""
 _SHARED_LIMIT = 227 << 10
 """Shared memory of a multiprocessor that blocks can have, each with 1 KiB of the system's."""
-_MOST_SUMS = 128 * 128
-"""Sums of a block that its threads have registers for, two blocks to a multiprocessor."""
+_SUMS_BYTES = 16 * 40 * 4 // 32
+"""Memory for each thread that sums pass through: a warp stores 16 rows, 40 floats apart."""
+_MOST_SUMS = 64
+"""Sums of a thread, in registers."""
+_THREADS = 512
+"""Threads of a multiprocessor that have registers enough."""
 _FILLED = 0.6
 """The part of the patches' pixels that must be there for them to pay."""
 _FEWEST_ELEMENTS = 1 << 21
@@ -48,6 +51,7 @@ class Tile:
 
     patch: Pair
     columns: int
+    threads: int
 
     @property
     def pixels(self) -> int:
@@ -63,12 +67,12 @@ class Tile:
     def shared_bytes(self, channels: int, outputs: int) -> int:
         k_tiles = -(-channels // _DEPTH)
         weights = self.slots(k_tiles, outputs) * self.columns
-        return (k_tiles * self.pixels + weights) * _DEPTH * 2 + warp_sums_bytes(_THREADS)
+        return (k_tiles * self.pixels + weights) * _DEPTH * 2 + self.threads * _SUMS_BYTES
 
     def side_by_side(self, channels: int, outputs: int) -> int:
         """Return how many blocks a multiprocessor has room for, in memory and registers."""
         room = _SHARED_LIMIT // (self.shared_bytes(channels, outputs) + 1024)
-        return min(room, 2)
+        return min(room, _THREADS // self.threads)
 
     def blocks(self, made: Shape4) -> Pair:
         """Return how many patches lie below each other, and side by side."""
@@ -90,7 +94,7 @@ def suits(made: Shape4, window: Window) -> bool:
         return False
     if math.prod(window.kernel) > _MOST_TAPS or not window.plain:
         return False
-    wasted = min(Tile(patch, 0).wasted(made) for patch in _patches(128))
+    wasted = min(Tile(patch, 0, 0).wasted(made) for patch in _patches(128))
     return pixels >= _FILLED * (pixels + wasted)
 
 
@@ -127,12 +131,14 @@ def _patches(pixels: int) -> list[Pair]:
 
 
 def _tiles(made: Shape4, outputs: int) -> Iterator[Tile]:
-    for pixels in (128, 256):
+    for pixels, threads in ((128, 128), (128, 256), (256, 256)):
         # The smaller the rim of a patch, the fewer pixels are read twice.
-        best = min(_patches(pixels), key=lambda patch: (Tile(patch, 0).wasted(made), sum(patch)))
+        best = min(_patches(pixels), key=lambda patch: (Tile(patch, 0, 0).wasted(made), sum(patch)))
         for columns in (128, 64, 32):
-            tile = Tile(best, columns)
-            fits = tile.side_by_side(made[3], outputs) > 0 and pixels * columns <= _MOST_SUMS
+            tile = Tile(best, columns, threads)
+            fits = (
+                tile.side_by_side(made[3], outputs) > 0 and pixels * columns <= threads * _MOST_SUMS
+            )
             if fits and columns < max(2 * outputs, 33):
                 yield tile
 
@@ -148,7 +154,7 @@ def _clocks(tile: Tile, made: Shape4, outputs: int, ctx: LowerContext) -> float:
     together = tile.side_by_side(made[3], outputs)
     most = -(-math.prod(tile.blocks(made)) // ctx.target.compute_units)
     items = tile.pixels // math.prod(_ITEM) * -(-made[3] // 4)
-    busy = round_up(items, _THREADS) * _ITEM_CLOCKS
+    busy = round_up(items, tile.threads) * _ITEM_CLOCKS
     busy += tile.pixels * round_up(outputs, tile.columns) * _SUM_CLOCKS
     return most * busy + -(-most // together) * _WAIT_CLOCKS
 
@@ -183,12 +189,13 @@ def separable_kernel(
     flops = 2 * dst.rows * int(weights.size)
     return KernelRequest(
         template="cuda/separable",
-        grid=(_THREADS, down * across, 1),
-        local=(_THREADS, 1, 1),
+        grid=(tile.threads, down * across, 1),
+        local=(tile.threads, 1, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
         constants=constants,
         variables={
+            "THREADS": tile.threads,
             "BM": tile.pixels,
             "BN": tile.columns,
             "PATCH": tile.patch,
