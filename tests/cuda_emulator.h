@@ -222,7 +222,7 @@ template <int N> static void group_wait() {
     meet(my_block().groups[me->warp / 4], 128, [] {});
 }
 
-template <int N> static void group_done(float (&)[N][4]) { group_wait<0>(); }
+template <int N> static void sums_made(float (&)[N][4]) {}
 
 static void cluster_wait() { meet(cluster_meeting, (int)fibers.size(), [] {}); }
 static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
@@ -233,6 +233,7 @@ static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remo
 static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
 static float4 load_remote(const void *local, int block) { return *(float4 *)remote(local, block); }
 static uint4 load_ahead(const uint4 *p) { return *p; }
+static uint4 load_shared(const uint4 *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p) { return wanted ? *p : T{}; }
 static unsigned short to_half(float f) {
     return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);

@@ -135,6 +135,12 @@ __device__ __forceinline__ void multiply(float (&d)[4], const unsigned int (&a)[
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// Whatever adds to sums is done here, by all lanes: it may not move to where only some need them.
+template <int N> __device__ __forceinline__ void sums_made(float (&d)[N][4]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+        asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3]) :: "memory");
+}
 // Copy 16 bytes (or zeros) from global to shared memory, without passing through registers.
 __device__ __forceinline__ void copy_async(uint4 *to, const uint4 *from, int bytes) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
@@ -218,9 +224,7 @@ template <int N> __device__ __forceinline__ void group_wait() {
 // Wait for all, and keep the compiler from reading sums before.
 template <int N> __device__ __forceinline__ void group_done(float (&d)[N][4]) {
     group_wait<0>();
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-        asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3]) :: "memory");
+    sums_made(d);
 }
 """
     + "".join(map(_group_multiply, (32, 64, 128)))
@@ -252,6 +256,14 @@ __device__ __forceinline__ float4 load_ahead(const float4 *p) {
     const uint4 v = load_ahead((const uint4 *)p);
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                        __uint_as_float(v.w));
+}
+// A load from shared memory that the compiler may not do once for all turns of a loop.
+__device__ __forceinline__ uint4 load_shared(const uint4 *p) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"((unsigned int)__cvta_generic_to_shared(p)));
+    return v;
 }
 __device__ __forceinline__ uint4 as_words(float4 v) {
     return make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
