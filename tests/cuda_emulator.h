@@ -233,7 +233,6 @@ static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remo
 static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
 static float4 load_remote(const void *local, int block) { return *(float4 *)remote(local, block); }
 static uint4 load_ahead(const uint4 *p) { return *p; }
-static uint4 load_shared(const uint4 *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p) { return wanted ? *p : T{}; }
 static unsigned short to_half(float f) {
     return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);

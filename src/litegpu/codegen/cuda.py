@@ -257,14 +257,6 @@ __device__ __forceinline__ float4 load_ahead(const float4 *p) {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                        __uint_as_float(v.w));
 }
-// A load from shared memory that the compiler may not do once for all turns of a loop.
-__device__ __forceinline__ uint4 load_shared(const uint4 *p) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"((unsigned int)__cvta_generic_to_shared(p)));
-    return v;
-}
 __device__ __forceinline__ uint4 as_words(float4 v) {
     return make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
                       __float_as_uint(v.w));
