@@ -55,9 +55,10 @@ def source(template: str) -> str:
 
 
 def own_names(text: str) -> set[str]:
-    """Return the words that a template gets from the op, or sets for itself."""
+    """Return the words that a template gets from the op or another template, or sets for itself."""
     tree = jinja2.Environment().parse(text)
     names = {name.name for name in tree.find_all(jinja2.nodes.Name)}
+    names |= {found.attr for found in tree.find_all(jinja2.nodes.Getattr)}
     return names | jinja2.meta.find_undeclared_variables(tree)
 
 
