@@ -101,6 +101,7 @@ _PRELUDE = (
 #define LANE4_F16(buffer, i) from_half(((const unsigned short *)(buffer))[i])
 #define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE4_F16(buffer, i, value) (buffer)[i] = to_half4(value)
+#define STORE4_F16_BOUNDED(buffer, i, value) (buffer)[i] = to_bounded_half4(value)
 #define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE1_F16(buffer, i, value) (buffer)[i] = to_half(value)
 // Conversions of floats to integers keep to their range.
@@ -309,11 +310,18 @@ __device__ __forceinline__ float4 from_half4(uint2 v) {
     return make_float4(from_half(v.x & 0xffff), from_half(v.x >> 16), from_half(v.y & 0xffff),
                        from_half(v.y >> 16));
 }
+// No infinity is among the values.
+__device__ __forceinline__ uint2 to_bounded_half4(float4 v) {
+#if __CUDA_ARCH__ >= 800
+    return make_uint2(saturated_halves(v.x, v.y), saturated_halves(v.z, v.w));
+#else
+    return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
+#endif
+}
 __device__ __forceinline__ uint2 to_half4(float4 v) {
 #if __CUDA_ARCH__ >= 800
     const float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-    if (most < INFINITY)
-        return make_uint2(saturated_halves(v.x, v.y), saturated_halves(v.z, v.w));
+    if (most < INFINITY) return to_bounded_half4(v);
 #endif
     return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
 }

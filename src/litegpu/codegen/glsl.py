@@ -168,6 +168,7 @@ _PACKED_HALF = """\
 #define LOAD1_F16(buffer, i) unpackHalf2x16(buffer[(i) >> 1])[(i) & 1]
 #define LANE4_F16(buffer, i) unpackHalf2x16(buffer[(i) >> 2][((i) >> 1) & 1])[(i) & 1]
 #define STORE4_F16(buffer, i, value) buffer[i] = pack_half4(to_half_range4(value))
+#define STORE4_F16_BOUNDED(buffer, i, value) buffer[i] = pack_half4(value)
 uvec2 pack_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
 """
 
@@ -176,6 +177,7 @@ _NATIVE_HALF = """\
 #define LOAD1_F16(buffer, i) float(buffer[i])
 #define LANE4_F16(buffer, i) float(buffer[(i) >> 2][(i) & 3])
 #define STORE4_F16(buffer, i, value) buffer[i] = f16vec4(to_half_range4(value))
+#define STORE4_F16_BOUNDED(buffer, i, value) buffer[i] = f16vec4(value)
 #define STORE1_F16(buffer, i, value) buffer[i] = float16_t(to_half_range4(vec4(value)).x)
 """
 

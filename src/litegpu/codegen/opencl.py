@@ -26,6 +26,7 @@ _PRELUDE = """\
 #define LANE4_F16(buffer, i) vload_half((i), (buffer))
 #define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE4_F16(buffer, i, value) vstore_half4_rte(to_half_range4(value), (i), (buffer))
+#define STORE4_F16_BOUNDED(buffer, i, value) vstore_half4_rte((value), (i), (buffer))
 #define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE1_F16(buffer, i, value) vstore_half_rte(to_half_range(value), (i), (buffer))
 #define STORE1_I32(buffer, i, value) (buffer)[i] = convert_int_sat(value)

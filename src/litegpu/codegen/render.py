@@ -18,11 +18,13 @@ from litegpu.codegen.storage import Position, Shape4, TensorRef
 class StageText:
     """One element-wise step: an expression over `x` and operands, e.g. ``x + b``.
 
-    `expression` has the placeholders {x} and {0}, {1}, … for the operands.
+    `expression` has the placeholders {x} and {0}, {1}, … for the operands. No result of a `bounded`
+    one is infinite, or beyond the range of half.
     """
 
     expression: str
     operands: tuple[TensorRef | str, ...]
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Epilogue:
         """Statements that finish float4 `value` for slice `s` at a row, or at (n, y, x)."""
         at = self._place(row, n, y, x)
         lines = ["{", "float4 result;", *self._finish(s, value, "result", at)]
-        lines += [self.dst.write(at, s, "result"), "}"]
+        lines += [self.dst.write(at, s, "result", is_bounded(self.stages)), "}"]
         return "\n".join(lines)
 
     def finish(self, s: str, value: str, result: str, row: str) -> str:
@@ -53,7 +55,7 @@ class Epilogue:
 
     def write(self, s: str, result: str, row: str) -> str:
         """Statements that store what `finish` made."""
-        return self.dst.write(self._place(row), s, result)
+        return self.dst.write(self._place(row), s, result, is_bounded(self.stages))
 
     def _place(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
         return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
@@ -61,6 +63,11 @@ class Epilogue:
     def _finish(self, s: str, value: str, result: str, at: Position) -> list[str]:
         steps = apply_stages(self.stages, result, at, s, self.dst.shape, self.dst.slices)
         return [f"{result} = {value};", *steps]
+
+
+def is_bounded(stages: Sequence[StageText]) -> bool:
+    """Whether what the steps make is neither infinite nor beyond the range of half."""
+    return bool(stages) and stages[-1].bounded
 
 
 def apply_stages(
@@ -106,6 +113,7 @@ def render(
         "finish": epilogue.finish,
         "write": epilogue.write,
         "inner": apply_inner,
+        "inner_is_bounded": is_bounded(inner),
         "at": _position,
         "at_row": _row_of,
     }

@@ -248,15 +248,19 @@ class TensorRef:
         word = "LANE4" if self.storage.vector else "LOAD1"
         return f"{word}_{self.kind}({self.name}, {index})"
 
-    def write(self, at: Position, s: str, value: str) -> str:
-        """Statements that store float4 variable `value` as slice `s`, zeroing padding lanes."""
+    def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
+        """Statements that store float4 variable `value` as slice `s`, zeroing padding lanes.
+
+        `bounded` values are neither infinite nor beyond the range of half.
+        """
         held = self.storage
         base = self._row_offset(at, 4 if held.vector else 1, None)
         if held.vector:
             mask = ""
             if held.channels % 4 or held.slices * 4 > round_up(held.channels, 4):
                 mask = f"{value} = MASK4({value}, {held.channels} - ({s}) * 4); "
-            return f"{mask}STORE4_{self.kind}({self.name}, {_plus(base, s)}, {value});"
+            word = f"STORE4_{self.kind}{'_BOUNDED' if bounded and self.kind == 'F16' else ''}"
+            return f"{mask}{word}({self.name}, {_plus(base, s)}, {value});"
         start = _plus(base, f"({s}) * 4")
         stores = []
         for k, lane in enumerate("xyzw"):

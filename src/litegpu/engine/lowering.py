@@ -27,7 +27,7 @@ from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
 from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get, literal
-from litegpu.ops.elementwise import expression
+from litegpu.ops.elementwise import expression, is_bounded
 
 _T = TypeVar("_T")
 _PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
@@ -241,6 +241,7 @@ class _Buffers:
                     for k, v in enumerate(stage.operands)
                     if v != SELF
                 ),
+                is_bounded(stage),
             )
             for i, stage in enumerate(stages)
         )

@@ -39,7 +39,8 @@ def _clamp(low: str, high: str, value: str = "{a}") -> str:
 class Function:
     """An expression, the highest op version that means it, and the node parameters it uses.
 
-    `takes` and `gives` are the types of its operands and of its result.
+    `takes` and `gives` are the types of its operands and of its result, which is never infinite or
+    beyond the range of half if `bounded`.
     """
 
     expression: str
@@ -47,6 +48,7 @@ class Function:
     params: tuple[str, ...] = ()
     takes: Types = FLOATS
     gives: Types = FLOATS
+    bounded: bool = False
 
 
 def _truth(condition: str) -> Function:
@@ -61,7 +63,7 @@ _TANH_GELU = "TANH4(SPLAT4(0.797884561f) * ({a} + SPLAT4(0.044715f) * {a} * {a} 
 UNARY: Mapping[str, Function] = {
     "ABS": Function("ABS4({a})"),
     "CEIL": Function("CEIL4({a})"),
-    "COS": Function("COS4({a})"),
+    "COS": Function("COS4({a})", bounded=True),
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
     "EXP": Function("EXP4({a})"),
     "FLOOR": Function("FLOOR4({a})"),
@@ -74,20 +76,20 @@ UNARY: Mapping[str, Function] = {
     ),
     "LOG": Function("LOG4({a})"),
     "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS),
-    "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))"),
+    "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))", bounded=True),
     "NEG": Function("-{a}"),
     "RELU": Function(_at_least(_ZERO, "{a}")),
-    "RELU6": Function(_clamp("0.0f", "6.0f")),
-    "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f")),
-    "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f")),
+    "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True),
+    "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
+    "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
     "RSQRT": Function(f"{_ONE} / SQRT4({{a}})"),
     "SIGN": Function(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))"
     ),
-    "SIN": Function("SIN4({a})"),
+    "SIN": Function("SIN4({a})", bounded=True),
     "SQRT": Function("SQRT4({a})"),
     "SQUARE": Function("{a} * {a}"),
-    "TANH": Function("TANH4({a})"),
+    "TANH": Function("TANH4({a})", bounded=True),
 }
 
 BINARY: Mapping[str, Function] = {
@@ -160,6 +162,11 @@ def expression(stage: Stage) -> str:
     texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in stage.operands]
     texts.insert(stage.position, "{x}")
     return function.expression.format(**dict(zip("abc", texts, strict=False)), **words)
+
+
+def is_bounded(stage: Stage) -> bool:
+    """Whether no result of a stage is infinite, or beyond the range of half."""
+    return FUNCTIONS[stage.function].bounded
 
 
 class Unary(Op):
