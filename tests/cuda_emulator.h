@@ -232,6 +232,7 @@ static char *remote(const void *local, int block) {
 static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remote(local, block) = v; }
 static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
 static float4 load_remote(const void *local, int block) { return *(float4 *)remote(local, block); }
+static float raised(float low, float v) { return v < low ? low : v; }
 static uint4 load_ahead(const uint4 *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p) { return wanted ? *p : T{}; }
 static unsigned short to_half(float f) {

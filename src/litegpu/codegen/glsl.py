@@ -40,6 +40,8 @@ _WORDS = """\
     mix(vec4(fill), (value), greaterThan(ivec4(left), ivec4(0, 1, 2, 3)))
 #define MASK4(value, left) LANES4((value), (left), 0.0f)
 #define LESS4(a, b) lessThan((a), (b))
+#define AT_LEAST4(low, value) WHERE4(LESS4((value), (low)), (low), (value))
+#define RAISE4(low, value) AT_LEAST4(low, value)
 #define LESS_EQUAL4(a, b) lessThanEqual((a), (b))
 #define EQUAL4(a, b) equal((a), (b))
 #define WHERE4(condition, yes, no) mix((no), (yes), (condition))

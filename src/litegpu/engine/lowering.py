@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -27,7 +28,7 @@ from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
 from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get, literal
-from litegpu.ops.elementwise import expression, is_bounded
+from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
 
 _T = TypeVar("_T")
 _PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
@@ -167,8 +168,8 @@ class Lowering:
         variables = dict(request.variables)
         for name, array in request.constants.items():
             variables[f"{name}_kind"] = buffers.packed(name, array)
-        stages = buffers.stages("e", node.stages)
-        inner = buffers.stages("i", request.inner_stages)
+        stages = buffers.stages("e", node.stages, get(node.op).sums)
+        inner = buffers.stages("i", request.inner_stages, of_sum=True)
         kernel = render(
             request.template,
             variables,
@@ -231,11 +232,15 @@ class _Buffers:
         self.moved[number, True, None] = array.nbytes
         return kind
 
-    def stages(self, prefix: str, stages: Sequence[Stage]) -> tuple[StageText, ...]:
-        """Bind what element-wise steps read; scalars become part of the text."""
+    def stages(self, prefix: str, stages: Sequence[Stage], of_sum: bool) -> tuple[StageText, ...]:
+        """Bind what element-wise steps read; scalars become part of the text.
+
+        `of_sum` tells that they begin with a sum of products.
+        """
+        sums = accumulate(map(keeps_sum, stages), operator.and_, initial=of_sum)
         return tuple(
             StageText(
-                expression(stage),
+                expression(stage, is_sum),
                 tuple(
                     self._operand(f"{prefix}{i}_{k}", v, stage.extend)
                     for k, v in enumerate(stage.operands)
@@ -243,7 +248,7 @@ class _Buffers:
                 ),
                 is_bounded(stage),
             )
-            for i, stage in enumerate(stages)
+            for i, (stage, is_sum) in enumerate(zip(stages, sums, strict=False))
         )
 
     def _operand(self, name: str, value_id: int, extend: bool) -> TensorRef | str:

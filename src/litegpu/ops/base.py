@@ -171,6 +171,9 @@ class Op(ABC):
     internal: ClassVar[bool] = False
     """Whether only litegpu itself makes such nodes, and no model holds one."""
 
+    sums: ClassVar[bool] = False
+    """Whether it makes sums of products, where the sign of a zero means nothing."""
+
     takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
     """What each computed input may hold; the last entry is that of all further inputs."""
     gives: ClassVar[Types | None] = FLOATS

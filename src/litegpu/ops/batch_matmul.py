@@ -45,6 +45,7 @@ class BatchMatmul(Op):
 
     name = "BATCH_MATMUL"
     max_version = 4
+    sums = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

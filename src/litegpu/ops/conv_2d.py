@@ -79,6 +79,7 @@ class Conv2D(Op):
 
     name = "CONV_2D"
     max_version = 6
+    sums = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_shapes)

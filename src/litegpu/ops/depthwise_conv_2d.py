@@ -30,6 +30,7 @@ class DepthwiseConv2D(Op):
 
     name = "DEPTHWISE_CONV_2D"
     max_version = 6
+    sums = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_shapes)

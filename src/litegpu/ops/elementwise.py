@@ -22,17 +22,13 @@ from litegpu.ops.types import BOOLS, FLOATS, HELD, Types
 _ZERO, _ONE = "SPLAT4(0.0f)", "SPLAT4(1.0f)"
 
 
-def _at_least(low: str, value: str) -> str:
-    # By comparison, as on the CPU: MAX4 and MIN4 would lose a NaN.
-    return f"WHERE4(LESS4({value}, {low}), {low}, {value})"
-
-
 def _at_most(high: str, value: str) -> str:
+    # By comparison, as on the CPU: MAX4 and MIN4 would lose a NaN.
     return f"WHERE4(LESS4({high}, {value}), {high}, {value})"
 
 
 def _clamp(low: str, high: str, value: str = "{a}") -> str:
-    return _at_least(f"SPLAT4({low})", _at_most(f"SPLAT4({high})", value))
+    return f"{{at_least}}(SPLAT4({low}), {_at_most(f'SPLAT4({high})', value)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ UNARY: Mapping[str, Function] = {
     "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS),
     "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))", bounded=True),
     "NEG": Function("-{a}"),
-    "RELU": Function(_at_least(_ZERO, "{a}")),
+    "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})"),
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
@@ -154,14 +150,26 @@ def activation_stages(params: Mapping[str, Any]) -> tuple[Stage, ...]:
     return (Stage(function),) if function else ()
 
 
-def expression(stage: Stage) -> str:
-    """Return a stage's text with {x} for the running result and {0}, {1} for its operands."""
+def expression(stage: Stage, of_sum: bool = False) -> str:
+    """Return a stage's text with {x} for the running result and {0}, {1} for its operands.
+
+    A bound keeps -0, but not `of_sum`: there a zero's sign hangs on the order of the terms.
+    """
     function = FUNCTIONS[stage.function]
     words = {name: literal(number) for name, number in stage.attributes}
     numbers = itertools.count()
     texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in stage.operands]
     texts.insert(stage.position, "{x}")
+    words["at_least"] = "RAISE4" if of_sum else "AT_LEAST4"
     return function.expression.format(**dict(zip("abc", texts, strict=False)), **words)
+
+
+_OF_SUMS = ("ADD", "SUB", "RELU", "RELU6", "RELU_0_TO_1")
+
+
+def keeps_sum(stage: Stage) -> bool:
+    """Whether the sign of a zero means nothing after a stage, if it meant nothing before."""
+    return stage.function in _OF_SUMS
 
 
 def is_bounded(stage: Stage) -> bool:

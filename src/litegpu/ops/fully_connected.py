@@ -24,6 +24,7 @@ class FullyConnected(Op):
 
     name = "FULLY_CONNECTED"
     max_version = 9
+    sums = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The weights", _check_shapes)

@@ -67,7 +67,9 @@ class Tile:
     def shared_bytes(self, channels: int, outputs: int) -> int:
         k_tiles = -(-channels // _DEPTH)
         weights = self.slots(k_tiles, outputs) * self.columns
-        return (k_tiles * self.pixels + weights) * _DEPTH * 2 + self.threads * _SUMS_BYTES
+        bias = 4 * round_up(outputs, self.columns)
+        tiles = (k_tiles * self.pixels + weights) * _DEPTH * 2
+        return tiles + self.threads * _SUMS_BYTES + bias
 
     def side_by_side(self, channels: int, outputs: int) -> int:
         """Return how many blocks a multiprocessor has room for, in memory and registers."""

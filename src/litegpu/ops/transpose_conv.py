@@ -37,6 +37,7 @@ class TransposeConv(Op):
 
     name = "TRANSPOSE_CONV"
     max_version = 4
+    sums = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_shapes, _IMAGE)
@@ -72,6 +73,7 @@ class Convolution2DTransposeBias(TransposeConv):
 
     name = "Convolution2DTransposeBias"
     max_version = 2
+    sums = True
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_custom)
