@@ -8,7 +8,10 @@ All backends take part, unless `--backend` names some; `--ops` also runs the op 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
 import json
+import os
 import platform
 import re
 import subprocess
@@ -30,14 +33,20 @@ _PROFILED = 20
 """Runs of which the device's times are medians, at most."""
 
 
+@functools.lru_cache(maxsize=1)
+def reference(name: str, picture: Path | None) -> tuple[bytes, list[Any], list[Any]]:
+    """Return a model, inputs for it, and what the CPU makes of them."""
+    content = resolve_model(name)
+    cpu = reference_interpreter(content, _REFERENCE_THREADS)
+    inputs = make_inputs(cpu, picture)
+    return content, inputs, call(cpu, inputs)
+
+
 def check(
     name: str, backend: str, precision: str, picture: Path | None, repeats: int
 ) -> dict[str, Any]:
     """Return accuracy and times of one model."""
-    content = resolve_model(name)
-    cpu = reference_interpreter(content, _REFERENCE_THREADS)
-    inputs = make_inputs(cpu, picture)
-    expected = call(cpu, inputs)
+    content, inputs, expected = reference(name, picture)
     start = time.perf_counter()
     delegate = GpuDelegate(backend=backend, precision=precision)
     gpu = interpreter(content, delegate)
@@ -94,6 +103,8 @@ def check_ops(backend: str) -> dict[str, Any]:
     """Run the op table on a backend; return the counts of pytest, and the end of a bad log."""
     table = Path(__file__).parents[1] / "tests" / "test_ops.py"
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", str(table), "-k", f"{backend}-"]
+    if importlib.util.find_spec("xdist"):
+        command += ["-n", str(os.cpu_count())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)", done.stdout)}
     good = done.returncode == 0
