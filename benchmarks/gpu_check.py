@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from litegpu import GpuDelegate, LitegpuError, Profile, __version__
+from litegpu import GpuDelegate, LitegpuError, Profile, __version__, list_devices
 from litegpu.backends import BACKENDS
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo import resolve_model
@@ -123,10 +123,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     backends = arguments.backend or [*BACKENDS]
-    tables = [check_ops(backend) for backend in backends] if arguments.ops else []
-    for table in tables:
-        print(table, flush=True)
-    rows = []
+    result: dict[str, Any] = {
+        "version": __version__,
+        "machine": platform.platform(),
+        "devices": [device.title for device in list_devices() if device.backend in backends],
+        "ops": [],
+        "rows": [],
+    }
+
+    def save() -> None:
+        if arguments.out:
+            arguments.out.write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+    for backend in backends if arguments.ops else ():
+        result["ops"].append(check_ops(backend))
+        print(result["ops"][-1], flush=True)
+        save()
     for name in arguments.models:
         for backend in backends:
             for precision in arguments.precision or ["fp32", "fp16"]:
@@ -134,19 +146,12 @@ def main() -> None:
                     row = check(name, backend, precision, arguments.picture, arguments.repeats)
                 except (LitegpuError, RuntimeError) as error:
                     row = {"model": name, "backend": backend, "error": str(error)}
-                rows.append(row)
+                result["rows"].append(row)
                 print(line(row), flush=True)
                 if arguments.kernels:
                     for each in row.get("slowest", []):
                         print("   ", each)
-    if arguments.out:
-        result = {
-            "version": __version__,
-            "machine": platform.platform(),
-            "ops": tables,
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(result, indent=1))
+        save()
 
 
 def line(row: dict[str, Any]) -> str:
