@@ -219,7 +219,7 @@ def tensor_core_kernel(
     """
     src, dst = ctx.storage(node.inputs[0]), destination or ctx.storage(node.outputs[0])
     if step is not None:
-        separable_tile = separable.choose_tile(ctx, src, dst, array, step)
+        separable_tile = separable.choose_tile(ctx, src, dst, step)
         if separable_tile is not None:
             return separable.separable_kernel(
                 node, ctx, separable_tile, array, bias, step, destination

@@ -116,10 +116,8 @@ def suits(made: Shape4, window: Window) -> bool:
     return pixels >= _FILLED * (pixels + wasted)
 
 
-def choose_tile(
-    ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS, depthwise: Depthwise
-) -> Tile | None:
-    """Return a tile for pointwise `weights` [O, 1, 1, I], None if other kernels are better."""
+def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, depthwise: Depthwise) -> Tile | None:
+    """Return a tile for the convolution that reads `depthwise`, None if others are better."""
     if not ctx.target.warp_groups or depthwise.taps is None or not _is_half(depthwise.shape, ctx):
         return None
     if not suits(depthwise.shape, depthwise.window) or not src.vector:
