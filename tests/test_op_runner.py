@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,8 +41,8 @@ def test_padding_that_is_not_zero_is_found(
     assert outcome(NARROW, device).faults == ()
     write = TensorRef.write
 
-    def unmasked(self: TensorRef, at: Position, s: str, value: str) -> str:
-        return re.sub(r"\w+ = MASK4\(.*?\); ", "", write(self, at, s, value))
+    def unmasked(self: TensorRef, *words: Any) -> str:
+        return re.sub(r"\w+ = MASK4\(.*?\); ", "", write(self, *words))
 
     monkeypatch.setattr(TensorRef, "write", unmasked)
     (fault,) = outcome(NARROW, device).faults
@@ -53,8 +54,8 @@ def test_elements_that_no_kernel_writes_are_found(
 ) -> None:
     write = TensorRef.write
 
-    def first_row_only(self: TensorRef, at: Position, s: str, value: str) -> str:
-        return f"if ({at.row or 0} == 0) {{ {write(self, at, s, value)} }}"
+    def first_row_only(self: TensorRef, at: Position, *words: Any) -> str:
+        return f"if ({at.row or 0} == 0) {{ {write(self, at, *words)} }}"
 
     monkeypatch.setattr(TensorRef, "write", first_row_only)
     found = outcome(NARROW, device)
