@@ -270,7 +270,7 @@ def test_it_needs_tensor_cores() -> None:
 )
 def test_each_pair_of_a_window_is_in_one_place(kernel: Pair, channels: int, steps: int) -> None:
     problem = Problem(
-        (32, 32), (32, 32), 1, channels, 8, Window(kernel, (1, 1)), "float32", True, True, False
+        (32, 32), (32, 32), 1, channels, 8, Window(kernel, (1, 1)), True, False, "float32", True
     )
     places = [place for group in problem.groups for place in group]
     pairs = -(-kernel[1] * channels // 2)

@@ -14,8 +14,9 @@ from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_tile import rounds
-from litegpu.ops.halves import low_part, padded
+from litegpu.ops.halves import low_part
 from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
+from litegpu.ops.split_conv import Plan, split_kernel
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -166,18 +167,11 @@ def narrow_kernel(
 
     It writes to `destination`, a part of the output, if given.
     """
-    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     tile, problem = found
-    view, patch = problem.view, tile.patch(problem)
-    down, across, columns = tile.blocks(problem)
-    all_pairs = columns * tile.warps_n * tile.pairs
-    low = low_part(weights, ctx) if problem.split_weights else None
-    parts = [weights] if low is None else [weights, low]
-    constants: dict[str, npt.NDArray[Any]] = {
-        "weights": pack_groups(parts, problem, all_pairs * COLUMNS)
-    }
-    if bias is not None:
-        constants["bias"] = padded(bias, all_pairs * COLUMNS)
+    patch, blocks = tile.patch(problem), tile.blocks(problem)
+    all_pairs = blocks[2] * tile.warps_n * tile.pairs
+    lanes = all_pairs * COLUMNS
+    plan = Plan("cuda/conv_narrow", tile.threads, blocks, tile.units(problem), lanes)
     variables: dict[str, Any] = {
         "ROWS": tile.rows,
         "ACROSS": tile.across,
@@ -190,30 +184,15 @@ def narrow_kernel(
         "STEP": problem.step,
         "TOGETHER": tile.together(problem),
         "HELD": tile.held(problem),
-        "SPLIT_A": problem.split_values,
-        "SPLIT_W": problem.split_weights,
         "SIDE_BY_SIDE": tile.side_by_side(problem),
         "WEIGHTS_AT": patch.units_of_16,
-        "tiles": (down, across),
-        "has_bias": bias is not None,
         **patch.words(),
-        **view.words(src.shape[1:3]),
     }
-    flops = 2 * dst.rows * int(weights.size)
-    return KernelRequest(
-        template="cuda/conv_narrow",
-        grid=(columns * tile.threads, down * across * problem.batch, 1),
-        local=(tile.threads, 1, 1),
-        output=node.outputs[0],
-        reads={"src": node.inputs[0]},
-        constants=constants,
-        variables=variables,
-        shared=(("uint4", "scratch", tile.units(problem)),),
-        destination=destination,
-        flops=flops,
-        needed={"src": view.taken(dst.rows, src.lanes)},
-        matrix_flops=flops * problem.products,
-    )
+
+    def pack(parts: list[_FLOATS]) -> npt.NDArray[np.uint32]:
+        return pack_groups(parts, problem, lanes)
+
+    return split_kernel(node, ctx, problem, plan, weights, bias, pack, variables, destination)
 
 
 def pack_groups(parts: list[_FLOATS], problem: Problem, columns: int) -> npt.NDArray[np.uint32]:

@@ -14,7 +14,8 @@ from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma
 from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.halves import low_part, padded, spread_taps
+from litegpu.ops.halves import low_part, spread_taps
+from litegpu.ops.split_conv import Plan, SplitProblem, split_kernel
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -29,17 +30,8 @@ _MOST_SUMS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What decides about tiles: the convolution, and how its operands are stored and split."""
-
-    image: Pair
-    output: Pair
-    batch: int
-    channels: int
-    outputs: int
-    view: Window
-    split_values: bool
-    split_weights: bool
+class Problem(SplitProblem):
+    """A convolution whose pixels are chunks of channels."""
 
     @property
     def chunks(self) -> int:
@@ -53,10 +45,6 @@ class Problem:
     @property
     def steps(self) -> int:
         return -(-math.prod(self.view.kernel) * self.chunks // 2)
-
-    @property
-    def products(self) -> int:
-        return 1 + self.split_values + self.split_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +184,10 @@ def patch_kernel(
 
     It writes to `destination`, a part of the output, if given.
     """
-    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     tile, problem = found
-    view = problem.view
-    down, across, columns = tile.blocks(problem)
-    low = low_part(weights, ctx) if problem.split_weights else None
-    parts = [weights] if low is None else [weights, low]
-    constants: dict[str, npt.NDArray[Any]] = {"weights": pack_steps(parts, problem.steps, tile)}
-    if bias is not None:
-        constants["bias"] = padded(bias, columns * tile.groups * _PART)
+    blocks = tile.blocks(problem)
+    lanes = blocks[2] * tile.groups * _PART
+    plan = Plan("cuda/conv_patch", tile.threads, blocks, tile.units(problem), lanes)
     variables: dict[str, Any] = {
         "WARPS": tile.warps,
         "ROWS": tile.rows,
@@ -212,30 +195,15 @@ def patch_kernel(
         "CHUNKS": problem.chunks,
         "PITCH": problem.pitch,
         "STEPS": problem.steps,
-        "SPLIT_A": problem.split_values,
-        "SPLIT_W": problem.split_weights,
         "WEIGHTS_AT": tile.value_units(problem),
-        "tiles": (down, across),
-        "patch": tile.patch(view),
+        "patch": tile.patch(problem.view),
         "input_slices": -(-weights.shape[3] // 4),
-        "has_bias": bias is not None,
-        **view.words(src.shape[1:3]),
     }
-    flops = 2 * dst.rows * int(weights.size)
-    return KernelRequest(
-        template="cuda/conv_patch",
-        grid=(columns * tile.threads, down * across * problem.batch, 1),
-        local=(tile.threads, 1, 1),
-        output=node.outputs[0],
-        reads={"src": node.inputs[0]},
-        constants=constants,
-        variables=variables,
-        shared=(("uint4", "scratch", tile.units(problem)),),
-        destination=destination,
-        flops=flops,
-        needed={"src": view.taken(dst.rows, src.lanes)},
-        matrix_flops=flops * problem.products,
-    )
+
+    def pack(parts: list[_FLOATS]) -> npt.NDArray[np.uint32]:
+        return pack_steps(parts, problem.steps, tile)
+
+    return split_kernel(node, ctx, problem, plan, weights, bias, pack, variables, destination)
 
 
 def pack_steps(parts: list[_FLOATS], steps: int, tile: Tile) -> npt.NDArray[np.uint32]:

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from litegpu.codegen import round_up
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.split_conv import SplitProblem
+from litegpu.ops.window import Pair
 
 WIDE = 16
 """Pixels of a row that a matrix instruction takes."""
@@ -53,21 +54,12 @@ def _groups(rows: int, pairs: int) -> Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What decides about tiles: the convolution, and how its operands are stored and split."""
+class Problem(SplitProblem):
+    """A convolution whose windows are runs of values; `channels` include the image's padding."""
 
-    image: Pair
-    output: Pair
-    batch: int
-    channels: int
-    """Those of the image, with its padding."""
-    outputs: int
-    view: Window
     stored: str
     whole: bool
     """Whether rows of the image consist of whole groups of 4 values, at multiples of 4."""
-    split_values: bool
-    split_weights: bool
 
     @property
     def run(self) -> int:
@@ -101,10 +93,6 @@ class Problem:
     def parts(self) -> int:
         """Halves that a weight is split into."""
         return 1 + self.split_weights
-
-    @property
-    def products(self) -> int:
-        return 1 + self.split_values + self.split_weights
 
     @property
     def pairs(self) -> int:
