@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording, Slot
 from litegpu.codegen import KernelText
@@ -179,3 +180,9 @@ def _with_shared(text: str) -> tuple[str, int]:
         text = whole.sub("uint4 *const dynamic_shared = (uint4 *)shared_memory(0);", text)
         end = 227 << 10
     return text, end
+
+
+needs_emulator = pytest.mark.skipif(
+    not is_usable(),
+    reason="no C++ compiler here that makes x86-64 code and knows _Float16 (apt-get install g++)",
+)

@@ -13,7 +13,7 @@ import op_runner
 from cases.base import SMALL, Case, Sheet
 from cases.conv_2d import Conv
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, is_usable
+from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import Storage
@@ -68,8 +68,6 @@ JOINED = [Joined(), Joined(kernel=(2, 4))]
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not is_usable():
-        pytest.skip("no C++ compiler here that can play a GPU")
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
 
 
@@ -95,6 +93,7 @@ def check(case: Case, number: int, mode: Mode, worst: float) -> None:
     assert not problem
 
 
+@needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -102,6 +101,7 @@ def test_floats_lose_nothing(case: Conv, number: int) -> None:
     check(case, number, FLOATS, 1e-6)
 
 
+@needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("case", [*CASES, *JOINED], ids=lambda case: case.name)
 def test_where_all_is_half_values_are_rounded(case: Case) -> None:
@@ -172,6 +172,7 @@ def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     return made
 
 
+@needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
     ("image", "window"),
@@ -191,6 +192,7 @@ def test_every_storage(image: tuple[int, ...], window: Window, dtype: str, align
     assert not mismatch(product(graph, values), computed(graph, values, alignment), 1e-6)
 
 
+@needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -203,6 +205,7 @@ def test_what_is_infinite_reaches_only_windows_that_have_it(kernel: Pair, channe
     assert np.array_equal(np.isfinite(expected), np.isfinite(got))
 
 
+@needs_emulator
 @pytest.mark.usefixtures("emulated")
 def test_values_beyond_half_keep_their_magnitude() -> None:
     """The rest takes over what the first half cannot hold."""

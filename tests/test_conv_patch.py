@@ -9,7 +9,7 @@ import pytest
 
 from cases.conv_2d import Conv
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, is_usable
+from cuda_emulator import INFO, EmulatedBackend, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
@@ -31,7 +31,7 @@ CASES = [
 ]
 
 
-@pytest.mark.skipif(not is_usable(), reason="no C++ compiler here that can play a GPU")
+@needs_emulator
 @pytest.mark.parametrize("mode", [FLOATS, HALVES], ids=lambda mode: mode.name)
 @pytest.mark.parametrize(
     ("case", "number"), [*((case, 0) for case in CASES), *((CASES[2], n) for n in (1, 2, 3))]

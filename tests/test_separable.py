@@ -8,7 +8,7 @@ import pytest
 
 from cases.separable import Separable
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, is_usable
+from cuda_emulator import INFO, EmulatedBackend, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine import partition
@@ -33,7 +33,7 @@ CASES = [
 ]
 
 
-@pytest.mark.skipif(not is_usable(), reason="no C++ compiler here that can play a GPU")
+@needs_emulator
 @pytest.mark.parametrize(
     ("case", "number", "mode"),
     [
