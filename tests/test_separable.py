@@ -11,12 +11,12 @@ from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
+from litegpu.codegen.storage import Shape4
 from litegpu.engine import partition
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.ops import separable
-from litegpu.ops.window import Shape4
 from op_runner import MODES, Mode, forced, kept_busy_by, run
 from passes.graphs import RELU, Maker
 

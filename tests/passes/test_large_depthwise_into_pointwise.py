@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from litegpu.ops.window import Shape4
+from litegpu.codegen.storage import Shape4
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from litegpu.passes.large_depthwise_into_pointwise import large_depthwise_into_pointwise
 from passes.graphs import Maker, applied, untouched

@@ -157,7 +157,6 @@ def tile_kernel(
         "rowwise": keeps_rows(node.op, view, src, dst),
         "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
         **view.words(src.shape[1:3]),
-        "middle": dst.shape,
     }
     return KernelRequest(
         template="cuda/conv_tile",

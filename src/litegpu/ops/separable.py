@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
+from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import Depthwise
 from litegpu.ops.conv_tile import pack_tiles
 from litegpu.ops.halves import padded
-from litegpu.ops.window import LOADS_AT_ONCE, Pair, Shape4, Window, readers
+from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
 _FLOATS = npt.NDArray[np.float32]
 _ITEM = (2, 4)

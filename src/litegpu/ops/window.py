@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from litegpu.codegen.storage import Shape4 as Shape4  # for passes, too
+
 Pair = tuple[int, int]
-Shape4 = tuple[int, int, int, int]
 
 LOADS_AT_ONCE = 24
 """Loads of a depthwise convolution that a thread of CUDA has registers for."""
