@@ -63,6 +63,8 @@ struct Product {
     unsigned long long a, b;
     float *sums;
     int columns;
+    const unsigned int *words;  // of floats, where the first matrix lies in registers
+    bool add;
 };
 struct Fiber {
     Index3 thread, block;
@@ -76,6 +78,7 @@ struct Fiber {
     const unsigned int *a;
     unsigned int b0, b1;
     float *d;
+    const Product *shown;
     std::vector<std::vector<Copy>> copies;
     std::vector<std::vector<Product>> products;
 };
@@ -201,22 +204,48 @@ static unsigned long long matrix_at(const void *place) {
 template <int N>
 static void group_multiply(float (&sums)[N][4], unsigned long long a, unsigned long long b) {
     if (me->products.empty()) me->products.emplace_back();
-    me->products.back().push_back({a, b, sums[0], N * 8});
+    me->products.back().push_back({a, b, sums[0], N * 8, nullptr, true});
+}
+template <int N>
+static void group_multiply_tf32(float (&sums)[N][4], const unsigned int (&a)[4], unsigned long long b, bool add) {
+    if (me->products.empty()) me->products.emplace_back();
+    me->products.back().push_back({0, b, sums[0], N * 8, a, add});
+}
+// Of 8 floats that the lanes of a warp hold of each of 16 rows.
+static float product_of_floats(const Product &p, int row, int column) {
+    float sum = 0.0f;
+    for (int k = 0; k < 8; ++k) {
+        unsigned int right;
+        memcpy(&right, operand(p.b, column, k * 2), 4);
+        const Fiber &other = warp_of(me)[row % 8 * 4 + k % 4];
+        sum += tf32(other.shown->words[row / 8 + k / 4 * 2]) * tf32(right);
+    }
+    return sum;
+}
+static float product_of_halves(const Product &p, int row, int column) {
+    float sum = 0.0f;
+    for (int k = 0; k < 16; ++k) sum += from_half(*operand(p.a, row, k)) * from_half(*operand(p.b, column, k));
+    return sum;
 }
 static void group_begin() {}
 static void group_commit() { me->products.emplace_back(); }
 static void shared_for_group() {}
 template <int N> static void group_wait() {
-    // Each thread makes its own sums, of what lies in memory now.
+    // Each thread makes its own sums, of what lies in memory and registers now.
     while ((int)me->products.size() > N + 1) {
-        for (const Product &p : me->products.front())
+        for (const Product &p : me->products.front()) {
+            me->shown = &p;
+            __syncwarp();
             for (int j = 0; j < p.columns / 8; ++j)
-                for (int q = 0; q < 4; ++q)
-                    for (int k = 0; k < 16; ++k) {
-                        const int row = me->warp % 4 * 16 + me->lane / 4 + q / 2 * 8;
-                        const int column = j * 8 + me->lane % 4 * 2 + q % 2;
-                        p.sums[j * 4 + q] += from_half(*operand(p.a, row, k)) * from_half(*operand(p.b, column, k));
-                    }
+                for (int q = 0; q < 4; ++q) {
+                    const int row = me->lane / 4 + q / 2 * 8, column = j * 8 + me->lane % 4 * 2 + q % 2;
+                    float &sum = p.sums[j * 4 + q];
+                    sum = (p.add ? sum : 0.0f)
+                        + (p.words ? product_of_floats(p, row, column)
+                                   : product_of_halves(p, me->warp % 4 * 16 + row, column));
+                }
+            __syncwarp();
+        }
         me->products.erase(me->products.begin());
     }
     meet(my_block().groups[me->warp / 4], 128, [] {});

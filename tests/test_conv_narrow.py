@@ -224,7 +224,7 @@ def test_values_beyond_half_keep_their_magnitude() -> None:
         ((64, 224, 224, 3), 64, (7, 7), 0, "cuda/conv_narrow"),
         ((8, 225, 223, 1), 24, (5, 5), HALF_FROM_BYTES, "cuda/conv_narrow"),
         ((1, 224, 224, 3), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_mma"),
-        ((64, 224, 224, 3), 32, (3, 3), None, "cuda/conv_mma"),
+        ((64, 224, 224, 3), 32, (3, 3), None, "cuda/conv_tile"),
         ((64, 224, 224, 3), 32, (17, 1), HALF_FROM_BYTES, "cuda/conv_tile"),
         ((64, 224, 224, 4), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_narrow"),
         ((64, 224, 224, 5), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_tile"),

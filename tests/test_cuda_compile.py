@@ -50,7 +50,8 @@ GENERATIONS = {
 }
 STORAGES = {"fp32": None, "fp16": HALF_FROM_BYTES, "half": 0}
 # What is left out is chosen as for another pair: without tensor cores no kernel depends on where
-# half storage begins, sm_80 multiplies floats as sm_90 does, and sm_90 differs in its tiles.
+# half storage begins, sm_80 multiplies floats as sm_90 does but in large tiles (compiled below, as
+# candidates), and sm_90 differs in its tiles.
 RUNS = [("sm_75", "half"), ("sm_80", "fp16"), ("sm_90", "fp32"), ("sm_90", "half")]
 
 
@@ -116,10 +117,12 @@ TILED = (
     ("generation", "storage", "items", "most"),
     [
         ("sm_80", "fp32", None, 6),
+        ("sm_80", "fp32", SMALL, 2),
         ("sm_80", "half", SMALL, 3),
         ("sm_90", "fp32", None, 6),
         ("sm_90", "fp16", None, 6),
         ("sm_90", "half", None, 6),
+        ("sm_90", "fp32", SMALL, 5),
         ("sm_90", "half", SMALL, 6),
     ],
 )

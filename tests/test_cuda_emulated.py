@@ -66,11 +66,14 @@ def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
     ("case", "mode", "template"),
     [
         (Conv(image=(2, 5, 4, 33), filters=20, kernel=(3, 3)), FLOATS, "cuda_conv_mma"),
-        (Conv(image=(2, 9, 8, 72), filters=65, items=SMALL), HALVES, "cuda_conv_tile"),
-        (
-            Conv(image=(1, 9, 7, 3), filters=20, kernel=(3, 3), items=SMALL),
-            HALVES,
-            "cuda_conv_tile",
+        *(
+            (Conv(image=image, filters=filters, kernel=kernel, items=SMALL), mode, "cuda_conv_tile")
+            for mode in (FLOATS, HALVES)
+            for image, filters, kernel in (
+                ((2, 9, 8, 72), 65, (1, 1)),
+                ((1, 9, 7, 3), 20, (3, 3)),
+                ((1, 19, 17, 9), 70, (3, 2)),
+            )
         ),
         (Separable(image=(1, 14, 14, 96), filters=130, items=SMALL), HALVES, "cuda_conv_mma"),
         (Matmul(rows=33, depth=70, columns=41, batch=(1,)), FLOATS, "cuda_matmul"),
@@ -82,10 +85,15 @@ def test_templates_agree_with_the_cpu(case: Case, mode: Mode, template: str) -> 
 
 @needs_emulator
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize(
+    ("mode", "number"), [*((FLOATS, n) for n in range(5)), *((HALVES, n) for n in range(6))]
+)
 @pytest.mark.parametrize("channels", [24, 72])
-def test_all_tiles_of_a_convolution_agree_with_the_cpu(number: int, channels: int) -> None:
+def test_all_tiles_of_a_convolution_agree_with_the_cpu(
+    mode: Mode, number: int, channels: int
+) -> None:
     # 5 tiles of pixels and 2 or more of channels, the last ones not full
     case = Conv(image=(1, 25, 22, channels), filters=140, kernel=(1, 1), items=SMALL)
-    with forced(number):
-        assert all(name.startswith("cuda_conv_tile") for name in checked((case,), HALVES))
+    with forced(number) as taken:
+        assert all(name.startswith("cuda_conv_tile") for name in checked((case,), mode))
+    assert number in taken

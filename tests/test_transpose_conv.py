@@ -148,13 +148,16 @@ def lowered(layout: Layout, **facts: Any) -> tuple[Launch, ...]:
     return build_program(layout, device, graph.inputs, graph.outputs).launches
 
 
-@pytest.mark.parametrize(("half_from", "template"), [(None, "conv_mma"), (0, "conv_tile")])
-def test_each_phase_is_a_kernel(half_from: int | None, template: str) -> None:
+@pytest.mark.parametrize(
+    ("half_from", "units", "template"),
+    [(None, 132, "conv_mma"), (None, 1, "conv_tile"), (0, 1, "conv_tile")],
+)
+def test_each_phase_is_a_kernel(half_from: int | None, units: int, template: str) -> None:
     maker = Maker()
     inside = maker.steps(maker.input(1, 16, 16, 32), RELU)
     out = transposed(maker, inside, 64, (3, 3), (2, 2), (31, 32))
     layout = assign(maker.graph(out), half_from)
-    _, *made = lowered(layout, compute_units=1)
+    _, *made = lowered(layout, compute_units=units)
     assert [launch.template for launch in made] == [f"cuda/{template}"] * 4
     shapes = [(1, 16, 16, 64), (1, 16, 16, 64), (1, 15, 16, 64), (1, 15, 16, 64)]
     assert [launch.shape for launch in made] == shapes
@@ -216,7 +219,8 @@ Read = Callable[[str, Phase, int, int, Array], Array]
 def value_of(body: str, place: str, variables: dict[str, Any], image: Array) -> Any:
     """Return what the kernel gives to the variable (or element) that a pattern matches."""
     (text,) = {*re.findall(rf"{place} = (.*?);", body)}  # where it stands twice, it is the same
-    return evaluate(text.replace("&&", "and"), image, {**WORDS, **variables})
+    text = text.replace("&&", "and").removeprefix("(const uint4 *)src + ")
+    return evaluate(text, image, {**WORDS, **variables})
 
 
 def read_few(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
@@ -229,10 +233,14 @@ def read_few(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Arra
 
 
 def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
-    """Return the same, as cuda/conv_tile reads it: pairs of slices, whole ones for each tap."""
+    """Return the same, as cuda/conv_tile reads it.
+
+    Halves come in pairs of slices, whole ones for each tap.
+    """
     slices = phase.weights.shape[3] // 4
+    halves = "float4 high" in body
     pairs = -(-slices // 2)
-    chunk = slice_ // slices * pairs + slice_ % slices // 2
+    chunk = slice_ // slices * pairs + slice_ % slices // 2 if halves else slice_
     at: dict[str, Any] = {"p": p, "chunk": chunk, "i": 0, "row": [p], "held": True}
     at |= {"part": chunk, "dy": 0, "dx": 0}
     if "const int tap" in body:
@@ -244,8 +252,12 @@ def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Arr
             at[name] = [value_of(body, rf"\b{name}\[i\]", at, image)]
         at["iy"], at["ix"] = at["y0"][0] + at["dy"], at["x0"][0] + at["dx"]
         inside = value_of(body, "const bool in", at, image)
-    half = "float4 high" if slice_ % slices % 2 else "float4 low"
-    return np.asarray(value_of(body, half, at, image)) * inside
+    if halves:
+        name = ("low", "high")[slice_ % slices % 2]
+        return np.asarray(value_of(body, f"float4 {name}", at, image)) * inside
+    # Floats are copied by the hardware, 4 at a time.
+    first = 4 * value_of(body, r"uint4 \*const from", at, image)
+    return image[first : first + 4] * inside
 
 
 def ran(launch: Launch, phase: Phase, read: Read, image: Array, memory: Array) -> None:
@@ -266,9 +278,13 @@ def ran(launch: Launch, phase: Phase, read: Read, image: Array, memory: Array) -
 
 
 @pytest.mark.parametrize(
-    ("half_from", "template", "read"),
-    [(None, "conv_mma", read_few), (0, "conv_tile", read_many)],
-    ids=["few", "many"],
+    ("half_from", "units", "template", "read"),
+    [
+        (None, 132, "conv_mma", read_few),
+        (None, 1, "conv_tile", read_many),
+        (0, 1, "conv_tile", read_many),
+    ],
+    ids=["few", "many floats", "many halves"],
 )
 @pytest.mark.parametrize("filters", [8, 9])
 @pytest.mark.parametrize(
@@ -287,6 +303,7 @@ def test_the_kernels_load_and_store_the_right_places(
     size: Pair,
     filters: int,
     half_from: int | None,
+    units: int,
     template: str,
     read: Read,
 ) -> None:
@@ -300,7 +317,7 @@ def test_the_kernels_load_and_store_the_right_places(
     image = np.random.default_rng(0).integers(-4, 5, (2, *held, 20)).astype(np.float64)
     memory = np.full(2 * size[0] * size[1] * filters, np.nan)
     parts = phases(taps, attributes.window, layout.storages[out])
-    for launch, phase in zip(lowered(layout, compute_units=1), parts, strict=True):
+    for launch, phase in zip(lowered(layout, compute_units=units), parts, strict=True):
         assert launch.template == f"cuda/{template}"
         ran(launch, phase, read, image.ravel(), memory)
     expected = scattered(image, taps, attributes.window, size)

@@ -94,7 +94,12 @@ def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("template", "half_from", "size", "products"),
-    [("conv_mma", None, 16, 6), ("conv_mma", 0, 16, 1), ("conv_tile", 0, 64, 1)],
+    [
+        ("conv_mma", None, 16, 6),
+        ("conv_mma", 0, 16, 1),
+        ("conv_tile", None, 64, 6),
+        ("conv_tile", 0, 64, 1),
+    ],
 )
 def test_matrix_instructions_are_counted_as_products_of_halves(
     template: str, half_from: int | None, size: int, products: int

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 
 def _group_multiply(columns: int) -> str:
-    """Return the function that adds 64 rows x 16 of one matrix times `columns` rows x 16."""
+    """Return the functions that multiply 64 rows of one matrix by `columns` rows of another.
+
+    They add what 16 halves of the rows make, or 8 floats: these may start a sum, too.
+    """
     places = [(j, q) for j in range(columns // 8) for q in range(4)]
     sums = ", ".join(f"%{i}" for i in range(len(places)))
-    a, b = len(places), len(places) + 1
+    a, b, *_, last = range(len(places), len(places) + 6)
+    four = ", ".join(f"%{a + i}" for i in range(4))
     operands = ", ".join(f'"+f"(d[{j}][{q}])' for j, q in places)
     return f"""\
 __device__ __forceinline__ void group_multiply(float (&d)[{columns // 8}][4],
@@ -16,6 +20,15 @@ __device__ __forceinline__ void group_multiply(float (&d)[{columns // 8}][4],
                  "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 "
                  "{{{sums}}}, %{a}, %{b}, p, 1, 1, 0, 0; }}"
                  : {operands} : "l"(a), "l"(b));
+}}
+__device__ __forceinline__ void group_multiply_tf32(float (&d)[{columns // 8}][4],
+                                                    const unsigned int (&a)[4],
+                                                    unsigned long long b, bool add) {{
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{last}, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n{columns}k8.f32.tf32.tf32 "
+                 "{{{sums}}}, {{{four}}}, %{last - 1}, p, 1, 1; }}"
+                 : {operands}
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }}
 """
 
@@ -102,8 +115,9 @@ __device__ __forceinline__ float4 load_remote(const void *local, int block) {
 }
 #endif
 #if __CUDA_ARCH__ == 900
-// 4 warps multiply 64 rows of one matrix by the rows of another, both as half in shared memory in
-// rows of 64 bytes, whose 16-byte chunks are shuffled as the hardware has it.
+// 4 warps multiply 64 rows of one matrix by the rows of another, in shared memory in rows of 64
+// bytes, whose 16-byte chunks are shuffled as the hardware has it. Of floats the first matrix is in
+// registers: each warp holds 16 rows x 8 as for multiply_tf32.
 __device__ __forceinline__ unsigned long long matrix_at(const void *first) {
     const unsigned long long at = __cvta_generic_to_shared(first);
     return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;

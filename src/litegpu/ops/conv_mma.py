@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node, Stage
-from litegpu.ops.base import HALF_MAX, KernelRequest, LowerContext, literal
-from litegpu.ops.halves import low_part, padded
+from litegpu.ops.base import KernelRequest, LowerContext, literal
+from litegpu.ops.halves import as_halves, low_part, padded, spread_taps
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -366,7 +366,7 @@ def pack_halves(parts: Sequence[_FLOATS], steps: int, columns: int) -> npt.NDArr
     """
     ordered = []
     for weights in parts:
-        flat = _flatten(np.clip(weights, -HALF_MAX, HALF_MAX), steps, columns, np.float16)
+        flat = as_halves(_flatten(weights, steps, columns))
         # [pair, tile, column, step, half of the inputs, lane % 4, two inputs]
         split = flat.reshape(columns // 16, 2, 8, steps, 2, 4, 2)
         ordered.append(split.transpose(3, 0, 2, 5, 1, 4, 6))
@@ -378,20 +378,12 @@ def pack_tf32(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint
 
     A lane holds inputs lane % 4 + {0, 4} of column lane / 4.
     """
-    flat = _flatten(weights, steps, columns, np.float32)
+    flat = _flatten(weights, steps, columns)
     # [pair, tile, column, half step, half of the inputs, lane % 4]
     split = flat.reshape(columns // 16, 2, 8, steps * 2, 2, 4)
     return np.ascontiguousarray(split.transpose(3, 0, 2, 5, 1, 4)).reshape(-1).view(np.uint32)
 
 
-def _flatten(
-    weights: _FLOATS, steps: int, columns: int, dtype: type[np.floating[Any]]
-) -> npt.NDArray[Any]:
+def _flatten(weights: _FLOATS, steps: int, columns: int) -> _FLOATS:
     """Return [O, H, W, I] as [columns, inputs], with zeros around and between whole slices."""
-    outputs, height, width, depth = weights.shape
-    slices = -(-depth // 4)
-    matrix = np.zeros((columns, height * width, slices * 4), np.float32)
-    matrix[:outputs, :, :depth] = weights.reshape(outputs, height * width, depth)
-    flat = np.zeros((columns, steps * _STEP), dtype)
-    flat[:, : height * width * slices * 4] = matrix.reshape(columns, -1)
-    return flat
+    return spread_taps(weights, columns, 4, steps * _STEP)

@@ -14,7 +14,7 @@ from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma
 from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.halves import low_part, spread_taps
+from litegpu.ops.halves import as_halves, low_part, spread_taps
 from litegpu.ops.split_conv import Plan, SplitProblem, split_kernel
 from litegpu.ops.window import Pair, Window
 
@@ -213,7 +213,7 @@ def pack_steps(parts: list[_FLOATS], steps: int, tile: Tile) -> npt.NDArray[np.u
     """
     blocks = -(-parts[0].shape[0] // (tile.groups * _PART))
     columns, length = blocks * tile.groups * _PART, steps * 2 * _PART
-    flat = np.stack([spread_taps(weights, columns, _PART, length) for weights in parts])
+    flat = np.stack([as_halves(spread_taps(w, columns, _PART, length)) for w in parts])
     # [part, block, group, column, step, half of the inputs, lane % 4, two inputs]
     split = flat.reshape(len(parts), -1, tile.groups, _PART, steps, 2, 4, 2)
     ordered = split.transpose(1, 4, 0, 2, 3, 6, 5, 7)

@@ -1,4 +1,4 @@
-"""Weights as halves, for the instructions that multiply halves."""
+"""Weights as halves or as tf32, for the instructions that multiply these."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ _FLOATS = npt.NDArray[np.float32]
 
 def low_part(weights: _FLOATS, ctx: LowerContext) -> _FLOATS | None:
     """Return what half precision loses of the weights, None when that does not matter."""
-    rest = weights - np.clip(weights, -HALF_MAX, HALF_MAX).astype(np.float16)
+    rest = weights - as_halves(weights)
     return rest if ctx.target.exact_weights(weights.nbytes) and rest.any() else None
 
 
-def spread_taps(weights: _FLOATS, columns: int, part: int, length: int) -> npt.NDArray[np.float16]:
-    """Return [O, H, W, I] as [columns, length], zeros around and between whole parts of channels.
+def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:
+    """Round to half; what it cannot hold becomes its largest value."""
+    return np.clip(weights, -HALF_MAX, HALF_MAX).astype(np.float16)
 
-    What half cannot hold becomes its largest value.
-    """
+
+def as_tf32(weights: _FLOATS) -> _FLOATS:
+    """Round to the 11 leading bits that tf32 holds, as split_tf32 of CUDA's prelude does."""
+    bits = (weights.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32)
+
+
+def spread_taps(weights: _FLOATS, columns: int, part: int, length: int) -> _FLOATS:
+    """Return [O, H, W, I] as [columns, length], with zeros around and between parts of channels."""
     outputs, height, width, depth = weights.shape
     taps, lanes = height * width, -(-depth // part) * part
     spread = np.zeros((outputs, taps, lanes), np.float32)
     spread[..., :depth] = weights.reshape(outputs, taps, depth)
-    flat = np.zeros((columns, length), np.float16)
-    flat[:outputs, : taps * lanes] = np.clip(spread, -HALF_MAX, HALF_MAX).reshape(outputs, -1)
+    flat = np.zeros((columns, length), np.float32)
+    flat[:outputs, : taps * lanes] = spread.reshape(outputs, -1)
     return flat
 
 
