@@ -228,12 +228,12 @@ def tensor_core_kernel(
         narrow = conv_narrow.choose_tile(ctx, src, dst, array, view)
         if narrow is not None:
             return conv_narrow.narrow_kernel(node, ctx, narrow, array, bias, destination)
+        patch = conv_patch.choose_tile(ctx, src, dst, array, view)
         tile = conv_tile.choose_tile(ctx, src, dst, array)
+        if patch is not None and (tile is None or conv_tile.mostly_padding(array.shape)):
+            return conv_patch.patch_kernel(node, ctx, patch, array, bias, destination)
         if tile is not None:
             return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, destination)
-        patch = conv_patch.choose_tile(ctx, src, dst, array, view)
-        if patch is not None:
-            return conv_patch.patch_kernel(node, ctx, patch, array, bias, destination)
     return conv_mma.mma_kernel(node, ctx, array, bias, view, step, destination)
 
 

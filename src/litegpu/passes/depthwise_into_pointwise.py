@@ -12,13 +12,15 @@ from dataclasses import replace
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
+from litegpu.ops.conv_tile import LARGE
 from litegpu.ops.window import DepthwiseAttributes, Shape4, Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _TOO_MANY = 1 << 20
 """Elements of a depthwise result from which launches and latency matter less than work.
 
-Merged, each block of output channels computes the result anew.
+Merged, each block of output channels computes the result anew. Where the pointwise convolution is
+large, there are many, and large tiles, which only multiply, are several times as fast.
 """
 _MOST_TAPS, _MOST_MEANS = 64, 16
 """Pixels of a mean, which are written out in the kernel, and means, which each block computes."""
@@ -32,15 +34,18 @@ def depthwise_into_pointwise(graph: Graph) -> PassResult:
     return merge_depthwise(graph, _is_small)
 
 
-def _is_small(made: Shape4, _held: DepthwiseAttributes) -> bool:
+def _is_small(made: Shape4, _held: DepthwiseAttributes, outputs: int) -> bool:
     elements: int = math.prod(made)
-    return elements < _TOO_MANY
+    return elements < _TOO_MANY and 2 * elements * outputs < LARGE
 
 
 def merge_depthwise(
-    graph: Graph, suits: Callable[[Shape4, DepthwiseAttributes], bool]
+    graph: Graph, suits: Callable[[Shape4, DepthwiseAttributes, int], bool]
 ) -> PassResult:
-    """Merge those depthwise convolutions whose result's shape and attributes suit."""
+    """Merge those depthwise convolutions that suit.
+
+    What decides is the result's shape, the attributes, and the outputs of the reader.
+    """
     edit = Editor(graph)
     consumers = graph.consumers()
     for place, node in enumerate(graph.nodes):
@@ -50,8 +55,10 @@ def merge_depthwise(
         made, views = _seen_through_views(graph, node.outputs[0], consumers)
         reader = only_consumer(made, consumers, graph.outputs)
         reason = _obstacle(graph, node, held, made, reader)
-        if not reason and not suits(graph.values[node.outputs[0]].shape4, held):
-            reason = "its result is so large that each is better made by itself"
+        if reader is not None and not reason:
+            outputs = graph.values[reader.outputs[0]].shape4[3]
+            if not suits(graph.values[node.outputs[0]].shape4, held, outputs):
+                reason = "its result is so large that each is better made by itself"
         if reader is None or reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue

@@ -18,5 +18,5 @@ def large_depthwise_into_pointwise(graph: Graph) -> PassResult:
     return merge_depthwise(graph, _fits_on_chip)
 
 
-def _fits_on_chip(made: Shape4, held: DepthwiseAttributes) -> bool:
+def _fits_on_chip(made: Shape4, held: DepthwiseAttributes, _outputs: int) -> bool:
     return held.weights != ABSENT and suits(made, held.window)
