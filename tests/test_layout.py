@@ -93,12 +93,15 @@ def test_what_is_rounded_anyway_is_stored_as_half() -> None:
     assert kinds == [DType.FLOAT32, DType.FLOAT16, DType.FLOAT32]
 
 
-@pytest.mark.parametrize(("size", "rounded"), [(508, False), (509, True)])
-def test_large_convolutions_round_their_inputs(size: int, rounded: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "outputs", "rounded"), [(101, 60, False), (102, 60, True), (102 * 8, 8, False)]
+)
+def test_large_convolutions_round_their_inputs(size: int, outputs: int, rounded: bool) -> None:
+    """But not where most of what tiles multiply would be padding: other kernels are taken then."""
     maker = Maker()
     between = maker.conv(maker.input(1, size, 512, 3), 64)
-    graph = maker.graph(maker.conv(between, 60))
-    # 2 * 509 * 512 * 60 * 64 is just above 2e9.
+    graph = maker.graph(maker.conv(between, outputs))
+    # 2 * 102 * 512 * 60 * 64 is just above 4e8.
     assert rounded_inputs(graph) == ({between} if rounded else set())
 
 

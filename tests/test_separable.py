@@ -83,7 +83,7 @@ HOPPER, AMPERE = INFO, dataclasses.replace(INFO, clusters=False, warp_groups=Fal
         ((16, 64, 64, 64), 128, HOPPER, True, 7, "cuda/depthwise, cuda/conv_tile"),
         ((16, 64, 64, 320), 128, HOPPER, True, 3, "cuda/depthwise, cuda/conv_tile"),
         # Rounding to half is no option, or there are no groups of warps
-        ((16, 64, 64, 64), 128, HOPPER, False, 3, "cuda/depthwise, cuda/conv_mma"),
+        ((16, 64, 64, 64), 128, HOPPER, False, 3, "cuda/depthwise, cuda/conv_tile"),
         ((16, 64, 64, 64), 128, AMPERE, True, 3, "cuda/depthwise, cuda/conv_tile"),
         # Few pixels: launches decide
         ((1, 64, 64, 64), 128, HOPPER, True, 3, "cuda/conv_mma"),

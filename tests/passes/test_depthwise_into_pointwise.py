@@ -117,6 +117,12 @@ def _computed_weights(maker: Maker) -> Graph:
     return maker.graph(made)
 
 
+def _large(maker: Maker) -> Graph:
+    # 2 * 4 * 14 * 14 * 512 * 512 is just above 4e8.
+    between = maker.depthwise(maker.input(4, 14, 14, 512), kernel=1)
+    return maker.graph(maker.conv(between, 512))
+
+
 _ALONE = "not read by one convolution alone"
 _FEW = "too few channels for tensor cores"
 DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
@@ -130,6 +136,7 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_few_inputs, _FEW),
     (_few_outputs, _FEW),
     (_multiplied, "it multiplies channels"),
+    (_large, "its result is so large that each is better made by itself"),
     (_computed_weights, "CONV_2D 1 has computed weights"),
     (_computed_operand, "it reads computed weights, or its steps do computed values"),
 ]
