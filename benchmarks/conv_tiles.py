@@ -45,23 +45,24 @@ class Layer:
     stride: int = 1
     depthwise: int = 0
     depthwise_stride: int = 1
+    batch: int = 1
 
     def write(self) -> bytes:
         """Return the model of this layer alone, with seeded weights."""
         random, writer, size = np.random.default_rng(0), ModelWriter(), self.size
-        value = writer.input((1, size, size, self.inputs), name="x")
+        value = writer.input((self.batch, size, size, self.inputs), name="x")
         if self.depthwise:
             size = -(-size // self.depthwise_stride)
             taps = random.normal(0, 0.3, (1, self.depthwise, self.depthwise, self.inputs))
             options = _window(self.depthwise_stride) | {"depth_multiplier": 1}
             operands = [value, *_constants(writer, taps, self.inputs, "depthwise")]
-            shape = (1, size, size, self.inputs)
+            shape = (self.batch, size, size, self.inputs)
             value = writer.op("DEPTHWISE_CONV_2D", operands, [shape], options=options)
         size = -(-size // self.stride)
         spread = 1 / math.sqrt(self.inputs * self.kernel**2)
         weights = random.normal(0, spread, (self.outputs, self.kernel, self.kernel, self.inputs))
         operands = [value, *_constants(writer, weights, self.outputs, "conv")]
-        shape = (1, size, size, self.outputs)
+        shape = (self.batch, size, size, self.outputs)
         writer.output(writer.op("CONV_2D", operands, [shape], options=_window(self.stride)))
         return writer.build()
 
@@ -103,6 +104,12 @@ LAYERS = {
     "mobilenet_v2 7 320>1280": Layer(7, 320, 1280),
     "deeplab 33 960>160": Layer(33, 960, 160, depthwise=3),
     "pose 8 576>96": Layer(8, 576, 96, depthwise=5),
+    "mobilenet_v2 16 x 14 576>96": Layer(14, 576, 96, batch=16),
+    "mobilenet_v2 16 x 14 384>64": Layer(14, 384, 64, batch=16),
+    "mobilenet_v2 16 x 14 96>576": Layer(14, 96, 576, batch=16),
+    "mobilenet_v2 16 x 7 960>160": Layer(7, 960, 160, batch=16),
+    "mobilenet_v2 8 x 28 192>32": Layer(28, 192, 32, batch=8),
+    "resnet50 2 x 28 512>128": Layer(28, 512, 128, batch=2),
 }
 
 
@@ -170,10 +177,12 @@ def microseconds(layer: Layer, precision: str, tile: Tile) -> float:
     return statistics.median(times) / _CHAIN * 1e6
 
 
-def measure(out: Path, precision: str) -> None:
-    """Time all candidates of all layers and write them down."""
+def measure(out: Path, precision: str, part: str) -> None:
+    """Time all candidates of all layers with `part` in their name and write them down."""
     found: dict[str, Any] = {}
     for name, layer in LAYERS.items():
+        if part not in name:
+            continue
         problem = problem_of(layer, precision)
         rows = [
             {"us": microseconds(layer, precision, tile), "tile": asdict(tile)}
@@ -209,10 +218,11 @@ def main() -> None:
     measuring = commands.add_parser("measure")
     measuring.add_argument("--out", type=Path, required=True)
     measuring.add_argument("--precision", default="fp16")
+    measuring.add_argument("--layers", default="", help="only those with this in their name")
     commands.add_parser("judge").add_argument("results", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "measure":
-        measure(arguments.out, arguments.precision)
+        measure(arguments.out, arguments.precision, arguments.layers)
     else:
         judge(arguments.results)
 
