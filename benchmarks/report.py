@@ -305,7 +305,7 @@ def draw(data: Mapping[str, Mapping[str, float]], path: Path) -> None:
     for place, (label, values) in enumerate(data.items()):
         rows = [models.index(title) + (place + 0.5) * height - 0.4 for title in values]
         bars = axes.barh(rows, values.values(), height, label=label, color=_BARS[label][1])
-        axes.bar_label(bars, [f"{value:.3g}" for value in values.values()], padding=2, fontsize=7)
+        axes.bar_label(bars, [number(value) for value in values.values()], padding=2, fontsize=7)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yticks(range(len(models)), models)
