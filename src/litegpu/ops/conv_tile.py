@@ -14,7 +14,7 @@ from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import keeps_rows
-from litegpu.ops.halves import as_halves, as_tf32, padded, spread_taps
+from litegpu.ops.halves import as_halves, as_tf32_parts, padded, spread_taps
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -239,8 +239,7 @@ def pack_tiles(
     """
     part, total = _PART[floats], round_up(weights.shape[0], columns)
     flat = spread_taps(weights, total, part, k_tiles * _CHUNKS * part)
-    high = as_tf32(flat)
-    split = [high, as_tf32(flat - high)] if floats else [as_halves(flat)]
+    split = as_tf32_parts(flat) if floats else [as_halves(flat)]
     tiles = np.stack(split).reshape(len(split), -1, columns, k_tiles, _CHUNKS, part)
     rows = np.arange(columns)[:, None]
     from_chunk = np.arange(_CHUNKS)[None, :] ^ (rows >> 1 & 3)

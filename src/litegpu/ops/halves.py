@@ -21,7 +21,14 @@ def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:
     return np.clip(weights, -HALF_MAX, HALF_MAX).astype(np.float16)
 
 
-def as_tf32(weights: _FLOATS) -> _FLOATS:
+def as_tf32_parts(weights: _FLOATS) -> list[_FLOATS]:
+    """Return two arrays that tf32 can hold, the high part first, whose sum are the weights."""
+    high = _as_tf32(weights)
+    with np.errstate(invalid="ignore"):  # infinite weights have no rest
+        return [high, _as_tf32(weights - high)]
+
+
+def _as_tf32(weights: _FLOATS) -> _FLOATS:
     """Round to the 11 leading bits that tf32 holds, as split_tf32 of CUDA's prelude does."""
     bits = (weights.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     return bits.view(np.float32)
