@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import sys
 
@@ -13,7 +14,7 @@ from cases.batch_matmul import Matmul
 from cases.conv_2d import Conv
 from cases.separable import Separable
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, is_usable, needs_emulator
+from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, is_usable, needs_emulator
 from litegpu import backends
 from op_runner import MODES, Mode, forced, groups, run
 
@@ -58,6 +59,15 @@ def checked(group: tuple[Case, ...], mode: Mode) -> list[str]:
 def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
     # What is chosen for a load of a certain size differs between halves, not between floats.
     assert checked(group, FLOATS if group[0].items is None else HALVES)
+
+
+@needs_emulator
+@pytest.mark.usefixtures("emulated")
+def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One multiprocessor is busy with anything: each phase of a transposed convolution is large."""
+    monkeypatch.setattr(EmulatedDevice, "info", dataclasses.replace(INFO, compute_units=1))
+    transposed = next(group for group in GROUPS if type(group[0]).__name__ == "TransposeConv")
+    assert any(name.startswith("cuda_conv_tile") for name in checked(transposed, FLOATS))
 
 
 @needs_emulator
