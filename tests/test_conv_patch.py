@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,6 +14,7 @@ from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
+from litegpu.engine.choices import Choices
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.program import build_program
 from litegpu.ops import conv_patch
@@ -73,6 +76,31 @@ def test_it_is_chosen_where_windows_overlap(
     size: int, channels: Pair, kernel: int, half: bool, template: str
 ) -> None:
     assert chosen(size, channels, kernel, INFO, half) == template
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "kernel", "template"),
+    [
+        (384, (8, 3), 9, "conv_patch"),
+        (96, (64, 96), 3, "conv_tile"),
+        (96, (32, 32), 3, "conv_patch"),
+        (7, (512, 512), 3, "conv_mma"),
+    ],
+)
+def test_tiles_are_chosen_for_one_kernel_alone(
+    size: int, channels: Pair, kernel: int, template: str
+) -> None:
+    """Each choice may be measured on the GPU: none is asked for that nobody takes."""
+    asked = []
+
+    def choose(_: Choices, problem: str, candidates: Sequence[Any]) -> Any:
+        asked.append(problem)
+        return candidates[0]
+
+    with mock.patch.object(Choices, "choose", choose):
+        assert chosen(size, channels, kernel, INFO, half=True) == f"cuda/{template}"
+    (problem,) = asked
+    assert template in problem
 
 
 def test_it_needs_tensor_cores() -> None:

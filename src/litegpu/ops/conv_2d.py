@@ -228,12 +228,24 @@ def tensor_core_kernel(
         narrow = conv_narrow.choose_tile(ctx, src, dst, array, view)
         if narrow is not None:
             return conv_narrow.narrow_kernel(node, ctx, narrow, array, bias, destination)
-        patch = conv_patch.choose_tile(ctx, src, dst, array, view)
-        tile = conv_tile.choose_tile(ctx, src, dst, array)
-        if patch is not None and (tile is None or conv_tile.mostly_padding(array.shape)):
-            return conv_patch.patch_kernel(node, ctx, patch, array, bias, destination)
-        if tile is not None:
+
+        def tiled() -> KernelRequest | None:
+            tile = conv_tile.choose_tile(ctx, src, dst, array)
+            if tile is None:
+                return None
             return conv_tile.tile_kernel(node, ctx, tile, array, bias, view, destination)
+
+        def patched() -> KernelRequest | None:
+            patch = conv_patch.choose_tile(ctx, src, dst, array, view)
+            if patch is None:
+                return None
+            return conv_patch.patch_kernel(node, ctx, patch, array, bias, destination)
+
+        # The second is not even asked where the first is taken: a choice may mean a measurement.
+        padding = conv_tile.mostly_padding(array.shape)
+        made = (patched() or tiled()) if padding else (tiled() or patched())
+        if made is not None:
+            return made
     return conv_mma.mma_kernel(node, ctx, array, bias, view, step, destination)
 
 
