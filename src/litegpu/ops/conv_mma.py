@@ -257,7 +257,7 @@ def choose_tile(problem: Problem, ctx: LowerContext) -> Tile:
 # Clocks and bytes per clock of the model below, fitted to 613 kernels on an H200 (26 layers, all
 # kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean, and 25 %
 # for 6 layers of middle batches that were measured later (benchmarks/conv_tiles.py). Counting the
-# registers of a block brought these to 10 %, and ResNet-50 at batch 1 to 5 % more than before.
+# registers of a block brought these to 12 %, and ResNet-50 at batch 1 to 4 % more than before.
 _LOAD_CLOCKS = 335.0
 _STEP_CLOCKS = 4.0
 _INSTRUCTION_CLOCKS = 2.0 / 128

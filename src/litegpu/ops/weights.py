@@ -15,7 +15,6 @@ from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, Graph, Node, Stage
 from litegpu.ops import checks
 from litegpu.ops.base import (
-    HALF_MAX,
     InternalOp,
     KernelRequest,
     LowerContext,
@@ -25,6 +24,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.halves import as_halves
 
 Floats = npt.NDArray[np.float32]
 _PACK = "PACK_WEIGHTS"
@@ -248,7 +248,7 @@ def in_precision(array: Floats, ctx: LowerContext) -> npt.NDArray[Any]:
     """Return weights as the partition stores them; half values keep finite what is finite."""
     if ctx.target.exact_weights(array.nbytes):
         return array
-    return np.clip(array, -HALF_MAX, HALF_MAX).astype(np.float16)
+    return as_halves(array)
 
 
 def pack_weights(weights: Floats, slices: int) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
-from litegpu.ops.conv_tile import LARGE
+from litegpu.ops.conv_tile import is_large
 from litegpu.ops.window import DepthwiseAttributes, Shape4, Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -36,7 +36,7 @@ def depthwise_into_pointwise(graph: Graph) -> PassResult:
 
 def _is_small(made: Shape4, _held: DepthwiseAttributes, outputs: int) -> bool:
     elements: int = math.prod(made)
-    return elements < _TOO_MANY and 2 * elements * outputs < LARGE
+    return elements < _TOO_MANY and not is_large(math.prod(made[:3]), made[3] * outputs)
 
 
 def merge_depthwise(
