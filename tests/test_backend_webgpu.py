@@ -237,7 +237,7 @@ def test_an_alias_opens_it(device: WebGPUDevice) -> None:
 
 def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = fully_convolutional(), random(1, 9, 7, 3)
-    monkeypatch.setitem(webgpu._opened, 0, own_device)
+    monkeypatch.setitem(webgpu._opened.devices, 0, own_device)
     delegate = GpuDelegate(backend="webgpu", device=0)
     target = interpreter(model, delegate)
     assert_close(run_model(target, x), reference(model, x))
@@ -264,7 +264,7 @@ def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 def test_the_cpu_takes_over_from_a_lost_device(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(webgpu._opened, 0, own_device)
+    monkeypatch.setitem(webgpu._opened.devices, 0, own_device)
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     delegate = GpuDelegate(backend="webgpu", device=0)
     own_device.device.destroy()
@@ -390,7 +390,7 @@ def test_packed_halves_where_the_device_has_no_others(
     packed = WebGPUDevice(info, webgpu._adapters()[0])
     assert "unpackHalf2x16" in packed.dialect.prelude
     assert "float16_t" not in packed.dialect.prelude
-    monkeypatch.setitem(webgpu._opened, 0, packed)
+    monkeypatch.setitem(webgpu._opened.devices, 0, packed)
     mode = next(mode for mode in MODES if mode.half)
     for name, outcome in op_runner.run(group, device.info, mode).items():
         if isinstance(outcome, Exception):

@@ -34,6 +34,18 @@ class CudaError(ExecutionError):
     """A call of the CUDA driver or of its compiler failed; names the call and the code."""
 
 
+class DeviceLostError(ExecutionError):
+    """The device failed for good; a new GpuDelegate and interpreter open it anew."""
+
+
+class InvokeTimeoutError(ExecutionError):
+    """An invoke took longer than `invoke_timeout_ms`; the device is given up as lost."""
+
+
+class ForkedProcessError(LitegpuError, RuntimeError):
+    """A GPU API that a parent process had opened was asked for in a child that was forked."""
+
+
 class InterpreterError(LitegpuError, RuntimeError):
     """The TensorFlow Lite runtime refuses what the delegate asks of it."""
 

@@ -13,6 +13,7 @@ from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.cuda import CUDABackend
 from litegpu.backends.opencl import OpenCLBackend
 from litegpu.backends.opengl import OpenGLBackend
+from litegpu.backends.process import refuse_if_forked
 from litegpu.backends.webgpu import WebGPUBackend
 from litegpu.errors import (
     LitegpuError,
@@ -31,12 +32,7 @@ BACKENDS: Mapping[str, Backend] = {
 """In order of preference."""
 ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
 """What else may be asked for as a backend: WebGPU on the system's API of that name."""
-TITLES: Mapping[str, str] = {
-    "cuda": "CUDA",
-    "opencl": "OpenCL",
-    "opengl": "OpenGL",
-    "webgpu": "WebGPU",
-}
+TITLES: Mapping[str, str] = {backend.name: backend.title for backend in BACKENDS.values()}
 """How people write their names."""
 
 
@@ -67,7 +63,8 @@ def select(backend: str | None, device: int | str | None) -> Device:
     """Open the device that the options (then the environment) ask for, else the best one.
 
     Raises OptionsError for unknown names, MissingDependencyError when the package of the
-    backend that was asked for is not installed, UnsupportedDeviceError when nothing fits.
+    backend that was asked for is not installed, UnsupportedDeviceError when nothing fits,
+    ForkedProcessError in a child of a process that had opened what is asked for.
     """
     backend = backend or config.text("LITEGPU_BACKEND")
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
@@ -123,6 +120,7 @@ def _all_candidates() -> list[DeviceInfo]:
     found = status()
     candidates = [info for each in found for info in each.devices]
     if not candidates:
+        refuse_if_forked()
         raise _nothing_usable(f"{each.name}: {each.reason}" for each in found)
     return candidates
 

@@ -98,11 +98,18 @@ class Program:
 class Recording(ABC):
     """A program on a device, ready to run as often as wanted."""
 
+    timeout: float | None = None
+    """The most seconds that a run may wait for the device; None: no limit.
+
+    After that long it raises InvokeTimeoutError, the device is lost, and memory that it may still
+    touch is never freed.
+    """
+
     @abstractmethod
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Copy from the input addresses, run all launches, copy to the output addresses.
 
-        Raises ExecutionError when the device fails.
+        Raises ExecutionError when the device fails, DeviceLostError when it did for good.
         """
 
     def bind(
@@ -161,6 +168,8 @@ class Device(ABC):
 
     info: DeviceInfo
     dialect: Dialect
+    lost: bool = False
+    """Whether it failed for good: nothing runs on it any more; it is opened anew when asked for."""
 
     @abstractmethod
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
@@ -174,6 +183,8 @@ class Backend(ABC):
     """A GPU API. Nothing of it is imported before it is asked for devices."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """How people write its name."""
     extra: ClassVar[str]
     """The pip extra that installs what it needs."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.cuda_driver import call, compile_kernels, driver
 from litegpu.backends.cuda_recording import CUDARecording, transfers
+from litegpu.backends.opened import OpenDevices
+from litegpu.backends.process import touch
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
 
@@ -17,6 +17,7 @@ class CUDABackend(Backend):
     """NVIDIA GPUs of compute capability 6.0 and up."""
 
     name = "cuda"
+    title = "CUDA"
     extra = "cuda13"
 
     def devices(self) -> list[DeviceInfo]:
@@ -32,16 +33,19 @@ class CUDABackend(Backend):
 
     def open(self, index: int) -> Device:
         """Return the GPU of that index, in its primary context."""
-        return _open(index)
+        return _opened.get(index)
 
 
-@cache
 def _open(index: int) -> CUDADevice:
     return CUDADevice(_describe(index))
 
 
+_opened = OpenDevices(CUDABackend.title, _open)
+
+
 def _device_count() -> int:
     cu = driver()
+    touch(CUDABackend.title)
     try:
         call(cu.cuInit, 0)
         (count,) = call(cu.cuDeviceGetCount)

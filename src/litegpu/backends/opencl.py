@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from litegpu.backends.opencl_library import (
     status_name,
 )
 from litegpu.backends.opencl_profile import Profiler
+from litegpu.backends.opened import OpenDevices
+from litegpu.backends.process import touch
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
@@ -70,6 +71,7 @@ class OpenCLBackend(Backend):
     """Any OpenCL 1.2 device: GPUs first, then accelerators, then CPUs."""
 
     name = "opencl"
+    title = "OpenCL"
     extra = "opencl"
 
     def devices(self) -> list[DeviceInfo]:
@@ -78,21 +80,20 @@ class OpenCLBackend(Backend):
 
     def open(self, index: int) -> Device:
         """Return the device of that index; its context is shared by all delegates."""
-        with _opening:
-            return _open_once(index)
+        return _opened.get(index)
 
 
-_opening = threading.Lock()
-
-
-@cache
-def _open_once(index: int) -> OpenCLDevice:
+def _open(index: int) -> OpenCLDevice:
     device = _raw_devices()[index]
     return OpenCLDevice(_describe(index, device), device)
 
 
+_opened = OpenDevices(OpenCLBackend.title, _open)
+
+
 def _raw_devices() -> list[Any]:
     cl = _pyopencl()
+    touch(OpenCLBackend.title)
     load_pocl_apart()
     try:
         platforms = cl.get_platforms()

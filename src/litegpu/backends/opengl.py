@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from dataclasses import replace
 from functools import cache, partial
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
+from litegpu.backends.opened import OpenDevices
 from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
 from litegpu.backends.opengl_recording import OpenGLRecording
+from litegpu.backends.process import touch
 from litegpu.backends.shaders import Recent
 from litegpu.backends.worker import Worker
 from litegpu.codegen.glsl import GLSLDialect
@@ -36,24 +37,24 @@ class OpenGLBackend(Backend):
     """Any OpenGL 4.3 device: GPUs first, then software."""
 
     name = "opengl"
+    title = "OpenGL"
     extra = "opengl"
 
     def devices(self) -> list[DeviceInfo]:
         """Return all devices, real GPUs first."""
+        touch(self.title)
         return [info for info, _ in _found()]
 
     def open(self, index: int) -> Device:
         """Return the device of that index; its context is shared by all delegates."""
-        with _opening:
-            return _open_once(index)
+        return _opened.get(index)
 
 
-_opening = threading.Lock()
-
-
-@cache
-def _open_once(index: int) -> OpenGLDevice:
+def _open(index: int) -> OpenGLDevice:
     return OpenGLDevice(*_found()[index])
+
+
+_opened = OpenDevices(OpenGLBackend.title, _open)
 
 
 @cache

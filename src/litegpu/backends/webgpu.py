@@ -11,6 +11,8 @@ from typing import Any
 from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
+from litegpu.backends.opened import OpenDevices
+from litegpu.backends.process import touch
 from litegpu.backends.shaders import Recent
 from litegpu.backends.webgpu_library import NativeCalls
 from litegpu.backends.webgpu_recording import WebGPURecording
@@ -50,25 +52,26 @@ class WebGPUBackend(Backend):
     """Every Vulkan, Metal or Direct3D 12 adapter: GPUs first, then software."""
 
     name = "webgpu"
+    title = "WebGPU"
     extra = "webgpu"
 
     def devices(self) -> list[DeviceInfo]:
         """Return all adapters, real GPUs first."""
+        _wgpu()
+        touch(self.title)
         return [_describe(index, adapter) for index, adapter in enumerate(_adapters())]
 
     def open(self, index: int) -> Device:
         """Return the device of that index, which is shared by all delegates."""
-        with _opening:
-            device = _opened.get(index)
-            # A lost device never comes back; the next delegate may get a new one.
-            if device is None or device.lost:
-                adapter = _adapters()[index]
-                device = _opened[index] = WebGPUDevice(_describe(index, adapter), adapter)
-            return device
+        return _opened.get(index)
 
 
-_opening = threading.Lock()
-_opened: dict[int, WebGPUDevice] = {}
+def _open(index: int) -> WebGPUDevice:
+    adapter = _adapters()[index]
+    return WebGPUDevice(_describe(index, adapter), adapter)
+
+
+_opened = OpenDevices(WebGPUBackend.title, _open)
 
 
 def _wgpu() -> Any:

@@ -1,0 +1,37 @@
+"""The opened devices of an API: one per index and process, and a new one after a loss."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from litegpu.backends.base import Device
+from litegpu.backends.process import touch
+
+_Device = TypeVar("_Device", bound=Device)
+
+
+class OpenDevices(Generic[_Device]):
+    """Opens each device once; a device that is lost is opened anew when it is asked for."""
+
+    def __init__(self, title: str, opener: Callable[[int], _Device]) -> None:
+        """Take the API's title and what opens the device of an index."""
+        self._title = title
+        self._opener = opener
+        self._opening = threading.Lock()
+        self.devices: dict[int, _Device] = {}
+        """What is open, by index."""
+
+    def get(self, index: int) -> _Device:
+        """Return the device of an index.
+
+        Raises ForkedProcessError in a child of the process that opened the API, and what the
+        opener raises.
+        """
+        touch(self._title)  # before the lock, which a thread of the parent may hold for ever
+        with self._opening:
+            device = self.devices.get(index)
+            if device is None or device.lost:
+                device = self.devices[index] = self._opener(index)
+            return device
