@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "kernels": set(),
     "ops": {"errors", "graph", "codegen"},
     "passes": {"errors", "graph", "ops"},
-    "backends": {"errors", "config", "codegen"},
+    "backends": {"errors", "config", "version", "codegen"},
     "engine": {"errors", "config", "version", "graph", "codegen", "ops", "passes", "backends"},
     "runtime_abi": {"errors", "graph"},
     "wording": set(),

@@ -295,27 +295,42 @@ def test_another_version_does_not_know_them(
     assert device.recorded
 
 
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
-        (b"{", "Expecting property name"),
-        (b"\xff\xfe\xff", "codec can't decode"),
-        (b"[1, 2]", "list instead of an object"),
-        (b'{"conv_2d": -1}', "-1 is not the number of a candidate of conv_2d"),
-        (b'{"conv_2d": true}', "True is not the number of a candidate of conv_2d"),
-        (b'{"conv_2d": "1"}', "'1' is not the number of a candidate of conv_2d"),
-    ],
-)
-def test_a_damaged_file_is_a_warning_and_written_anew(
+BOMB = b"[" * 100_000
+DAMAGED = [
+    (b"{", "Expecting property name"),
+    (b"\xff\xfe\xff", "codec can't decode"),
+    (b"[1, 2]", "list instead of an object"),
+    (b'{"conv_2d": -1}', "-1 is not the number of a candidate"),
+    (b'{"conv_2d": true}', "True is not the number of a candidate of conv_2d"),
+    (b'{"conv_2d": "1"}', "'1' is not the number of a candidate of conv_2d"),
+    (b'{"conv_2d": NaN}', "NaN is not the number of a candidate"),
+    (b'{"conv_2d": 1e9999}', "1e9999 is not the number of a candidate"),
+    (b'{"conv_2d": ' + b"9" * 100_000 + b"}", "99999999999999999999 is not the number"),
+    (b'{"conv_2d": 1, "conv_2d": 2}', "a problem occurs twice"),
+    (BOMB, "recursion"),
+    (b'{"a":' * 100_000, "recursion"),
+]
+
+
+def keep(content: bytes, folder: Path) -> None:
+    """Let a file whose header is right hold anything."""
+    tuner = Tuner(DEVICE, str(folder), Tuning.MEASURED)
+    tuner._files.store(content, *tuner._key)
+
+
+@pytest.mark.parametrize(("content", "cause"), DAMAGED)
+def test_a_damaged_file_is_told_and_written_anew(
     content: bytes, cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "litegpu")
     expected = tuned(ToldDevice(fewest), 16, cache=tmp_path)
     (path,) = tmp_path.iterdir()
-    path.write_bytes(content)
+    keep(content, tmp_path)
+    assert content in path.read_bytes()
     device = ToldDevice(fewest)
     assert tuned(device, 16, cache=tmp_path) == expected
     assert device.recorded
-    assert "Measured choices in serialization_dir cannot be read" in caplog.text
+    assert "Measured choices: " in caplog.text and "proved unusable" in caplog.text
     assert cause in caplog.text
     last = ToldDevice(fewest)
     assert tuned(last, 16, cache=tmp_path) == expected
@@ -323,9 +338,10 @@ def test_a_damaged_file_is_a_warning_and_written_anew(
 
 
 def test_a_number_that_no_candidate_has_is_the_first(tmp_path: Path) -> None:
-    tuned(ToldDevice(fewest), 16, cache=tmp_path)
-    (path,) = tmp_path.iterdir()
-    path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_bytes()), 99)))
+    device = ToldDevice(fewest)
+    tuner = Tuner(device.info, str(tmp_path), Tuning.MEASURED)
+    tuner.build(placed(device, 16))
+    keep(json.dumps(dict.fromkeys(tuner._known, 99)).encode(), tmp_path)
     device = ToldDevice(fewest)
     assert tuned(device, 16, cache=tmp_path) == [items_of(device, 16, 0)]
 
@@ -379,11 +395,24 @@ def test_the_second_creation_measures_nothing(measured: list[int], tmp_path: Pat
         assert measured == []
     assert_close(run(interpreter(model, serialized(tmp_path, SUSTAINED)), x), expected)
     assert len(measured) > 1
-    assert list(tmp_path.glob("*.tuning.json"))
+    assert list(tmp_path.glob("*.tuning"))
     measured.clear()
     for preference in InferencePreference:
         assert_close(run(interpreter(model, serialized(tmp_path, preference)), x), expected)
     assert measured == []
+
+
+def test_a_nested_bomb_in_the_folder_does_not_disable_the_delegate(
+    measured: list[int], opencl_device: OpenCLDevice, tmp_path: Path
+) -> None:
+    tuner = Tuner(opencl_device.info, str(tmp_path), Tuning.MEASURED)
+    tuner._files.store(BOMB, *tuner._key)
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    delegate = serialized(tmp_path, SUSTAINED)
+    assert_close(run(interpreter(model, delegate), x), reference(model, x))
+    assert delegate.error is None and delegate.report is not None
+    assert delegate.report.whole_graph
+    assert BOMB not in b"".join(path.read_bytes() for path in tmp_path.glob("*.tuning"))
 
 
 def test_new_shapes_are_measured_once_each(measured: list[int]) -> None:

@@ -23,6 +23,12 @@ _log = logging.getLogger("litegpu")
 _SAMPLES = 5
 """Measurements of a program that count, after one that does not."""
 
+_MOST_BYTES = 1 << 22
+"""Of kept choices: some ten thousand."""
+
+_MOST_DIGITS = 4
+"""Of the number of a candidate."""
+
 Seconds = Mapping[str, float]
 """The time of all launches that were chosen for a problem, by the problem's text."""
 
@@ -44,7 +50,7 @@ class Tuner:
     def __init__(self, info: DeviceInfo, cache_dir: str | None, tuning: Tuning) -> None:
         """Take where measured choices are kept (None: only in this object)."""
         self._tuning = Tuning.KEPT if tuning is Tuning.MEASURED and info.software else tuning
-        self._files = KeptFiles(cache_dir, ".tuning.json", "Measured choices")
+        self._files = KeptFiles(cache_dir, ".tuning", "Measured choices", _MOST_BYTES)
         self._key = (__version__, info.backend, info.platform, info.name, info.driver)
         self._known: dict[str, int] = {}
 
@@ -90,26 +96,43 @@ class Tuner:
         if data is None:
             return {}
         try:
-            return _checked(json.loads(data))
-        except ValueError as error:  # so are JSONDecodeError and UnicodeDecodeError
-            _log.warning(
-                "Measured choices in serialization_dir cannot be read (%s) and are ignored; "
-                "inference_preference SUSTAINED_SPEED writes them anew.",
-                error,
-            )
+            return _read(data)
+        except (ValueError, RecursionError) as error:  # nesting without end is the latter
+            self._files.discard(str(error), *self._key)
             return {}
 
     def _store(self) -> None:
         self._files.store(json.dumps(self._known, indent=1).encode(), *self._key)
 
 
-def _checked(found: Any) -> dict[str, int]:
-    """Return what a file held if it is choices. Raises ValueError."""
+def _read(data: bytes) -> dict[str, int]:
+    """Return the choices that a file held. Raises ValueError or RecursionError."""
+    found = json.loads(
+        data,
+        parse_int=_number,
+        parse_float=_number,
+        parse_constant=_number,
+        object_pairs_hook=_once_each,
+    )
     if not isinstance(found, dict):
         raise ValueError(f"{type(found).__name__} instead of an object")
     for problem, number in found.items():
-        if type(number) is not int or number < 0:
+        if type(number) is not int:
             raise ValueError(f"{number!r} is not the number of a candidate of {problem}")
+    return found
+
+
+def _number(text: str) -> int:
+    """Return what JSON has as a number. Raises ValueError where no candidate has it."""
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:20]} is not the number of a candidate")
+    return int(text)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a problem occurs twice")
     return found
 
 

@@ -1,0 +1,130 @@
+"""Files that only this user may have written: read without trust in them, replaced as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_BEGIN, _END = ".litegpu-", ".tmp"
+"""How the names of unfinished files begin and end."""
+_STALE_S = 3600.0
+"""Unfinished files that old belong to nobody any more."""
+_READ_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)  # a link is no kept file
+    | getattr(os, "O_NONBLOCK", 0)  # a FIFO must not wait for a writer
+)
+
+
+class UnsafeFolderError(OSError):
+    """A folder into which other users may put files; says what to do."""
+
+
+class RefusedFileError(OSError):
+    """What lies under a name is not to be trusted or no file at all; says why."""
+
+
+def read(path: Path, most_bytes: int) -> bytes | None:
+    """Return what a file holds, None if there is none.
+
+    Raises RefusedFileError for what is no regular file, is longer than `most_bytes` or could have
+    been written by another user, UnsafeFolderError, and OSError when it cannot be read.
+    """
+    try:
+        check_folder(path.parent)
+        _check_file(os.lstat(path), most_bytes)  # opening a device might do something already
+        handle = os.open(path, _READ_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        _check_file(found, most_bytes)  # it might have been replaced meanwhile
+        return file.read(found.st_size)
+
+
+def replace(path: Path, parts: Sequence[bytes]) -> None:
+    """Give a file its whole new content: readers see all of it or what was there before.
+
+    The folder is made where there is none, for this user alone. Raises UnsafeFolderError, and
+    OSError when the file cannot be written; nothing unfinished is left then.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_folder(path.parent)
+    handle, temporary = tempfile.mkstemp(_END, _BEGIN, path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(handle)
+        os.replace(temporary, path)
+    except BaseException:  # an interrupt, too, leaves nothing behind
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _flush_names(path.parent)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what processes left unfinished that were killed while they wrote."""
+    before = time.time() - _STALE_S
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(_BEGIN) and entry.name.endswith(_END):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < before:
+                        os.unlink(entry.path)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UnsafeFolderError if other users may put files into a folder in this user's name.
+
+    In a sticky folder, such as /tmp, they may not: there, the owner of each file tells.
+    """
+    found = os.stat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(f"'{folder}' is no folder")
+    if found.st_mode & stat.S_ISVTX:
+        return
+    if not _is_own(found):
+        raise UnsafeFolderError("it belongs to another user; name a folder of your own")
+    if _others_may_write(found):
+        raise UnsafeFolderError(f"other users may write to it; run: chmod go-w '{folder}'")
+
+
+def _check_file(found: os.stat_result, most_bytes: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedFileError("it is no regular file")
+    if not _is_own(found):
+        raise RefusedFileError("it belongs to another user")
+    if _others_may_write(found):
+        raise RefusedFileError("other users may write to it")
+    if found.st_size > most_bytes:
+        raise RefusedFileError(f"it has {found.st_size} bytes, more than {most_bytes}")
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    """Whether the group or all may; Windows tells nothing by these bits."""
+    return hasattr(os, "geteuid") and bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether it belongs to this user, or to root, who may do anything; Windows does not tell."""
+    return not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
+
+
+def _flush_names(folder: Path) -> None:
+    """Let the new name outlive a power cut, where a folder can be told so."""
+    if hasattr(os, "O_DIRECTORY"):
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
