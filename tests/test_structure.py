@@ -152,7 +152,9 @@ def test_the_architecture_says_what_every_pass_removes() -> None:
     assert modules("passes") - {"base"} <= set(named)
 
 
-SHARED_BY_BACKENDS = {"base", "calls", "kept", "limits", "opened", "process", "shaders", "worker"}
+SHARED_BY_BACKENDS = {
+    *("base", "calls", "kept", "limits", "opened", "private_files", "process", "shaders", "worker"),
+}
 
 
 def test_every_backend_file_belongs_to_a_registered_backend() -> None:
