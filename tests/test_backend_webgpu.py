@@ -107,7 +107,9 @@ def test_wgpu_that_cannot_be_loaded(
     (tmp_path / "wgpu.py").write_text("raise OSError('libwgpu_native.so: wrong ELF class')")
     monkeypatch.delitem(sys.modules, "wgpu", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "installed but cannot be loaded (libwgpu_native.so: wrong ELF class)" in reason()
+    assert (
+        "installed but cannot be loaded (OSError: libwgpu_native.so: wrong ELF class)" in reason()
+    )
     assert "pip install --force-reinstall wgpu" in reason()
 
 

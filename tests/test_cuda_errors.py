@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
-from litegpu.backends import cuda, cuda_driver, cuda_recording
+from litegpu.backends import cuda, cuda_driver, cuda_presence, cuda_recording
 from litegpu.backends.base import Program, Slot
 from litegpu.backends.cuda_recording import CUDARecording
 from litegpu.codegen import Argument, KernelText
@@ -92,6 +92,27 @@ def test_without_the_bindings_the_pip_command_is_named(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[cuda13\]'"):
         cuda.CUDABackend().devices()
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan", 12000),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Rel", 13000),
+        ("NVRM version: something else", 12000),
+        (None, None),
+    ],
+)
+def test_a_driver_whose_library_is_elsewhere(
+    text: str | None, version: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if text:
+        (tmp_path / "version").write_text(text)
+    monkeypatch.setattr(cuda_presence, "_LIBRARIES", ("libcuda-absent.so",))
+    monkeypatch.setattr(cuda_presence, "_KERNEL_MODULE", tmp_path / "version")
+    assert cuda_presence.supported_version() == version
+    error = str(cuda_presence.missing_bindings("cuda-bindings", "The CUDA backend"))
+    assert ("No NVIDIA driver is found here" in error) == (version is None)
 
 
 def test_without_nvrtc_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

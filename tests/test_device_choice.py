@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from litegpu import (
     list_devices,
 )
 from litegpu.backends.base import Backend, Device, DeviceInfo
-from litegpu.errors import LitegpuError, missing_dependency
+from litegpu.errors import missing_dependency
 
 
 def info(backend: str, index: int, name: str, software: bool = False) -> DeviceInfo:
@@ -49,23 +50,23 @@ class FakeDevice(Device):
 
 
 class FakeBackend(Backend):
-    extra = "fake"
+    package = "pyfake"
 
     def __init__(
-        self, name: str, found: list[DeviceInfo] | LitegpuError, broken: tuple[int, ...] = ()
+        self, name: str, found: list[DeviceInfo] | BaseException, broken: tuple[int, ...] = ()
     ) -> None:
         self.name = name  # type: ignore[misc]
         self._found = found
         self._broken = broken
 
     def devices(self) -> list[DeviceInfo]:
-        if isinstance(self._found, LitegpuError):
+        if isinstance(self._found, BaseException):
             raise self._found
         return self._found
 
     def open(self, index: int) -> Device:
         if index in self._broken:
-            raise UnsupportedDeviceError(f"number {index} is asleep")
+            raise UnsupportedDeviceError(f"number {index} is asleep.")
         return FakeDevice(self.devices()[index])
 
 
@@ -85,6 +86,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def offer(monkeypatch: pytest.MonkeyPatch, *offered: FakeBackend) -> None:
     monkeypatch.delenv("LITEGPU_BACKEND", raising=False)
     monkeypatch.delenv("LITEGPU_DEVICE", raising=False)
+    monkeypatch.setattr(backends, "_said", {})
     monkeypatch.setattr(backends, "BACKENDS", {backend.name: backend for backend in offered})
 
 
@@ -98,13 +100,17 @@ def chosen(backend: str | None = None, device: int | str | None = None) -> str:
         (None, None, "second:0 Fast 4090"),
         ("", "", "second:0 Fast 4090"),
         ("first", None, "first:0 Soft CPU"),
-        (None, 0, "first:0 Soft CPU"),
-        (None, "0", "first:0 Soft CPU"),
+        (None, 0, "second:0 Fast 4090"),
+        (None, "0", "second:0 Fast 4090"),
+        (None, 2, "first:0 Soft CPU"),
+        ("first", 0, "first:0 Soft CPU"),
         ("second", 0, "second:0 Fast 4090"),
+        ("SECOND", "0", "second:0 Fast 4090"),
         (None, "4090", "second:0 Fast 4090"),
         (None, "SOFT", "first:0 Soft CPU"),
         (None, "second:0", "second:0 Fast 4090"),
-        (None, "second platform", "second:0 Fast 4090"),
+        (None, "first:0", "first:0 Soft CPU"),
+        (None, "First:0 Soft CPU", "first:0 Soft CPU"),
     ],
 )
 def test_the_choice(
@@ -128,16 +134,108 @@ def test_the_environment_decides_where_the_options_do_not(
     assert chosen(device="4090") == "second:0 Fast 4090"
 
 
-def test_a_software_device_is_chosen_last_and_announced(
+def test_names_are_matched_and_not_what_stands_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`WebGPU on Vulkan` is no GPU called GPU."""
+    pipe = dataclasses.replace(info("webgpu", 0, "llvmpipe", True), platform="WebGPU on Vulkan")
+    offer(monkeypatch, FakeBackend("webgpu", [pipe]))
+    for text in ("GPU", "webgpu", "vulkan", "webgpu:", "platform"):
+        with pytest.raises(UnsupportedDeviceError, match=f"No device matches '{text}'"):
+            chosen(None, text)
+        with pytest.raises(UnsupportedDeviceError, match=f"No device matches '{text}'"):
+            chosen("webgpu", text)
+
+
+def test_a_real_gpu_comes_first_whatever_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    software = FakeBackend("opencl", [info("opencl", 0, "AMD EPYC", True)])
+    mixed = [info("opengl", 0, "AMD pipe", True), info("opengl", 1, "AMD Radeon")]
+    offer(monkeypatch, software, FakeBackend("opengl", mixed))
+    assert chosen() == chosen(None, "AMD") == chosen(None, 0) == "opengl:1 AMD Radeon"
+    assert chosen("opengl") == chosen("opengl", "amd") == "opengl:1 AMD Radeon"
+    assert chosen("opengl", 0) == "opengl:0 AMD pipe", "numbers count within a named backend"
+    assert [device.title for device in list_devices()] == [
+        "opengl:1 AMD Radeon",
+        "opencl:0 AMD EPYC",
+        "opengl:0 AMD pipe",
+    ]
+    for number, device in enumerate(list_devices()):
+        assert chosen(None, number) == device.title
+
+
+@pytest.mark.parametrize("short", ["cl", "CL", "OpenCL"])
+def test_backends_have_short_names_in_any_case(short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, FIRST, FakeBackend("opencl", [info("opencl", 0, "Radeon")]))
+    assert chosen(short) == "opencl:0 Radeon"
+    monkeypatch.setenv("LITEGPU_BACKEND", short)
+    assert chosen() == "opencl:0 Radeon"
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "variable"),
+    [(None, None, ""), ("first", None, ""), (None, "soft", ""), (None, 1, ""), (None, None, "cpu")],
+)
+def test_a_software_device_that_is_used_is_announced_once(
+    backend: str | None,
+    device: int | str | None,
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pocl = FakeBackend("other", [info("other", 0, "Other CPU", software=True)])
+    offer(monkeypatch, FIRST, pocl)
+    monkeypatch.setenv("LITEGPU_DEVICE", variable)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: chosen(backend, device), range(16)))
+    chosen("other")
+    assert caplog.text.count("is a software device: the runtime's own CPU kernels") == 1
+
+
+def test_a_gpu_is_chosen_without_a_warning(fakes: None, caplog: pytest.LogCaptureFixture) -> None:
+    chosen()
+    chosen(device="4090")
+    assert not caplog.records
+
+
+BROKEN = [AttributeError("no FFI"), OSError("wrong class"), SystemError("no result"), KeyError(3)]
+
+
+@pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
+def test_any_error_of_a_backend_is_its_reason(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, FakeBackend("broken", error), SECOND)
+    assert chosen() == chosen(None, 0) == chosen(None, "4090") == "second:0 Fast 4090"
+    status, _ = backends.status()
+    expected = f"The Python package 'pyfake' or the driver behind it fails ({type(error).__name__}"
+    assert status.reason.startswith(expected)
+    assert status.remedy == "pip install --force-reinstall pyfake"
+    with pytest.raises(UnsupportedDeviceError, match="pip install --force-reinstall pyfake"):
+        chosen("broken")
+
+
+def test_any_error_while_a_device_opens_leads_to_the_next_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    offer(monkeypatch, FIRST, SECOND)
-    chosen()
-    chosen(device="soft")
-    assert not caplog.records
-    offer(monkeypatch, FIRST)
-    assert chosen() == "first:0 Soft CPU"
-    assert "first:0 Soft CPU is a software device" in caplog.text
+    bad = FakeBackend("bad", [info("bad", 0, "Bad")])
+
+    def fail(index: int) -> Device:
+        raise AttributeError("context has no queue")
+
+    monkeypatch.setattr(bad, "open", fail)
+    offer(monkeypatch, bad, SECOND)
+    assert chosen() == "second:0 Fast 4090"
+    assert "(AttributeError: context has no queue)" in caplog.text
+    with pytest.raises(UnsupportedDeviceError, match="context has no queue"):
+        chosen("bad", 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_interrupt_is_no_reason(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, FakeBackend("slow", error), SECOND)
+    for ask in (chosen, list_devices, backends.status):
+        with pytest.raises(type(error)):
+            ask()
 
 
 def test_a_device_that_cannot_be_opened_is_passed_over(
@@ -166,14 +264,14 @@ def test_a_device_that_is_not_there(fakes: None, device: int | str) -> None:
     with pytest.raises(UnsupportedDeviceError) as caught:
         chosen(None, device)
     assert str(caught.value) == (
-        f"No device matches '{device}'. Usable devices: first:0 Soft CPU (first platform); "
-        "second:0 Fast 4090 (second platform); second:1 Slow Radeon (second platform). "
-        "Give an index or part of a name."
+        f"No device matches '{device}'. Usable devices: 0 Fast 4090 (second); "
+        "1 Slow Radeon (second); 2 Soft CPU (first). Give a number or part of a name."
     )
 
 
 def test_an_unknown_backend(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    hint = r"Did you mean 'second'\? Known: first, second, absent, bare, metal, vulkan, d3d12\."
+    known = r"first, second, absent, bare, metal, vulkan, d3d12, cl, gl\."
+    hint = rf"Did you mean 'second'\? Known: {known}"
     with pytest.raises(OptionsError, match=rf"Unknown backend 'sceond'\. {hint}"):
         chosen("sceond")
     monkeypatch.setenv("LITEGPU_BACKEND", "sceond")
@@ -205,12 +303,12 @@ def test_the_status_of_every_backend(fakes: None) -> None:
     assert first.devices[0].software
     assert [device.name for device in second.devices] == ["Fast 4090", "Slow Radeon"]
     assert absent.devices == () and "'pyabsent', which is not installed" in absent.reason
-    assert absent.remedy == "pip install 'litegpu[fake]'"
+    assert absent.remedy == "pip install 'litegpu[absent]'"
     assert bare.reason == "There is no driver. Install one."
     assert [device.title for device in list_devices()] == [
-        "first:0 Soft CPU",
         "second:0 Fast 4090",
         "second:1 Slow Radeon",
+        "first:0 Soft CPU",
     ]
 
 
@@ -327,9 +425,7 @@ def test_the_api_is_announced_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     offer(monkeypatch, FakeBackend("opengl", [info("opengl", 0, "Radeon")]))
-    backends._announce.cache_clear()
     with caplog.at_level("INFO", logger="litegpu"):
         chosen()
         chosen()
     assert caplog.text.count("Initialized OpenGL-based API.") == 1
-    backends._announce.cache_clear()

@@ -153,7 +153,8 @@ def test_the_architecture_says_what_every_pass_removes() -> None:
 
 
 SHARED_BY_BACKENDS = {
-    *("base", "calls", "kept", "limits", "opened", "private_files", "process", "shaders", "worker"),
+    *("base", "calls", "kept", "limits", "opened", "packages", "private_files", "process"),
+    *("shaders", "worker"),
 }
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class LitegpuError(Exception):
-    """Base of all litegpu errors."""
+    """Base of all litegpu errors. `remedy` is a command that would help, where one is known."""
+
+    remedy: str = ""
 
 
 class OptionsError(LitegpuError, ValueError):
@@ -62,12 +64,16 @@ class MissingDependencyError(LitegpuError, ImportError):
     """An optional Python package is needed and not installed."""
 
 
-def missing_dependency(package: str, extra: str, purpose: str) -> MissingDependencyError:
+def missing_dependency(
+    package: str, extra: str, purpose: str, why: str = "is not installed. Install it"
+) -> MissingDependencyError:
     """Return the error for an optional `package`, naming the pip command that provides it."""
-    return MissingDependencyError(
-        f"{purpose} needs the Python package '{package}', which is not installed. "
-        f"Install it with: pip install 'litegpu[{extra}]'"
+    remedy = f"pip install 'litegpu[{extra}]'"
+    found = MissingDependencyError(
+        f"{purpose} needs the Python package '{package}', which {why} with: {remedy}"
     )
+    found.remedy = remedy
+    return found
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

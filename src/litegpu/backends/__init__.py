@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.cuda import CUDABackend
 from litegpu.backends.opencl import OpenCLBackend
 from litegpu.backends.opengl import OpenGLBackend
+from litegpu.backends.packages import damaged
 from litegpu.backends.process import refuse_if_forked
 from litegpu.backends.webgpu import WebGPUBackend
-from litegpu.errors import (
-    LitegpuError,
-    MissingDependencyError,
-    OptionsError,
-    UnsupportedDeviceError,
-    did_you_mean,
-)
+from litegpu.errors import LitegpuError, OptionsError, UnsupportedDeviceError, did_you_mean
 
 _log = logging.getLogger("litegpu")
 
@@ -30,6 +24,8 @@ BACKENDS: Mapping[str, Backend] = {
     for backend in (CUDABackend(), OpenCLBackend(), WebGPUBackend(), OpenGLBackend())
 }
 """In order of preference."""
+SHORT: Mapping[str, str] = {"cl": "opencl", "gl": "opengl"}
+"""Shorter names for some of them."""
 ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
 """What else may be asked for as a backend: WebGPU on the system's API of that name."""
 TITLES: Mapping[str, str] = {backend.name: backend.title for backend in BACKENDS.values()}
@@ -54,13 +50,28 @@ def status() -> list[BackendStatus]:
     return [_status_of(backend) for backend in BACKENDS.values()]
 
 
+def ranked(found: Iterable[BackendStatus]) -> list[DeviceInfo]:
+    """Return all devices, the preferred first: real GPUs before software, then by backend.
+
+    The place of a device here is the number that it has where no backend is named.
+    """
+    devices = [device for each in found for device in each.devices]
+    return sorted(devices, key=lambda info: info.software)
+
+
 def list_devices() -> list[DeviceInfo]:
-    """Return every usable device of every backend; software devices are marked."""
-    return [device for backend in status() for device in backend.devices]
+    """Return every usable device of every backend, the preferred first; software is marked.
+
+    `GpuDelegate(device=n)` without a backend opens number n of this list.
+    """
+    return ranked(status())
 
 
 def select(backend: str | None, device: int | str | None) -> Device:
     """Open the device that the options (then the environment) ask for, else the best one.
+
+    A number counts among the devices of the backend that is asked for, else in `list_devices()`.
+    Text is a part of a name, or ``cuda:1``; of several devices that match, the preferred is taken.
 
     Raises OptionsError for unknown names, MissingDependencyError when the package of the
     backend that was asked for is not installed, UnsupportedDeviceError when nothing fits,
@@ -68,8 +79,13 @@ def select(backend: str | None, device: int | str | None) -> Device:
     """
     backend = backend or config.text("LITEGPU_BACKEND")
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
-    candidates = _devices_of(backend) if backend else _all_candidates()
-    return _open_best(candidates) if device == "" else _open(_match(candidates, device))
+    if backend:
+        numbered = {info.index: info for info in _devices_of(backend)}
+    else:
+        numbered = dict(enumerate(_all_candidates()))
+    if device == "":
+        return _open_best(numbered.values())
+    return _open(_match(numbered, device))
 
 
 def is_free(backend: str | None, device: int | str | None) -> bool:
@@ -83,7 +99,7 @@ def next_after(current: DeviceInfo) -> Device | None:
 
     A software device is no help to a GPU: the runtime's own CPU kernels are faster.
     """
-    order = _in_order(_all_candidates())
+    order = _all_candidates()
     place = [info.title for info in order].index(current.title)
     for info in order[place + 1 :]:
         if info.backend != current.backend and info.software == current.software:
@@ -92,70 +108,91 @@ def next_after(current: DeviceInfo) -> Device | None:
     return None
 
 
-def _devices_of(backend: str) -> list[DeviceInfo]:
+def _devices_of(asked: str) -> list[DeviceInfo]:
     """Return the devices of a backend, or of the part of WebGPU that an alias names."""
-    if backend in BACKENDS:
-        return BACKENDS[backend].devices()
-    if backend not in ALIASES:
-        hint = did_you_mean(backend, (*BACKENDS, *ALIASES))
-        variable = backend == config.text("LITEGPU_BACKEND")
+    name = SHORT.get(asked.lower(), asked.lower())
+    if name in BACKENDS:
+        return _devices(BACKENDS[name])
+    if name not in ALIASES:
+        hint = did_you_mean(asked, (*BACKENDS, *ALIASES, *SHORT))
+        variable = asked == config.text("LITEGPU_BACKEND")
         found = "LITEGPU_BACKEND names an unknown" if variable else "Unknown"
-        raise OptionsError(f"{found} backend '{backend}'.{hint}")
-    infos = BACKENDS["webgpu"].devices()
-    devices = [info for info in infos if info.platform == f"WebGPU on {ALIASES[backend]}"]
+        raise OptionsError(f"{found} backend '{asked}'.{hint}")
+    infos = _devices(BACKENDS["webgpu"])
+    devices = [info for info in infos if info.platform == f"WebGPU on {ALIASES[name]}"]
     if not devices:
         others = "; ".join(f"{info.title} ({info.platform})" for info in infos)
         raise UnsupportedDeviceError(
-            f"WebGPU has no device on {ALIASES[backend]} here. It has: {others}."
+            f"WebGPU has no device on {ALIASES[name]} here. It has: {others}."
         )
     return devices
 
 
-def _in_order(candidates: Iterable[DeviceInfo]) -> list[DeviceInfo]:
-    """Return devices in order of preference: those that are no CPUs first."""
-    return sorted(candidates, key=lambda info: info.software)
+def _devices(backend: Backend) -> list[DeviceInfo]:
+    """Return the devices of a backend, the preferred first. Raises nothing but LitegpuError."""
+    with _typed_errors(backend):
+        return sorted(backend.devices(), key=lambda info: info.software)
+
+
+@contextlib.contextmanager
+def _typed_errors(backend: Backend) -> Iterator[None]:
+    """Whatever goes wrong inside of a package or driver is a reason not to use that backend."""
+    try:
+        yield
+    except LitegpuError:
+        raise
+    except Exception as error:
+        raise damaged(backend.package, "or the driver behind it fails", error) from error
 
 
 def _all_candidates() -> list[DeviceInfo]:
     found = status()
-    candidates = [info for each in found for info in each.devices]
+    candidates = ranked(found)
     if not candidates:
         refuse_if_forked()
         raise _nothing_usable(f"{each.name}: {each.reason}" for each in found)
     return candidates
 
 
-def _open_best(candidates: Sequence[DeviceInfo]) -> Device:
-    """Open the first device that can be opened, those that are no CPUs first."""
+def _open_best(candidates: Iterable[DeviceInfo]) -> Device:
+    """Open the first device that can be opened."""
     refused = []
-    for info in _in_order(candidates):
+    for info in candidates:
         try:
             device = _open(info)
         except LitegpuError as error:
             refused.append(f"{info.title}: {error}")
             continue
         for reason in refused:
-            _log.warning("%s. %s is used instead.", reason, info.title)
-        if info.software:
-            _log.warning(
-                "%s is a software device: the runtime's own CPU kernels are faster.", info.title
-            )
+            _log.warning("%s. %s is used instead.", reason.rstrip("."), info.title)
         return device
     raise _nothing_usable(refused)
 
 
 def _open(info: DeviceInfo) -> Device:
-    device = BACKENDS[info.backend].open(info.index)
-    _announce(info.backend)
+    backend = BACKENDS[info.backend]
+    with _typed_errors(backend):
+        device = backend.open(info.index)
+    if _is_first(info.backend):
+        # As users of TensorFlow Lite know it.
+        _log.info("Initialized %s-based API.", TITLES.get(info.backend, info.backend))
+    if info.software and _is_first("software"):
+        _log.warning(
+            "%s is a software device: the runtime's own CPU kernels are faster.", info.title
+        )
     if config.debug_level() >= 1:
         _log.info("device %s (%s, driver %s)", info.title, info.platform, info.driver)
     return device
 
 
-@cache
-def _announce(backend: str) -> None:
-    """Say once, as users of TensorFlow Lite know it, which API is used."""
-    _log.info("Initialized %s-based API.", TITLES.get(backend, backend))
+_said: dict[str, object] = {}
+"""What was said in this process, which is enough."""
+
+
+def _is_first(subject: str) -> bool:
+    """Return whether nothing was said about a subject before, by any thread."""
+    asking = object()
+    return _said.setdefault(subject, asking) is asking
 
 
 def _nothing_usable(reasons: Iterable[str]) -> UnsupportedDeviceError:
@@ -164,32 +201,32 @@ def _nothing_usable(reasons: Iterable[str]) -> UnsupportedDeviceError:
 
 def _status_of(backend: Backend) -> BackendStatus:
     try:
-        return BackendStatus(backend.name, tuple(backend.devices()))
-    except MissingDependencyError as error:
-        remedy = f"pip install 'litegpu[{backend.extra}]'"
-        return BackendStatus(backend.name, (), str(error), remedy)
+        return BackendStatus(backend.name, tuple(_devices(backend)))
     except LitegpuError as error:
-        return BackendStatus(backend.name, (), str(error), "")
+        return BackendStatus(backend.name, (), str(error), error.remedy)
 
 
-def _match(candidates: Sequence[DeviceInfo], wanted: int | str) -> DeviceInfo:
-    """Return the device of that index, else the first whose name contains the text."""
-    text = str(wanted)
-    for info in candidates:
-        if text.isdecimal() and info.index == int(text):
+def _match(numbered: Mapping[int, DeviceInfo], wanted: int | str) -> DeviceInfo:
+    """Return the device of that number, else the first whose name contains the text."""
+    text = str(wanted).strip().lower()
+    if text.isdecimal() and int(text) in numbered:
+        return numbered[int(text)]
+    for info in numbered.values() if isinstance(wanted, str) else ():
+        if text in info.name.lower() or text in (
+            f"{info.backend}:{info.index}",
+            info.title.lower(),
+        ):
             return info
-    for info in candidates:
-        if isinstance(wanted, str) and text.lower() in f"{info.title} {info.platform}".lower():
-            return info
-    names = "; ".join(f"{info.title} ({info.platform})" for info in candidates)
+    known = "; ".join(f"{number} {info.name} ({info.backend})" for number, info in numbered.items())
     raise UnsupportedDeviceError(
-        f"No device matches '{wanted}'. Usable devices: {names}. Give an index or part of a name."
+        f"No device matches '{wanted}'. Usable devices: {known}. Give a number or part of a name."
     )
 
 
 __all__ = [
     "ALIASES",
     "BACKENDS",
+    "SHORT",
     "TITLES",
     "Backend",
     "BackendStatus",
@@ -199,6 +236,7 @@ __all__ = [
     "is_free",
     "list_devices",
     "next_after",
+    "ranked",
     "select",
     "status",
 ]

@@ -185,8 +185,8 @@ class Backend(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     """How people write its name."""
-    extra: ClassVar[str]
-    """The pip extra that installs what it needs."""
+    package: ClassVar[str]
+    """The Python package that it stands on, by its name for pip."""
 
     @abstractmethod
     def devices(self) -> list[DeviceInfo]:

@@ -18,7 +18,7 @@ class CUDABackend(Backend):
 
     name = "cuda"
     title = "CUDA"
-    extra = "cuda13"
+    package = "cuda-bindings"
 
     def devices(self) -> list[DeviceInfo]:
         """Return the usable GPUs in the driver's order."""

@@ -6,18 +6,15 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from litegpu.backends.calls import bound
+from litegpu.backends.cuda_presence import missing_bindings
 from litegpu.backends.kept import KeptFiles
+from litegpu.backends.packages import load
 from litegpu.codegen import Dialect, KernelText
-from litegpu.errors import (
-    CompilationError,
-    CudaError,
-    UnsupportedDeviceError,
-    missing_dependency,
-)
+from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
 
 Launch = tuple[Any, Any, Any]
 """Configuration, function and argument block of a launch."""
@@ -30,10 +27,8 @@ _CHUNKS = 8
 @cache
 def driver() -> Any:
     """Return the driver bindings. Raises when the package or the driver is not there."""
-    try:
-        from cuda.bindings import driver as bindings
-    except ImportError as error:
-        raise missing_dependency("cuda-bindings", "cuda13", "The CUDA backend") from error
+    missing = partial(missing_bindings, "cuda-bindings", "The CUDA backend")
+    bindings = load("cuda-bindings", "cuda.bindings", missing, "driver")
     try:
         bindings.cuDriverGetVersion()
     except RuntimeError as error:
@@ -51,7 +46,7 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
-        raise missing_dependency("nvidia-cuda-nvrtc", "cuda13", "Compiling CUDA kernels") from error
+        raise missing_bindings("nvidia-cuda-nvrtc", "Compiling CUDA kernels") from error
     return nvrtc
 
 

@@ -27,6 +27,7 @@ from litegpu.backends.opencl_library import (
 )
 from litegpu.backends.opencl_profile import Profiler
 from litegpu.backends.opened import OpenDevices
+from litegpu.backends.packages import load
 from litegpu.backends.process import touch
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
@@ -55,16 +56,8 @@ _POCL = "to run on the CPU: apt-get install pocl-opencl-icd"
 
 
 def _pyopencl() -> Any:
-    try:
-        import pyopencl
-    except ModuleNotFoundError as error:
-        raise missing_dependency("pyopencl", "opencl", "The OpenCL backend") from error
-    except ImportError as error:
-        raise UnsupportedDeviceError(
-            f"The Python package 'pyopencl' is installed but cannot be loaded ({error}). "
-            "Install it anew: pip install --force-reinstall pyopencl"
-        ) from error
-    return pyopencl
+    missing = partial(missing_dependency, "pyopencl", "opencl", "The OpenCL backend")
+    return load("pyopencl", "pyopencl", missing)
 
 
 class OpenCLBackend(Backend):
@@ -72,7 +65,7 @@ class OpenCLBackend(Backend):
 
     name = "opencl"
     title = "OpenCL"
-    extra = "opencl"
+    package = "pyopencl"
 
     def devices(self) -> list[DeviceInfo]:
         """Return all devices of all platforms, real GPUs first."""

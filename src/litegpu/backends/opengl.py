@@ -10,7 +10,7 @@ from functools import cache, partial
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
-from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
+from litegpu.backends.opengl_library import PACKAGE, NoMoreDevicesError, OpenGL, context_source
 from litegpu.backends.opengl_recording import OpenGLRecording
 from litegpu.backends.process import touch
 from litegpu.backends.shaders import Recent
@@ -38,7 +38,7 @@ class OpenGLBackend(Backend):
 
     name = "opengl"
     title = "OpenGL"
-    extra = "opengl"
+    package = PACKAGE
 
     def devices(self) -> list[DeviceInfo]:
         """Return all devices, real GPUs first."""
@@ -60,6 +60,7 @@ _opened = OpenDevices(OpenGLBackend.title, _open)
 @cache
 def _found() -> list[tuple[DeviceInfo, int]]:
     """Return the usable devices, each with the number by which EGL knows it."""
+    context_source()  # what is wrong with the package is wrong for every device
     # A thread of its own: what is current on the caller's stays current.
     worker = Worker("litegpu-opengl-devices")
     try:

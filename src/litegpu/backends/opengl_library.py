@@ -6,15 +6,20 @@ import ctypes
 import sys
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from ctypes.util import find_library
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from litegpu.backends.packages import load
 from litegpu.errors import (
     CompilationError,
     ExecutionError,
     UnsupportedDeviceError,
     missing_dependency,
 )
+
+PACKAGE = "glcontext"
+"""What makes the contexts, by its name for pip."""
 
 _OLDEST = 430
 _NUMBERS = POINTER(c_uint32)
@@ -230,25 +235,30 @@ def error_name(error: int) -> str:
     return f"{_ERRORS.get(error, 'an error')} (0x{error:04X})"
 
 
-def _create(number: int) -> Any:
-    """Return a context of glcontext's that is current on this thread."""
-    try:
-        import glcontext
-    except ModuleNotFoundError as error:
-        raise missing_dependency("glcontext", "opengl", "The OpenGL backend") from error
+def context_source() -> Any:
+    """Return what makes contexts on this system: a module of the package glcontext.
+
+    Raises MissingDependencyError, or UnsupportedDeviceError with the cause.
+    """
+    missing = partial(missing_dependency, PACKAGE, "opengl", "The OpenGL backend")
+    package = load(PACKAGE, "glcontext", missing)
     if sys.platform == "darwin":
         raise UnsupportedDeviceError(
             "macOS ends at OpenGL 4.1, which has no compute shaders. Use backend='webgpu'."
         )
+    # glcontext's own helper would let an environment variable change the device.
+    return package if sys.platform == "win32" else load(PACKAGE, "glcontext", missing, "egl")
+
+
+def _create(number: int) -> Any:
+    """Return a context of glcontext's that is current on this thread."""
+    source = context_source()
     try:
         if sys.platform == "win32":
-            return _on_windows(glcontext, number)
-        # glcontext's own helper would let an environment variable change the device.
-        from glcontext import egl
-
+            return _on_windows(source, number)
         names = {"libegl": find_library("EGL") or "libEGL.so.1"}
         names["libgl"] = find_library("GL") or "libGL.so.1"
-        return egl.create_context(
+        return source.create_context(
             mode="standalone", glversion=_OLDEST, device_index=number, **names
         )
     except UnsupportedDeviceError:

@@ -12,6 +12,7 @@ from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
+from litegpu.backends.packages import load
 from litegpu.backends.process import touch
 from litegpu.backends.shaders import Recent
 from litegpu.backends.webgpu_library import NativeCalls
@@ -53,7 +54,7 @@ class WebGPUBackend(Backend):
 
     name = "webgpu"
     title = "WebGPU"
-    extra = "webgpu"
+    package = "wgpu"
 
     def devices(self) -> list[DeviceInfo]:
         """Return all adapters, real GPUs first."""
@@ -75,16 +76,7 @@ _opened = OpenDevices(WebGPUBackend.title, _open)
 
 
 def _wgpu() -> Any:
-    try:
-        import wgpu
-    except ModuleNotFoundError as error:
-        raise missing_dependency("wgpu", "webgpu", "The WebGPU backend") from error
-    except (ImportError, OSError, RuntimeError) as error:
-        raise UnsupportedDeviceError(
-            f"The Python package 'wgpu' is installed but cannot be loaded ({error}). "
-            "Install it anew: pip install --force-reinstall wgpu"
-        ) from error
-    return wgpu
+    return load("wgpu", "wgpu", partial(missing_dependency, "wgpu", "webgpu", "The WebGPU backend"))
 
 
 @cache
