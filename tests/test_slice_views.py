@@ -65,12 +65,32 @@ def test_the_last_channels_have_the_padding_of_the_whole() -> None:
     [
         ((0, 0, 0, 2), (2, 4, 6, 4), 1),
         ((0, 0, 0, 0), (2, 4, 6, 7), 1),
-        ((0, 0, 0, 0), (2, 4, 3, 16), 2),
+        ((0, 0, 5, 0), (2, 4, 6, 16), -1),
     ],
-    ids=["begins inside a slice", "ends inside a slice", "with a step"],
+    ids=["begins inside a slice", "ends inside a slice", "backwards"],
 )
 def test_other_slices_are_copied(begin: Shape, shape: Shape, step: int) -> None:
     assert launched(read_part(begin, shape, step=step)) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
+
+
+def test_pixels_that_lie_apart_are_a_view() -> None:
+    layout = read_part((0, 1, 1, 8), (2, 2, 3, 8), step=2)
+    assert launched(layout) == ["COPY", "CONV_2D"]
+    source, part = (layout.storages[node.outputs[0]] for node in layout.graph.nodes[:2])
+    assert part.root == source.root
+    assert part.strides == (4 * 6 * 16, 6 * 16, 2 * 16)
+    assert part.offset == (6 + 1) * 16 + 8
+
+
+@pytest.mark.parametrize("step", [(2, 1, 1, 1), (1, 1, 1, 2)], ids=["images", "channels"])
+def test_other_parts_that_lie_apart_are_copied(step: tuple[int, int, int, int]) -> None:
+    maker = Maker()
+    made = maker.steps(maker.input(*SHAPE), RELU)
+    shape = tuple(size // each for size, each in zip(SHAPE, step, strict=True))
+    attributes = CopyAttributes(step=step)
+    part = maker.node("STRIDED_SLICE", [made], shape, attributes=attributes)
+    layout = assign(maker.graph(maker.conv(part, 4)), None)
+    assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_a_slice_with_steps_is_a_kernel() -> None:

@@ -1,4 +1,4 @@
-"""Cases of convolutions of an image with a border, or of an enlarged one."""
+"""Convolutions of images with borders, of enlarged ones, and of pixels that lie apart."""
 
 from __future__ import annotations
 
@@ -56,6 +56,32 @@ class View(Case):
         return sheet.op("RESIZE_NEAREST_NEIGHBOR", [image, sheet.constant(size, "int32")], flags)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Apart(Case):
+    """A convolution of pixels that lie apart, in an image that is needed whole as well."""
+
+    image: Shape = (2, 7, 9, 8)
+    step: Pair = (2, 2)
+    begin: Pair = (0, 0)
+    filters: int = 6
+    kernel: Pair = (1, 1)
+
+    def write(self, sheet: Sheet) -> None:
+        """One input; its absolute values and the convolution of a slice of them are outputs."""
+        whole = sheet.op("ABS", [sheet.input(self.image)])
+        operands = [
+            sheet.constant(each, "int32")
+            for each in ((0, *self.begin, 0), self.image, (1, *self.step, 1))
+        ]
+        part = sheet.op("STRIDED_SLICE", [whole, *operands])
+        weights = sheet.operands(
+            (self.filters, *self.kernel, self.image[3]), "constant", "constant"
+        )
+        options = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
+        sheet.output(sheet.fused("CONV_2D", [part, *weights], "RELU", options))
+        sheet.output(whole)
+
+
 _BORDER = ((1, 2), (2, 1))
 
 CASES: tuple[Case, ...] = (
@@ -102,4 +128,15 @@ CASES: tuple[Case, ...] = (
             ((2, 9, 8, 72), 65, (3, 3), ((1, 1), (1, 1)), (1, 2)),
         )
     ),
+    *(
+        Apart(image=(2, 7, 9, c), step=step, begin=begin, kernel=kernel, filters=filters)
+        for c, step, begin, kernel, filters in (
+            (8, (2, 2), (0, 0), (1, 1), 6),
+            (5, (2, 2), (0, 0), (3, 3), 8),
+            (16, (1, 3), (1, 2), (1, 1), 16),
+            (8, (3, 1), (2, 0), (3, 2), 5),
+        )
+    ),
+    Apart(image=(2, 24, 26, 32), kernel=(3, 3), filters=40, items=SMALL),
+    Apart(image=(1, 40, 42, 8), kernel=(5, 5), filters=8, items=SMALL),
 )

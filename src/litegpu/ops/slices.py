@@ -102,7 +102,8 @@ class StridedSlice(Op):
 def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
     """Return where a normalized slice lies in its source; None if kernels cannot read it there."""
     attributes: CopyAttributes = node.attributes
-    if node.stages or attributes.step != (1, 1, 1, 1) or not source.vector:
+    step = attributes.step
+    if node.stages or step[0] != 1 or step[3] != 1 or min(step) < 1 or not source.vector:
         return None
     first, size = attributes.begin[3], shape[3]
     last = first + size == source.channels
@@ -112,8 +113,11 @@ def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
     view = source
     for axis, begin in enumerate(attributes.begin):
         lanes = source.lanes - first if last else size
-        part = (*view.shape[:axis], shape[axis], *view.shape[axis + 1 :])
+        extent = (shape[axis] - 1) * step[axis] + 1
+        part = (*view.shape[:axis], extent, *view.shape[axis + 1 :])
         view = view.region(four(part), axis, begin, lanes)
+    if step != (1, 1, 1, 1):
+        view = view.every((step[1], step[2]), (0, 0))
     return view
 
 

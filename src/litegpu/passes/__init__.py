@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from litegpu.passes.base import Pass, PassResult
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
+from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.passes.find_normalization import find_normalization
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
@@ -45,6 +46,7 @@ PASSES: Mapping[str, Pass] = {
     "pad_into_operand": pad_into_operand,  # before fusion, which hides the steps in producers
     "resize_into_arg": resize_into_arg,
     "scale_into_weights": scale_into_weights,
+    "drop_dead_pixels": drop_dead_pixels,  # before sums and projections have become one kernel
     "merge_siblings": merge_siblings,  # before fusion, which makes them different
     "fuse_elementwise": fuse_elementwise,
     "scale_before_weights": scale_before_weights,  # steps that fused with no kernel before them

@@ -1,0 +1,166 @@
+"""Computes only the pixels that somebody reads.
+
+Where all readers of a value take every second pixel, as the strided 1x1 convolutions at the end of
+a residual stage do, its producer makes just these; so do the producers before it, through steps
+and convolutions, up to values that are needed whole. Of those a slice is read, where they lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.ops.base import COPY
+from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.slices import STRIDED_SLICE
+from litegpu.ops.window import Pair
+from litegpu.passes.base import Editor, PassResult, label
+
+_WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D")
+_ALL = (1, 1)
+
+
+def drop_dead_pixels(graph: Graph) -> PassResult:
+    """Walk against execution order, so that what nobody reads is known when a value is made."""
+    edit = Editor(graph)
+    thinner = _Thinner(edit)
+    for place in reversed(range(len(graph.nodes))):
+        thinner.visit(place)
+    for v in graph.inputs:
+        thinner.cut(v, 0)
+    return edit.result()
+
+
+@dataclass
+class _Thinner:
+    edit: Editor
+    wanted: dict[int, dict[Pair, int]] = field(default_factory=dict)
+    """What thinned nodes read: of which value which stride, and the value with these pixels."""
+
+    def __post_init__(self) -> None:
+        """Note where each value is read."""
+        self.graph = replace(self.edit.graph, values=self.edit.values)  # with those added since
+        self.places: dict[int, list[int]] = {}
+        for place, node in enumerate(self.graph.nodes):
+            for v in dict.fromkeys(node.operands):
+                self.places.setdefault(v, []).append(place)
+
+    def visit(self, place: int) -> None:
+        """Let a node make fewer pixels, or cut what is wanted out of those that it makes."""
+        node = self.graph.nodes[place]
+        made = node.outputs[0]
+        readers = [p for p in self.places.get(made, ()) if self._reads(p, made)]
+        strides = {self._stride(p, made) for p in readers} | self.wanted.get(made, {}).keys()
+        if not strides <= {_ALL}:
+            reason = self._obstacle(node, strides)
+            if not reason:
+                self._thin(place, strides.pop(), readers)
+                return
+            self.edit.declined.append(f"{label(node)}: {reason}")
+        for v in node.outputs:
+            self.cut(v, place + 1)
+
+    def cut(self, value: int, place: int) -> None:
+        """Put the slices that are wanted of a value ahead of a place."""
+        for (rows, columns), part in self.wanted.pop(value, {}).items():
+            attributes = CopyAttributes(step=(1, rows, columns, 1))
+            slice_ = Node(-1, STRIDED_SLICE, 1, (value,), (part,), attributes=attributes)
+            self.edit.put_ahead(place, slice_)
+
+    def _thin(self, place: int, stride: Pair, readers: list[int]) -> None:
+        node = self.graph.nodes[place]
+        part = self._part(node.outputs[0], stride)
+        for reader in readers:
+            self._let_read(reader, part)
+        del self.wanted[node.outputs[0]]
+        stages = tuple(self._sliced(stage, stride) for stage in node.stages)
+        thinned = replace(node, outputs=(part,), stages=stages)
+        if node.op == COPY:
+            thinned = replace(thinned, inputs=(self._part(node.inputs[0], stride),))
+        else:
+            window = node.attributes.window
+            step = (window.stride[0] * stride[0], window.stride[1] * stride[1])
+            attributes = replace(node.attributes, window=replace(window, stride=step))
+            thinned = replace(thinned, attributes=attributes)
+        self.edit.nodes[place] = thinned
+        self.edit.applied.append(f"{label(node)}: only pixels {stride} apart are read")
+
+    def _let_read(self, place: int, part: int) -> None:
+        """Let a reader of pixels that lie apart have a value of just these."""
+        node = self._now(place)
+        if node.op == STRIDED_SLICE:
+            plain = replace(node, op=COPY, inputs=(part,), attributes=None)
+            self.edit.nodes[place] = plain
+            return
+        window = replace(node.attributes.window, stride=_ALL)
+        attributes = replace(node.attributes, window=window)
+        self.edit.nodes[place] = replace(
+            node, inputs=(part, *node.inputs[1:]), attributes=attributes
+        )
+
+    def _sliced(self, stage: Stage, stride: Pair) -> Stage:
+        operands = tuple(v if v == SELF else self._part(v, stride) for v in stage.operands)
+        return replace(stage, operands=operands)
+
+    def _part(self, value: int, stride: Pair) -> int:
+        """Return the value that holds the pixels of another that lie `stride` apart."""
+        held = self.graph.values[value]
+        steps = _steps(held.shape, stride)
+        if all(step == 1 for step in steps):
+            return value
+        if held.data is not None:
+            data = np.ascontiguousarray(held.data[tuple(slice(None, None, s) for s in steps)])
+            return self.edit.new_value(held, shape=data.shape, data=data)
+        parts = self.wanted.setdefault(value, {})
+        rows, columns = ([1, 1, 1, *steps])[-3:-1]
+        if (rows, columns) not in parts:
+            shape = tuple(-(-n // step) for n, step in zip(held.shape, steps, strict=True))
+            parts[rows, columns] = self.edit.new_value(held, shape=shape)
+        return parts[rows, columns]
+
+    def _obstacle(self, node: Node, strides: set[Pair]) -> str:
+        if len(strides) > 1 or node.outputs[0] in self.graph.outputs:
+            return "others read other pixels"
+        if node.op not in (*_WINDOWS, COPY) or len(self.graph.values[node.outputs[0]].shape) != 4:
+            return "it does not make its pixels one by one"
+        return ""
+
+    def _now(self, place: int) -> Node:
+        node = self.edit.nodes[place]
+        assert node is not None  # this pass drops none
+        return node
+
+    def _reads(self, place: int, value: int) -> bool:
+        return value in self._now(place).operands
+
+    def _stride(self, place: int, value: int) -> Pair:
+        """Return how far apart the pixels lie that a node reads of a value; _ALL if it may be 1."""
+        node = self._now(place)
+        if node.inputs[0] != value or node.operands.count(value) > 1:
+            return _ALL
+        if node.op == STRIDED_SLICE:
+            return self._slice_stride(node)
+        if node.op not in _WINDOWS:
+            return _ALL
+        window = node.attributes.window
+        single = replace(window, stride=_ALL).pointwise and window.plain
+        _, height, width, _ = self.graph.values[value].shape
+        rows, columns = window.stride if single else _ALL
+        return (rows if height > 1 else 1, columns if width > 1 else 1)
+
+    def _slice_stride(self, node: Node) -> Pair:
+        image, part = (self.graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+        _, rows, columns, _ = step = node.attributes.step
+        if len(image) != 4 or min(step) < 1 or any(node.attributes.begin):
+            return _ALL
+        whole = tuple(-(-n // s) for n, s in zip(image, (1, rows, columns, 1), strict=True))
+        return (rows, columns) if part == whole else _ALL
+
+
+def _steps(shape: tuple[int, ...], stride: Pair) -> list[int]:
+    """Return the step along each dimension of an operand of images; sizes of 1 are broadcast."""
+    along = [1] * len(shape) + [*stride, 1]
+    steps = along[-len(shape) :] if shape else []
+    return [step if size > 1 else 1 for size, step in zip(shape, steps, strict=True)]
