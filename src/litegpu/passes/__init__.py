@@ -12,6 +12,7 @@ from litegpu.passes.find_normalization import find_normalization
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
+from litegpu.passes.join_products import join_products
 from litegpu.passes.join_slices import join_slices
 from litegpu.passes.large_depthwise_into_pointwise import large_depthwise_into_pointwise
 from litegpu.passes.merge_lookups import merge_lookups
@@ -47,6 +48,7 @@ PASSES: Mapping[str, Pass] = {
     "resize_into_arg": resize_into_arg,
     "scale_into_weights": scale_into_weights,
     "drop_dead_pixels": drop_dead_pixels,  # before sums and projections have become one kernel
+    "join_products": join_products,  # after it: projections then read each pixel
     "merge_siblings": merge_siblings,  # before fusion, which makes them different
     "fuse_elementwise": fuse_elementwise,
     "scale_before_weights": scale_before_weights,  # steps that fused with no kernel before them

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,12 @@ class Editor:
         """Add a value that resembles another and return its id."""
         fresh = next(self._fresh)
         self.values[fresh] = replace(like, id=fresh, **changes)  # type: ignore[arg-type]
+        return fresh
+
+    def new_constant(self, name: str, data: npt.NDArray[Any]) -> int:
+        """Add a constant and return its id."""
+        fresh = next(self._fresh)
+        self.values[fresh] = Value(fresh, name, data.shape, DType(data.dtype.name), data)
         return fresh
 
     def put_ahead(self, place: int, node: Node) -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from litegpu.graph import ABSENT, SELF, DType, Graph, Node
+from litegpu.graph import ABSENT, SELF, Graph, Node
 from litegpu.ops.base import COPY, as_float32
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
@@ -125,12 +123,12 @@ def _merge(edit: Editor, members: list[Node]) -> None:
             else as_float32(values[each.bias])
             for each in held
         ]
-        bias = _constant(edit, np.concatenate(numbers))
+        bias = edit.new_constant("merged", np.concatenate(numbers))
     made = values[first.outputs[0]]
     whole = edit.new_value(made, shape=(*made.shape[:-1], sum(sizes)))
     joined = np.concatenate(weights)
     attributes = replace(
-        first.attributes, weights=_constant(edit, joined), bias=bias, shape=joined.shape
+        first.attributes, weights=edit.new_constant("merged", joined), bias=bias, shape=joined.shape
     )
     merged = tuple(node.index for node in members if node is not first)
     for node, start in zip(members, accumulate(sizes, initial=0), strict=False):
@@ -141,10 +139,3 @@ def _merge(edit: Editor, members: list[Node]) -> None:
         edit.place(first), replace(first, outputs=(whole,), attributes=attributes, merged=merged)
     )
     edit.applied.append(", ".join(map(label, members)))
-
-
-def _constant(edit: Editor, data: npt.NDArray[Any]) -> int:
-    like = next(iter(edit.graph.values.values()))
-    dtype = DType(data.dtype.name)
-    changes = {"name": "merged", "shape": data.shape, "dtype": dtype, "data": data}
-    return edit.new_value(like, **changes, is_variable=False, quantization=None)

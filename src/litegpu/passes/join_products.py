@@ -1,0 +1,122 @@
+"""Makes one product of two whose results are added, as at the beginning of a residual stage.
+
+The inputs lie side by side, where their producers write them, and so do the weights: neither of
+the two results passes through memory, and one launch is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from litegpu.graph import ABSENT, Graph, Node
+from litegpu.ops.base import COPY, as_float32
+from litegpu.ops.concatenation import ConcatAttributes
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.slices import STRIDED_SLICE
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
+
+_PRODUCTS = ("CONV_2D", "FULLY_CONNECTED")
+_PLACED = ("CONCATENATION", "RESHAPE", STRIDED_SLICE)
+"""What has an opinion of its own about where its input or result lies."""
+_WIDTH = 8
+"""Channels of which the first input must be whole multiples, to lie beside the other."""
+
+
+def join_products(graph: Graph) -> PassResult:
+    """Let an ADD of two pointwise products become one product of their inputs side by side."""
+    edit = Editor(graph)
+    makers, consumers = graph.producers(), graph.consumers()
+    taken: set[int] = set()
+    for place, node in enumerate(graph.nodes):
+        pair = _pair(node, makers)
+        if pair is None:
+            continue
+        first, second = sorted(pair, key=lambda each: _depth(graph, each) % _WIDTH != 0)
+        reason = _obstacle(graph, (first, second), consumers, makers, taken)
+        if reason:
+            edit.declined.append(f"{label(first)} and {label(second)}: {reason}")
+            continue
+        taken |= {first.inputs[0], second.inputs[0]}
+        _join(edit, place, node, (first, second))
+    return edit.result()
+
+
+def _pair(node: Node, makers: Mapping[int, Node]) -> tuple[Node, Node] | None:
+    """Return the two products that an element-wise node adds, if it does."""
+    if node.op != COPY or not node.stages or node.stages[0].function != "ADD":
+        return None
+    made = [makers.get(v) for v in (*node.inputs, *node.stages[0].operands)]
+    products = [each for each in made if each is not None and each.op in _PRODUCTS]
+    if len(products) != 2 or products[0] is products[1]:
+        return None
+    return products[0], products[1]
+
+
+def _depth(graph: Graph, node: Node) -> int:
+    return graph.values[node.inputs[0]].shape4[3]
+
+
+def _obstacle(
+    graph: Graph,
+    pair: tuple[Node, Node],
+    consumers: Mapping[int, list[Node]],
+    makers: Mapping[int, Node],
+    taken: set[int],
+) -> str:
+    values = graph.values
+    sources = [values[node.inputs[0]] for node in pair]
+    for node, source in zip(pair, sources, strict=True):
+        attributes: ConvAttributes = node.attributes
+        known = (v for v in (attributes.weights, attributes.bias) if v != ABSENT)
+        if attributes.groups > 1 or not all(values[v].is_constant for v in known):
+            return f"the weights of {label(node)} are computed or form groups"
+        if node.stages or not attributes.window.pointwise or attributes.depthwise is not None:
+            return f"{label(node)} is more than a product of each pixel"
+        if only_consumer(node.outputs[0], consumers, graph.outputs) is None:
+            return f"others read the result of {label(node)}"
+        if source.id in taken or source.id in graph.outputs or source.id not in makers:
+            return f"the input of {label(node)} has a place already"
+        others = (makers[source.id], *consumers[source.id])
+        if any(other.op in _PLACED for other in others):
+            return f"the input of {label(node)} has a place already"
+    if len({values[node.outputs[0]].shape for node in pair}) > 1:
+        return "one result is broadcast to the other"
+    rows = {source.shape[:-1] for source in sources}
+    if len(rows) > 1 or sources[0].id == sources[1].id or sources[0].shape[-1] % _WIDTH:
+        return "their inputs cannot lie side by side"
+    return ""
+
+
+def _join(edit: Editor, place: int, node: Node, pair: tuple[Node, Node]) -> None:
+    values = edit.graph.values
+    sources = [values[each.inputs[0]] for each in pair]
+    depth = sum(source.shape[-1] for source in sources)
+    precise = any(source.precise for source in sources)
+    shape = (*sources[0].shape[:-1], depth)
+    both = edit.new_value(sources[0], shape=shape, precise=precise)
+    inputs = tuple(source.id for source in sources)
+    joined = Node(-1, "CONCATENATION", 1, inputs, (both,), attributes=ConcatAttributes(3))
+    held: list[ConvAttributes] = [each.attributes for each in pair]
+    weights = np.concatenate([np.asarray(values[a.weights].data).reshape(a.shape) for a in held], 3)
+    biases = [as_float32(values[a.bias]) for a in held if a.bias != ABSENT]
+    attributes = replace(
+        held[0],
+        weights=edit.new_constant("joined", weights),
+        bias=edit.new_constant("joined", np.sum(biases, axis=0)) if biases else ABSENT,
+        shape=weights.shape,
+    )
+    edit.put_ahead(place, joined)
+    edit.nodes[place] = replace(
+        pair[0],
+        inputs=(both,),
+        outputs=node.outputs,
+        attributes=attributes,
+        stages=node.stages[1:],
+        merged=(*pair[0].merged, *pair[1].merged, pair[1].index, *node.merged, node.index),
+    )
+    for each in pair:
+        edit.nodes[edit.place(each)] = None
+    edit.applied.append(f"{label(pair[0])} and {label(pair[1])}")
