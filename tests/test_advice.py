@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from small_models import (
 LARGE = (1, 64, 64, 32)
 
 
-def advice_on(model: bytes, **options: object) -> tuple[Advice, ...]:
+def advice_on(model: bytes, **options: Any) -> tuple[Advice, ...]:
     """Return the advice of a delegate of any partition size at half precision."""
     delegate = GpuDelegate(**{"precision": "fp16", **options})
     held = interpreter(model, delegate)

@@ -9,6 +9,7 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.ops import find
+from litegpu.options import Precision
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
     CPU_ONLY,
@@ -25,7 +26,7 @@ from small_models import (
     step,
 )
 
-PRECISIONS = {"fp32": 1e-5, "fp16": 5e-3}
+PRECISIONS: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3}
 
 
 def test_the_cpu_only_operation_is_one() -> None:
@@ -34,7 +35,7 @@ def test_the_cpu_only_operation_is_one() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("builtin", [True, False], ids=["builtin", "xnnpack"])
-def test_a_split_model_gives_the_cpus_answers(precision: str, builtin: bool) -> None:
+def test_a_split_model_gives_the_cpus_answers(precision: Precision, builtin: bool) -> None:
     model = chain(["ABS", "SQRT", CPU_ONLY, "NEG"])
     delegate = GpuDelegate(precision=precision)
     got = run(interpreter(model, delegate, builtin=builtin), random(1, 4, 4, 4))
@@ -109,7 +110,7 @@ SHAPES = [(3, 9, 7, 3), (1, 9, 7, 3), (1, 16, 5, 3), (2, 1, 1, 3), (1, 33, 20, 3
 
 @pytest.mark.parametrize("float16_weights", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_resizing_again_and_again(precision: str, float16_weights: bool) -> None:
+def test_resizing_again_and_again(precision: Precision, float16_weights: bool) -> None:
     model = fully_convolutional(float16_weights=float16_weights)
     delegate = GpuDelegate(precision=precision)
     target = interpreter(model, delegate)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
+from litegpu.options import Precision
 from litegpu.report import DelegationReport
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
@@ -90,7 +91,7 @@ def test_an_input_that_both_sides_read() -> None:
 
 @pytest.mark.parametrize("channels", [8, 96], ids=["small", "large"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_float16_weights_that_both_sides_read(channels: int, precision: str) -> None:
+def test_float16_weights_that_both_sides_read(channels: int, precision: Precision) -> None:
     """96 channels make more than 64 KiB of weights, which the CPU widens by itself."""
     writer = ModelWriter(float16_weights=True)
     x = writer.input((1, 6, 6, channels))

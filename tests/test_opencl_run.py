@@ -18,6 +18,7 @@ from litegpu import (
 from litegpu.backends import opencl_commands, opencl_library
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
+from litegpu.options import Precision
 from small_models import (
     assert_close,
     chain,
@@ -39,7 +40,7 @@ def test_command_buffers_where_the_device_has_them(opencl_device: OpenCLDevice) 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_enqueue_loop_gives_the_same_answers(
-    precision: str, monkeypatch: pytest.MonkeyPatch
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     recorded = run_model(interpreter(model, GpuDelegate(backend="opencl", precision=precision)), x)

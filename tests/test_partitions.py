@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
-from litegpu import GpuDelegate, selection
+from litegpu import GpuDelegate, GpuDelegateKeywords, selection
 from litegpu.backends import BACKENDS
 from litegpu.costs import RATES, CostModel, CostRule, NodeCountRule
 from litegpu.errors import ModelError, OptionsError
@@ -77,7 +77,7 @@ def small_and_large_inputs() -> tuple[np.ndarray, np.ndarray]:
 )
 @pytest.mark.usefixtures("as_a_gpu")
 def test_what_a_gpu_takes(
-    options: dict[str, int], taken: list[tuple[int, ...]], left: list[tuple[int, ...]]
+    options: GpuDelegateKeywords, taken: list[tuple[int, ...]], left: list[tuple[int, ...]]
 ) -> None:
     model, inputs = small_and_large(), small_and_large_inputs()
     delegate = GpuDelegate(**options)
@@ -123,7 +123,8 @@ def test_where_nothing_pays_off_the_log_and_a_profile_say_so(
 
 @pytest.mark.usefixtures("as_a_gpu")
 def test_a_whole_graph_is_never_too_small() -> None:
-    for options in ({}, {"min_nodes_per_partition": 9}):
+    choices: tuple[GpuDelegateKeywords, ...] = ({}, {"min_nodes_per_partition": 9})
+    for options in choices:
         delegate = GpuDelegate(**options)
         interpreter(chain(["ABS"]), delegate)
         assert report_of(delegate).whole_graph
@@ -194,7 +195,7 @@ def test_only_nodes_in_a_range_are_delegated(first: int, last: int, taken: list[
         ({"first_delegate_node_index": "a"}, "first_delegate_node_index must be a whole number"),
     ],
 )
-def test_impossible_limits(options: dict[str, int], text: str) -> None:
+def test_impossible_limits(options: GpuDelegateKeywords, text: str) -> None:
     with pytest.raises(OptionsError, match=text):
         GpuDelegate(**options)
 
@@ -211,7 +212,7 @@ def custom_operations() -> bytes:
 
 @pytest.mark.parametrize("options", [{}, {"min_nodes_per_partition": 5}])
 @pytest.mark.usefixtures("as_a_gpu")
-def test_what_the_cpu_cannot_run_is_taken_in_any_case(options: dict[str, int]) -> None:
+def test_what_the_cpu_cannot_run_is_taken_in_any_case(options: GpuDelegateKeywords) -> None:
     """However small, and beyond max_delegated_partitions: the model would not load otherwise."""
     x, where = random(1, 2, 2, 3), np.zeros((1, 2, 2, 2), np.float32)
     delegate = GpuDelegate(**options)

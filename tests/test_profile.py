@@ -242,6 +242,32 @@ def test_an_interpreter_that_is_gone() -> None:
         delegate.profile()
 
 
+@pytest.mark.parametrize("wrong", [3, "model.tflite", object()])
+def test_what_is_no_interpreter(wrong: object) -> None:
+    delegate = GpuDelegate()
+    held = interpreter(chain(["ABS"]), delegate)
+    with pytest.raises(InterpreterError, match=r"profile\(\) takes the interpreter that this"):
+        delegate.profile(wrong)
+    assert held
+
+
+def test_an_interpreter_without_this_delegate() -> None:
+    delegate = GpuDelegate()
+    held = interpreter(chain(["ABS"]), delegate)
+    for other in (interpreter(chain(["ABS"])), interpreter(chain(["ABS"]), GpuDelegate())):
+        with pytest.raises(InterpreterError, match="interpreter was made without this delegate"):
+            delegate.profile(other)
+    assert held
+
+
+def test_an_interpreter_that_is_not_the_last() -> None:
+    delegate = GpuDelegate()
+    first, second = (interpreter(chain(["ABS"]), delegate) for _ in range(2))
+    with pytest.raises(InterpreterError, match="was applied to another interpreter since"):
+        delegate.profile(first, repeats=1, peaks=False)
+    assert delegate.profile(second, repeats=1, peaks=False).invoke_seconds
+
+
 def test_a_delegate_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_: int) -> None:
         raise RuntimeError("the tables are gone")

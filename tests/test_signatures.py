@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate, GpuDelegateOptions
+from litegpu.options import Precision
 from litegpu.runtime_abi import bridge
 from litegpu.zoo.writer import ModelWriter
 from small_models import (
@@ -56,7 +57,7 @@ EXPECTED: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_two_signatures_that_share_weights(precision: str) -> None:
+def test_two_signatures_that_share_weights(precision: Precision) -> None:
     delegate = GpuDelegate(precision=precision, max_delegated_partitions=2)
     target, cpu = interpreter(two_signatures(), delegate), interpreter(two_signatures())
     assert delegate.report is not None

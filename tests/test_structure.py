@@ -46,7 +46,10 @@ LAYERS: dict[str, set[str]] = {
         *("errors", "config", "graph", "ops", "backends", "runtime_abi"),
         *("costs", "report", "options", "selection", "advice", "partition_kernel", "profiling"),
     },
-    "litegpu": {"errors", "version", "backends", "report", "options", "profiling", "delegate"},
+    "litegpu": {
+        *("errors", "version", "backends", "costs", "engine", "report", "options", "profiling"),
+        "delegate",
+    },
     "zoo": {"errors", "graph"},
     "tools": {"errors", "config", "backends", "litegpu", "zoo", "ops"},
 }

@@ -2,7 +2,9 @@
 
 from litegpu.backends import list_devices
 from litegpu.backends.base import DeviceInfo
+from litegpu.costs import Estimate, Split
 from litegpu.delegate import GpuDelegate
+from litegpu.engine.peaks import Peaks
 from litegpu.errors import (
     CompilationError,
     DeviceLostError,
@@ -19,36 +21,46 @@ from litegpu.errors import (
 )
 from litegpu.options import (
     ExperimentalFlags,
+    GpuDelegateKeywords,
     GpuDelegateOptions,
     InferencePreference,
     InferencePriority,
 )
-from litegpu.profiling import KernelProfile, PartitionProfile, Profile
-from litegpu.report import DelegationReport
+from litegpu.profiling import KernelProfile, OpTotal, PartitionProfile, Profile
+from litegpu.report import Advice, DelegationReport, LeftOut, Partition, RejectedNode
 from litegpu.version import __version__
 
 __all__ = [
+    "Advice",
     "CompilationError",
     "DelegationReport",
     "DeviceInfo",
     "DeviceLostError",
     "DeviceMemoryError",
+    "Estimate",
     "ExecutionError",
     "ExperimentalFlags",
     "ForkedProcessError",
     "GpuDelegate",
+    "GpuDelegateKeywords",
     "GpuDelegateOptions",
     "InferencePreference",
     "InferencePriority",
     "InterpreterError",
     "InvokeTimeoutError",
     "KernelProfile",
+    "LeftOut",
     "LitegpuError",
     "MissingDependencyError",
     "ModelError",
+    "OpTotal",
     "OptionsError",
+    "Partition",
     "PartitionProfile",
+    "Peaks",
     "Profile",
+    "RejectedNode",
+    "Split",
     "UnsupportedDeviceError",
     "__version__",
     "list_devices",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config
 from litegpu.advice import advise
@@ -16,14 +17,24 @@ from litegpu.errors import LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import Choice, Preview, Subset, extract
 from litegpu.ops.support import examine
-from litegpu.options import GpuDelegateOptions, InferencePreference, make_options
+from litegpu.options import (
+    GpuDelegateKeywords,
+    GpuDelegateOptions,
+    InferencePreference,
+    make_options,
+)
 from litegpu.partition_kernel import PartitionKernel
-from litegpu.profiling import Profile, nothing_to_profile, take_profile
+from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
 from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.reader import read_graph, thread_count
 from litegpu.selection import Selection
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _log = logging.getLogger("litegpu")
 
@@ -43,7 +54,12 @@ class GpuDelegate:
     later never stops the model: nodes stay on the CPU, with a warning, and `error` has the cause.
     """
 
-    def __init__(self, options: GpuDelegateOptions | None = None, /, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        options: GpuDelegateOptions | GpuDelegateKeywords | None = None,
+        /,
+        **kwargs: Unpack[GpuDelegateKeywords],
+    ) -> None:
         """Open the device."""
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
@@ -145,13 +161,16 @@ class GpuDelegate:
         `repeats` runs. `peaks` measures what the device can do at most, for the kernels' floors.
         No other thread may invoke meanwhile.
 
-        Raises InterpreterError before the delegate was applied, ModelError when nothing runs on
+        Raises InterpreterError before the delegate was applied and for what is no interpreter that
+        it was applied to last, ModelError when nothing runs on
         the GPU (with the reasons), OptionsError for `repeats` below 1, ExecutionError when the
         device fails.
         """
         kernels = [kernel for held in self._taken if (kernel := held()) is not None]
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
+        if interpreter is not None:
+            check_uses(interpreter, self)
         return take_profile(
             self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
         )

@@ -8,7 +8,7 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.tuning import Tuning
@@ -42,7 +42,35 @@ class ExperimentalFlags(enum.IntFlag):
     ENABLE_SERIALIZATION = 8
 
 
-PRECISIONS = ("fp32", "fp16")
+Precision = Literal["fp32", "fp16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
+
+BackendName = (
+    Literal["cuda", "opencl", "cl", "webgpu", "vulkan", "metal", "d3d12", "opengl", "gl"] | str
+)
+"""What `backend` may be; listed so that editors offer the names."""
+
+
+class GpuDelegateKeywords(TypedDict, total=False):
+    """The keywords of GpuDelegate, which a dict may hold as well: fields of GpuDelegateOptions."""
+
+    is_precision_loss_allowed: int
+    inference_preference: InferencePreference | Literal[0, 1, 2]
+    inference_priority1: InferencePriority | Literal[0, 1, 2, 3]
+    inference_priority2: InferencePriority | Literal[0, 1, 2, 3]
+    inference_priority3: InferencePriority | Literal[0, 1, 2, 3]
+    experimental_flags: int
+    max_delegated_partitions: int
+    serialization_dir: str | os.PathLike[str] | None
+    model_token: str | None
+    first_delegate_node_index: int
+    last_delegate_node_index: int
+    min_nodes_per_partition: int | None
+
+    backend: BackendName | None
+    device: int | str | None
+    precision: Precision | None
+
 
 _TUNING = {
     InferencePreference.FAST_SINGLE_ANSWER: Tuning.ESTIMATED,
@@ -96,8 +124,9 @@ class GpuDelegateOptions:
     `min_nodes_per_partition` takes the place of the estimate: partitions of at least so many nodes
     are delegated, the largest first. Neither concerns a graph that can run whole.
 
-    `backend`, `device` (index or part of a name) and `precision` ("fp32" or "fp16") override what
-    follows from the rest. Raises OptionsError for values that cannot be used.
+    `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
+    follows from the rest; case does not matter. A number counts among the devices of the backend
+    that is asked for, else in `list_devices()`. Raises OptionsError for values that cannot be used.
     """
 
     is_precision_loss_allowed: int = -1
@@ -113,9 +142,9 @@ class GpuDelegateOptions:
     last_delegate_node_index: int = _LAST
     min_nodes_per_partition: int | None = None
 
-    backend: str | None = None
+    backend: BackendName | None = None
     device: int | str | None = None
-    precision: str | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         """Validate every field; numbers become plain ints, paths become text."""
@@ -139,6 +168,8 @@ class GpuDelegateOptions:
                 f"experimental_flags {self.experimental_flags} has unknown bits; known are "
                 f"{_members(ExperimentalFlags)}."
             )
+        if isinstance(self.precision, str):
+            object.__setattr__(self, "precision", self.precision.lower())
         if self.precision not in (None, *PRECISIONS):
             raise OptionsError(
                 f"Unknown precision '{self.precision}'."
@@ -188,7 +219,7 @@ class GpuDelegateOptions:
             third = next(p for p in _PREFERRED_AFTER[first] if p != second)
         return first, second, InferencePriority(third)
 
-    def resolved_precision(self) -> str:
+    def resolved_precision(self) -> Precision:
         """Return "fp32" or "fp16": float32 only when precision matters most."""
         if self.precision is not None:
             return self.precision
@@ -269,7 +300,9 @@ def _text(name: str, value: Any) -> str | None:
     raise OptionsError(f"{name} must be text, not {value!r}.")
 
 
-def make_options(options: Any, changes: Mapping[str, Any]) -> GpuDelegateOptions:
+def make_options(
+    options: GpuDelegateOptions | GpuDelegateKeywords | None, changes: Mapping[str, Any]
+) -> GpuDelegateOptions:
     """Return `options` (None, a dict or GpuDelegateOptions) with `changes` applied.
 
     Raises OptionsError for unknown names, with the closest known one.

@@ -48,7 +48,7 @@ class PartitionKernel:
         self._tuner = Tuner(device.info, cache_dir, tuning)
         self.compiled = self._compile(graph)
         self._tensors = 0
-        self._run: Callable[[], None] = _skip
+        self._run: Callable[[], object] = _skip
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self._alone = alone
         self._lending = Lending()
@@ -133,11 +133,15 @@ class PartitionKernel:
         return profile_partition(self.compiled, ops, repeats, peaks, lent=self._alone)
 
     @contextlib.contextmanager
-    def idle(self) -> Iterator[None]:
-        """Let invokes do nothing for a while: what they still take is spent elsewhere."""
-        run, self._run = self._run, _skip
+    def idle(self) -> Iterator[list[None]]:
+        """Let invokes do nothing for a while but extend the list that this yields, by an item each.
+
+        What they still take is spent elsewhere.
+        """
+        calls: list[None] = []
+        run, self._run = self._run, lambda: calls.append(None)
         try:
-            yield
+            yield calls
         finally:
             self._run = run
 

@@ -13,7 +13,7 @@ from cases.base import EXACT, HALF
 from comparing import mismatch
 from litegpu import GpuDelegate
 from litegpu.engine import partition
-from litegpu.options import InferencePriority
+from litegpu.options import GpuDelegateKeywords, InferencePriority
 from litegpu.passes import PASSES
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter, TensorRef
@@ -110,8 +110,10 @@ def check_numbers(write: Write, name: str, saved: int, tolerance: float = EXACT)
 
 def _on_device(content: bytes, passes: Any, half: bool) -> tuple[Outputs, int]:
     """Return the outputs under these passes, and the number of kernels."""
-    smallest = {"inference_priority1": InferencePriority.MIN_MEMORY_USAGE} if half else {}
-    delegate = GpuDelegate(precision="fp16" if half else "fp32", **smallest)
+    options: GpuDelegateKeywords = {"precision": "fp16" if half else "fp32"}
+    if half:
+        options["inference_priority1"] = InferencePriority.MIN_MEMORY_USAGE
+    delegate = GpuDelegate(options)
     with mock.patch.object(partition, "PASSES", passes):
         target = runtime.interpreter(content, delegate, builtin_kernels=True)
     report = delegate.report
