@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import enum
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,79 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_cuda import FakeDriver, Status, gives, install
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
-from litegpu.backends import cuda, cuda_driver, cuda_presence, cuda_recording
+from litegpu.backends import cuda, cuda_driver, cuda_presence
 from litegpu.backends.base import Program, Slot
-from litegpu.backends.cuda_recording import CUDARecording
+from litegpu.backends.cuda_recording import CUDARecording, transfers
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
-from litegpu.errors import CudaError, DeviceMemoryError
-
-
-class Status(enum.IntEnum):
-    """Status codes as the bindings have them."""
-
-    CUDA_SUCCESS = 0
-    CUDA_ERROR_OUT_OF_MEMORY = 2
-    CUDA_ERROR_NO_DEVICE = 100
-
-
-def gives(*results: Any, status: Status = Status.CUDA_SUCCESS) -> Any:
-    def function(*_: Any) -> tuple[Any, ...]:
-        return (status, *results)
-
-    return function
-
-
-def fake_driver(**functions: Any) -> SimpleNamespace:
-    """A driver with one GPU of compute capability 9.0, some of its functions replaced."""
-    attributes = SimpleNamespace(
-        **{
-            f"CU_DEVICE_ATTRIBUTE_{name}": name
-            for name in (
-                "COMPUTE_CAPABILITY_MAJOR",
-                "COMPUTE_CAPABILITY_MINOR",
-                "MULTIPROCESSOR_COUNT",
-                "MAX_THREADS_PER_BLOCK",
-                "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
-            )
-        }
-    )
-
-    def attribute(name: str, _index: int) -> tuple[Status, int]:
-        return Status.CUDA_SUCCESS, {"COMPUTE_CAPABILITY_MINOR": 0}.get(name, 9)
-
-    defaults = {
-        "CUdevice_attribute": attributes,
-        "cuInit": gives(),
-        "cuDeviceGetCount": gives(1),
-        "cuDeviceGetName": gives(b"Test GPU\0\0"),
-        "cuDeviceTotalMem": gives(1 << 30),
-        "cuDriverGetVersion": gives(13000),
-        "cuDeviceGetAttribute": attribute,
-        "cuDevicePrimaryCtxRetain": gives(7),
-        "cuCtxPushCurrent": gives(),
-        "cuCtxPopCurrent": gives(7),
-        "cuStreamCreate": gives(8),
-        "cuStreamDestroy": gives(),
-        "cuGetErrorString": gives(b"no more memory"),
-    }
-    return SimpleNamespace(**{**defaults, **functions})
+from litegpu.errors import CudaError
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns a function that puts a fake driver in place."""
+    """Returns a function that puts a fake driver in place, with some of its functions replaced."""
 
-    def install(**functions: Any) -> None:
-        fake = fake_driver(**functions)
-        for name, function in vars(fake).items():
-            if callable(function):
-                function.__name__ = name
-        for module in (cuda, cuda_driver, cuda_recording):
-            monkeypatch.setattr(module, "driver", lambda: fake)
+    def put(**functions: Any) -> FakeDriver:
+        fake = FakeDriver(**functions)
+        install(monkeypatch, fake)
+        return fake
 
-    return install
+    return put
 
 
 def test_without_the_bindings_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,29 +129,6 @@ def test_errors_name_the_call_the_code_and_the_explanation(driver: Any) -> None:
         cuda_driver.call(failing, 1)
 
 
-def recording(driver: Any, **functions: Any) -> CUDARecording:
-    driver(**functions)
-    (info,) = cuda.CUDABackend().devices()
-    empty = Program((), (), 64, np.zeros(0, np.uint8), (Slot(False, 0, 4),), ())
-    return CUDARecording(cuda.CUDADevice(info), empty, [])
-
-
-def test_too_little_memory(driver: Any) -> None:
-    with pytest.raises(DeviceMemoryError, match=r"Test GPU cannot provide 64 bytes.*smaller batch"):
-        recording(driver, cuMemAlloc=gives(status=Status.CUDA_ERROR_OUT_OF_MEMORY))
-
-
-def test_a_ready_call_that_fails(driver: Any) -> None:
-    answers = [0, 100]
-    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _stream: answers.pop(0))
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    driver(cuGetProcAddress=gives(address, None), CUresult=Status, cuStreamSynchronize=gives())
-    synchronize = cuda_driver.ready("cuStreamSynchronize", 8)
-    synchronize()
-    with pytest.raises(CudaError, match=r"cuStreamSynchronize returned CUDA_ERROR_NO_DEVICE"):
-        synchronize()
-
-
 def test_a_kernel_that_its_module_lacks(driver: Any) -> None:
     driver(cuModuleLoadData=gives(3), cuModuleGetFunctionCount=gives(0))
     holder = SimpleNamespace(_cu=cuda_driver.driver(), _modules=[])
@@ -226,17 +150,63 @@ def test_a_kernel_that_does_not_compile_is_named(driver: Any) -> None:
         cuda.CUDADevice(info).record(program)
 
 
-def test_compiled_kernels_are_kept_where_asked(tmp_path: Path) -> None:
+def refuse(*_: Any) -> bytes:
+    raise AssertionError("compiles")
+
+
+def test_compiled_kernels_are_kept_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     text = KernelText("kept", (Argument("dst", "F32", False, True),), (1, 1, 1), (), "dst[0] = 1;")
     folder = tmp_path / "cache"
-    (first,) = cuda_driver.compile_kernels(CUDADialect(), [text], (8, 0), str(folder))
+    compile_it = partial(cuda_driver.compile_kernels, CUDADialect(), [text], (8, 0), str(folder))
+    (first,) = compile_it()
     (path,) = folder.iterdir()
-    assert path.read_bytes() == first
-    path.write_bytes(b"from the cache")
-    assert cuda_driver.compile_kernels(CUDADialect(), [text], (8, 0), str(folder)) == [
-        b"from the cache"
-    ]
+    kept = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_driver, "compile_source", refuse)
+        assert compile_it() == [first]
+        for damage in (kept[:-1], b"", kept[:-1] + bytes([kept[-1] ^ 1])):
+            path.write_bytes(damage)
+            with pytest.raises(AssertionError, match="compiles"):
+                compile_it()
+    assert compile_it() == [first]
+    assert path.read_bytes() == kept, "what was damaged is replaced"
+
+
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "cuModuleEnumerateFunctions"])
+def test_kept_kernels_that_do_not_load_are_made_anew(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As those of another driver would, although nothing about the file is damaged."""
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    fake = driver()
+    program = Program((), (), 64, np.zeros(0, np.uint8), (Slot(False, 0, 4),), ())
+    fake.kernels = [kernel.name for kernel in transfers(program)]
+    (info,) = cuda.CUDABackend().devices()
+    device = cuda.CUDADevice(info)
+    device.record(program, str(tmp_path)).close()
+    (path,) = tmp_path.glob("*.cubin")
+    compiled: list[str] = []
+    compile_source = cuda_driver.compile_source
+
+    def compile_and_tell(source: str, options: Sequence[str]) -> bytes:
+        compiled.append(source)
+        return compile_source(source, options)
+
+    monkeypatch.setattr(cuda_driver, "compile_source", compile_and_tell)
+    device.record(program, str(tmp_path)).close()
+    assert not compiled
+    fails, invalid = [name], Status.CUDA_ERROR_INVALID_IMAGE
+    fake.before = lambda each: invalid if fails == [each] and fails.pop() else None
+    device.record(program, str(tmp_path)).close()
+    assert len(compiled) == 1
+    assert path.exists(), "kept anew"
+    fake.before = lambda each: invalid if each == name else None
+    with pytest.raises(CudaError, match=f"{name} returned CUDA_ERROR_INVALID_IMAGE"):
+        device.record(program, str(tmp_path))
+    assert fake.live == {}
 
 
 def test_large_work_group_memory_is_asked_for_at_launch() -> None:

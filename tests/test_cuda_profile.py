@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from litegpu.backends import cuda_driver, cuda_profile, cuda_recording
+from fake_cuda import FakeDriver, Status, gives, install
+from litegpu.backends import cuda, cuda_driver, cuda_recording
 from litegpu.backends.base import Dispatch, Program, Slot
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.codegen import KernelText
 from litegpu.errors import CudaError
 from paper_device import DEVICE
-from test_cuda_errors import Status, fake_driver, gives
 
 CALL, GAP, COPY = 4.0, 1.0, 10.0
 """Microseconds of the host for each call; of the device between kernels; of a copy."""
@@ -42,12 +41,6 @@ class Simulation:
         plain = ("cuMemsetD8", "cuMemFree", "cuMemFreeHost", "cuModuleUnload", "cuGraphDestroy")
         return {
             **{name: gives() for name in (*plain, "cuGraphUpload")},
-            "CUlaunchConfig": lambda: SimpleNamespace(numAttrs=0),
-            "CUlaunchAttribute": lambda: SimpleNamespace(value=SimpleNamespace()),
-            "CUlaunchAttributeID": SimpleNamespace(
-                CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6
-            ),
-            "CUstreamCaptureMode": SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1),
             "cuModuleLoadData": gives(3),
             "cuModuleGetFunctionCount": gives(len(KERNELS)),
             "cuModuleEnumerateFunctions": gives(list(KERNELS)),
@@ -123,12 +116,7 @@ class Simulation:
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
     """A simulation in place of the driver."""
     result = Simulation()
-    fake = fake_driver(**result.functions())
-    for name, function in vars(fake).items():
-        if name.startswith("cu"):
-            monkeypatch.setattr(fake, name, named(function, name))
-    for module in (cuda_driver, cuda_profile, cuda_recording):
-        monkeypatch.setattr(module, "driver", lambda: fake)
+    install(monkeypatch, FakeDriver(**result.functions()))
     return result
 
 
@@ -148,8 +136,9 @@ def recording(*kernels: str, capability: tuple[int, int] = (9, 0)) -> cuda_recor
     dispatches = tuple(Dispatch(name, (), (1, 1, 1), (1, 1, 1)) for name in kernels)
     ends = (Slot(False, 0, 16),), (Slot(False, 16, 16),)
     program = Program(tuple(texts), dispatches, 64, np.zeros(0, np.uint8), *ends)
-    device = SimpleNamespace(info=DEVICE, capability=capability, context=7)
-    return cuda_recording.CUDARecording(device, program, [b"cubin"])  # type: ignore[arg-type]
+    device = cuda.CUDADevice(DEVICE)
+    device.capability = capability
+    return cuda_recording.CUDARecording(device, program, [b"cubin"])
 
 
 def test_short_kernels_are_timed_in_batches(simulation: Simulation) -> None:

@@ -156,7 +156,7 @@ def test_the_architecture_says_what_every_pass_removes() -> None:
 
 
 SHARED_BY_BACKENDS = {
-    *("base", "calls", "kept", "limits", "opened", "packages", "private_files", "process"),
+    *("base", "calls", "held", "kept", "limits", "opened", "packages", "private_files", "process"),
     *("shaders", "worker"),
 }
 

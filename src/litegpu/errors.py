@@ -35,6 +35,11 @@ class ExecutionError(LitegpuError, RuntimeError):
 class CudaError(ExecutionError):
     """A call of the CUDA driver or of its compiler failed; names the call and the code."""
 
+    def __init__(self, message: str, code: int = 0) -> None:
+        """Take the message, and the driver's code where it gave one."""
+        super().__init__(message)
+        self.code = code
+
 
 class DeviceLostError(ExecutionError):
     """The device failed for good; a new GpuDelegate and interpreter open it anew."""

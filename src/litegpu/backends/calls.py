@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+_SPINNING = 200e-6
+"""Seconds for which waiting asks again at once."""
+_LONGEST_PAUSE = 1e-3
 
-def bound(function: Any, *arguments: Any) -> Callable[[], Any]:
+
+def bound(function: Any, *arguments: Any) -> partial[Any]:
     """Return a call of `function` with arguments that need no conversion when it is made.
 
     A ctypes object is read each time; plain values are kept. None stands for null.
@@ -23,3 +28,26 @@ def _ready(kind: Any, argument: Any) -> Any:
     if isinstance(argument, ctypes.Array):
         return ctypes.cast(argument, kind)  # which keeps the array alive
     return kind(argument) if isinstance(argument, int) else argument
+
+
+def together(calls: Iterable[partial[Any]]) -> list[Any]:
+    """Make bound calls one after the other; return their results.
+
+    No Python runs between them, so that the exception of a signal is raised before all of them or
+    after all of them.
+    """
+    results: list[Any] = []
+    results.extend(map(partial.__call__, calls))
+    return results
+
+
+def wait_until(done: Callable[[], bool], seconds: float) -> bool:
+    """Ask `done` again and again, for `seconds` at most; return whether it was."""
+    began = time.perf_counter()
+    while not done():
+        waited = time.perf_counter() - began
+        if waited > seconds:
+            return False
+        if waited > _SPINNING:
+            time.sleep(min(waited / 10, _LONGEST_PAUSE, max(seconds - waited, 0)))
+    return True

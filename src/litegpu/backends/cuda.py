@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from itertools import starmap
+from typing import Any, TypeVar
+from weakref import WeakSet
+
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
-from litegpu.backends.cuda_driver import call, compile_kernels, driver
+from litegpu.backends.cuda_driver import (
+    FATAL,
+    NOT_LOADED,
+    TITLE,
+    call,
+    checked,
+    compile_kernels,
+    driver,
+    failure,
+    ready,
+)
 from litegpu.backends.cuda_recording import CUDARecording, transfers
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.process import touch
 from litegpu.codegen.cuda import CUDADialect
-from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
+from litegpu.errors import (
+    CompilationError,
+    CudaError,
+    DeviceLostError,
+    UnsupportedDeviceError,
+)
 
 _OLDEST = (6, 0)
+_Result = TypeVar("_Result")
 
 
 class CUDABackend(Backend):
     """NVIDIA GPUs of compute capability 6.0 and up."""
 
     name = "cuda"
-    title = "CUDA"
+    title = TITLE
     package = "cuda-bindings"
 
     def devices(self) -> list[DeviceInfo]:
@@ -37,7 +59,50 @@ class CUDABackend(Backend):
 
 
 def _open(index: int) -> CUDADevice:
-    return CUDADevice(_describe(index))
+    info, lost = _describe(index), _opened.devices.get(index)
+    return CUDADevice(info) if lost is None else CUDADevice(info, _context_after(lost))
+
+
+def _context_after(lost: CUDADevice) -> Any:
+    """Return a new context on the GPU of a lost device. Raises DeviceLostError if there is none.
+
+    The old one stays if the driver permits: tensors of interpreters that still live may lie in
+    its memory, and a kernel that hangs would keep whoever destroys it waiting.
+    """
+    index = lost.info.index
+    try:
+        return _own_context(index)
+    except CudaError as error:
+        if lost.recordings:
+            raise DeviceLostError(
+                f"CUDA device '{lost.info.name}' was lost and cannot be opened anew while "
+                f"interpreters that used it live: {error} Delete them first, or start a new "
+                "process."
+            ) from error
+    cu = driver()
+    try:
+        call(cu.cuDevicePrimaryCtxReset, index)
+        return _primary_context(index)
+    except CudaError as error:
+        raise DeviceLostError(
+            f"CUDA device '{lost.info.name}' was lost and cannot be opened anew in this process: "
+            f"{error} Start a new process, or use another backend."
+        ) from error
+
+
+def _primary_context(index: int) -> Any:
+    return call(driver().cuDevicePrimaryCtxRetain, index)[0]
+
+
+def _own_context(index: int) -> Any:
+    """Return a context that nobody else uses."""
+    cu, context = driver(), ctypes.c_void_p()
+    # The bindings' own call has other arguments in each version of CUDA.
+    status = ready("cuCtxCreate", ctypes.byref(context), 0, index)()
+    if status:
+        raise failure(cu.cuCtxCreate, cu.CUresult(status))
+    call(cu.cuCtxPopCurrent)  # making it has made it current
+    return cu.CUcontext(context.value)
 
 
 _opened = OpenDevices(CUDABackend.title, _open)
@@ -106,21 +171,67 @@ class CUDADevice(Device):
 
     dialect = CUDADialect()
 
-    def __init__(self, info: DeviceInfo) -> None:
-        """Retain the primary context. Raises CudaError when the driver refuses."""
+    def __init__(self, info: DeviceInfo, context: Any = None) -> None:
+        """Take a context, or retain the primary one. Raises CudaError when the driver refuses."""
         self.info = info
         self.capability = _capability(info.index)
+        self.recordings: WeakSet[CUDARecording] = WeakSet()
+        """Those that have memory here."""
+        self.context = _primary_context(info.index) if context is None else context
+
+    def within(self, work: Callable[[], _Result]) -> _Result:
+        """Call `work` with the context current on this thread, and restore what was.
+
+        Raises DeviceLostError when a call of the driver fails, or has failed before, for good.
+        """
+        if self.lost:
+            raise self.loss()
         cu = driver()
-        (self.context,) = call(cu.cuDevicePrimaryCtxRetain, info.index)
+        pushed: list[Any] = []
+        # C code alone, so that no signal comes between a push and what knows of it, nor before
+        # the pop.
+        push, pop = starmap(cu.cuCtxPushCurrent, [(self.context,)]), cu.cuCtxPopCurrent
+        try:
+            pushed.extend(push)
+            if pushed[0][0].value:
+                checked(cu.cuCtxPushCurrent, pushed.pop())
+            return work()
+        except CudaError as error:
+            self.note(error)
+            raise
+        finally:
+            if pushed:
+                pop()
+
+    def note(self, error: CudaError) -> None:
+        """Raise DeviceLostError instead of an error after which nothing works any more."""
+        if error.code in FATAL:
+            self.lost = True
+            raise self.loss(str(error)) from error
+
+    def loss(self, reason: str = "it failed before.") -> DeviceLostError:
+        """Return the error for a device that is lost."""
+        return DeviceLostError(
+            f"CUDA device '{self.info.name}' is lost: {reason} Make a new GpuDelegate and "
+            "interpreter, which open it anew; if it happens again, use another backend."
+        )
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
         """Compile, allocate and capture. See Device.record."""
+        try:
+            return CUDARecording(self, program, self._compile(program, cache_dir))
+        except CudaError as error:
+            if cache_dir is None or error.code not in NOT_LOADED:
+                raise
+            cubins = self._compile(program, cache_dir, unusable=str(error))
+        return CUDARecording(self, program, cubins)
+
+    def _compile(self, program: Program, cache_dir: str | None, unusable: str = "") -> list[bytes]:
         kernels = (*program.kernels, *transfers(program))
         try:
-            modules = compile_kernels(self.dialect, kernels, self.capability, cache_dir)
+            return compile_kernels(self.dialect, kernels, self.capability, cache_dir, unusable)
         except CompilationError as error:
             names = ", ".join(kernel.name for kernel in kernels)
             raise CompilationError(
                 f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}"
             ) from error
-        return CUDARecording(self, program, modules)

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 from litegpu.backends.calls import bound
 from litegpu.backends.cuda_presence import missing_bindings
+from litegpu.backends.held import Held, Owner
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.packages import load
 from litegpu.codegen import Dialect, KernelText
@@ -18,6 +20,15 @@ from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
 
 Launch = tuple[Any, Any, Any]
 """Configuration, function and argument block of a launch."""
+TITLE = "CUDA"
+FATAL = frozenset(
+    (4, 46, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999)
+)
+"""Codes after which nothing works in a context any more, or there is none."""
+NOT_LOADED = frozenset((200, 209, 500))
+"""Codes that say that a module is none for this device, or lacks what is looked for."""
+NOT_READY = 600
+"""The code that says that a stream still has work to do."""
 _OLDEST_DRIVER = 12000
 """The version of CUDA whose functions are looked up."""
 _CHUNKS = 8
@@ -55,53 +66,87 @@ def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
 
     Raises CudaError with the function, the code's name and number and the driver's explanation.
     """
-    status, *results = function(*arguments)
+    return checked(function, function(*arguments))
+
+
+def checked(function: Callable[..., Any], result: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what a driver or NVRTC function gave, without the status. Raises CudaError."""
+    status, *results = result
     if status.value:
-        raise CudaError(_explain(function, status))
+        raise failure(function, status)
     return tuple(results)
 
 
-def ready(name: str, *arguments: Any) -> Callable[[], None]:
+def ready(name: str, *arguments: Any) -> partial[int]:
     """Return a call of a driver function that takes addresses alone, for the hot path.
 
-    It costs a quarter of `call` and raises the same CudaError.
+    It costs a fifth of `call`, is C code alone, and returns the status as a number.
     """
     cu = driver()
     address = int(call(cu.cuGetProcAddress, name.encode(), _OLDEST_DRIVER, 0)[0])
     # C's default convention but for 32-bit Windows, for which there is no driver of today.
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * len(arguments))
-    function = bound(kind(address), *arguments)
-
-    def invoke() -> None:
-        status = function()
-        if status:
-            raise CudaError(_explain(getattr(cu, name), cu.CUresult(status)))
-
-    return invoke
+    return bound(kind(address), *arguments)
 
 
-def capture(stream: Any, launches: Iterable[Launch]) -> Any:
-    """Return an executable graph of launches, one after the other."""
-    cu = driver()
-    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    call(cu.cuStreamBeginCapture, stream, mode)
-    for config, function, arguments in launches:
-        call(cu.cuLaunchKernelEx, config, function, arguments, 0)
-    (graph,) = call(cu.cuStreamEndCapture, stream)
-    (executable,) = call(cu.cuGraphInstantiate, graph, 0)
-    call(cu.cuGraphDestroy, graph)
-    call(cu.cuGraphUpload, executable, stream)
-    call(cu.cuStreamSynchronize, stream)
-    return executable
+class Handles(Owner):
+    """Handles of the driver that are released together."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        super().__init__(checked)
+
+    def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the handle that `create` makes of `arguments`. Raises CudaError."""
+        held = self.hold(release, _handle)
+        held.maker(create, *arguments)()
+        return _made(create, held)
+
+    def capture(self, stream: Any, launches: Iterable[Launch]) -> Any:
+        """Return an executable graph of launches, one after the other. Raises CudaError."""
+        cu = driver()
+        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        template = self.hold(cu.cuGraphDestroy, _handle)
+        end_capture = template.maker(cu.cuStreamEndCapture, stream)
+        try:
+            try:
+                call(cu.cuStreamBeginCapture, stream, mode)
+                for config, function, arguments in launches:
+                    call(cu.cuLaunchKernelEx, config, function, arguments, 0)
+            finally:
+                end_capture()
+            graph = _made(cu.cuStreamEndCapture, template)
+            executable = self.make(cu.cuGraphInstantiate, cu.cuGraphExecDestroy, graph, 0)
+        finally:
+            template.release()
+        call(cu.cuGraphUpload, executable, stream)
+        call(cu.cuStreamSynchronize, stream)
+        return executable
 
 
-def _explain(function: Callable[..., Any], status: Any) -> str:
+_handle = itemgetter(1)
+"""The handle in what a function of the bindings returns, after the status."""
+
+
+def _made(create: Callable[..., Any], held: Held) -> Any:
+    try:
+        return checked(create, held.result)[0]
+    except CudaError:
+        held.forget()
+        raise
+
+
+def failure(function: Callable[..., Any], status: Any) -> CudaError:
+    """Return the error for a status that a function returned."""
     name = getattr(function, "__name__", str(function))
     text = ""
     if name.startswith("cu"):
         code, explanation = driver().cuGetErrorString(status)
         text = explanation.decode() if not code.value and explanation else ""
-    return f"{name} returned {status.name} ({status.value}): {text or 'no explanation'}."
+    return CudaError(
+        f"{name} returned {status.name} ({status.value}): {text or 'no explanation'}.",
+        int(status.value),
+    )
 
 
 def compile_kernels(
@@ -109,8 +154,12 @@ def compile_kernels(
     kernels: Sequence[KernelText],
     capability: tuple[int, int],
     cache_dir: str | None,
+    unusable: str = "",
 ) -> list[bytes]:
-    """Compile kernels for a compute capability; return cubins. Raises CompilationError."""
+    """Compile kernels for a compute capability; return cubins. Raises CompilationError.
+
+    `unusable` says why those that are kept in `cache_dir` are to be made anew.
+    """
     if not kernels:
         return []
     count = min(_CHUNKS, os.cpu_count() or 1, len(kernels))
@@ -118,13 +167,16 @@ def compile_kernels(
         dialect.prelude + "\n".join(map(dialect.kernel, kernels[i::count])) for i in range(count)
     ]
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda source: _cubin(source, capability, cache_dir), sources))
+        make = partial(_cubin, capability=capability, cache_dir=cache_dir, unusable=unusable)
+        return list(pool.map(make, sources))
 
 
-def _cubin(source: str, capability: tuple[int, int], cache_dir: str | None) -> bytes:
+def _cubin(source: str, capability: tuple[int, int], cache_dir: str | None, unusable: str) -> bytes:
     options = options_for(capability)
     kept = KeptFiles(cache_dir, ".cubin")
     key = (source, options, call(_nvrtc().nvrtcVersion))
+    if unusable:
+        kept.discard(unusable, *key)
     cubin = kept.load(*key)
     if cubin is None:
         cubin = compile_source(source, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from litegpu.backends.cuda_driver import Launch, call, capture, driver
+from litegpu.backends.cuda_driver import Handles, Launch, call, driver
 
 BATCH_SECONDS = 200e-6
 """How long a batch of launches should take: events cost microseconds."""
@@ -16,12 +16,12 @@ _MOST = 200
 class Profiler:
     """Times graphs on the stream of a recording, whose context must be current."""
 
-    def __init__(self, stream: Any) -> None:
-        """Make the two events. Raises CudaError."""
-        self._cu = driver()
+    def __init__(self, stream: Any, owned: Handles) -> None:
+        """Make the two events. What is made belongs to `owned`. Raises CudaError."""
+        cu = self._cu = driver()
         self._stream = stream
-        self._events = [call(self._cu.cuEventCreate, 0)[0] for _ in range(2)]
-        self._graphs: list[Any] = []
+        self._owned = owned
+        self._events = [owned.make(cu.cuEventCreate, cu.cuEventDestroy, 0) for _ in range(2)]
         self._batches: list[tuple[Any, int]] = []
         self._chain: Any = None
 
@@ -37,7 +37,7 @@ class Profiler:
     def chain_seconds(self, launches: Iterable[Launch]) -> float:
         """Return the seconds of all launches as one graph. Only the first call looks at them."""
         if self._chain is None:
-            self._chain = self._capture(launches)
+            self._chain = self._owned.capture(self._stream, launches)
         return self.seconds(self._chain)
 
     def seconds(self, graph: Any) -> float:
@@ -57,20 +57,6 @@ class Profiler:
 
     def _batch(self, launch: Launch) -> tuple[Any, int]:
         """Return a graph with as many launches as fill BATCH_SECONDS, and how many these are."""
-        one = self.seconds(self._capture([launch]))
+        one = self.seconds(self._owned.capture(self._stream, [launch]))
         count = min(max(round(BATCH_SECONDS / max(one, 1e-9)), 1), _MOST)
-        return self._capture([launch] * count), count
-
-    def _capture(self, launches: Iterable[Launch]) -> Any:
-        graph = capture(self._stream, launches)
-        self._graphs.append(graph)
-        return graph
-
-    def close(self) -> None:
-        """Release graphs and events."""
-        for graph in self._graphs:
-            call(self._cu.cuGraphExecDestroy, graph)
-        for event in self._events:
-            call(self._cu.cuEventDestroy, event)
-        self._graphs.clear()
-        self._events.clear()
+        return self._owned.capture(self._stream, [launch] * count), count

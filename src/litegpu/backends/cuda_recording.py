@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Dispatch, Program, Recording, Slot
-from litegpu.backends.cuda_driver import Launch, call, capture, driver, ready
+from litegpu.backends.cuda_driver import FATAL, TITLE, Handles, Launch, call, driver
 from litegpu.backends.cuda_profile import Profiler
+from litegpu.backends.cuda_submission import Submission
 from litegpu.backends.cuda_transfer import UNIT, transfer_items, transfer_kernel
+from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.codegen import KernelText, round_up
 from litegpu.codegen.cuda import dynamic_shared_bytes
-from litegpu.errors import CudaError, DeviceMemoryError
+from litegpu.errors import CudaError, DeviceLostError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
 
+_log = logging.getLogger("litegpu")
+_Result = TypeVar("_Result")
 _Sizes = tuple[int, int, int]
 _DIRECT_BYTES = 4 << 10
 """Outputs up to this size are written straight to the host by the kernel that makes them.
@@ -37,43 +43,31 @@ def transfers(program: Program) -> tuple[KernelText, ...]:
     return tuple({kernel.name: kernel for kernel in kernels}.values())
 
 
-class _Current:
-    """Makes a context current on this thread for a while, and restores what was."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        call(driver().cuCtxPushCurrent, self._context)
-
-    def __exit__(self, *_: object) -> None:
-        call(driver().cuCtxPopCurrent)
-
-
 class CUDARecording(Recording):
     """A partition's memory, its pinned staging buffers and its captured graph."""
 
     def __init__(self, device: CUDADevice, program: Program, cubins: Sequence[bytes]) -> None:
-        """Allocate and capture. Raises DeviceMemoryError or CudaError."""
+        """Allocate and capture. Raises DeviceMemoryError, CudaError or DeviceLostError."""
         self._cu = driver()
         self._device = device
         self._program = program
-        self._current = _Current(device.context)
-        self._memory: Any = 0
+        self._owned = Handles()
         self._constants: Any = 0
-        self._staging: list[Any] = []
         self._profiler: Profiler | None = None
-        with self._current:
-            try:
-                self._build(program, cubins)
-            except CudaError:
-                self._release()
-                raise
+        keep_in_children(self)
+        device.recordings.add(self)
+        try:
+            device.within(partial(self._build, program, cubins))
+        except BaseException:
+            with contextlib.suppress(CudaError):
+                self.close()
+            raise
 
     def _build(self, program: Program, cubins: Sequence[bytes]) -> None:
         cu = self._cu
-        self._stream: Any = call(cu.cuStreamCreate, 1)[0]
-        self._modules = [call(cu.cuModuleLoadData, cubin)[0] for cubin in cubins]
+        make = self._owned.make
+        self._stream: Any = make(cu.cuStreamCreate, cu.cuStreamDestroy, 1)
+        self._modules = [make(cu.cuModuleLoadData, cu.cuModuleUnload, cubin) for cubin in cubins]
         self._memory = self._allocate(program.memory_bytes)
         call(cu.cuMemsetD8, self._memory, 0xFF, program.memory_bytes)
         if program.constants.size:
@@ -92,7 +86,8 @@ class CUDARecording(Recording):
         self._plan_transfers(program)
         self._launches = [self._launch_of(dispatch) for dispatch in program.dispatches]
         chain = [*self._copies_in, *self._launches, *self._copies_out]
-        self._graph = capture(self._stream, chain)
+        self._graph: Any = self._owned.capture(self._stream, chain)
+        self._submission = Submission(self._device, self._graph, self._stream)
 
     def _plan_transfers(self, program: Program) -> None:
         """Decide how outputs reach the host, and make the launches that copy."""
@@ -114,20 +109,26 @@ class CUDARecording(Recording):
         ]
 
     def _allocate(self, nbytes: int) -> Any:
-        try:
-            (pointer,) = call(self._cu.cuMemAlloc, nbytes)
-        except CudaError as error:
-            raise DeviceMemoryError(
-                f"{self._device.info.name} cannot provide {nbytes} bytes: {error} Close other "
-                "programs, use precision='fp16' or a smaller batch."
-            ) from error
-        return pointer
+        return self._provide(nbytes, "", self._cu.cuMemAlloc, self._cu.cuMemFree, nbytes)
 
     def _stage(self, slot: Slot) -> tuple[int, int]:
         """Return the address and size of a pinned buffer for an input or output."""
-        (address,) = call(self._cu.cuMemHostAlloc, round_up(slot.size, UNIT), 0)
-        self._staging.append(address)
+        cu, nbytes = self._cu, round_up(slot.size, UNIT)
+        kind = " of pinned host memory"
+        address = self._provide(nbytes, kind, cu.cuMemHostAlloc, cu.cuMemFreeHost, nbytes, 0)
         return int(address), slot.size
+
+    def _provide(self, nbytes: int, kind: str, *making: Any) -> Any:
+        """Make a handle of memory. Raises DeviceMemoryError when there is too little."""
+        try:
+            return self._owned.make(*making)
+        except CudaError as error:
+            if error.code in FATAL:
+                raise
+            raise DeviceMemoryError(
+                f"{self._device.info.name} cannot provide {nbytes} bytes{kind}: {error} Close "
+                "other programs, use precision='fp16' or a smaller batch."
+            ) from error
 
     def _find_functions(self, kernels: Sequence[KernelText]) -> dict[str, Any]:
         cu = self._cu
@@ -140,7 +141,7 @@ class CUDARecording(Recording):
                 functions[name.decode()] = function
         missing = wanted - functions.keys()
         if missing:
-            raise CudaError(f"The compiled modules lack the kernels {sorted(missing)}.")
+            raise CudaError(f"The compiled modules lack the kernels {sorted(missing)}.", 500)
         return functions
 
     def _address(self, slot: Slot) -> int:
@@ -197,24 +198,17 @@ class CUDARecording(Recording):
         self, inputs: Sequence[ctypes.c_void_p], outputs: Sequence[ctypes.c_void_p]
     ) -> Callable[[], None]:
         """Return a call that stages, launches, waits and copies. See Recording.bind."""
-        enter = ready("cuCtxPushCurrent", int(self._device.context))
-        launch = ready("cuGraphLaunch", int(self._graph), int(self._stream))
-        wait = ready("cuStreamSynchronize", int(self._stream))
-        popped = ctypes.c_void_p()
-        leave, memmove = ready("cuCtxPopCurrent", ctypes.byref(popped)), ctypes.memmove
+        submission, timeout = self._submission, self.timeout
+        execute = submission.run if timeout is None else partial(submission.run_in_time, timeout)
         moves_in = [(p, own, n) for p, (own, n) in zip(inputs, self._inputs, strict=True)]
         moves_out = [(p, own, n) for p, (own, n) in zip(outputs, self._outputs, strict=True)]
+        memmove = ctypes.memmove
 
         def invoke() -> None:
             for pointer, own, size in moves_in:
                 if pointer.value != own:
                     memmove(own, pointer, size)
-            enter()
-            try:
-                launch()
-                wait()
-            finally:
-                leave()
+            execute()
             for pointer, own, size in moves_out:
                 if pointer.value != own:
                     memmove(pointer, own, size)
@@ -223,24 +217,23 @@ class CUDARecording(Recording):
 
     def durations(self) -> list[float]:
         """Time each launch in a batch of its own, warm in cache and without overlap."""
-        with self._current:
-            return self._profiling().durations(
+        return self._settled(
+            lambda: self._profiling().durations(
                 self._launch_of(dispatch, overlap=False) for dispatch in self._program.dispatches
             )
+        )
 
     def chain_seconds(self) -> float:
         """Return the device seconds of all launches in one graph, overlapping as in a run.
 
         What kernels write straight to the host is part of it.
         """
-        with self._current:
-            return self._profiling().chain_seconds(self._launches)
+        return self._settled(lambda: self._profiling().chain_seconds(self._launches))
 
     def device_seconds(self, inputs: Sequence[int], outputs: Sequence[int]) -> float:
         """Return the device seconds of the whole graph, copies from and to the host included."""
         self._copy_in(inputs)
-        with self._current:
-            seconds = self._profiling().seconds(self._graph)
+        seconds = self._settled(lambda: self._profiling().seconds(self._graph))
         self._copy_out(outputs)
         return seconds
 
@@ -253,12 +246,27 @@ class CUDARecording(Recording):
             "copy out": partial(self._copy_out, outputs),
         }
         found = {}
-        with self._current:
+
+        def measure() -> None:
             for name, step in steps.items():
                 start = time.perf_counter()
                 step()
                 found[name] = time.perf_counter() - start
+
+        self._settled(measure)
         return found
+
+    def _settled(self, work: Callable[[], _Result]) -> _Result:
+        """Call `work` in the device's context; leave nothing in flight, whatever it raises."""
+        wait = self._submission.wait
+
+        def settle() -> _Result:
+            try:
+                return work()
+            finally:
+                wait()
+
+        return self._device.within(settle)
 
     def _copy_in(self, inputs: Sequence[int]) -> None:
         for address, (own, size) in zip(inputs, self._inputs, strict=True):
@@ -272,14 +280,14 @@ class CUDARecording(Recording):
 
     def _profiling(self) -> Profiler:
         if self._profiler is None:
-            self._profiler = Profiler(self._stream)
+            self._profiler = Profiler(self._stream, self._owned)
         return self._profiler
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         """Copy the whole memory of the partition to the host."""
         host = np.empty(self._program.memory_bytes, np.uint8)
-        with self._current:
-            call(self._cu.cuMemcpyDtoH, host.ctypes.data, self._memory, host.nbytes)
+        memory = (self._memory, host.nbytes)
+        self._settled(lambda: call(self._cu.cuMemcpyDtoH, host.ctypes.data, *memory))
         # Outputs that kernels write straight to the host have a place all the same, with their
         # padding lanes.
         for slot in self._program.outputs:
@@ -292,28 +300,26 @@ class CUDARecording(Recording):
         return host
 
     def close(self) -> None:
-        """Release the graph, the modules and all memory."""
-        with self._current:
-            self._release()
+        """Release the graph, the modules and all memory; of a lost device nothing."""
+        if hasattr(self, "_submission"):
+            self._submission.close()
+        if is_inherited(TITLE):
+            return
+        try:
+            if self._owned and not self._device.lost:
+                self._device.within(self._release)
+        except DeviceLostError as error:
+            _log.info("Memory of a partition is not released: %s", error)
+        if self._device.lost:
+            self._owned.abandon()
+        self._device.recordings.discard(self)
 
     def _release(self) -> None:
-        cu = self._cu
-        if self._profiler is not None:
-            self._profiler.close()
-            self._profiler = None
-        if getattr(self, "_graph", None) is not None:
-            call(cu.cuGraphExecDestroy, self._graph)
-            self._graph = None
-        for module in getattr(self, "_modules", ()):
-            call(cu.cuModuleUnload, module)
-        self._modules = []
-        for address in self._staging:
-            call(cu.cuMemFreeHost, address)
-        self._staging.clear()
-        for pointer in (self._memory, self._constants):
-            if int(pointer):
-                call(cu.cuMemFree, pointer)
-        self._memory = self._constants = 0
-        if getattr(self, "_stream", None) is not None:
-            call(cu.cuStreamDestroy, self._stream)
-            self._stream = None
+        if hasattr(self, "_submission"):
+            self._submission.wait()
+        self._owned.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed, or not to the end."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

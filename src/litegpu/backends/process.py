@@ -6,12 +6,16 @@ the first call there may wait for ever. The error comes before that call.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import weakref
 
 from litegpu.errors import ForkedProcessError
 
 _openers: dict[str, int] = {}
 """The process that opened an API first, by the API's title."""
+_natives: weakref.WeakSet[object] = weakref.WeakSet()
+"""Objects that hold what is released by calls of a driver."""
 
 
 def touch(title: str) -> None:
@@ -19,7 +23,8 @@ def touch(title: str) -> None:
 
     Raises ForkedProcessError if a parent had opened it before it was forked.
     """
-    if _openers.setdefault(title, os.getpid()) != os.getpid():
+    _openers.setdefault(title, os.getpid())
+    if is_inherited(title):
         raise ForkedProcessError(
             f"{title} was opened before this process was forked, and works in the parent only. "
             "Start workers with multiprocessing.get_context('spawn') (in PyTorch's DataLoader: "
@@ -27,7 +32,27 @@ def touch(title: str) -> None:
         )
 
 
+def is_inherited(title: str) -> bool:
+    """Return whether a parent opened an API before this process was forked."""
+    return _openers.get(title, os.getpid()) != os.getpid()
+
+
 def refuse_if_forked() -> None:
     """Raise ForkedProcessError if a parent opened any API before this process was forked."""
     for title in tuple(_openers):
         touch(title)
+
+
+def keep_in_children(native: object) -> None:
+    """Let forked children never destroy an object, nor what it holds at the time of the fork."""
+    _natives.add(native)
+
+
+def _keep() -> None:
+    for native in tuple(_natives):
+        # More than a reference in a list, which the end of the interpreter would drop.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep)

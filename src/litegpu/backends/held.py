@@ -1,0 +1,86 @@
+"""Native handles that are neither lost nor released twice, whatever is raised meanwhile.
+
+The exception of a signal may be raised wherever Python runs: also between a call and what keeps its
+result. So one call of C code makes a handle and keeps it, and one takes it and releases it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import starmap
+from typing import Any
+
+
+class Held:
+    """One handle, or none yet."""
+
+    def __init__(self, release: Callable[[Any], Any], pick: Callable[[Any], Any]) -> None:
+        """Take what releases the handle, and what picks it from the result of what makes it.
+
+        Both must be C code.
+        """
+        self.function = release
+        """What releases the handle."""
+        self._pick = pick
+        self._results: list[Any] = []
+
+    def maker(self, create: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
+        """Return a call, of C code alone, that makes the handle by `create` and keeps it."""
+        return partial(self._results.extend, starmap(create, [arguments]))
+
+    @property
+    def result(self) -> Any:
+        """What `create` returned."""
+        return self._results[0]
+
+    def forget(self) -> None:
+        """Drop a result that is no handle, because none could be made."""
+        self._results.clear()
+
+    def release(self) -> Any:
+        """Release the handle; return what that returned, None if there is none or it is null."""
+        done: list[Any] = []
+        if self._results:
+            taken = map(self._pick, map(list.pop, [self._results]))
+            done.extend(map(self.function, filter(None, taken)))
+        return done[0] if done else None
+
+
+class Owner:
+    """Handles that are released together, the last one first."""
+
+    def __init__(self, check: Callable[[Callable[..., Any], Any], object]) -> None:
+        """Take what raises the error that a release function's result tells, if it tells one."""
+        self._check = check
+        self._held: list[Held] = []
+
+    def __bool__(self) -> bool:
+        """Whether anything may be held."""
+        return bool(self._held)
+
+    def hold(self, release: Callable[[Any], Any], pick: Callable[[Any], Any]) -> Held:
+        """Return a place for a handle. See Held."""
+        held = Held(release, pick)
+        self._held.append(held)
+        return held
+
+    def release(self) -> None:
+        """Release all that is held; goes on after an error, and raises the first one at the end."""
+        first: BaseException | None = None
+        while self._held:
+            try:
+                while self._held:
+                    held = self._held[-1]
+                    done = held.release()
+                    self._held.pop()
+                    if done is not None:
+                        self._check(held.function, done)
+            except BaseException as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def abandon(self) -> None:
+        """Release nothing, now or later: the device may still use it, or is gone."""
+        self._held.clear()
