@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from ctypes.util import find_library
 from pathlib import Path
@@ -13,22 +14,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backend_suite import ADD_ONE, adding, floats, kernel, program, run
+from backend_suite import ADD_ONE, adding, floats, kernel, launch, program, run
 from litegpu import (
     CompilationError,
+    DeviceLostError,
     DeviceMemoryError,
     ExecutionError,
     GpuDelegate,
+    InvokeTimeoutError,
     UnsupportedDeviceError,
     backends,
 )
 from litegpu.backends import opengl, opengl_library
 from litegpu.backends.opengl import OpenGLDevice
 from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
+from robustness.programs import START, run_program
 from small_models import assert_close, fully_convolutional, interpreter, random, reference
 from small_models import run as run_model
 
-OUT_OF_MEMORY, CONTEXT_LOST = 0x0505, 0x0507
+INVALID_OPERATION, OUT_OF_MEMORY, CONTEXT_LOST = 0x0502, 0x0505, 0x0507
 
 
 @pytest.fixture
@@ -98,10 +102,12 @@ def test_without_the_loader(looked_for_anew: None, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_driver_that_lacks_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = SimpleNamespace(load=lambda name: 0)
+    released: list[bool] = []
+    bare = SimpleNamespace(load=lambda name: 0, release=lambda: released.append(True))
     monkeypatch.setattr(opengl_library, "_create", lambda number: bare)
     with pytest.raises(UnsupportedDeviceError, match=r"lacks glAttachShader, .* Update the GPU's"):
         OpenGL(0)
+    assert released == [True]
 
 
 def test_a_context_that_is_refused_later(device: OpenGLDevice) -> None:
@@ -188,6 +194,48 @@ def test_an_old_driver(lacking: str, device: OpenGLDevice, monkeypatch: pytest.M
     recording.close()
 
 
+def test_a_script_ends_with_everything_alive() -> None:
+    source = """
+        target = interpreter(model, GpuDelegate())
+        run(target, x)
+        recording = __import__("litegpu").backends.BACKENDS["opengl"].open(0).record(adding(1))
+        print("last line")
+    """
+    start = START + "from backend_suite import adding\n"
+    ended = run_program(source, "opengl", start=start)
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "last line\n", "")
+
+
+def test_an_inherited_recording_is_harmless() -> None:
+    """In a forked child, to run, to close, to drop, and at the child's end."""
+    source = """
+        import os
+        from litegpu import ForkedProcessError, backends
+        opened = backends.BACKENDS["opengl"].open(0)
+        first, second, third = (opened.record(adding(1)) for _ in range(3))
+        child = os.fork()
+        if child == 0:
+            listing = backends.BACKENDS["opengl"].devices
+            for act in (lambda: run_recording(first, [floats()]), listing):
+                try:
+                    act()
+                except ForkedProcessError as error:
+                    print(str(error)[:26], flush=True)
+            first.close()
+            del second
+            raise SystemExit(3)
+        print(os.waitpid(child, 0)[1] >> 8)
+        np.testing.assert_array_equal(run_recording(third, [floats()])[0], floats() + 1)
+    """
+    start = START + (
+        "import numpy as np\nfrom backend_suite import adding, floats, run as run_recording\n"
+    )
+    ended = run_program(source, "opengl", start=start)
+    assert (ended.code, ended.stdout, ended.stderr) == (
+        *(0, "OpenGL was opened before t\n" * 2 + "3\n", ""),
+    )
+
+
 # Errors of the driver
 
 
@@ -207,24 +255,25 @@ def test_too_little_memory(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 
 
 def test_recording_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, device, CONTEXT_LOST, after=5)
-    wanted = r"Recording a partition with OpenGL fails with GL_CONTEXT_LOST \(0x0507\)\."
+    failing(monkeypatch, device, INVALID_OPERATION, after=6)
+    wanted = r"failed while recording a partition: GL_INVALID_OPERATION \(0x0502\)\. Make the inter"
     with pytest.raises(ExecutionError, match=wanted):
         device.record(adding(1))
 
 
+@pytest.mark.parametrize(
+    ("error", "name"), [(INVALID_OPERATION, "GL_INVALID_OPERATION"), (0x1234, "an error")]
+)
 def test_a_device_that_fails_while_running(
-    device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
+    error: int, name: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = device.record(adding(1))
-    with monkeypatch.context() as lost:
-        failing(lost, device, CONTEXT_LOST)
-        wanted = r"Device opengl:0 .* failed while running a partition: GL_CONTEXT_LOST \(0x0507\)"
+    with monkeypatch.context() as broken:
+        failing(broken, device, error)
+        wanted = rf"Device opengl:0 .* failed while running a partition: {name} \(0x{error:04X}\)"
         with pytest.raises(ExecutionError, match=wanted):
             run(recording, [floats()])
-    failing(monkeypatch, device, 0x1234)
-    with pytest.raises(ExecutionError, match=r"an error \(0x1234\)"):
-        run(recording, [floats()])
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
     recording.close()
 
 
@@ -252,6 +301,114 @@ def test_the_log_of_a_refused_kernel_is_shown(device: OpenGLDevice) -> None:
         device.record(program([bad], [], [0], [0]))
 
 
+# A device that is lost
+
+
+def lose_at(moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the driver lose the context while a partition is recorded or run; return the message."""
+    after = {"allocating memory": 1, "recording a partition": 6}.get(moment, 0)
+    recording = device.record(adding(1))
+    with monkeypatch.context() as lost:
+        failing(lost, device, CONTEXT_LOST, after)
+        with pytest.raises(DeviceLostError) as caught:
+            if moment == "running a partition":
+                run(recording, [floats()])
+            elif moment == "measuring a partition":
+                recording.durations()
+            elif moment == "reading a partition's memory":
+                recording.read_memory()
+            else:
+                device.record(adding(1))
+    recording.close()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "allocating memory",
+        "recording a partition",
+        "running a partition",
+        "measuring a partition",
+        "reading a partition's memory",
+    ],
+)
+def test_a_lost_context_is_opened_anew(
+    moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = lose_at(moment, device, monkeypatch)
+    assert f"is lost: {moment}, GL_CONTEXT_LOST (0x0507). Make the interpreter" in message
+    assert device.lost
+    late = backends.BACKENDS["opengl"].open(0)
+    assert late is not device and not late.lost
+    recording = late.record(adding(1))
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
+    recording.close()
+
+
+def test_a_reset_that_the_driver_tells(
+    device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = device.record(adding(1))
+    failing(monkeypatch, device, INVALID_OPERATION)
+    monkeypatch.setattr(device.gl.call, "glGetGraphicsResetStatus", lambda: 0x8253)
+    with pytest.raises(DeviceLostError, match=r"is lost: running a partition, GL_INVALID"):
+        run(recording, [floats()])
+    recording.close()
+
+
+def test_a_thread_that_has_ended(device: OpenGLDevice) -> None:
+    recording = device.record(adding(1))
+    device.worker.stop()
+    with pytest.raises(DeviceLostError, match=r"is lost: The thread 'litegpu-opengl-0' has ended"):
+        run(recording, [floats()])
+    recording.close()
+    assert backends.BACKENDS["opengl"].open(0) is not device
+
+
+def test_the_next_interpreter_works_after_a_loss(
+    device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    delegate = GpuDelegate(backend="opengl")
+    target = interpreter(model, delegate)
+    with monkeypatch.context() as lost:
+        failing(lost, device, CONTEXT_LOST)
+        with pytest.raises(RuntimeError, match="is lost"):
+            run_model(target, x)
+    late = GpuDelegate(backend="opengl")
+    assert_close(run_model(interpreter(model, late), x), reference(model, x))
+    assert late.report is not None and late.report.whole_graph
+
+
+def test_a_run_that_takes_too_long(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording, result = device.record(adding(1)), np.zeros_like(floats())
+    recording.timeout = 60.0
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
+    recording.timeout = 0.05
+    answer = threading.Event()
+    monkeypatch.setattr(device.gl, "finish_within", lambda seconds: answer.wait(60))
+    wanted = r"Device opengl:0 .* did not answer within invoke_timeout_ms \(50 ms\) and is given up"
+    with pytest.raises(InvokeTimeoutError, match=wanted):
+        recording.run([floats().ctypes.data], [result.ctypes.data])
+    assert device.lost
+    answer.set()  # now the device answers after all: nobody's memory is written
+    device.worker.join(60)
+    assert not result.any()
+    recording.close()
+    assert backends.BACKENDS["opengl"].open(0) is not device
+
+
+def test_a_fence_that_is_not_reached(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = device.record(adding(1))
+    recording.timeout = 5.0
+    monkeypatch.setattr(device.gl.call, "glClientWaitSync", lambda *_: 0x911B)
+    with pytest.raises(InvokeTimeoutError, match=r"within invoke_timeout_ms \(5000 ms\)"):
+        run(recording, [floats()])
+    assert device.lost
+    recording.close()
+
+
 # Kept programs
 
 
@@ -272,14 +429,45 @@ def test_programs_are_kept_and_found_again(
         recording = device.record(adding(2), str(tmp_path))
         np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1)
         recording.close()
-    kept.write_bytes(b"\0\0\0\0rubbish")
-    device.worker.call(device.programs.clear)
-    recording = device.record(adding(1), str(tmp_path))
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
 
 
 def test_other_kernels_are_other_files(device: OpenGLDevice, tmp_path: Path) -> None:
     for name in ("one", "two"):
         device.record(program([kernel(name, ADD_ONE)], [], [0], [0]), str(tmp_path)).close()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_kept_program_that_the_driver_refuses_is_replaced(
+    device: OpenGLDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as rubbish:
+        rubbish.setattr(device.gl, "binary", lambda number: b"\0\0\0\0rubbish")
+        device.record(adding(1), str(tmp_path)).close()
+    (kept,) = tmp_path.iterdir()
+    refused = kept.read_bytes()
+    device.worker.call(device.programs.clear)
+    recording = device.record(adding(1), str(tmp_path))
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
+    recording.close()
+    assert [*tmp_path.iterdir()] == [kept] and kept.read_bytes() != refused
+
+
+def test_a_program_under_another_kernels_name_is_not_used(
+    device: OpenGLDevice, tmp_path: Path
+) -> None:
+    texts = (ADD_ONE, ADD_ONE.replace("1.0f", "2.0f"))
+    assert len({*texts}) == 2
+    for text in texts:
+        step = launch("add", 1, 0)
+        device.record(program([kernel("add", text)], [step], [0], [1]), str(tmp_path)).close()
+    first, second = tmp_path.iterdir()
+    held = first.read_bytes(), second.read_bytes()
+    first.write_bytes(held[1])
+    second.write_bytes(held[0])
+    device.worker.call(device.programs.clear)
+    for number, text in enumerate(texts, start=1):
+        step = launch("add", 1, 0)
+        recording = device.record(program([kernel("add", text)], [step], [0], [1]), str(tmp_path))
+        np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + number)
+        recording.close()
+    assert (first.read_bytes(), second.read_bytes()) == held, "both are repaired"

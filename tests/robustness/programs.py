@@ -49,8 +49,15 @@ model, x = fully_convolutional(), random(1, 9, 7, 3)
 """
 """What a program begins with: a model of three convolutions, its input, ways to run it."""
 
-_WATCHED = "import faulthandler; faulthandler.dump_traceback_later({seconds}, exit=True)\n"
-"""Where every thread is goes to stderr before the time is up."""
+_WATCHED = (
+    "import faulthandler, signal; faulthandler.register(signal.SIGUSR1)\n"
+    if hasattr(signal, "SIGUSR1")
+    else "import faulthandler; faulthandler.dump_traceback_later({seconds}, exit=True)\n"
+)
+"""Where every thread is goes to stderr when the time is up.
+
+By a signal: a forked child waits at exit for faulthandler's thread, which it does not have.
+"""
 
 _OF_OTHERS = ("INFO: ", "WARNING: All log messages before absl", "I0000 ", "W0000 ")
 """How lines begin that a runtime or a driver writes by itself."""
@@ -163,6 +170,10 @@ class Program:
         return line
 
     def _fail_as_hung(self) -> None:
+        if hasattr(signal, "SIGUSR1") and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGUSR1)
+            time.sleep(1)
         self._kill()
         pytest.fail(f"hangs\n{self._told()}")
 

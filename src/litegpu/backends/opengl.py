@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from typing import TypeVar
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
-from litegpu.backends.opengl_library import PACKAGE, NoMoreDevicesError, OpenGL, context_source
+from litegpu.backends.opengl_library import (
+    CONTEXT_LOST,
+    PACKAGE,
+    NoMoreDevicesError,
+    OpenGL,
+    context_source,
+    error_name,
+)
 from litegpu.backends.opengl_recording import OpenGLRecording
 from litegpu.backends.process import touch
-from litegpu.backends.shaders import Recent
-from litegpu.backends.worker import Worker
+from litegpu.backends.shaders import Recent, is_lost, timed_out
+from litegpu.backends.worker import Worker, WorkerEndedError
 from litegpu.codegen.glsl import GLSLDialect
-from litegpu.errors import LitegpuError, UnsupportedDeviceError
+from litegpu.errors import (
+    DeviceLostError,
+    ExecutionError,
+    InvokeTimeoutError,
+    UnsupportedDeviceError,
+)
+
+_Result = TypeVar("_Result")
 
 _MOST_DEVICES = 64
 _VENDOR, _RENDERER, _VERSION = 0x1F00, 0x1F01, 0x1F02
@@ -88,8 +104,10 @@ def _look() -> tuple[list[DeviceInfo], list[str]]:
             if not usable and len(reasons) > 1 and reasons[-1] == reasons[-2]:
                 break  # the loader itself is missing, for every number
             continue
-        usable.append(_describe(gl, number))
-        gl.close()
+        try:
+            usable.append(_describe(gl, number))
+        finally:
+            gl.close()
     return usable, reasons
 
 
@@ -146,20 +164,63 @@ class OpenGLDevice(Device):
         self.info = info
         self.worker = Worker(f"litegpu-opengl-{info.index}")
         try:
-            self.gl = self.worker.call(lambda: OpenGL(number))
+            self.gl = self.worker.call(partial(_context, self.worker, number))
             counts = self.worker.call(self._group_counts)
-        except LitegpuError:
+        except BaseException:
             self.worker.stop()
             raise
         self.group_limit = min(counts)
         """Work groups that a launch may have on each axis."""
         self.programs: Recent[LinkedProgram] = Recent()
         """What partitions with equal kernels share; only the worker looks here."""
+        self._failed = False
+
+    def __del__(self) -> None:
+        """Let the thread end, and release the context there."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.worker.stop()
+
+    @property
+    def lost(self) -> bool:  # type: ignore[override]
+        """Whether the context or its thread has failed for good."""
+        return self._failed or self.worker.ended
+
+    def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
+        """Make a call on the context's thread, for `timeout` seconds at most.
+
+        Raises InvokeTimeoutError, DeviceLostError, ForkedProcessError, and what the call raises.
+        """
+        try:
+            return self.worker.call(function, timeout)
+        except TimeoutError as error:
+            self.worker.stop()
+            raise InvokeTimeoutError(timed_out(self.info.title, timeout)) from error
+        except WorkerEndedError as error:
+            touch(OpenGLBackend.title)
+            raise DeviceLostError(is_lost(self.info.title, str(error))) from error
+
+    def check(self, what: str) -> None:
+        """Raise ExecutionError if a call failed, DeviceLostError if for good. On the worker."""
+        error = self.gl.error()
+        if error:
+            raise self.failure(error, what)
+
+    def failure(self, error: int, what: str) -> ExecutionError:
+        """Return the exception for an error of OpenGL's, and take note if the device is lost."""
+        self._failed = self._failed or error == CONTEXT_LOST or self.gl.was_reset()
+        if self._failed:
+            return DeviceLostError(is_lost(self.info.title, f"{what}, {error_name(error)}"))
+        return ExecutionError(
+            f"Device {self.info.title} failed while {what}: {error_name(error)}. Make the "
+            "interpreter anew; if it happens again, use another device or no delegate."
+        )
 
     def link(self, source: str, binary: bytes | None) -> LinkedProgram:
         """Return a program from its kept binary or, failing that, its source."""
         number = self.gl.program_of(binary) if binary else None
-        return LinkedProgram(self, self.gl.compile(source) if number is None else number)
+        if number is None:
+            return LinkedProgram(self, self.gl.compile(source), binary)
+        return LinkedProgram(self, number)
 
     def _group_counts(self) -> list[int]:
         return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
@@ -167,15 +228,23 @@ class OpenGLDevice(Device):
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
         """Compile, allocate and record. See Device.record."""
         check_sizes(program, self.info)
-        return self.worker.call(lambda: OpenGLRecording(self, program, cache_dir))
+        return self.call(lambda: OpenGLRecording(self, program, cache_dir))
+
+
+def _context(worker: Worker, number: int) -> OpenGL:
+    """Make the context on its thread, which releases it at its end."""
+    gl = OpenGL(number)
+    worker.at_end(gl.close)
+    return gl
 
 
 class LinkedProgram:
     """A program of OpenGL's that is deleted when nothing holds it any more."""
 
-    def __init__(self, device: OpenGLDevice, number: int) -> None:
-        """Take over the program of that number."""
+    def __init__(self, device: OpenGLDevice, number: int, refused: bytes | None = None) -> None:
+        """Take over the program of that number; the driver refused its kept binary `refused`."""
         self.number = number
+        self.refused = refused
         self._delete = partial(device.worker.post, partial(device.gl.call.glDeleteProgram, number))
 
     def __del__(self) -> None:

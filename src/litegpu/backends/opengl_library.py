@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from ctypes.util import find_library
 from functools import partial
@@ -11,12 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from litegpu.backends.packages import load
-from litegpu.errors import (
-    CompilationError,
-    ExecutionError,
-    UnsupportedDeviceError,
-    missing_dependency,
-)
+from litegpu.errors import CompilationError, UnsupportedDeviceError, missing_dependency
 
 PACKAGE = "glcontext"
 """What makes the contexts, by its name for pip."""
@@ -30,6 +26,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glBufferData": (None, c_uint32, c_size_t, c_void_p, c_uint32),
     "glBufferSubData": (None, c_uint32, c_size_t, c_size_t, c_void_p),
     "glClearBufferData": (None, c_uint32, c_uint32, c_uint32, c_uint32, c_void_p),
+    "glClientWaitSync": (c_uint32, c_void_p, c_uint32, c_uint64),
     "glCompileShader": (None, c_uint32),
     "glCopyBufferSubData": (None, c_uint32, c_uint32, c_size_t, c_size_t, c_size_t),
     "glCreateProgram": (c_uint32,),
@@ -38,7 +35,9 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glDeleteProgram": (None, c_uint32),
     "glDeleteQueries": (None, c_int32, _NUMBERS),
     "glDeleteShader": (None, c_uint32),
+    "glDeleteSync": (None, c_void_p),
     "glDispatchCompute": (None, c_uint32, c_uint32, c_uint32),
+    "glFenceSync": (c_void_p, c_uint32, c_uint32),
     "glFinish": (None,),
     "glGenBuffers": (None, c_int32, _NUMBERS),
     "glGenQueries": (None, c_int32, _NUMBERS),
@@ -68,8 +67,9 @@ _NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_NUMBERS, POINTER(c_size_t), POINTER(c_size_t)),
     ),
     "glBufferStorage": (None, c_uint32, c_size_t, c_void_p, c_uint32),
+    "glGetGraphicsResetStatus": (c_uint32,),
 }
-"""What OpenGL 4.4 has, and older drivers may have."""
+"""What OpenGL 4.4 and 4.5 have, and older drivers may have."""
 
 BUFFER_UPDATE_BARRIER, SHADER_STORAGE_BARRIER = 0x200, 0x2000
 COPY_READ_BUFFER, COPY_WRITE_BUFFER = 0x8F36, 0x8F37
@@ -86,7 +86,8 @@ _ERRORS = {
     0x0505: "GL_OUT_OF_MEMORY",
     0x0507: "GL_CONTEXT_LOST",
 }
-OUT_OF_MEMORY = 0x0505
+CONTEXT_LOST = 0x0507
+_COMMANDS_COMPLETE, _FLUSH, _TIMEOUT_EXPIRED = 0x9117, 0x1, 0x911B
 
 
 class NoMoreDevicesError(UnsupportedDeviceError):
@@ -102,15 +103,22 @@ class OpenGL:
         Raises NoMoreDevicesError, MissingDependencyError, or UnsupportedDeviceError with the cause.
         """
         self._context = _create(number)
+        try:
+            self.call: Any = SimpleNamespace(**self._functions())
+            """The functions by their names; None for one that this driver does not have."""
+        except BaseException:
+            self.close()
+            raise
+
+    def _functions(self) -> dict[str, Any]:
         found = {name: self._load(name, *kinds) for name, kinds in _SIGNATURES.items()}
         missing = [name for name, function in found.items() if function is None]
         if missing:
             raise UnsupportedDeviceError(
                 f"The OpenGL driver lacks {', '.join(missing)}. Update the GPU's driver."
             )
-        found |= {name: self._load(name, *kinds) for name, kinds in _NEWER_SIGNATURES.items()}
-        self.call: Any = SimpleNamespace(**found)
-        """The functions by their names; None for one that this driver does not have."""
+        newer = {name: self._load(name, *kinds) for name, kinds in _NEWER_SIGNATURES.items()}
+        return found | newer
 
     def _load(self, name: str, result: Any, *arguments: Any) -> Any:
         make = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)
@@ -154,17 +162,24 @@ class OpenGL:
             error = self.call.glGetError()
         return first
 
-    def check(self, what: str) -> None:
-        """Raise ExecutionError when a call since the last check failed."""
-        error = self.error()
-        if error:
-            raise ExecutionError(
-                f"{what} fails with {error_name(error)}. Another device or backend may work; "
-                "`litegpu devices` lists them."
-            )
+    def was_reset(self) -> bool:
+        """Return whether the driver tells that the context was lost."""
+        ask = self.call.glGetGraphicsResetStatus
+        return bool(ask and ask())
+
+    def finish_within(self, seconds: float) -> bool:
+        """Wait until everything is done, for so long; return whether it is."""
+        fence = self.call.glFenceSync(_COMMANDS_COMPLETE, 0)
+        if not fence:
+            return True  # the error that the driver reports says why
+        try:
+            status = self.call.glClientWaitSync(fence, _FLUSH, int(seconds * 1e9))
+        finally:
+            self.call.glDeleteSync(fence)
+        return bool(status != _TIMEOUT_EXPIRED)
 
     def make(self, kind: str) -> c_uint32:
-        """Return the number of a new buffer ("Buffers") or query ("Queries")."""
+        """Return the number of a new buffer ("Buffers") or query ("Queries"), 0 for none."""
         number = c_uint32()
         getattr(self.call, f"glGen{kind}")(1, ctypes.byref(number))
         return number
@@ -177,26 +192,38 @@ class OpenGL:
         """Return the number of a linked program. Raises CompilationError with the log."""
         gl = self.call
         shader = gl.glCreateShader(_COMPUTE_SHADER)
-        text = c_char_p(source.encode())
-        gl.glShaderSource(shader, 1, ctypes.byref(text), None)
-        gl.glCompileShader(shader)
-        if not self._of(gl.glGetShaderiv, shader, _COMPILE_STATUS):
-            log = self._log(gl.glGetShaderiv, gl.glGetShaderInfoLog, shader)
+        try:
+            text = c_char_p(source.encode())
+            gl.glShaderSource(shader, 1, ctypes.byref(text), None)
+            gl.glCompileShader(shader)
+            if not self._of(gl.glGetShaderiv, shader, _COMPILE_STATUS):
+                raise self._refusal(gl.glGetShaderiv, gl.glGetShaderInfoLog, shader)
+            return self._linked(lambda program: self._attach(program, shader))
+        finally:
             gl.glDeleteShader(shader)
-            raise CompilationError(log)
+
+    def _attach(self, program: int, shader: int) -> None:
+        self.call.glAttachShader(program, shader)
+        self.call.glLinkProgram(program)
+
+    def _linked(self, link: Callable[[int], object]) -> int:
+        """Return the number of a new program that `link` links. Raises CompilationError."""
+        gl = self.call
         program: int = gl.glCreateProgram()
-        gl.glAttachShader(program, shader)
-        gl.glLinkProgram(program)
-        gl.glDeleteShader(shader)
-        self._check_linked(program)
+        try:
+            link(program)
+            if not self._of(gl.glGetProgramiv, program, _LINK_STATUS):
+                raise self._refusal(gl.glGetProgramiv, gl.glGetProgramInfoLog, program)
+        except BaseException:
+            gl.glDeleteProgram(program)
+            raise
         return program
 
-    def _check_linked(self, program: int) -> None:
-        gl = self.call
-        if not self._of(gl.glGetProgramiv, program, _LINK_STATUS):
-            log = self._log(gl.glGetProgramiv, gl.glGetProgramInfoLog, program)
-            gl.glDeleteProgram(program)
-            raise CompilationError(log)
+    def _refusal(self, ask: Any, read: Any, number: int) -> CompilationError:
+        """Return the error with the log of a shader or program, or else with OpenGL's error."""
+        log = self._log(ask, read, number)
+        error = self.error()
+        return CompilationError(log or (error_name(error) if error else "no reason is given"))
 
     def binary(self, program: int) -> bytes:
         """Return a linked program as the driver keeps it; nothing where it cannot."""
@@ -210,14 +237,13 @@ class OpenGL:
 
     def program_of(self, binary: bytes) -> int | None:
         """Return the number of a program made from `binary`, None where the driver refuses."""
-        program: int = self.call.glCreateProgram()
         kind, data = int.from_bytes(binary[:4], "little"), binary[4:]
-        self.call.glProgramBinary(program, kind, data, len(data))
         try:
-            self._check_linked(program)
+            return self._linked(
+                lambda program: self.call.glProgramBinary(program, kind, data, len(data))
+            )
         except CompilationError:
-            program = 0
-        return None if self.error() or not program else program
+            return None
 
     def _of(self, ask: Any, number: int, name: int) -> int:
         value = c_int32()
@@ -227,7 +253,7 @@ class OpenGL:
     def _log(self, ask: Any, read: Any, number: int) -> str:
         text = ctypes.create_string_buffer(self._of(ask, number, _LOG_LENGTH) + 1)
         read(number, len(text), None, text)
-        return text.value.decode(errors="replace").strip() or "the driver gives no reason"
+        return text.value.decode(errors="replace").strip()
 
 
 def error_name(error: int) -> str:

@@ -18,8 +18,9 @@ from litegpu.backends.calls import bound
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opengl_library import OpenGL, error_name
 from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
+from litegpu.backends.worker import WorkerEndedError
 from litegpu.codegen import round_up
-from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError, LitegpuError
+from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError
 
 if TYPE_CHECKING:
     from litegpu.backends.opengl import LinkedProgram, OpenGLDevice
@@ -39,6 +40,7 @@ class OpenGLRecording(Recording):
         self._programs: dict[Shader, LinkedProgram] = {}
         self._buffers: list[c_uint32] = []
         self._closed = False
+        self._gl.error()  # what is reported from here on, failed here
         try:
             self._compile(KeptFiles(cache_dir, ".glbin"))
             self._memory = self._allocate(program.memory_bytes)
@@ -50,14 +52,15 @@ class OpenGLRecording(Recording):
             self._sent = self._allocate(sent, usage=library.STREAM_DRAW)
             self._returned = self._allocate(returned, usage=library.STREAM_READ)
             self._launches = [*self._record()]
-            self._gl.check("Recording a partition with OpenGL")
-        except LitegpuError:
+            device.check("recording a partition")
+        except BaseException:
             self.close()
             raise
 
     def _compile(self, kept: KeptFiles) -> None:
         device = self._device
         for shader, text, source in sources_of(self._program, device.dialect, device.group_limit):
+            device.worker.check()
             key = (source, device.info.name, device.info.driver)
             binary = kept.load(*key)
             try:
@@ -65,6 +68,9 @@ class OpenGLRecording(Recording):
             except CompilationError as error:
                 message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
+            if binary is not None and binary == made.refused:
+                kept.discard("the driver refuses it", *key)
+                binary = None
             if kept.wanted and binary is None:
                 kept.store(self._gl.binary(made.number), *key)
             self._programs[shader] = made
@@ -104,6 +110,8 @@ class OpenGLRecording(Recording):
 
     def _check_memory(self, nbytes: int) -> None:
         error = self._gl.error()
+        if error == library.CONTEXT_LOST:
+            raise self._device.failure(error, "allocating memory")
         if error:
             message = too_little_memory(self._device.info.title, [nbytes], error_name(error))
             raise DeviceMemoryError(message)
@@ -144,11 +152,15 @@ class OpenGLRecording(Recording):
 
     def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Callable[[], None]:
         """Return a call that copies in, launches all and copies out, on the context's thread."""
-        calls = [*self._copies_in(inputs)]
+        first = [*self._copies_in(inputs)]
         for launch in self._launches:
-            calls += launch
-        calls += self._copies_out(outputs)
-        return partial(self._device.worker.call, partial(self._make, tuple(calls)))
+            first += launch
+        collect, fetch = self._copies_out(outputs)
+        first += collect
+        if self.timeout is None:
+            return partial(self._device.call, partial(self._make, (*first, *fetch)))
+        limited = partial(self._make_within, self.timeout, first, fetch)
+        return partial(self._device.call, limited, self.timeout)
 
     def _copies_in(self, inputs: Sequence[c_void_p]) -> Iterator[Callable[[], object]]:
         gl, source, target = self._gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
@@ -160,62 +172,88 @@ class OpenGLRecording(Recording):
             yield bound(gl.glCopyBufferSubData, source, target, start, slot.offset, slot.size)
             start += slot.size
 
-    def _copies_out(self, outputs: Sequence[c_void_p]) -> Iterator[Callable[[], object]]:
+    def _copies_out(
+        self, outputs: Sequence[c_void_p]
+    ) -> tuple[list[Callable[[], object]], list[Callable[[], object]]]:
+        """Return the calls that collect the results, and those that hand them to the host."""
         gl, source, target = self._gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
         starts = [0, *accumulate(slot.size for slot in self._program.outputs)]
         places = [*zip(self._program.outputs, starts, outputs, strict=False)]
-        yield bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER)
-        yield bound(gl.glBindBuffer, source, self._memory)
-        yield bound(gl.glBindBuffer, target, self._returned)
+        collect = [
+            bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER),
+            bound(gl.glBindBuffer, source, self._memory),
+            bound(gl.glBindBuffer, target, self._returned),
+        ]
         for slot, start, _ in places:
-            yield bound(gl.glCopyBufferSubData, source, target, slot.offset, start, slot.size)
-        for slot, start, pointer in places:
-            yield bound(gl.glGetBufferSubData, target, start, slot.size, pointer)
-        if not places:
-            yield bound(gl.glFinish)
+            collect.append(
+                bound(gl.glCopyBufferSubData, source, target, slot.offset, start, slot.size)
+            )
+        fetch = [
+            bound(gl.glGetBufferSubData, target, start, slot.size, pointer)
+            for slot, start, pointer in places
+        ]
+        return collect, fetch or [bound(gl.glFinish)]
 
     def _make(self, calls: Sequence[Callable[[], object]]) -> None:
         if self._closed:
             raise ExecutionError("This partition was released. Make the interpreter anew.")
         for call in calls:
             call()
-        error = self._gl.error()
-        if error:
-            raise ExecutionError(
-                f"Device {self._device.info.title} failed while running a partition: "
-                f"{error_name(error)}. Make the interpreter anew; if it happens again, use another "
-                "device or no delegate."
-            )
+        self._device.check("running a partition")
+
+    def _make_within(
+        self,
+        seconds: float,
+        first: Sequence[Callable[[], object]],
+        fetch: Sequence[Callable[[], object]],
+    ) -> None:
+        """Make all calls, the last ones only if the caller has not given up by then.
+
+        Raises TimeoutError or, if nobody waits any more, UnwantedError.
+        """
+        worker = self._device.worker
+        self._make([call for each in first for call in (worker.check, each)])
+        if not self._gl.finish_within(seconds):
+            raise TimeoutError
+        worker.commit()
+        self._make(fetch)
 
     def durations(self) -> list[float]:
         """Run launch by launch between time stamps; seconds by the device's clock."""
-        return [end - start for start, end in self._device.worker.call(self._spans)]
+        return [end - start for start, end in self._device.call(self._spans)]
 
     def chain_seconds(self) -> float:
         """Return the seconds from before the first launch to after the last."""
-        spans = self._device.worker.call(self._spans)
+        spans = self._device.call(self._spans)
         return spans[-1][1] - spans[0][0] if spans else 0.0
 
     def _spans(self) -> list[tuple[float, float]]:
         """Return when each launch began and ended, in seconds."""
         gl = self._gl
-        stamps = [gl.make("Queries") for _ in range(2 * len(self._launches))]
-        for number, launch in enumerate(self._launches):
-            gl.call.glQueryCounter(stamps[2 * number], library.TIMESTAMP)
-            for call in launch:
-                call()
-            gl.call.glQueryCounter(stamps[2 * number + 1], library.TIMESTAMP)
-        times = []
-        for stamp in stamps:
-            value = c_uint64()
-            gl.call.glGetQueryObjectui64v(stamp, library.QUERY_RESULT, byref(value))
-            times.append(value.value * 1e-9)
-            gl.delete("Queries", stamp)
+        stamps: list[c_uint32] = []
+        try:
+            for launch in self._launches:
+                stamps += (gl.make("Queries"), gl.make("Queries"))
+                gl.call.glQueryCounter(stamps[-2], library.TIMESTAMP)
+                for call in launch:
+                    call()
+                gl.call.glQueryCounter(stamps[-1], library.TIMESTAMP)
+            times = [self._time(stamp) for stamp in stamps]
+            self._device.check("measuring a partition")
+        finally:
+            for stamp in stamps:
+                gl.delete("Queries", stamp)
         return list(zip(times[::2], times[1::2], strict=True))
+
+    def _time(self, stamp: c_uint32) -> float:
+        """Return the seconds of a time stamp, on the device's clock."""
+        value = c_uint64()
+        self._gl.call.glGetQueryObjectui64v(stamp, library.QUERY_RESULT, byref(value))
+        return value.value * 1e-9
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         host = np.empty(self._program.memory_bytes, np.uint8)
-        self._device.worker.call(partial(self._read, host))
+        self._device.call(partial(self._read, host))
         return host
 
     def _read(self, host: npt.NDArray[np.uint8]) -> None:
@@ -223,26 +261,24 @@ class OpenGLRecording(Recording):
         gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
         gl.glBindBuffer(target, self._memory)
         gl.glGetBufferSubData(target, 0, host.nbytes, host.ctypes.data)
+        self._device.check("reading a partition's memory")
 
     def close(self) -> None:
         """Release shaders and buffers now instead of at the next collection."""
         self._closed = True
-        self._device.worker.call(self._release())
-
-    def _release(self) -> Callable[[], None]:
-        """Return the call that releases what is held, once, without holding this object."""
-        buffers = [*self._buffers]
         self._programs.clear()
-        self._buffers.clear()
-        return partial(_delete, self._gl, buffers)
+        if not self._device.worker.ended:  # else they went with the context
+            with contextlib.suppress(WorkerEndedError):
+                self._device.worker.call(partial(_delete, self._gl, self._buffers))
 
     def __del__(self) -> None:
         """Release what was never closed, some time: this may be any thread, in any state."""
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             if self._buffers:
-                self._device.worker.post(self._release())
+                self._device.worker.post(partial(_delete, self._gl, self._buffers))
 
 
-def _delete(gl: OpenGL, buffers: Sequence[c_uint32]) -> None:
-    for buffer in buffers:
-        gl.delete("Buffers", buffer)
+def _delete(gl: OpenGL, buffers: list[c_uint32]) -> None:
+    while buffers:
+        gl.delete("Buffers", buffers[-1])
+        buffers.pop()

@@ -83,3 +83,22 @@ def too_little_memory(title: str, sizes: Sequence[int], cause: str) -> str:
         f"Device {title} cannot provide {sum(sizes)} bytes: {cause}. Close other programs, use "
         "precision='fp16' or a smaller batch."
     )
+
+
+_ANEW = (
+    "Make the interpreter and its delegate anew, which opens the device anew; if it happens again, "
+    "use another device or no delegate."
+)
+
+
+def is_lost(title: str, cause: str) -> str:
+    """Return the message about a device that failed for good."""
+    return f"Device {title} is lost: {cause}. {_ANEW}"
+
+
+def timed_out(title: str, seconds: float | None) -> str:
+    """Return the message about an invoke that took too long."""
+    return (
+        f"Device {title} did not answer within invoke_timeout_ms ({(seconds or 0) * 1000:g} ms) "
+        f"and is given up as lost. {_ANEW}"
+    )

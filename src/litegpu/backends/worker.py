@@ -1,34 +1,80 @@
-"""A thread that owns what only one thread may touch; others have their calls made there."""
+"""A thread that owns what only one thread may touch; others have their calls made there.
+
+Only the main thread is interrupted by signals, so a call on a worker is made as a whole. Whoever
+waits for it may be interrupted at any moment: `Worker.call` then either takes the call back
+before it has begun, or waits for its end and raises afterwards.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import queue
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from litegpu.errors import ExecutionError
+
 _Result = TypeVar("_Result")
+
+_LOOK_SECONDS = 0.1
+"""How often somebody who waits looks whether the thread can still answer."""
+_EXIT_SECONDS = 0.5
+"""How long the end of a program waits for the calls that are being made."""
+
+
+class WorkerEndedError(ExecutionError):
+    """A worker makes no calls any more; what it owned is released, or goes with the process."""
+
+
+class UnwantedError(Exception):
+    """Nobody waits for a call any more; raised on the worker, seen by nobody else."""
 
 
 class Worker:
     """One thread that makes calls in the order in which they are asked for.
 
-    The thread is a daemon: a program that ends does not wait for it.
+    The thread is a daemon: a program that ends waits for it a moment only.
     """
 
     def __init__(self, name: str) -> None:
         """Start the thread."""
+        self.ended = False
+        """Whether it was told to stop, was given up, or belongs to the parent of this process."""
+        self._gone = False
         self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
+        self._current: _Call[Any] | None = None
+        self._last: Callable[[], object] | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+        _workers.add(self)
 
-    def call(self, function: Callable[[], _Result]) -> _Result:
-        """Make a call on the thread and return what it returns, or raise what it raises."""
+    def call(self, function: Callable[[], _Result], timeout: float | None = None) -> _Result:
+        """Make a call on the thread and return what it returns, or raise what it raises.
+
+        Raises TimeoutError after `timeout` seconds and makes no further call: see `commit`.
+        Raises WorkerEndedError when the thread cannot answer.
+        """
         if threading.current_thread() is self._thread:
             return function()
-        call = _Call(function)
-        self._calls.put(call)
-        call.done.acquire()
+        call = _Call(function, timeout)
+        # An interrupt may leave `_settle` too, in the few steps between two of its rounds. Each
+        # level makes that as much less likely again.
+        try:
+            try:
+                try:
+                    self._ask(call)
+                finally:
+                    self._settle(call)
+            finally:
+                self._settle(call)
+        finally:
+            self._settle(call)
         if call.error is None:
             return call.result
         try:
@@ -36,36 +82,168 @@ class Worker:
         finally:
             call.error = None  # held by what its traceback holds, it would outlive its handler
 
+    def _ask(self, call: _Call[Any]) -> None:
+        if not self.ended:
+            self._calls.put(call)
+            while self._wait(call):
+                pass
+        if not call.over:
+            raise WorkerEndedError(
+                f"The thread '{self._thread.name}' has ended, as the program or its device does. "
+                "Make the interpreter and its delegate anew, unless the program is ending."
+            )
+
+    def _wait(self, call: _Call[Any]) -> bool:
+        """Wait a while for a call; return whether to go on waiting. Raises TimeoutError."""
+        call.wait()
+        if call.given_up():
+            self.stop()  # after what it may be stuck in
+            raise TimeoutError(f"no answer from {self._thread.name}")
+        return not call.over and self._answers()
+
+    def _settle(self, call: _Call[Any]) -> None:
+        """Return when a call is over, given up or will never begin."""
+        settled = call.over
+        while not settled:
+            try:  # noqa: SIM105 - contextlib.suppress has steps of its own
+                settled = self._wait_out(call)
+            except BaseException:
+                pass  # what was raised first is raised in the end
+
+    def _wait_out(self, call: _Call[Any]) -> bool:
+        while not call.withdrawn() and self._wait(call):
+            pass
+        return True
+
+    def _answers(self) -> bool:
+        """Return whether the thread can still end a call that it has begun.
+
+        Thread.is_alive is of no use: interrupted, it may take the thread for dead (Python 3.11).
+        """
+        return not (self._gone or sys.is_finalizing())
+
     def post(self, function: Callable[[], object]) -> None:
         """Have a call made some time, without waiting: safe while objects are collected."""
-        self._calls.put(_Call(function))
+        if not self.ended:
+            self._calls.put(_Call(function))
+
+    def check(self) -> None:
+        """Within a call: raise UnwantedError if its caller was interrupted, and waits to go on."""
+        if self._current is not None and self._current.unwanted:
+            raise UnwantedError
+
+    def commit(self) -> None:
+        """Within a call: from here on its caller waits for its end, whatever time that takes.
+
+        Raises UnwantedError if the time was up before: then the caller's memory is not to be
+        touched any more.
+        """
+        if self._current is not None and not self._current.claims(_RESULTS, _WORKER):
+            raise UnwantedError
+
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Choose the last call, which releases what the thread owns."""
+        self._last = function
 
     def stop(self) -> None:
         """End the thread after the calls that were asked for before."""
+        self.ended = True
         self._calls.put(None)
 
+    def join(self, seconds: float) -> None:
+        """Wait for the thread's end for so long."""
+        self._thread.join(seconds)
+
+    def forget(self) -> None:
+        """In a forked child: the thread stayed in the parent."""
+        self.ended = self._gone = True
+
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call.make()
-            del call  # it holds what it returned
+        try:
+            while (call := self._calls.get()) is not None:
+                self._current = call
+                call.make()
+                self._current = None
+                del call  # it holds what it returned
+            if self._last is not None:
+                with contextlib.suppress(Exception):
+                    self._last()
+        finally:
+            self._gone = True
+
+
+_BEGIN, _RESULTS = "begin", "results"
+_CALLER, _WORKER = "caller", "worker"
 
 
 class _Call(Generic[_Result]):
     """A call on its way, and what came of it."""
 
-    __slots__ = ("done", "error", "function", "result")
+    __slots__ = ("_claimed", "_done", "_until", "error", "function", "over", "result", "unwanted")
 
     result: _Result
 
-    def __init__(self, function: Callable[[], _Result]) -> None:
+    def __init__(self, function: Callable[[], _Result], timeout: float | None = None) -> None:
         self.function = function
         self.error: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
+        self.over = False
+        self.unwanted = False
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._claimed: dict[str, str] = {}
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def claims(self, what: str, who: str) -> bool:
+        """Return whether a step is this side's; the first to ask gets it, and may ask again."""
+        return self._claimed.setdefault(what, who) == who
 
     def make(self) -> None:
+        """Make the call, unless it was taken back. On the worker."""
+        if not self.claims(_BEGIN, _WORKER):
+            return
         try:
             self.result = self.function()
         except BaseException as error:
             self.error = error
-        self.done.release()
+        finally:
+            self.over = True
+            self._done.release()
+
+    def wait(self) -> None:
+        """Wait a while for the end."""
+        left = self._until - time.monotonic() if self._until is not None else 0.0
+        self._done.acquire(timeout=min(left, _LOOK_SECONDS) if left > 0 else _LOOK_SECONDS)
+
+    def given_up(self) -> bool:
+        """Give the call up if its time is up and its results are not on their way."""
+        if self.over or self._until is None or time.monotonic() < self._until:
+            return False
+        return self.withdrawn() or self.claims(_RESULTS, _CALLER)
+
+    def withdrawn(self) -> bool:
+        """Take the call back if it has not begun, else tell it so; return whether nothing runs."""
+        self.unwanted = True
+        return self._claimed.get(_RESULTS) == _CALLER or self.claims(_BEGIN, _CALLER)
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Let all workers release what they own while threads still run."""
+    ending = [worker for worker in _workers if not worker.ended]
+    for worker in ending:
+        worker.stop()
+    until = time.monotonic() + _EXIT_SECONDS
+    for worker in ending:
+        worker.join(max(until - time.monotonic(), 0))
+
+
+def _forget_all() -> None:
+    for worker in _workers:
+        worker.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
