@@ -179,7 +179,7 @@ class OpenGLRecording(Recording):
         gl, source, target = self._gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
         starts = [0, *accumulate(slot.size for slot in self._program.outputs)]
         places = [*zip(self._program.outputs, starts, outputs, strict=False)]
-        collect = [
+        collect: list[Callable[[], object]] = [
             bound(gl.glMemoryBarrier, library.BUFFER_UPDATE_BARRIER),
             bound(gl.glBindBuffer, source, self._memory),
             bound(gl.glBindBuffer, target, self._returned),
@@ -188,7 +188,7 @@ class OpenGLRecording(Recording):
             collect.append(
                 bound(gl.glCopyBufferSubData, source, target, slot.offset, start, slot.size)
             )
-        fetch = [
+        fetch: list[Callable[[], object]] = [
             bound(gl.glGetBufferSubData, target, start, slot.size, pointer)
             for slot, start, pointer in places
         ]
