@@ -25,9 +25,11 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import opencl, opencl_library
+from litegpu.backends import opencl, opencl_build, opencl_library
 from litegpu.backends.base import Program, Recording
+from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl import OpenCLDevice
+from robustness.programs import run_program
 from small_models import (
     CPU_ONLY,
     assert_close,
@@ -193,26 +195,83 @@ def test_a_folder_for_compiled_kernels(tmp_path: Path) -> None:
         assert delegate.error is None
 
 
-def test_a_folder_for_kernels_that_cannot_be_written(
-    opencl_device: OpenCLDevice,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Whatever pyopencl's cache raises, kernels are compiled all the same."""
-    build = cl.Program.build
-
-    def picky(self: Any, options: Any = None, devices: Any = None, cache_dir: Any = None) -> Any:
-        if cache_dir:
-            raise KeyError("PYOPENCL_CACHE_FAILURE_FATAL")
-        return build(self, options, devices, cache_dir)
-
-    monkeypatch.setattr(cl.Program, "build", picky)
-    recording = opencl_device.record(adding(2), cache_dir=str(tmp_path))
+def built(device: OpenCLDevice, folder: Path) -> None:
+    """Record with a folder for kernels, and run."""
+    recording = device.record(adding(2), cache_dir=str(folder))
     assert (run(recording, [np.zeros_like(floats())])[0] == 2).all()
-    assert f"Compiled kernels cannot be kept in '{tmp_path}' (KeyError: " in caplog.text
-    assert "check serialization_dir" in caplog.text
     recording.close()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sources that are compiled."""
+    found: list[str] = []
+    from_source = opencl_build._from_source
+
+    def keep(cl: Any, context: Any, source: str) -> Any:
+        found.append(source)
+        return from_source(cl, context, source)
+
+    monkeypatch.setattr(opencl_build, "_from_source", keep)
+    return found
+
+
+def test_kept_binaries_are_used(
+    opencl_device: OpenCLDevice, tmp_path: Path, compiled: list[str]
+) -> None:
+    built(opencl_device, tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.suffix == ".clbin"
+    built(opencl_device, tmp_path)
+    assert len(compiled) == 1
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    built(opencl_device, tmp_path)
+    assert len(compiled) == 2, "what is damaged is not used"
+    built(opencl_device, tmp_path)
+    assert len(compiled) == 2, "but replaced"
+
+
+def test_a_kept_binary_that_the_driver_refuses_is_replaced(
+    opencl_device: OpenCLDevice, tmp_path: Path, compiled: list[str]
+) -> None:
+    source = opencl_device.dialect.prelude
+    source += "".join(map(opencl_device.dialect.kernel, adding(2).kernels))
+    key = (*opencl_build._origin(opencl_device._device), opencl_build._OPTIONS, source)
+    kept = KeptFiles(str(tmp_path), ".clbin")
+    kept.store(b"no binary", *key)
+    built(opencl_device, tmp_path)
+    assert compiled == [source]
+    assert kept.load(*key) != b"no binary"
+    built(opencl_device, tmp_path)
+    assert compiled == [source]
+
+
+def test_another_process_compiles_nothing(tmp_path: Path) -> None:
+    source = f"""
+    from litegpu.backends import opencl_build
+    if sys.argv[1] == "again":
+        def refuse(*_):
+            raise AssertionError("compiles")
+        opencl_build._from_source = refuse
+    delegate = GpuDelegate(serialization_dir={str(tmp_path)!r}, model_token="m",
+                           experimental_flags=8)
+    run(interpreter(model, delegate), x)
+    assert delegate.error is None, delegate.error
+    assert delegate.report.whole_graph
+    """
+    for word in ("first", "again"):
+        ended = run_program(source, "opencl", word)
+        assert ended.code == 0, ended.stderr
+    assert {path.suffix for path in tmp_path.iterdir()} == {".clbin"}
+
+
+def test_a_folder_for_kernels_that_cannot_be_written(
+    opencl_device: OpenCLDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    built(opencl_device, tmp_path / "file" / "kept")
+    assert f"Compiled kernels cannot be kept in '{tmp_path / 'file' / 'kept'}'" in caplog.text
 
 
 def test_a_home_directory_that_cannot_be_written(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.backends.opencl import OpenCLRecording
+from litegpu.backends.opencl_recording import OpenCLRecording
 from litegpu.runtime_abi.lending import Lending
 from small_models import CPU_ONLY, assert_close, chain, interpreter, random, reference, run
 

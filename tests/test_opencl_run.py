@@ -134,11 +134,11 @@ def test_a_device_that_fails_shows_through_the_interpreter(
     delegate = GpuDelegate(backend="opencl")
     target = interpreter(chain(["ABS"]), delegate)
     library = opencl_library.library()
-    broken = Broken(library.clEnqueueWriteBuffer, -36)
+    broken = Broken(library.clEnqueueWriteBuffer, -38)
     monkeypatch.setattr(library, "clEnqueueWriteBuffer", broken)
     with pytest.raises(RuntimeError, match="TfLiteGpuDelegate Invoke: OpenCL device") as caught:
         target.invoke()
-    assert "INVALID_COMMAND_QUEUE (status -36)" in str(caught.value)
+    assert "INVALID_MEM_OBJECT (status -38)" in str(caught.value)
     assert isinstance(delegate.error, ExecutionError)
     broken.repair()
     assert_close(run_model(target, random(1, 4, 4, 4)), [abs(random(1, 4, 4, 4))])

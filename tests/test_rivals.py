@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmark_modules import load_benchmark
-from litegpu.backends.opencl import OpenCLRecording
+from litegpu.backends.opencl_recording import OpenCLRecording
 from litegpu.errors import ModelError
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter

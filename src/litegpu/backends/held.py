@@ -15,10 +15,12 @@ from typing import Any
 class Held:
     """One handle, or none yet."""
 
-    def __init__(self, release: Callable[[Any], Any], pick: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
+    ) -> None:
         """Take what releases the handle, and what picks it from the result of what makes it.
 
-        Both must be C code.
+        Both must be C code. Without `pick` the result is the handle.
         """
         self.function = release
         """What releases the handle."""
@@ -42,7 +44,8 @@ class Held:
         """Release the handle; return what that returned, None if there is none or it is null."""
         done: list[Any] = []
         if self._results:
-            taken = map(self._pick, map(list.pop, [self._results]))
+            taken = map(list.pop, [self._results])
+            taken = map(self._pick, taken) if self._pick else taken
             done.extend(map(self.function, filter(None, taken)))
         return done[0] if done else None
 
@@ -59,7 +62,7 @@ class Owner:
         """Whether anything may be held."""
         return bool(self._held)
 
-    def hold(self, release: Callable[[Any], Any], pick: Callable[[Any], Any]) -> Held:
+    def hold(self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None) -> Held:
         """Return a place for a handle. See Held."""
         held = Held(release, pick)
         self._held.append(held)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from litegpu.backends.calls import bound
-from litegpu.backends.opencl_library import Call, Kernel, Sizes, library
+from litegpu.backends.opencl_library import Call, Handles, Kernel, Sizes, library
 
 _EXTENSION = "cl_khr_command_buffer"
 
@@ -29,23 +29,21 @@ class EnqueueLoop:
             for kernel in kernels
         ]
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 class CommandBuffer:
     """All launches recorded once through cl_khr_command_buffer and submitted with one call."""
 
     def __init__(self, handle: int, functions: _Functions) -> None:
-        """Take over a finalized command buffer."""
-        self._handle = c_void_p(handle)
-        self._release = functions.release
-        enqueue = bound(functions.enqueue, 0, None, self._handle, 0, None, None)
+        """Bind the call that submits a finalized command buffer."""
+        enqueue = bound(functions.enqueue, 0, None, handle, 0, None, None)
         self.calls: Sequence[Call] = (enqueue,)
 
     @classmethod
-    def create(cls, queue: Any, kernels: Sequence[Kernel]) -> CommandBuffer | None:
-        """Record, or return None when the device has no (working) command buffers."""
+    def create(cls, owned: Handles, queue: Any, kernels: Sequence[Kernel]) -> CommandBuffer | None:
+        """Record, or return None when the device has no (working) command buffers.
+
+        The handle belongs to `owned`.
+        """
         device = queue.device
         if not kernels or _EXTENSION not in device.extensions.split():
             return None
@@ -54,7 +52,8 @@ class CommandBuffer:
             return None
         queues = (c_void_p * 1)(queue.int_ptr)
         status = c_int32()
-        handle = functions.create(1, queues, None, ctypes.byref(status))
+        made = (1, queues, None, ctypes.byref(status))
+        handle = owned.make(functions.create, functions.release, *made)
         if status.value or not handle:
             return None
         wait: Any = None
@@ -66,19 +65,11 @@ class CommandBuffer:
                 *(0 if wait is None else 1, wait, ctypes.byref(point), None),
             )
             if status.value:
-                functions.release(handle)
                 return None
             wait = (c_uint32 * 1)(point.value)
         if functions.finalize(handle):
-            functions.release(handle)
             return None
         return cls(handle, functions)
-
-    def close(self) -> None:
-        """Release the command buffer."""
-        if self._handle:
-            self._release(self._handle)
-            self._handle.value = None
 
 
 @dataclass(frozen=True, slots=True)

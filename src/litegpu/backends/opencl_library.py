@@ -11,15 +11,22 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_int32, c_size_t, c_uint32, c_void_p
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from litegpu.backends.held import Owner
 from litegpu.codegen.opencl import OFFSET_UNIT
 from litegpu.errors import ExecutionError
 
-Call = Callable[[], int]
+TITLE = "OpenCL"
+Call = partial[int]
 """A call of an OpenCL function that returns 0 or an error code."""
+LOST = frozenset((-2, -5, -14, -34, -36, -9999))
+"""Codes of a run after which a context or its device is of no use any more.
+
+Drivers report so kernels that failed, OUT_OF_RESOURCES and NVIDIA's -9999 above all.
+"""
 Sizes = POINTER(c_size_t)
 
 _TRANSFER = (
@@ -96,36 +103,50 @@ def _load(module: str) -> Any:
     )
 
 
+class Handles(Owner):
+    """Handles of OpenCL's that are released together."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        super().__init__(_check_release)
+
+    def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> int:
+        """Return the handle that `create` makes of `arguments`, 0 if it makes none."""
+        held = self.hold(release, c_void_p)
+        held.maker(create, *arguments)()
+        return held.result or 0
+
+
+def _check_release(release: Callable[..., Any], status: int) -> None:
+    _check(status, getattr(release, "__name__", "A release"))
+
+
 class Kernel:
     """A kernel of a built program with its buffers bound, and its geometry in work items."""
 
     def __init__(
         self,
+        owned: Handles,
         program: int,
         name: str,
         buffers: Sequence[tuple[int, int]],
         global_size: tuple[int, int, int],
         local_size: tuple[int, int, int],
     ) -> None:
-        """Create the kernel of program handle `program`.
+        """Create the kernel of program handle `program`; its handle belongs to `owned`.
 
         `buffers` are the handle and the first byte of each argument. Raises ExecutionError with
         the status of the call that failed.
         """
-        status = c_int32()
-        self.handle = c_void_p(
-            library().clCreateKernel(program, name.encode(), ctypes.byref(status))
-        )
+        status, lib = c_int32(), library()
+        made = (program, name.encode(), ctypes.byref(status))
+        self.handle = c_void_p(owned.make(lib.clCreateKernel, lib.clReleaseKernel, *made))
         _check(status.value, f"clCreateKernel({name})")
         self.global_size = (c_size_t * 3)(*global_size)
         self.local_size = (c_size_t * 3)(*local_size)
-        try:
-            for number, (buffer, offset) in enumerate(buffers):
-                self._bind(2 * number, c_void_p(buffer), name)
-                self._bind(2 * number + 1, c_uint32(offset // OFFSET_UNIT), name)
-        except ExecutionError:
-            self.close()
-            raise
+        for number, (buffer, offset) in enumerate(buffers):
+            self._bind(2 * number, c_void_p(buffer), name)
+            self._bind(2 * number + 1, c_uint32(offset // OFFSET_UNIT), name)
 
     def _bind(self, position: int, value: c_void_p | c_uint32, name: str) -> None:
         size = ctypes.sizeof(value)
@@ -138,12 +159,6 @@ class Kernel:
             queue, self.handle, 3, None, self.global_size, self.local_size, 0, None, event
         )
         return status
-
-    def close(self) -> None:
-        """Release the kernel."""
-        if self.handle:
-            library().clReleaseKernel(self.handle)
-            self.handle.value = None
 
 
 def status_name(status: int) -> str:

@@ -65,15 +65,15 @@ class Profiler:
         """Run commands; return begin and end of each."""
         from pyopencl import Event
 
-        events = []
-        for command in commands:
-            event = c_void_p()
-            status = command(self._queue.int_ptr, ctypes.byref(event))
-            if status:
-                self._queue.finish()
-                raise self._failed(status)
-            events.append(Event.from_int_ptr(event.value, retain=False))
-        self._queue.finish()
+        made = [c_void_p() for _ in commands]
+        try:
+            for command, event in zip(commands, made, strict=True):
+                status = command(self._queue.int_ptr, ctypes.byref(event))
+                if status:
+                    raise self._failed(status)
+        finally:
+            self._queue.finish()
+            events = [Event.from_int_ptr(each.value, retain=False) for each in made if each]
         return [(event.profile.start * 1e-9, event.profile.end * 1e-9) for event in events]
 
 

@@ -48,10 +48,15 @@ def keep_in_children(native: object) -> None:
     _natives.add(native)
 
 
+def immortal(thing: object) -> None:
+    """Never destroy an object, nor what it holds now."""
+    # More than a reference in a list, which the end of the interpreter would drop.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
 def _keep() -> None:
     for native in tuple(_natives):
-        # More than a reference in a list, which the end of the interpreter would drop.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+        immortal(native)
 
 
 if hasattr(os, "register_at_fork"):

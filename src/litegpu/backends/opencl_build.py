@@ -1,0 +1,48 @@
+"""Builds OpenCL programs, from the binaries that are kept where there are any."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from litegpu.backends.kept import KeptFiles
+
+_OPTIONS = "-cl-std=CL1.2"
+
+
+def build(cl: Any, context: Any, source: str, kept: KeptFiles) -> Any:
+    """Return the built program of a source. Raises pyopencl's errors.
+
+    pyopencl's own cache is never used: it unpickles what lies in its folder, waits up to a minute
+    for a lock that a killed process left behind, and keeps nothing for PoCL and NVIDIA.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the build log of a successful build
+        if not kept.wanted:
+            return _from_source(cl, context, source)
+        (device,) = context.devices
+        key = (*_origin(device), _OPTIONS, source)
+        binary = kept.load(*key)
+        if binary is not None:
+            try:
+                return cl.Program(context, [device], [binary]).build(_OPTIONS, cache_dir=False)
+            except cl.Error as error:
+                kept.discard(str(error), *key)
+        built = _from_source(cl, context, source)
+        (made,) = built.get_info(cl.program_info.BINARIES)
+        if made:  # a driver may give none
+            kept.store(bytes(made), *key)
+        return built
+
+
+def _from_source(cl: Any, context: Any, source: str) -> Any:
+    return cl.Program(context, source).build(_OPTIONS, cache_dir=False)
+
+
+def _origin(device: Any) -> tuple[str, ...]:
+    """Return what decides, beside source and options, whether a binary fits."""
+    platform = device.platform
+    return (
+        *(platform.name, platform.vendor, platform.version),
+        *(device.name, device.vendor, device.version, device.driver_version),
+    )
