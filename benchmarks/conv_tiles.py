@@ -25,7 +25,7 @@ from litegpu import GpuDelegate
 from litegpu.engine.choices import Choices
 from litegpu.ops import conv_mma
 from litegpu.ops.conv_mma import Problem, Tile
-from litegpu.runtime_abi import bridge
+from litegpu.runtime_abi import seats
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
 
@@ -169,7 +169,7 @@ def microseconds(layer: Layer, precision: str, tile: Tile) -> float:
     noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
     target.set_tensor(detail["index"], noise)
     target.invoke()
-    held: Any = list(bridge._kernels.values())[-1][0]
+    held: Any = seats.kernels()[-1]
     recording = held.compiled.recording
     with recording._current:
         profiler = recording._profiling()

@@ -24,7 +24,7 @@ class _Reader:
     def _get_native_delegate_pointer(self) -> int:
         return self._native.address
 
-    def apply(self, context: int, _preview: object) -> Sequence[int]:
+    def _apply(self, context: int, _preview: object) -> Sequence[int]:
         graph = examine(read_graph(context)).graph
         values = {
             v: value if value.data is None else replace(value, data=value.data.copy())
@@ -33,14 +33,17 @@ class _Reader:
         self.graph = replace(graph, values=values)
         return []
 
-    def take_kernel(self, context: int, subset: object) -> Any:
+    def _take_kernel(self, context: int, subset: object) -> Any:
         raise NotImplementedError("It takes no node.")
 
-    def settle(self, _context: int) -> None:
+    def _settle(self, _context: int) -> None:
         """Nothing was made."""
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.error = error
+
+    def _prepared(self, _kernel: object, _error: object) -> None:
+        """Nothing was prepared."""
 
 
 def read_model(content: bytes) -> Graph:

@@ -40,7 +40,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from litegpu import GpuDelegate
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
-from litegpu.runtime_abi import bridge
+from litegpu.runtime_abi import seats
 from litegpu.zoo.writer import ModelWriter
 
 TARGET_MICROSECONDS = 10.0
@@ -109,7 +109,7 @@ def measure(case: Case) -> Figures | None:
             experimental_delegates=[GpuDelegate(backend="opencl")],
         )
         target.allocate_tensors()
-    kernel: Any = bridge._kernels[max(bridge._kernels)][0]  # the newest
+    kernel: Any = seats.kernels()[-1]
     commands = kernel.compiled.recording._commands
     expected = CommandBuffer if case.command_buffer else EnqueueLoop
     if not isinstance(commands, expected):

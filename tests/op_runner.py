@@ -28,7 +28,7 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
 from litegpu.ops.base import HALF_MAX
 from litegpu.options import InferencePriority
-from litegpu.runtime_abi import bridge
+from litegpu.runtime_abi import seats
 from litegpu.tools import runtime
 from model_runner import invoke
 
@@ -161,12 +161,11 @@ def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Ma
     model = write(cases)
     with _as_asked(mode, cases[0].items):
         delegate = GpuDelegate(backend=device.backend, device=device.index, **mode.options())
-        before = set(bridge._kernels)
+        before = seats.kernels()
         interpreter = runtime.interpreter(model.content, delegate, builtin_kernels=True)
     report = delegate.report
     assert report is not None and report.whole_graph, f"Not one partition:\n{report}"
-    (number,) = bridge._kernels.keys() - before
-    kernel = bridge._kernels[number][0]
+    (kernel,) = (each for each in seats.kernels() if each not in before)
     assert isinstance(kernel, partition_kernel.PartitionKernel)
     first = _inputs(model, 0, mode.half)
     got = invoke(interpreter, first)

@@ -18,6 +18,7 @@ from litegpu.ops.support import examine
 from litegpu.runtime_abi import bridge
 from litegpu.runtime_abi.params import PARAMS
 from litegpu.runtime_abi.reader import read_graph
+from litegpu.runtime_abi.seats import Kernel
 from op_runner import write
 from small_models import RUNTIME
 
@@ -41,17 +42,20 @@ class Curious:
     def _get_native_delegate_pointer(self) -> int:
         return self._native.address
 
-    def apply(self, context: int, _preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
+    def _apply(self, context: int, _preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
         self.found.append(read_graph(context))
         return []
 
-    def take_kernel(self, _context: int, _subset: Subset) -> NoReturn:
+    def _take_kernel(self, _context: int, _subset: Subset) -> NoReturn:
         raise AssertionError
 
-    def settle(self, _context: int) -> None: ...
+    def _settle(self, _context: int) -> None: ...
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         raise AssertionError from error
+
+    def _prepared(self, _kernel: Kernel, _error: BaseException | None) -> NoReturn:
+        raise AssertionError
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What goes wrong inside a callback reaches the user as text, never the runtime as an exception."""
+"""Errors inside a callback reach the user as text, never the runtime as an exception."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from litegpu import (
     ModelError,
 )
 from litegpu.partition_kernel import PartitionKernel
-from litegpu.runtime_abi import bridge, structs
+from litegpu.runtime_abi import bridge, seats, structs
 from litegpu.runtime_abi.reader import read_graph
 from small_models import (
     CPU_ONLY,
@@ -35,11 +35,9 @@ from small_models import (
     run,
 )
 
-FAULTS = [
+FAULTS: list[Exception] = [
     ExecutionError("the device is on fire"),
     MemoryError("no memory left"),
-    KeyboardInterrupt(),
-    SystemExit(3),
     ValueError("100 % wrong: %s %n"),
     RuntimeError("\udcff not text"),
 ]
@@ -60,11 +58,11 @@ def said(fault: BaseException) -> str:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
 def test_a_fault_while_the_delegate_is_applied(
-    fault: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
     delegate = GpuDelegate()
-    monkeypatch.setattr(GpuDelegate, "apply", raiser(fault))
+    monkeypatch.setattr(GpuDelegate, "_apply", raiser(fault))
     assert_close(run(interpreter(model, delegate), x), reference(model, x))
     assert delegate.error is fault
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -74,24 +72,25 @@ def test_a_fault_while_the_delegate_is_applied(
 @pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
 @pytest.mark.parametrize("moment", ["prepare", "invoke"])
 def test_a_fault_while_a_partition_is_prepared_or_run(
-    fault: BaseException, moment: str, monkeypatch: pytest.MonkeyPatch
+    fault: Exception, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     delegate = GpuDelegate()
     target = interpreter(model, delegate)
     before = run(target, x)
     with monkeypatch.context() as broken:
-        broken.setattr(PartitionKernel, moment, raiser(fault))
+        kernel = seats.kernels()[-1]
+        broken.setattr(kernel, {"prepare": "_compile", "invoke": "_run"}[moment], raiser(fault))
+        if moment == "prepare":
+            target.resize_tensor_input(0, [2, 9, 7, 3])
         with pytest.raises(RuntimeError, match="TfLiteGpuDelegate") as caught:
-            if moment == "prepare":
-                target.resize_tensor_input(0, [2, 9, 7, 3])
-                target.allocate_tensors()
-            run(target, x)
+            target.allocate_tensors() if moment == "prepare" else target.invoke()
     assert said(fault) in str(caught.value)
     assert delegate.error is fault
     target.resize_tensor_input(0, x.shape)
     target.allocate_tensors()
     np.testing.assert_array_equal(run(target, x)[0], before[0])
+    assert delegate.error is None, "the error is over"
 
 
 def test_a_fault_in_the_first_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,14 +104,14 @@ def test_a_fault_in_the_first_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
 def test_a_fault_while_a_partition_is_handed_over(
-    fault: BaseException, monkeypatch: pytest.MonkeyPatch
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delegate = GpuDelegate()
-    monkeypatch.setattr(GpuDelegate, "take_kernel", raiser(fault))
-    with pytest.raises(RuntimeError, match="TfLiteGpuDelegate Init: ") as caught:
+    monkeypatch.setattr(GpuDelegate, "_take_kernel", raiser(fault))
+    with pytest.raises(RuntimeError, match="TfLiteGpuDelegate Prepare: ") as caught:
         interpreter(chain(["ABS"]), delegate)
     assert said(fault) in str(caught.value)
-    assert "TfLiteGpuDelegate Prepare: delegate is not initialized" in str(caught.value)
+    assert delegate.error is fault
 
 
 def test_a_fault_while_a_partition_is_released(
@@ -130,7 +129,7 @@ def test_a_broken_log_handler_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     log = logging.getLogger("litegpu")
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", raiser(ValueError("no paper")))
-    monkeypatch.setattr(GpuDelegate, "apply", raiser(ExecutionError("no device")))
+    monkeypatch.setattr(GpuDelegate, "_apply", raiser(ExecutionError("no device")))
     model, x = chain(["ABS"]), random(1, 4, 4, 4)
     delegate = GpuDelegate()
     log.addHandler(handler)
@@ -160,14 +159,14 @@ def test_a_delegate_applied_in_two_threads_at_once(monkeypatch: pytest.MonkeyPat
     models = {n: chain(["ABS"] * n + ["NEG"], (1, 2, 2, n)) for n in (1, 2)}
     delegate = GpuDelegate()
     meeting = threading.Barrier(2)
-    original = GpuDelegate.apply
+    original = GpuDelegate._apply
 
     def apply_together(self: GpuDelegate, *args: Any) -> list[int]:
         nodes = original(self, *args)
         meeting.wait(timeout=30)
         return nodes
 
-    monkeypatch.setattr(GpuDelegate, "apply", apply_together)
+    monkeypatch.setattr(GpuDelegate, "_apply", apply_together)
     results: dict[int, Any] = {}
 
     def work(n: int) -> None:
@@ -190,7 +189,7 @@ def test_kernels_that_the_runtime_does_not_take_are_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     closed = []
-    monkeypatch.setattr(GpuDelegate, "take_kernel", raiser(ValueError("not today")))
+    monkeypatch.setattr(GpuDelegate, "_take_kernel", raiser(ValueError("not today")))
     monkeypatch.setattr(PartitionKernel, "close", lambda self: closed.append(self))
     with pytest.raises(RuntimeError, match="not today"):
         interpreter(chain(["ABS", CPU_ONLY, "ABS"]), GpuDelegate(max_delegated_partitions=2))
@@ -247,21 +246,25 @@ def test_a_runtime_that_refuses_everything() -> None:
 
         error: BaseException | None = None
 
-        def apply(self, _context: int, preview: Any) -> list[int]:
+        def _apply(self, _context: int, preview: Any) -> list[int]:
             preview([0])
             return []
 
-        def take_kernel(self, _context: int, _subset: Any) -> NoReturn:
+        def _take_kernel(self, _context: int, _subset: Any) -> NoReturn:
             raise AssertionError
 
-        def settle(self, _context: int) -> None: ...
+        def _settle(self, _context: int) -> None: ...
 
-        def fail(self, error: BaseException) -> None:
+        def _fail(self, error: BaseException) -> None:
             self.error = error
+
+        def _prepared(self, _kernel: Any, _error: BaseException | None) -> NoReturn:
+            raise AssertionError
 
     curious = Curious()
     native = bridge.NativeDelegate(curious)
-    assert native.struct.Prepare(address, native.address) == 0
+    struct = structs.TfLiteDelegate.from_address(native.address)
+    assert struct.Prepare(address, native.address) == 0
     assert isinstance(curious.error, InterpreterError)
     assert "Unable to preview delegate partition (status 7)" in str(curious.error)
     curious.error = None  # its traceback refers to what failed

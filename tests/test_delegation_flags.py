@@ -49,6 +49,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "experimental_flags": ("4", ExperimentalFlags.GL_ONLY),
     "max_delegated_partitions": ("3", 3),
     "min_nodes_per_partition": ("0", 0),
+    "invoke_timeout_ms": ("250", 250),
     "first_delegate_node_index": ("0", 0),
     "last_delegate_node_index": ("7", 7),
     "serialization_dir": ("folder", "folder"),

@@ -1,4 +1,4 @@
-"""`inference_preference`: whether a partition runs once before anybody asks for an answer."""
+"""A partition runs once before anybody asks for an answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from small_models import assert_close, chain, interpreter, random, reference, ru
 
 
 @pytest.mark.parametrize("preference", InferencePreference)
-def test_partitions_are_run_once_unless_a_single_answer_is_wanted(
+def test_partitions_are_run_once_when_they_are_compiled(
     preference: InferencePreference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No invoke waits for what a driver leaves to the first run, not after a resize either."""
     runs: list[int] = []
     real = CompiledPartition.run
 
@@ -26,8 +27,12 @@ def test_partitions_are_run_once_unless_a_single_answer_is_wanted(
     monkeypatch.setattr(CompiledPartition, "run", counted)
     model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
     target = interpreter(model, GpuDelegate(inference_preference=preference))
-    expected = [] if preference is InferencePreference.FAST_SINGLE_ANSWER else [1]
-    assert runs == expected
+    assert runs == [1]
+    assert_close(run(target, x), reference(model, x))
+    target.resize_tensor_input(0, [2, 4, 4, 4])
+    target.allocate_tensors()
+    assert runs == [1, 1]
+    x = random(2, 4, 4, 4)
     assert_close(run(target, x), reference(model, x))
 
 

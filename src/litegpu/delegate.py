@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 import weakref
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from litegpu import backends, config
 from litegpu.advice import advise
 from litegpu.costs import Estimate
-from litegpu.errors import LitegpuError
+from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import Choice, Preview, Subset, extract
 from litegpu.ops.support import examine
 from litegpu.options import (
     GpuDelegateKeywords,
     GpuDelegateOptions,
-    InferencePreference,
     make_options,
 )
 from litegpu.partition_kernel import PartitionKernel
@@ -29,6 +29,7 @@ from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.reader import read_graph, thread_count
+from litegpu.runtime_abi.seats import Kernel
 from litegpu.selection import Selection
 
 if sys.version_info >= (3, 11):
@@ -49,9 +50,12 @@ class GpuDelegate:
     `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
     serve several interpreters; `report` tells about the one that applied it last.
 
+    `close()`, or the end of a `with` block, releases what the device holds for it.
+
     Raises OptionsError for options that cannot be used, UnsupportedDeviceError when no device
     fits, MissingDependencyError when the backend's package is not installed. What goes wrong
-    later never stops the model: nodes stay on the CPU, with a warning, and `error` has the cause.
+    later never stops the model: nodes stay on the CPU, with a warning, and `error` has the cause,
+    until what failed has worked again.
     """
 
     def __init__(
@@ -74,11 +78,39 @@ class GpuDelegate:
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
         self._taken: list[weakref.ref[PartitionKernel]] = []
+        self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
+        self._described = weakref.WeakKeyDictionary()
+        self._closed = False
+        self._pid = os.getpid()
         self._native = NativeDelegate(self)
 
     def __reduce__(self) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions]]:
         """Let copies, in another process too, be delegates of their own with the same options."""
         return type(self), (self.options,)
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self.report is None:
+            state = "not applied"
+        else:
+            state = f"{len(self.report.delegated_nodes)} of {self.report.total_nodes} nodes"
+        return f"<GpuDelegate on {self.device.title}, {self.precision}: {state}>"
+
+    def __enter__(self) -> GpuDelegate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release all partitions now. Interpreters keep their tensors, but cannot invoke any more.
+
+        It waits for threads that are in an invoke. Closing again does nothing. Raises
+        InterpreterError when this thread is in an invoke itself, such as in a signal handler.
+        """
+        self._native.close(_closed)
+        self._closed = True
 
     @property
     def device(self) -> backends.DeviceInfo:
@@ -86,12 +118,24 @@ class GpuDelegate:
         return self._device.info
 
     def _get_native_delegate_pointer(self) -> int:
-        """Return the address of the C struct; each interpreter asks once, before it applies it."""
+        """Return the address of the C struct; each interpreter asks once, before it applies it.
+
+        Raises InterpreterError when the delegate is closed, ForkedProcessError when it is another
+        process's.
+        """
+        if self._closed:
+            raise _closed()
+        if self._pid != os.getpid():
+            raise ForkedProcessError(
+                f"This delegate was made for {self.device.title} before the process was forked, "
+                "and works in the parent only. Start workers with "
+                "multiprocessing.get_context('spawn'), and make the delegate in the worker."
+            )
         self._primary = None
         return self._native.address
 
-    def apply(self, context: int, preview: Preview) -> list[int]:
-        """Choose and compile the partitions of an interpreter's graph. Called by the bridge."""
+    def _apply(self, context: int, preview: Preview) -> list[int]:
+        """Choose and compile the partitions of an interpreter's graph."""
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
             self._taken.clear()
@@ -101,7 +145,12 @@ class GpuDelegate:
         )
         choice, kernels, notes = self._compile_chosen(selection)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
-        report = self._make_report(selection, choice, kernels, notes)
+        parts = [
+            _describe(subset.nodes, kernel, selection.costs.estimate(subset))
+            for subset, kernel in kernels
+        ]
+        self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
+        report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
         self._publish(report, primary=context == self._primary)
         return [index for subset, _ in kernels for index in subset.nodes]
@@ -120,7 +169,7 @@ class GpuDelegate:
                     alone = len(subset.nodes) == len(graph.nodes)
                     kernels.append((subset, self._compile(extract(graph, subset), alone)))
                 except LitegpuError as error:
-                    self.fail(error)
+                    self._fail(error)
                     notes.append(f"{len(subset.nodes)} nodes stay on the CPU: {error}")
                     _log.warning("%s", notes[-1])
                     selection.give_up(subset.nodes)
@@ -145,13 +194,11 @@ class GpuDelegate:
 
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
-        kernel = PartitionKernel(
+        return PartitionKernel(
             *(graph, self._device, options.half_from(), options.cache_dir(), alone),
             tuning=options.tuning(),
+            timeout=options.timeout_seconds(),
         )
-        if options.inference_preference != InferencePreference.FAST_SINGLE_ANSWER:
-            kernel.compiled.warm_up()
-        return kernel
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
         """Measure where the time goes in the interpreter that applied this delegate last.
@@ -175,19 +222,19 @@ class GpuDelegate:
             self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
         )
 
-    def take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
-        """Hand over the kernel compiled for a subset. Called by the bridge."""
+    def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
+        """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
         self._taken.append(weakref.ref(kernel))
         return kernel
 
-    def settle(self, context: int) -> None:
-        """Release the kernels that an interpreter did not take. Called by the bridge."""
+    def _settle(self, context: int) -> None:
+        """Release the kernels that an interpreter did not take."""
         for kernel in self._pending.pop(context, {}).values():
             kernel.close()
 
-    def fail(self, error: BaseException) -> None:
-        """Keep an error that could not be raised through C. Called by the bridge."""
+    def _fail(self, error: BaseException) -> None:
+        """Keep an error that could not be raised through C."""
         self.error = error
         # The frames of its traceback hold weights and device memory.
         link: BaseException | None = error
@@ -195,11 +242,23 @@ class GpuDelegate:
             traceback.clear_frames(link.__traceback__)
             link = link.__cause__ or link.__context__
 
+    def _prepared(self, kernel: Kernel, error: BaseException | None) -> None:
+        """Forget an error that a kernel got over, and report what it is like now."""
+        if error is not None and error is self.error:
+            self.error = None
+        if isinstance(kernel, PartitionKernel) and kernel in self._described:
+            before = self._described[kernel]
+            now = _describe(before.nodes, kernel, before.estimate)
+            self._described[kernel] = now
+            if self.report is not None and now != before:
+                self.report = _with_partition(self.report, before, now)
+
     def _make_report(
         self,
         selection: Selection,
         choice: Choice,
         kernels: Sequence[tuple[Subset, PartitionKernel]],
+        partitions: Sequence[Partition],
         notes: Sequence[str],
     ) -> DelegationReport:
         graph, reasons = selection.examination.graph, selection.examination.reasons
@@ -215,7 +274,7 @@ class GpuDelegate:
                 for n in graph.nodes
                 if n.index in reasons
             ),
-            partitions=tuple(_describe(s, kernel, costs.estimate(s)) for s, kernel in kernels),
+            partitions=tuple(partitions),
             left_out=selection.left_out(choice),
             split=costs.split(choice.taken),
             advice=advise(
@@ -254,11 +313,28 @@ def _known_name(op: str) -> str:
     return f"CUSTOM {op}" if code_of(op) == CUSTOM else op
 
 
-def _describe(subset: Subset, kernel: PartitionKernel, estimate: Estimate) -> Partition:
+def _closed() -> InterpreterError:
+    return InterpreterError(
+        "The delegate was closed. Make another GpuDelegate, and the interpreter anew."
+    )
+
+
+def _with_partition(report: DelegationReport, old: Partition, new: Partition) -> DelegationReport:
+    """Return a report with another description of a partition, on whichever graph it is."""
+    return replace(
+        report,
+        partitions=tuple(new if part is old else part for part in report.partitions),
+        subgraphs=tuple(_with_partition(each, old, new) for each in report.subgraphs),
+    )
+
+
+def _describe(
+    nodes: tuple[int, ...], kernel: PartitionKernel, estimate: Estimate | None
+) -> Partition:
     built = kernel.compiled.built
     values = kernel.graph.values
     return Partition(
-        nodes=subset.nodes,
+        nodes=nodes,
         kernels=len(built.launches),
         arena_bytes=built.program.memory_bytes,
         lower_bound_bytes=built.lower_bound,

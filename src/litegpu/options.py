@@ -66,6 +66,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
     first_delegate_node_index: int
     last_delegate_node_index: int
     min_nodes_per_partition: int | None
+    invoke_timeout_ms: int | None
 
     backend: BackendName | None
     device: int | str | None
@@ -114,15 +115,18 @@ class GpuDelegateOptions:
 
     `inference_preference` says how long the creation of the interpreter may take.
     FAST_SINGLE_ANSWER: kernels are chosen by estimates. BALANCED: by measured choices if some are
-    kept in `serialization_dir`, else by estimates; and each partition is run once, so that no
-    later invoke waits for the driver. SUSTAINED_SPEED: the same, but what is not kept is measured,
-    which takes seconds; so do new shapes when inputs are resized. A software device is not
-    measured.
+    kept in `serialization_dir`, else by estimates. SUSTAINED_SPEED: the same, but what is not kept
+    is measured, which takes seconds; so do new shapes when inputs are resized. A software device
+    is not measured. In any case each partition is run once, so that no invoke waits for what the
+    driver leaves to the first run.
 
     Partitions of a graph that the CPU has a part of are delegated if that is faster by an estimate
     (docs/decisions/0013-partitions-that-pay-off.md), those that save most first. A number as
     `min_nodes_per_partition` takes the place of the estimate: partitions of at least so many nodes
     are delegated, the largest first. Neither concerns a graph that can run whole.
+
+    With `invoke_timeout_ms`, an invoke fails with InvokeTimeoutError when the device has not
+    answered after so many milliseconds; the device then counts as lost. None: it waits for ever.
 
     `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest; case does not matter. A number counts among the devices of the backend
@@ -141,6 +145,7 @@ class GpuDelegateOptions:
     first_delegate_node_index: int = 0
     last_delegate_node_index: int = _LAST
     min_nodes_per_partition: int | None = None
+    invoke_timeout_ms: int | None = None
 
     backend: BackendName | None = None
     device: int | str | None = None
@@ -154,13 +159,18 @@ class GpuDelegateOptions:
             object.__setattr__(self, name, _text(name, getattr(self, name)))
         if not isinstance(self.device, str | None):
             object.__setattr__(self, "device", _whole("device", self.device))
-        if self.min_nodes_per_partition is not None:
-            least = _whole("min_nodes_per_partition", self.min_nodes_per_partition)
-            object.__setattr__(self, "min_nodes_per_partition", least)
+        for name in _OPTIONAL_INTEGERS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole(name, getattr(self, name)))
         if self.inference_preference not in set(InferencePreference):
             raise OptionsError(
                 f"inference_preference {self.inference_preference} is not one of "
                 f"{_members(InferencePreference)}."
+            )
+        if self.invoke_timeout_ms is not None and self.invoke_timeout_ms < 1:
+            raise OptionsError(
+                "invoke_timeout_ms must be None (no limit) or at least 1 millisecond, not "
+                f"{self.invoke_timeout_ms}."
             )
         self._check_nodes()
         if self.experimental_flags & ~sum(ExperimentalFlags):
@@ -240,6 +250,10 @@ class GpuDelegateOptions:
         """Return how kernels are chosen."""
         return _TUNING[InferencePreference(self.inference_preference)]
 
+    def timeout_seconds(self) -> float | None:
+        """Return how long an invoke may take; None for any time."""
+        return None if self.invoke_timeout_ms is None else self.invoke_timeout_ms / 1000
+
     def resolved_backend(self) -> str | None:
         """Return the backend that the options force, or None when any will do."""
         if self.backend is not None:
@@ -282,6 +296,7 @@ _INTEGERS = (
     "first_delegate_node_index",
     "last_delegate_node_index",
 )
+_OPTIONAL_INTEGERS = ("min_nodes_per_partition", "invoke_timeout_ms")
 _TEXTS = ("serialization_dir", "model_token", "backend")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from litegpu.backends.base import Device
 from litegpu.engine import CompiledPartition, compile_partition
@@ -34,17 +34,20 @@ class PartitionKernel:
         cache_dir: str | None,
         alone: bool = False,
         tuning: Tuning = Tuning.ESTIMATED,
+        timeout: float | None = None,
     ) -> None:
         """Compile for the shapes that the graph has now.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
-        kernels are chosen, for these shapes and for all that follow.
+        kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
+        a run may take, None for any.
         Raises CompilationError or DeviceMemoryError.
         """
-        self.graph = graph
+        self.graph = self._compiled_graph = graph
         self._device = device
         self._half_from = half_from
         self._cache_dir = cache_dir
+        self._timeout = timeout
         self._tuner = Tuner(device.info, cache_dir, tuning)
         self.compiled = self._compile(graph)
         self._tensors = 0
@@ -55,42 +58,48 @@ class PartitionKernel:
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
-        return compile_partition(
+        """Return the partition after its first run: drivers leave much of their work to that."""
+        compiled = compile_partition(
             graph,
             self._device,
             self._half_from,
             cache_dir=self._cache_dir,
             tuner=self._tuner,
         )
+        try:
+            compiled.warm_up()
+        except BaseException:
+            compiled.close()
+            raise
+        compiled.recording.timeout = self._timeout
+        return compiled
 
-    def prepare(self, context: int, _inputs: Sequence[int], _outputs: Sequence[int]) -> None:
+    def shape(self, context: int) -> None:
+        """Give the outputs the shapes that follow from those of the inputs.
+
+        Raises ModelError when the inputs' shapes make a node impossible.
+        """
+        tensors = structs.TfLiteContext.from_address(context).tensors or 0
+        shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
+        if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
+            self.graph = _examined(with_shapes(self.graph, shapes.items()))
+        for v in self.graph.outputs:
+            shape = self.graph.values[v].shape
+            if bridge.tensor_shape(tensors, v) != shape:
+                bridge.resize_tensor(context, v, shape)
+
+    def prepare(self, context: int) -> None:
         """Compile anew if shapes have changed, and give the outputs their shapes.
 
         Raises ModelError when the new shapes make a node impossible.
         """
         self._lending.take_back(context)
-        tensors = structs.TfLiteContext.from_address(context).tensors or 0
-        shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
-        if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
-            self._reshape(with_shapes(self.graph, shapes.items()))
-        for v in self.graph.outputs:
-            shape = self.graph.values[v].shape
-            if bridge.tensor_shape(tensors, v) != shape:
-                bridge.resize_tensor(context, v, shape)
         self._tensors = 0
-
-    def _reshape(self, graph: Graph) -> None:
-        examination = examine(graph)
-        if examination.reasons:
-            index, reason = next(iter(examination.reasons.items()))
-            shapes = {graph.values[v].name: list(graph.values[v].shape) for v in graph.inputs}
-            raise ModelError(
-                f"Node {index} cannot run with the input shapes {shapes}: {reason} "
-                "Use other shapes, or the interpreter without the delegate."
-            )
-        compiled = self._compile(examination.graph)
-        self.compiled.close()
-        self.graph, self.compiled = examination.graph, compiled
+        self.shape(context)
+        if self.graph is not self._compiled_graph:
+            compiled = self._compile(self.graph)
+            self.compiled.close()
+            self.compiled, self._compiled_graph = compiled, self.graph
 
     def invoke(self, context: int) -> None:
         """Run on the tensors' present data. Raises ExecutionError when the device fails."""
@@ -149,6 +158,19 @@ class PartitionKernel:
         """Release everything on the device; `context` is that of tensors it was bound to."""
         self._lending.take_back(context)
         self.compiled.close()
+
+
+def _examined(graph: Graph) -> Graph:
+    """Return a graph with the shapes that follow from those of its inputs."""
+    examination = examine(graph)
+    if examination.reasons:
+        index, reason = next(iter(examination.reasons.items()))
+        shapes = {graph.values[v].name: list(graph.values[v].shape) for v in graph.inputs}
+        raise ModelError(
+            f"Node {index} cannot run with the input shapes {shapes}: {reason} "
+            "Use other shapes, or the interpreter without the delegate."
+        )
+    return examination.graph
 
 
 def _skip() -> None:

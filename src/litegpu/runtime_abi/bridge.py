@@ -1,81 +1,65 @@
 """The delegate as the runtime sees it: a C struct, and callbacks that let no exception into C.
 
-The five callbacks live as long as the process, because an interpreter may call `free` after
-everything else of litegpu has been dropped. Delegates and partitions are found through numbers
-that travel in `TfLiteDelegate.data_` and `TfLiteNode.user_data`.
+What happens in a callback is in `callbacks.py`, what becomes of the nodes that replace partitions
+in `seats.py`; here is how a delegate is applied.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
-import logging
+import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from litegpu.errors import InterpreterError
+from litegpu.errors import InterpreterError, LitegpuError
 from litegpu.graph.partition import Subset
-from litegpu.runtime_abi import structs
+from litegpu.runtime_abi import seats, structs
+from litegpu.runtime_abi.callbacks import Callback
 from litegpu.runtime_abi.enums import DelegateFlags, TfLiteStatus
-from litegpu.runtime_abi.reader import UPGRADE, tensor_at
+from litegpu.runtime_abi.reader import UPGRADE, execution_plan, node_at, tensor_at
 
-_log = logging.getLogger("litegpu")
 _CUSTOM_NAME = b"TfLiteGpuDelegateV2"
-_numbers = itertools.count(1)
-
-
-class Kernel(Protocol):
-    """What runs in place of a partition."""
-
-    def prepare(self, context: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Get ready for the tensors' present shapes; `inputs` and `outputs` are their numbers."""
-
-    def invoke(self, context: int) -> None:
-        """Run on the tensors' present data."""
-
-    def close(self, context: int = 0) -> None:
-        """Release everything; `context` is the interpreter's that it served, 0 for none."""
 
 
 class Applicant(Protocol):
     """What a delegate does when an interpreter applies it."""
 
-    def apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
+    def _apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
         """Return the nodes to replace; nothing may fail for them afterwards."""
 
-    def take_kernel(self, context: int, subset: Subset) -> Kernel:
-        """Return the kernel for a subset that the runtime is about to replace."""
+    def _take_kernel(self, context: int, subset: Subset) -> seats.Kernel:
+        """Return the kernel for a subset that the runtime has replaced."""
 
-    def settle(self, context: int) -> None:
-        """Release the kernels of an interpreter that the runtime did not ask for."""
+    def _settle(self, context: int) -> None:
+        """Release the kernels of an interpreter that were not taken."""
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Remember an error that could not be raised through C."""
+
+    def _prepared(self, kernel: seats.Kernel, error: BaseException | None) -> None:
+        """Take note of a kernel's new shapes, and that it got over an error."""
 
 
 class NativeDelegate:
-    """Owns the C struct of one delegate."""
+    """Owns the C structs of one delegate: one for each thread that applies it."""
 
     def __init__(self, applicant: Applicant) -> None:
-        """Register under a fresh number. The applicant must own this object."""
+        """Serve an applicant, which must own this object."""
         # Not a strong reference: partitions keep this object alive, and through the applicant
         # they might keep the interpreter alive that should release them.
         self._applicant = weakref.ref(applicant)
-        self._number = next(_numbers)
-        self.struct = structs.TfLiteDelegate()
-        self.struct.data_ = self._number
-        self.struct.Prepare = _prepare_delegate
-        # With this flag the runtime asks before it prepares nodes (so that custom ops without a
-        # CPU kernel can be taken), and graphs with dynamic tensors are not refused as a whole.
-        self.struct.flags = DelegateFlags.ALLOW_DYNAMIC_TENSORS
-        _natives[self._number] = self
+        self._applications: dict[int, _Application] = {}
+        seats.close_at_exit()
 
     @property
     def address(self) -> int:
-        """Address of the `TfLiteDelegate`."""
-        return ctypes.addressof(self.struct)
+        """Address of the `TfLiteDelegate` for this thread to apply."""
+        thread = threading.get_ident()
+        if thread not in self._applications:
+            self._applications[thread] = _Application(self)
+        return self._applications[thread].address
 
     @property
     def applicant(self) -> Applicant:
@@ -88,14 +72,84 @@ class NativeDelegate:
             )
         return found
 
+    def failed(self, error: BaseException) -> None:
+        """Tell the applicant of an error of a kernel."""
+        self.applicant._fail(error)
 
-_natives: weakref.WeakValueDictionary[int, NativeDelegate] = weakref.WeakValueDictionary()
-_kernels: dict[int, tuple[Kernel, NativeDelegate]] = {}
+    def prepared(self, kernel: seats.Kernel, error: BaseException | None) -> None:
+        """Tell the applicant, if there still is one, of a kernel's new shapes."""
+        found = self._applicant()
+        if found is not None:
+            found._prepared(kernel, error)
+
+    def close(self, error: Callable[[], LitegpuError]) -> None:
+        """Release all kernels; interpreters that ask for them are told `error`.
+
+        Raises InterpreterError when this thread is in one of them.
+        """
+        seats.retire_all(self, seats.Gone(error))
 
 
-def _native(delegate: int | None) -> NativeDelegate:
-    """Return the owner of the `TfLiteDelegate` at an address."""
-    return _natives[structs.TfLiteDelegate.from_address(delegate or 0).data_ or 0]
+class _Application:
+    """The struct by which one thread applies a delegate, one interpreter after the other."""
+
+    def __init__(self, native: NativeDelegate) -> None:
+        self._native = native
+        self._replaced = False
+        self._callback = Callback(self._apply, self._failed)
+        self._struct = structs.TfLiteDelegate()
+        self._struct.Prepare = structs.DELEGATE_PREPARE(self._callback.address)
+        # With this flag the runtime asks before it prepares nodes (so that custom ops without a
+        # CPU kernel can be taken), and graphs with dynamic tensors are not refused as a whole.
+        self._struct.flags = DelegateFlags.ALLOW_DYNAMIC_TENSORS
+
+    @property
+    def address(self) -> int:
+        """Address of the `TfLiteDelegate`."""
+        return ctypes.addressof(self._struct)
+
+    def _apply(self, context: int) -> None:
+        """Replace what the applicant takes."""
+        self._replaced = False
+        applicant = self._native.applicant
+        nodes = structs.make_int_array(applicant._apply(context, _preview(context)))
+        if len(nodes) > 1:  # more than the count
+            held = structs.TfLiteContext.from_address(context)
+            self._replaced = True
+            status = held.ReplaceNodeSubsetsWithDelegateKernels(
+                context, _registration, ctypes.addressof(nodes), self.address
+            )
+            if status:
+                raise InterpreterError(
+                    f"The runtime refuses to replace nodes (status {status}). {UPGRADE}"
+                )
+            self._seat_kernels(context, applicant)
+        applicant._settle(context)
+
+    def _seat_kernels(self, context: int, applicant: Applicant) -> None:
+        """Give each node that has replaced a partition its kernel."""
+        for index in execution_plan(context):
+            node, registration = node_at(context, index)
+            if node.delegate == self.address and not node.user_data:
+                seat = seats.take_seat()
+                seat.register(registration)
+                node.user_data = seat.number
+                kernel = applicant._take_kernel(context, _subset(node.builtin_data or 0))
+                seat.seat(kernel, self._native, context)
+
+    def _failed(self, context: int, error: BaseException) -> int:
+        """Let the model stay on the CPU, unless nodes were replaced already."""
+        with contextlib.suppress(Exception):
+            self._native.applicant._settle(context)
+        if not isinstance(error, Exception):
+            return TfLiteStatus.OK
+        with contextlib.suppress(Exception):
+            self._native.applicant._fail(error)
+        if self._replaced:
+            seats.report(context, "Prepare", error)
+            return TfLiteStatus.ERROR
+        seats.warn("The model runs on the CPU, because the delegate failed: %s", error)
+        return TfLiteStatus.OK
 
 
 def _preview(context: int) -> Callable[[Sequence[int]], list[Subset]]:
@@ -124,158 +178,37 @@ def _subset(address: int) -> Subset:
     )
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+def _not_seated(context: int) -> None:
+    # In words that users of TensorFlow Lite know; the cause was reported before.
+    raise InterpreterError("delegate is not initialized")
 
 
-def _callback(prototype: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Return a decorator that makes a function callable from C, keeping its type."""
-    return prototype
-
-
-def _report(
-    context: int, moment: str, error: BaseException, native: NativeDelegate | None = None
-) -> None:
-    """Hand an error that may not cross into C to the delegate and to the runtime."""
-    # Not even a second error, such as one while the first is shown, may cross.
-    with contextlib.suppress(BaseException):
-        text = str(error) or type(error).__name__
-        structs.report_error(context, f"TfLiteGpuDelegate {moment}: {text}")
-    with contextlib.suppress(BaseException):
-        if native is not None:
-            native.applicant.fail(error)
-
-
-def _warn(
-    text: str,
-    error: BaseException,
-    log: logging.Logger = _log,
-    suppress: type[contextlib.suppress] = contextlib.suppress,
-) -> None:
-    """Log an error; a log handler that raises must not do so through C.
-
-    What no file could hold, such as half of a surrogate pair, is replaced.
-    """
-    with suppress(BaseException):
-        shown = str(error) or type(error).__name__
-        log.warning(text, shown.encode("utf-8", "replace").decode("utf-8"))
-
-
-@_callback(structs.DELEGATE_PREPARE)
-def _prepare_delegate(context: int, delegate: int) -> int:
-    """Replace what the applicant takes; on any error before that the model stays on the CPU."""
-    applicant = None
-    try:
-        applicant = _native(delegate).applicant
-        return _apply(context, delegate, applicant)
-    except BaseException as error:
-        with contextlib.suppress(BaseException):
-            if applicant is not None:
-                applicant.fail(error)
-        _warn("The model runs on the CPU, because the delegate failed: %s", error)
-        return TfLiteStatus.OK
-
-
-def _apply(context: int, delegate: int, applicant: Applicant) -> int:
-    try:
-        nodes = structs.make_int_array(applicant.apply(context, _preview(context)))
-        if len(nodes) == 1:  # nothing but the count
-            return TfLiteStatus.OK
-        replace = structs.TfLiteContext.from_address(context).ReplaceNodeSubsetsWithDelegateKernels
-        status: int = replace(context, _registration, ctypes.addressof(nodes), delegate)
-        return status
-    finally:
-        applicant.settle(context)
-
-
-@_callback(structs.INIT)
-def _init(context: int, buffer: int, _length: int) -> int:
-    """Return the number of the partition's kernel, or 0 after an error."""
-    native = None
-    try:
-        native = _native(structs.TfLiteDelegateParams.from_address(buffer).delegate)
-        kernel = native.applicant.take_kernel(context, _subset(buffer))
-        number = next(_numbers)
-        _kernels[number] = (kernel, native)
-    except BaseException as error:
-        _report(context, "Init", error, native)
-        return 0
-    return number
-
-
-@_callback(structs.NODE)
-def _prepare(context: int, node: int) -> int:
-    """Get a kernel ready for the shapes that its inputs have now."""
-    native = None
-    try:
-        held = structs.TfLiteNode.from_address(node)
-        entry = _kernels.get(held.user_data or 0)
-        if entry is None:
-            # In words that users of TensorFlow Lite know; the cause was reported before.
-            raise InterpreterError("delegate is not initialized")
-        kernel, native = entry
-        kernel.prepare(context, structs.int_array(held.inputs), structs.int_array(held.outputs))
-    except BaseException as error:
-        _report(context, "Prepare", error, native)
-        return TfLiteStatus.ERROR
-    return TfLiteStatus.OK
-
-
-_USER_DATA = structs.TfLiteNode.user_data.offset  # type: ignore[union-attr]
-
-
-@_callback(structs.NODE)
-def _invoke(context: int, node: int) -> int:
-    """Run a kernel. This is the hot path: one dictionary look-up, then the kernel."""
-    native = None
-    try:
-        kernel, native = _kernels[_read_size(node + _USER_DATA).value]
-        kernel.invoke(context)
-    except BaseException as error:
-        _report(context, "Invoke", error, native)
-        return TfLiteStatus.ERROR
-    return TfLiteStatus.OK
-
-
-_read_size = ctypes.c_size_t.from_address
-
-
-@_callback(structs.FREE)
-def _free(
-    context: int,
-    user_data: int | None,
-    kernels: dict[int, tuple[Kernel, NativeDelegate]] = _kernels,
-    warn: Callable[[str, BaseException], None] = _warn,
-) -> None:
-    """Release a kernel. What it needs is bound early: at exit the module's names may be gone."""
-    try:
-        entry = kernels.pop(user_data or 0, None)
-        if entry is not None:
-            entry[0].close(context)
-    except BaseException as error:
-        warn("A partition could not be released cleanly: %s", error)
+def _report_not_seated(context: int, error: BaseException) -> int:
+    seats.report(context, "Prepare", error)
+    return TfLiteStatus.ERROR
 
 
 def _make_registration() -> structs.TfLiteRegistration:
+    """Return what a node has before its kernel is seated: it has no user data to free."""
     registration = structs.TfLiteRegistration()
-    registration.init = _init
-    registration.free = _free
-    registration.prepare = _prepare
-    registration.invoke = _invoke
+    registration.prepare = structs.NODE(_unseated.address)
+    registration.invoke = structs.NODE(_unseated.address)
     registration.custom_name = _CUSTOM_NAME
     registration.version = 1
     return registration
 
 
+_unseated = Callback(_not_seated, _report_not_seated)
 _registration = _make_registration()
 
 # The runtime keeps their addresses: they must survive the teardown of this module.
-for _held in (_prepare_delegate, _init, _prepare, _invoke, _free, _registration, _CUSTOM_NAME):
+for _held in (_unseated, _registration, _CUSTOM_NAME):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
 def live_kernels() -> int:
     """Return how many partitions interpreters hold at present."""
-    return len(_kernels)
+    return len(seats.kernels())
 
 
 def tensor_shape(tensors: int, index: int) -> tuple[int, ...]:

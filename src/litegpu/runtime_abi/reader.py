@@ -69,7 +69,8 @@ def read_values(context: int, indices: Iterable[int]) -> dict[int, Value]:
     return {index: _read_value(index, tensor_at(held.tensors or 0, index)) for index in present}
 
 
-def _read_node(context: int, index: int) -> Node:
+def node_at(context: int, index: int) -> tuple[TfLiteNode, TfLiteRegistration]:
+    """Return a node and its registration. Raises InterpreterError when refused."""
     node_address, registration_address = ctypes.c_void_p(), ctypes.c_void_p()
     status = TfLiteContext.from_address(context).GetNodeAndRegistration(
         context, index, ctypes.byref(node_address), ctypes.byref(registration_address)
@@ -78,8 +79,14 @@ def _read_node(context: int, index: int) -> Node:
         raise InterpreterError(
             f"Couldn't get node and registration info for op: {index} (status {status}). {UPGRADE}"
         )
-    node = TfLiteNode.from_address(node_address.value)
-    registration = TfLiteRegistration.from_address(registration_address.value)
+    return (
+        TfLiteNode.from_address(node_address.value),
+        TfLiteRegistration.from_address(registration_address.value),
+    )
+
+
+def _read_node(context: int, index: int) -> Node:
+    node, registration = node_at(context, index)
     code = registration.builtin_code
     if code == CUSTOM:
         name = (registration.custom_name or b"").decode("utf-8", "replace")

@@ -46,8 +46,10 @@ def _c_struct(cls: _S) -> _S:
     return cls
 
 
+CONTEXT_CALLBACK = CFUNCTYPE(c_int, c_size_t)
+"""The runtime's callbacks with all arguments left out but the first, the context."""
 INIT = CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)
-"""`init(context, buffer, length) -> user_data`; `buffer` is a `TfLiteDelegateParams` here."""
+"""`init(context, buffer, length) -> user_data`."""
 FREE = CFUNCTYPE(None, c_void_p, c_void_p)
 """`free(context, user_data)`."""
 NODE = CFUNCTYPE(c_int, c_void_p, c_void_p)

@@ -61,6 +61,7 @@ DELEGATE_FLAGS = (
         None,
         "least nodes of a part that runs on the GPU (default: where that is faster)",
     ),
+    Flag("invoke_timeout_ms", int, None, "most milliseconds to wait for the device (default: any)"),
     Flag("first_delegate_node_index", int, None, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", int, None, "nodes after this one stay on the CPU"),
     Flag("serialization_dir", str, None, "folder to keep compiled kernels in, with model_token"),

@@ -1,0 +1,134 @@
+"""C callbacks that let no exception into C, and lose none.
+
+Python runs signal handlers where a function begins, before the first `try` in it: an exception
+raised there would be printed and dropped by ctypes, which then returns any status. A generator
+that waits inside a `try` has no such place, so each callback here is one, resumed by each call.
+
+An error becomes a status of the runtime, which raises RuntimeError. An exception that is no error,
+such as KeyboardInterrupt, is none of the runtime's business: the call ends as if all were well,
+and the thread raises it as soon as it is back in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
+from types import FrameType, GeneratorType
+from typing import Any, cast
+
+from litegpu.runtime_abi import structs
+from litegpu.runtime_abi.enums import TfLiteStatus
+
+_raise_in_thread = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+
+
+class Callback:
+    """A C function of an interpreter's context; `work` is what it does, and may be replaced.
+
+    `failed` is called with the context and what `work` raised, and returns the status of an error.
+    It may be called again with what interrupted it.
+    """
+
+    def __init__(
+        self, work: Callable[[int], None], failed: Callable[[int, BaseException], int]
+    ) -> None:
+        """Be ready to be called, by one thread at a time."""
+        self.work = work
+        self._failed = failed
+        self._answers = _begun(self, failed)
+        self._entry: Any = partial(self._answers.send)
+        # The runtime passes a second argument, which a C function may ignore.
+        self.function = structs.CONTEXT_CALLBACK(self._entry)
+
+    @property
+    def address(self) -> int:
+        """Address of the C function."""
+        return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread is in it now."""
+        return self._answers.gi_running
+
+    @property
+    def running_here(self) -> bool:
+        """Whether it is this thread that is in it, in a log or signal handler say."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame is not self._answers.gi_frame:
+            frame = frame.f_back
+        return frame is not None
+
+    def renew(self) -> None:
+        """Let go of a call that will never end, because its thread is not in this process."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._answers))
+        self._answers = _begun(self, self._failed)
+        self._entry.__setstate__((self._answers.send, (), {}, None))
+
+
+def _begun(
+    callback: Callback, failed: Callable[[int, BaseException], int]
+) -> GeneratorType[int, int, None]:
+    """Return the generator of a callback, where it waits for the first call."""
+    answers = cast("GeneratorType[int, int, None]", _answers(callback, failed))
+    next(answers)
+    return answers
+
+
+def _answers(
+    callback: Callback, failed: Callable[[int, BaseException], int]
+) -> Generator[int, int, None]:
+    """Yield the status of each call, and be sent the context of the next.
+
+    Nothing is called, and so nothing can interrupt, outside of the inner `try`, but for the jumps
+    between the two loops: these the outer one guards.
+    """
+    ok = status = int(TfLiteStatus.OK)
+    context = 0
+    caught: BaseException | None = None
+    delivery: object = None
+    while True:
+        try:
+            while True:
+                try:
+                    if caught is not None:
+                        error, caught = caught, None
+                        try:
+                            status = failed(context, error)
+                        except Exception:
+                            status = TfLiteStatus.ERROR
+                        if not isinstance(error, Exception):
+                            status, delivery = ok, _delivery(error)
+                        del error
+                    # Where it ends it takes effect: no bytecode that could raise it follows here.
+                    delivery = None  # noqa: F841
+                    context = yield status
+                    status = ok
+                    callback.work(context)
+                except GeneratorExit:  # the callback's owner is gone
+                    return
+                except BaseException as raised:
+                    # Whoever clears the frames of a traceback would end this generator.
+                    raised.__traceback__ = raised.__traceback__ and raised.__traceback__.tb_next
+                    caught = raised
+        except BaseException as raised:
+            raised.__traceback__ = None
+            caught = raised
+
+
+def _delivery(error: BaseException) -> object:
+    """Return an object whose end makes this thread raise `error` when it next runs bytecode.
+
+    Python takes a class for that and makes the exception of it later: this class makes `error`.
+    Its end is a call of C by C, for bytecode would be interrupted by what it arranges.
+    """
+    error.__traceback__ = None  # frames of litegpu that hold memory of the device
+    original = type(error)
+    names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
+    kind = type(original.__name__, (original,), {**names, "__new__": lambda *_: error})
+    end: Callable[[], Any] = partial(_raise_in_thread, threading.get_ident(), kind)
+    return type("Delivery", (), {"__del__": staticmethod(end)})()
