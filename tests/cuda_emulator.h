@@ -78,6 +78,7 @@ struct Fiber {
     const unsigned int *a;
     unsigned int b0, b1;
     float *d;
+    unsigned int word;
     const Product *shown;
     std::vector<std::vector<Copy>> copies;
     std::vector<std::vector<Product>> products;
@@ -87,6 +88,7 @@ struct Block {
     std::vector<char> shared;
     char *memory;
     Meeting all;
+    int votes = 0, voted = 0;  // see __syncthreads_or
     std::vector<Meeting> warps, groups;
 };
 static std::vector<Fiber> fibers;
@@ -120,6 +122,22 @@ static Block &my_block() { return blocks[me->rank]; }
 static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
 static char *shared_memory(size_t offset) { return my_block().memory + offset; }
 static void __syncthreads() { meet(my_block().all, threads_per_block, [] {}); }
+static int __syncthreads_or(int vote) {
+    Block &b = my_block();
+    b.votes |= vote != 0;
+    meet(b.all, threads_per_block, [&] { b.voted = b.votes, b.votes = 0; });
+    return b.voted;
+}
+static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
+    me->word = v;
+    Fiber *const lanes = warp_of(me);
+    meet(my_block().warps[me->warp], 32, [=] {
+        unsigned int most = 0;
+        for (int lane = 0; lane < 32; ++lane) most = lanes[lane].word > most ? lanes[lane].word : most;
+        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = most;
+    });
+    return me->word;
+}
 static void __syncwarp() { meet(my_block().warps[me->warp], 32, [] {}); }
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
@@ -258,6 +276,7 @@ static void cluster_arrive() {}  // no program does anything between arriving an
 static char *remote(const void *local, int block) {
     return blocks[block].memory + ((const char *)local - my_block().memory);
 }
+static void store_remote(const void *local, int block, unsigned int v) { *(unsigned int *)remote(local, block) = v; }
 static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remote(local, block) = v; }
 static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
 static float4 load_remote(const void *local, int block) { return *(float4 *)remote(local, block); }

@@ -13,20 +13,16 @@ import op_runner
 from cases.base import SMALL, Case, Sheet
 from cases.conv_2d import Conv
 from comparing import mismatch
+from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
-from litegpu.backends.base import DeviceInfo
-from litegpu.codegen import Storage
 from litegpu.engine import compile_partition
-from litegpu.engine.layout import HALF_FROM_BYTES, assign
-from litegpu.engine.program import BuiltProgram, build_program
-from litegpu.graph import ABSENT, DType, Graph
+from litegpu.engine.layout import HALF_FROM_BYTES
+from litegpu.graph import DType
 from litegpu.ops import conv_narrow
-from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.narrow_tiles import Problem
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
-from passes.graphs import Maker
 
 FLOATS, HALVES = MODES[2], MODES[3]
 CASES = [
@@ -109,54 +105,6 @@ def test_where_all_is_half_values_are_rounded(case: Case) -> None:
 
 
 # Graphs without a model
-
-
-def convolution(image: tuple[int, ...], filters: int, window: Window, seed: int = 0) -> Graph:
-    """Return the graph of a convolution alone, whose pads are those of its window on both sides."""
-    maker, random = Maker(), np.random.default_rng(seed)
-    source = maker.input(*image)
-    shape = filters, *window.kernel, image[3]
-    weights = maker.value(shape, random.uniform(-1, 1, shape).astype(np.float32))
-    height, width = (
-        (size + 2 * pad - (kernel - 1) * dilation - 1) // stride + 1
-        for size, pad, kernel, dilation, stride in zip(
-            *(image[1:3], window.pads, window.kernel, window.dilation, window.stride), strict=True
-        )
-    )
-    attributes = ConvAttributes(window, weights, ABSENT, shape)
-    made = maker.node("CONV_2D", [source], (image[0], height, width, filters), (), attributes)
-    return maker.graph(made)
-
-
-def built(
-    graph: Graph,
-    half_from: int | None,
-    device: DeviceInfo,
-    dtype: DType = DType.FLOAT32,
-    alignment: int = 1,
-) -> BuiltProgram:
-    """Return the program for a graph whose input is of a type and padded to `alignment` lanes."""
-    layout = assign(graph, half_from)
-    (source,) = graph.inputs
-    shape = graph.values[source].shape4
-    layout.storages[source] = Storage.create(source, dtype, shape, alignment)
-    return build_program(layout, device, graph.inputs, graph.outputs)
-
-
-def product(graph: Graph, image: Any) -> Any:
-    """Return what the convolution gives, tap by tap at double precision."""
-    held = graph.nodes[0].attributes
-    weights, window = np.asarray(graph.values[held.weights].data), held.window
-    n, height, width, filters = graph.values[graph.outputs[0]].shape
-    (top, left), (down, across) = window.pads, window.stride
-    around = np.pad(image.astype(float), ((0, 0), (top, top), (left, left), (0, 0)))
-    made = np.zeros((n, height, width, filters))
-    for y in range(window.kernel[0]):
-        for x in range(window.kernel[1]):
-            at = y * window.dilation[0], x * window.dilation[1]
-            seen = around[:, at[0] :: down, at[1] :: across][:, :height, :width]
-            made += seen @ weights[:, y, x].T
-    return made.astype(np.float32)
 
 
 def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:

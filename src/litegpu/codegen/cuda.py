@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litegpu.codegen.cuda_matrix import MATRIX
+from litegpu.codegen.cuda_range import RANGE
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
 
 _VECTOR_OPERATORS = "".join(
@@ -221,6 +222,7 @@ __device__ __forceinline__ uint2 to_half4(float4 v) {
     + _LANE_FUNCTIONS
     + _PAIR_FUNCTIONS
     + _COMPARISONS
+    + RANGE
 )
 
 

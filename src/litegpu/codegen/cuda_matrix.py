@@ -106,6 +106,10 @@ __device__ __forceinline__ void store_remote(const void *local, int block, uint4
                  :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
+__device__ __forceinline__ void store_remote(const void *local, int block, unsigned int v) {
+    asm volatile("st.shared::cluster.b32 [%0], %1;"
+                 :: "r"(remote_address(local, block)), "r"(v) : "memory");
+}
 __device__ __forceinline__ float4 load_remote(const void *local, int block) {
     float4 v;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node, Stage
 from litegpu.ops.base import KernelRequest, LowerContext, literal
-from litegpu.ops.halves import as_halves, low_part, padded, spread_taps
+from litegpu.ops.halves import Halves, as_halves, halves_of, padded, spread_taps
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -24,6 +24,10 @@ _MANY_ROWS = 4096
 _SHARED_LIMIT = 100 << 10
 """Shared memory of a block; two blocks fit a multiprocessor."""
 
+
+_NOTES_UNITS = 3
+"""Shared memory, in units of 16 bytes, where the up to 8 blocks of a cluster tell each other what range
+their values have."""
 
 _IMAGES = ("CONV_2D", "TRANSPOSE_CONV", "Convolution2DTransposeBias")
 """Ops whose window goes over H and W."""
@@ -111,18 +115,22 @@ def mma_kernel(
     dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     row_by_row = keeps_rows(node.op, view, src, dst)
     tf32 = ctx.target.half_from is None
-    low = None if tf32 else low_part(weights, ctx)
-    problem = _problem_of(ctx, src, dst, weights, low, depthwise, row_by_row)
+    halves = None if tf32 else halves_of(weights, ctx)
+    problem = _problem_of(src, dst, weights, halves, depthwise, row_by_row)
     tile = choose_tile(problem, ctx)
     columns = round_up(dst.slices * 4, tile.columns)
     packed = (
         pack_tf32(weights, tile.all_steps, columns)
-        if tf32
-        else pack_halves([weights] if low is None else [weights, low], tile.all_steps, columns)
+        if halves is None
+        else pack_halves(halves.parts, tile.all_steps, columns)
     )
     constants: dict[str, npt.NDArray[Any]] = {"weights": packed}
+    if halves is not None and halves.back is not None:
+        constants["back"] = padded(halves.back, columns)
     if bias is not None:
         constants["bias"] = padded(bias, columns)
+    ranged = not tf32 and (src.dtype is DType.FLOAT32 or depthwise is not None)
+    shared_units = -(-tile.shared_bytes(problem.parts) // 16)
     variables: dict[str, Any] = {
         "BM": tile.pixels,
         "WM": tile.warps_m,
@@ -138,7 +146,10 @@ def mma_kernel(
         "FILL_UNROLL": 8 if depthwise is None else 2 if depthwise.taps is not None else 1,
         "TF32": tf32,
         "SPLIT_A": src.dtype is DType.FLOAT32 and not tf32,
-        "SPLIT_W": low is not None,
+        "SPLIT_W": problem.weight_parts > 1 and not tf32,
+        "SCALED_W": "back" in constants,
+        "RANGED": ranged,
+        "NOTES_AT": shared_units,
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
         "pointwise": row_by_row,
@@ -162,7 +173,7 @@ def mma_kernel(
         }
         inner = depthwise.stages
         flops += 2 * dst.rows * area * src.channels
-    shared = tile.shared_bytes(problem.parts)
+    notes = _NOTES_UNITS if ranged and tile.cluster > tile.depth else 0
     return KernelRequest(
         template="cuda/conv_mma",
         grid=(columns // tile.columns * tile.depth * tile.threads, -(-dst.rows // tile.pixels), 1),
@@ -171,7 +182,7 @@ def mma_kernel(
         reads={"src": node.inputs[0]},
         constants=constants,
         variables=variables,
-        shared=(("uint4", "scratch", -(-shared // 16)),),
+        shared=(("uint4", "scratch", shared_units + notes),),
         destination=destination,
         inner_stages=inner,
         flops=flops,
@@ -182,25 +193,23 @@ def mma_kernel(
 
 def estimate(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> float:
     """Return the clocks that the best tile should take for a window of more than one pixel."""
-    low = None if ctx.target.half_from is None else low_part(weights, ctx)
-    problem = _problem_of(ctx, src, dst, weights, low, None, row_by_row=False)
+    halves = None if ctx.target.half_from is None else halves_of(weights, ctx)
+    problem = _problem_of(src, dst, weights, halves, None, row_by_row=False)
     return min(_clocks(tile, problem, ctx) for tile in _tiles(problem, ctx))
 
 
 def _problem_of(
-    ctx: LowerContext,
     src: Storage,
     dst: Storage,
     weights: _FLOATS,
-    low: _FLOATS | None,
+    halves: Halves | None,
     depthwise: Depthwise | None,
     row_by_row: bool,
 ) -> Problem:
     slices = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
-    tf32 = ctx.target.half_from is None
     parts = 2 if src.dtype is DType.FLOAT32 else 1
-    weight_parts = 1 if low is None and not tf32 else 2
+    weight_parts = 2 if halves is None else len(halves.parts)
     taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
     gathered = 0 if depthwise or row_by_row else 30
     return Problem(
@@ -209,7 +218,7 @@ def _problem_of(
         steps=-(-taps * slices * 4 // _STEP),
         parts=parts,
         weight_parts=weight_parts,
-        products=6 if tf32 else parts + weight_parts - 1,
+        products=6 if halves is None else parts + weight_parts - 1,
         loads=taken if src.vector else 4 * taken,
         instructions=40 + gathered + 18 * (taken - 1),
     )

@@ -14,7 +14,7 @@ from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_tile import rounds
-from litegpu.ops.halves import low_part
+from litegpu.ops.halves import halves_of
 from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
 from litegpu.ops.split_conv import Plan, split_kernel
 from litegpu.ops.window import Pair, Window
@@ -45,7 +45,7 @@ def choose_tile(
         stored=src.dtype.value,
         whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
         split_values=src.dtype is DType.FLOAT32 and not rounded,
-        split_weights=not rounded and low_part(weights, ctx) is not None,
+        split_weights=len(halves_of(weights, ctx, not rounded).parts) > 1,
     )
     if problem.steps > _MOST_STEPS:
         return None

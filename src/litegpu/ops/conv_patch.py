@@ -14,7 +14,7 @@ from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma
 from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.halves import as_halves, low_part, spread_taps
+from litegpu.ops.halves import as_halves, halves_of, spread_taps
 from litegpu.ops.split_conv import Plan, SplitProblem, split_kernel
 from litegpu.ops.window import Pair, Window
 
@@ -100,7 +100,6 @@ def choose_tile(
     overlaps = taps >= _OVERLAPS * step and min(view.kernel) > 1
     if not ctx.target.tensor_cores or ctx.target.half_from is None or not overlaps:
         return None
-    low = low_part(weights, ctx)
     problem = Problem(
         image=(src.shape[1], src.shape[2]),
         output=(dst.shape[1], dst.shape[2]),
@@ -109,7 +108,7 @@ def choose_tile(
         outputs=dst.slices * 4,
         view=view,
         split_values=src.dtype is DType.FLOAT32,
-        split_weights=low is not None,
+        split_weights=len(halves_of(weights, ctx).parts) > 1,
     )
     ranked = sorted(_tiles(problem), key=lambda tile: _clocks(tile, problem, ctx))
     otherwise = conv_mma.estimate(ctx, src, dst, weights)

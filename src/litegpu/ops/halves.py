@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.ops.base import HALF_MAX, LowerContext
 
 _FLOATS = npt.NDArray[np.float32]
+REST_SCALE = 2048.0
+"""What the rests of values and weights are multiplied by, so that half holds 11 digits of them, too.
+
+The templates of CUDA take it back where they add up the products of rests.
+"""
+_SMALLEST = 2.0**-10
+"""Half holds too few digits of weights whose largest is smaller."""
+_BEST = 15
+"""Scaled weights have their largest below 2 to this power, well inside of half's range."""
 
 
-def low_part(weights: _FLOATS, ctx: LowerContext) -> _FLOATS | None:
-    """Return what half precision loses of the weights, None when that does not matter."""
-    rest = weights - as_halves(weights)
-    return rest if ctx.target.exact_weights(weights.nbytes) and rest.any() else None
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Weights [O, ...] for instructions that multiply halves.
+
+    `parts`, which are still to be rounded, are the weights and perhaps their rest, times REST_SCALE.
+    Where half would not hold a channel, `parts` are those of weights that are scaled by a power of
+    two, and sums must be multiplied by `back` [O]; it is None when nothing is scaled.
+    """
+
+    parts: list[_FLOATS]
+    back: _FLOATS | None
+
+
+def halves_of(weights: _FLOATS, ctx: LowerContext, exact: bool = True) -> Halves:
+    """Return weights [O, ...] as halves, in two parts where the target wants them `exact`."""
+    scaled, back = _scaled(weights)
+    parts = [scaled]
+    if exact and ctx.target.exact_weights(weights.nbytes):
+        rest = scaled - as_halves(scaled)
+        parts += [rest * np.float32(REST_SCALE)] if rest.any() else []
+    return Halves(parts, back)
+
+
+def fits_half(array: _FLOATS) -> bool:
+    """Whether half's range suits an array: its largest element, seen as a whole."""
+    largest = _largest(array, None)
+    return bool(_is_held(largest))
+
+
+def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
+    """Return weights of which half holds each channel [O, ...], and what takes the scale back."""
+    largest = _largest(weights, tuple(range(1, weights.ndim)))
+    held = _is_held(largest)
+    if held.all():
+        return weights, None
+    # Neither the factor nor its inverse may leave float32's range.
+    powers = np.where(held, 0, np.clip(_BEST - np.frexp(largest)[1], -126, 126))
+    factors = np.ldexp(np.float32(1), powers).astype(np.float32)
+    factors_of_rows = factors.reshape(-1, *[1] * (weights.ndim - 1))
+    return weights * factors_of_rows, np.float32(1) / factors
+
+
+def _largest(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
+    """Return the largest finite magnitude."""
+    found = np.abs(array)
+    largest = np.asarray(found.max(axis=axes, initial=0))
+    if np.isfinite(largest).all():
+        return largest
+    return np.asarray(found.max(axis=axes, initial=0, where=np.isfinite(found)))
+
+
+def _is_held(largest: _FLOATS) -> npt.NDArray[np.bool_]:
+    return (largest == 0) | ((largest >= _SMALLEST) & (largest <= HALF_MAX))
 
 
 def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:

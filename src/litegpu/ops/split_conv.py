@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage
-from litegpu.graph import Node
+from litegpu.graph import DType, Node
 from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.halves import low_part, padded
+from litegpu.ops.halves import halves_of, padded
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -67,9 +67,10 @@ def split_kernel(
     """
     dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
     down, across, columns = plan.blocks
-    low = low_part(weights, ctx) if problem.split_weights else None
-    parts = [weights] if low is None else [weights, low]
-    constants: dict[str, npt.NDArray[Any]] = {"weights": pack(parts)}
+    halves = halves_of(weights, ctx, problem.split_weights)
+    constants: dict[str, npt.NDArray[Any]] = {"weights": pack(halves.parts)}
+    if halves.back is not None:
+        constants["back"] = padded(halves.back, plan.lanes)
     if bias is not None:
         constants["bias"] = padded(bias, plan.lanes)
     flops = 2 * dst.rows * int(weights.size)
@@ -83,6 +84,8 @@ def split_kernel(
         variables={
             "SPLIT_A": problem.split_values,
             "SPLIT_W": problem.split_weights,
+            "SCALED_W": halves.back is not None,
+            "RANGED": src.dtype is DType.FLOAT32,
             "tiles": (down, across),
             "has_bias": bias is not None,
             **problem.view.words(src.shape[1:3]),

@@ -1,0 +1,82 @@
+"""Conversions to half that keep the range of floats, as functions for CUDA's templates."""
+
+from __future__ import annotations
+
+RANGE = """\
+#if __CUDA_ARCH__ >= 800
+// What halves lose of values, times 2048 (REST_SCALE), and sums with those of the products of rests.
+__device__ __forceinline__ unsigned int rest_of(float2 v, unsigned int halves) {
+    return saturated_halves((v.x - from_half(halves & 0xffff)) * 2048.0f,
+                            (v.y - from_half(halves >> 16)) * 2048.0f);
+}
+__device__ __forceinline__ uint2 rest_of(float4 v, uint2 halves) {
+    return make_uint2(rest_of(make_float2(v.x, v.y), halves.x),
+                      rest_of(make_float2(v.z, v.w), halves.y));
+}
+__device__ __forceinline__ float with_rests(float sum, float rests) {
+    return fmaf(rests, 1.0f / 2048.0f, sum);
+}
+__device__ __forceinline__ float4 with_rests(float4 sum, float4 rests) {
+    return FMA4(rests, splat4(1.0f / 2048.0f), sum);
+}
+__device__ __forceinline__ unsigned int to_halves(float2 v) { return to_half2(v.x, v.y); }
+__device__ __forceinline__ uint2 to_halves(float4 v) { return to_half4(v); }
+__device__ __forceinline__ unsigned int to_bounded_halves(float2 v) {
+    return saturated_halves(v.x, v.y);
+}
+__device__ __forceinline__ uint2 to_bounded_halves(float4 v) { return to_bounded_half4(v); }
+__device__ __forceinline__ float2 scaled(float2 v, float scale) {
+    return make_float2(v.x * scale, v.y * scale);
+}
+__device__ __forceinline__ float4 scaled(float4 v, float scale) { return v * splat4(scale); }
+// The largest magnitude so far; NaN is passed over.
+__device__ __forceinline__ float largest(float most, float2 v) {
+    return fmaxf(fmaxf(most, fabsf(v.x)), fabsf(v.y));
+}
+__device__ __forceinline__ float largest(float most, float4 v) {
+    return fmaxf(largest(most, make_float2(v.x, v.y)), largest(0.0f, make_float2(v.z, v.w)));
+}
+__device__ __forceinline__ float finite(float v) { return fabsf(v) < INFINITY ? v : 0.0f; }
+__device__ __forceinline__ float largest_finite(float most, float2 v) {
+    return largest(most, make_float2(finite(v.x), finite(v.y)));
+}
+__device__ __forceinline__ float largest_finite(float most, float4 v) {
+    return largest_finite(largest_finite(most, make_float2(v.x, v.y)), make_float2(v.z, v.w));
+}
+// Whether halves may not do for what a warp has seen: too large, or all of it so small that half has
+// few digits left. Order among floats that are not negative is that of their words.
+__device__ __forceinline__ bool is_unheld(float most) {
+    const float all = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
+    return all > 65504.0f || (all > 0.0f && all < 1.0f / 2048.0f);
+}
+// The exponent field of the largest float of a block, bit by bit.
+__device__ __forceinline__ int block_exponent(float most) {
+    int found = 0;
+#pragma unroll 1
+    for (int bit = 128; bit > 0; bit >>= 1)
+        if (__syncthreads_or((int)(__float_as_uint(most) >> 23) >= found + bit)) found += bit;
+    return found;
+}
+// The power of two with which the largest float comes below 32768: 1 where half holds it anyway, and
+// neither it nor its inverse leave float's range.
+__device__ __forceinline__ float scale_for(int exponent) {
+    if (exponent >= 116 && exponent < 142) return 1.0f;
+    return __uint_as_float((unsigned int)(268 - max(exponent, 15)) << 23);
+}
+template <int S, int M, int N>
+__device__ __forceinline__ void scale_sums(float (&sums)[S][M][N][4], float scale) {
+#pragma unroll
+    for (int u = 0; u < S; ++u)
+#pragma unroll
+        for (int i = 0; i < M; ++i)
+#pragma unroll
+            for (int j = 0; j < N; ++j)
+#pragma unroll
+                for (int q = 0; q < 4; ++q) sums[u][i][j][q] *= scale;
+}
+// Of a power of two.
+__device__ __forceinline__ float inverse(float scale) {
+    return __uint_as_float(0x7f000000u - __float_as_uint(scale));
+}
+#endif
+"""
