@@ -3,36 +3,117 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from comparing import relative_error
 from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
 from litegpu.engine.layout import HALF_FROM_BYTES
-from litegpu.graph import Graph
+from litegpu.graph import DType, Graph
+from litegpu.ops import conv_narrow, conv_patch, conv_tile
 from litegpu.ops.window import Window
+from op_runner import forced
 
-pytestmark = needs_emulator
+pytestmark = [needs_emulator, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+
+Floats = npt.NDArray[np.float32]
+MAGNITUDES = (1e-30, 1e-8, 1e-6, 1e-3, 1.0, 1e3, 1e4, 1e6, 1e30)
 
 
-def computed(graph: Graph, image: Any, template: str, units: int = 132) -> Any:
-    """Return what the kernel of that template makes of an image."""
-    device = dataclasses.replace(INFO, compute_units=units)
-    program = built(graph, HALF_FROM_BYTES, device)
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A convolution, the kernel that is to run it, and how far that may be off."""
+
+    template: str
+    image: tuple[int, int, int, int]
+    filters: int
+    window: Window
+    limit: float
+    units: int = 132
+    number: int = 0
+    """Of the candidate that is taken."""
+    rounded: bool = False
+    """Whether values and weights may be rounded, as in large convolutions."""
+
+    def graph(self, weights: float) -> Graph:
+        """Return the graph with weights of a magnitude."""
+        return convolution(self.image, self.filters, self.window, scale=weights)
+
+
+POINT = Window((1, 1), (1, 1))
+PROBLEMS = {
+    # Blocks that share their values, in one chunk and in several, or each have some of the channels
+    "alone": Problem("cuda/conv_mma", (3, 2, 5, 33), 9, POINT, 1e-6),
+    "shared": Problem("cuda/conv_mma", (3, 3, 5, 128), 256, POINT, 1e-6, number=2),
+    "chunks": Problem("cuda/conv_mma", (1, 3, 4, 2600), 24, POINT, 1e-6, number=1),
+    "split": Problem("cuda/conv_mma", (1, 3, 4, 600), 24, POINT, 1e-6, number=0),
+    "window": Problem("cuda/conv_mma", (1, 9, 8, 24), 20, Window((3, 3), (2, 2)), 1e-6),
+    "patch": Problem("cuda/conv_patch", (3, 9, 20, 24), 20, Window((3, 3), (1, 1)), 1e-6, 1),
+    "narrow": Problem("cuda/conv_narrow", (3, 9, 21, 3), 20, Window((3, 3), (1, 1)), 1e-6, 1),
+    "narrow rounded": Problem(
+        "cuda/conv_narrow", (3, 9, 24, 4), 20, Window((3, 3), (1, 1)), 1e-3, 1, rounded=True
+    ),
+}
+
+
+def runner(problem: Problem, graph: Graph) -> Callable[[Floats], Floats]:
+    """Return what makes a result of an image."""
+    device = dataclasses.replace(INFO, compute_units=problem.units)
+    with (
+        mock.patch.object(conv_narrow, "_WORTH", 1e9),
+        mock.patch.object(conv_patch, "_WORTH", 1e9),
+        mock.patch.object(conv_tile, "_LARGE", 0 if problem.rounded else 1e12),
+        forced(problem.number),
+    ):
+        program = built(graph, HALF_FROM_BYTES, device, DType.FLOAT32)
     (launch,) = program.launches
-    assert launch.template == template
-    made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
-    EmulatedDevice().record(program.program).run([image.ctypes.data], [made.ctypes.data])
-    return made
+    assert launch.template == problem.template
+    recording = EmulatedDevice().record(program.program)
+
+    def run(image: Floats) -> Floats:
+        made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
+        recording.run([image.ctypes.data], [made.ctypes.data])
+        return made
+
+    return run
 
 
-def test_a_pointwise_convolution_of_large_values() -> None:
-    """What a palm detector gave: 91 % of its result was wrong."""
-    graph = convolution((1, 12, 12, 128), 256, Window((1, 1), (1, 1)))
-    image = np.random.default_rng(0).normal(0, 5e4, (1, 12, 12, 128)).astype(np.float32)
-    image *= 238_778 / np.abs(image).max()
-    made = computed(graph, image, "cuda/conv_mma")
-    assert relative_error(product(graph, image), made) < 1e-6
+def drawn(shape: tuple[int, ...]) -> Floats:
+    """Return numbers like those behind an activation: many zeros."""
+    random = np.random.default_rng(1)
+    return np.maximum(random.normal(0, 1, shape), 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("weights", [1e-30, 1e-8, 1e-3, 1.0, 1e6, 1e30])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_magnitudes(name: str, weights: float) -> None:
+    problem = PROBLEMS[name]
+    graph = problem.graph(weights)
+    run = runner(problem, graph)
+    for magnitude in MAGNITUDES:
+        if 1e-30 <= magnitude * weights <= 1e30:
+            image = drawn(problem.image) * np.float32(magnitude)
+            error = relative_error(product(graph, image), run(image))
+            assert error < problem.limit, f"values of {magnitude:g}"
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_mixed(name: str) -> None:
+    """Images, channels and pixels of their own magnitudes; zeros, and what is not finite."""
+    problem = PROBLEMS[name]
+    graph = problem.graph(1.0)
+    run = runner(problem, graph)
+    image = drawn(problem.image)
+    zeros = np.zeros_like(image)
+    assert not run(zeros).any()
+    if problem.image[0] == 3:
+        image *= np.array([1e6, 1, 1e-6], np.float32).reshape(3, 1, 1, 1)
+        expected, made = product(graph, image), run(image)
+        for each in range(3):
+            assert relative_error(expected[each], made[each]) < 3e-3
