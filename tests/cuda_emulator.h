@@ -128,15 +128,21 @@ static int __syncthreads_or(int vote) {
     meet(b.all, threads_per_block, [&] { b.voted = b.votes, b.votes = 0; });
     return b.voted;
 }
-static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
+template <class Join> static unsigned int of_warp(unsigned int v, Join join) {
     me->word = v;
     Fiber *const lanes = warp_of(me);
     meet(my_block().warps[me->warp], 32, [=] {
-        unsigned int most = 0;
-        for (int lane = 0; lane < 32; ++lane) most = lanes[lane].word > most ? lanes[lane].word : most;
-        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = most;
+        unsigned int all = 0;
+        for (int lane = 0; lane < 32; ++lane) all = join(all, lanes[lane].word);
+        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = all;
     });
     return me->word;
+}
+static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
+    return of_warp(v, [](unsigned int a, unsigned int b) { return a > b ? a : b; });
+}
+static unsigned int __reduce_or_sync(unsigned int, unsigned int v) {
+    return of_warp(v, [](unsigned int a, unsigned int b) { return a | b; });
 }
 static void __syncwarp() { meet(my_block().warps[me->warp], 32, [] {}); }
 #define threadIdx (me->thread)

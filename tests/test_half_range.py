@@ -16,9 +16,8 @@ from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
-from litegpu.ops import conv_narrow, conv_patch, conv_tile
+from litegpu.ops import conv_mma, conv_narrow, conv_patch, conv_tile
 from litegpu.ops.window import Window
-from op_runner import forced
 
 pytestmark = [needs_emulator, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
@@ -36,8 +35,8 @@ class Problem:
     window: Window
     limit: float
     units: int = 132
-    number: int = 0
-    """Of the candidate that is taken."""
+    tile: Callable[[conv_mma.Tile], bool] = bool
+    """Whether a tile of cuda/conv_mma may be taken."""
     rounded: bool = False
     """Whether values and weights may be rounded, as in large convolutions."""
 
@@ -48,11 +47,21 @@ class Problem:
 
 POINT = Window((1, 1), (1, 1))
 PROBLEMS = {
-    # Blocks that share their values, in one chunk and in several, or each have some of the channels
-    "alone": Problem("cuda/conv_mma", (3, 2, 5, 33), 9, POINT, 1e-6),
-    "shared": Problem("cuda/conv_mma", (3, 3, 5, 128), 256, POINT, 1e-6, number=2),
-    "chunks": Problem("cuda/conv_mma", (1, 3, 4, 2600), 24, POINT, 1e-6, number=1),
-    "split": Problem("cuda/conv_mma", (1, 3, 4, 600), 24, POINT, 1e-6, number=0),
+    "alone": Problem("cuda/conv_mma", (3, 2, 5, 33), 9, POINT, 1e-6, tile=lambda t: t.cluster == 1),
+    # Blocks of a cluster share all their values; chunks come one after the other
+    "shared": Problem(
+        "cuda/conv_mma", (3, 3, 5, 128), 256, POINT, 1e-6, tile=lambda t: t.cluster > t.depth
+    ),
+    "chunks": Problem(
+        *("cuda/conv_mma", (1, 3, 4, 2600), 24, POINT, 1e-6),
+        tile=lambda t: t.cluster == 1 and t.chunk < t.steps,
+    ),
+    "shared chunks": Problem(
+        *("cuda/conv_mma", (1, 3, 4, 2600), 24, POINT, 1e-6),
+        tile=lambda t: t.cluster > t.depth and t.chunk < t.steps,
+    ),
+    # Each has some of the channels
+    "split": Problem("cuda/conv_mma", (1, 3, 4, 600), 24, POINT, 1e-6, tile=lambda t: t.split_k),
     "window": Problem("cuda/conv_mma", (1, 9, 8, 24), 20, Window((3, 3), (2, 2)), 1e-6),
     "patch": Problem("cuda/conv_patch", (3, 9, 20, 24), 20, Window((3, 3), (1, 1)), 1e-6, 1),
     "narrow": Problem("cuda/conv_narrow", (3, 9, 21, 3), 20, Window((3, 3), (1, 1)), 1e-6, 1),
@@ -64,12 +73,12 @@ PROBLEMS = {
 
 def runner(problem: Problem, graph: Graph) -> Callable[[Floats], Floats]:
     """Return what makes a result of an image."""
-    device = dataclasses.replace(INFO, compute_units=problem.units)
+    device, tiles = dataclasses.replace(INFO, compute_units=problem.units), conv_mma._tiles
     with (
         mock.patch.object(conv_narrow, "_WORTH", 1e9),
         mock.patch.object(conv_patch, "_WORTH", 1e9),
         mock.patch.object(conv_tile, "_LARGE", 0 if problem.rounded else 1e12),
-        forced(problem.number),
+        mock.patch.object(conv_mma, "_tiles", lambda *given: filter(problem.tile, tiles(*given))),
     ):
         program = built(graph, HALF_FROM_BYTES, device, DType.FLOAT32)
     (launch,) = program.launches
@@ -109,11 +118,14 @@ def test_what_is_mixed(name: str) -> None:
     problem = PROBLEMS[name]
     graph = problem.graph(1.0)
     run = runner(problem, graph)
-    image = drawn(problem.image)
-    zeros = np.zeros_like(image)
+    zeros = np.zeros(problem.image, np.float32)
     assert not run(zeros).any()
+    # Channels one after the other, in the order in which they are summed up and in the other one
+    rising = drawn(problem.image) * np.geomspace(1e-9, 1e9, problem.image[3], dtype=np.float32)
+    for image in (rising, np.ascontiguousarray(rising[..., ::-1])):
+        assert relative_error(product(graph, image), run(image)) < problem.limit
     if problem.image[0] == 3:
-        image *= np.array([1e6, 1, 1e-6], np.float32).reshape(3, 1, 1, 1)
+        image = drawn(problem.image) * np.array([1e6, 1, 1e-6], np.float32).reshape(3, 1, 1, 1)
         expected, made = product(graph, image), run(image)
         for each in range(3):
             assert relative_error(expected[each], made[each]) < 3e-3

@@ -49,6 +49,11 @@ __device__ __forceinline__ bool is_unheld(float most) {
     const float all = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
     return all > 65504.0f || (all > 0.0f && all < 1.0f / 2048.0f);
 }
+// The same of values that cannot be too large, by the bits of all that have been made halves of them.
+// Floats that have become zero cannot be told from others.
+__device__ __forceinline__ bool is_dust(unsigned int bits) {
+    return !(__reduce_or_sync(0xffffffffu, bits) & 0x70007000u);
+}
 // The exponent field of the largest float of a block, bit by bit.
 __device__ __forceinline__ int block_exponent(float most) {
     int found = 0;

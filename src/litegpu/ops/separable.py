@@ -16,7 +16,7 @@ from litegpu.graph import Node
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import Depthwise
 from litegpu.ops.conv_tile import pack_tiles
-from litegpu.ops.halves import padded
+from litegpu.ops.halves import halves_of, padded
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
 _FLOATS = npt.NDArray[np.float32]
@@ -219,10 +219,13 @@ def separable_kernel(
     slices = -(-src.channels // 4)
     column_blocks = -(-dst.channels // tile.columns)
     down, across = _blocks(tile.patch, depthwise.shape)
+    halves = halves_of(weights, ctx, exact=False)
     constants: dict[str, npt.NDArray[Any]] = {
-        "weights": pack_tiles(weights, tile.k_tiles, tile.columns),
+        "weights": pack_tiles(halves.parts[0], tile.k_tiles, tile.columns),
         "taps": padded(taps, slices * 4),
     }
+    if halves.back is not None:
+        constants["back"] = padded(halves.back, column_blocks * tile.columns)
     if bias is not None:
         constants["bias"] = padded(bias, column_blocks * tile.columns)
     if depthwise.bias is not None:
@@ -256,6 +259,7 @@ def separable_kernel(
             "rows": readers(window, 0, _ITEM[0]),
             "columns": readers(window, 1, _ITEM[1]),
             "has_bias": bias is not None,
+            "SCALED_W": halves.back is not None,
             "has_taps_bias": depthwise.bias is not None,
             "middle": depthwise.shape,
             **window.words(src.shape[1:3]),
