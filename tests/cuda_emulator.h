@@ -181,6 +181,10 @@ static void multiply(float (&d)[4], const unsigned int (&a)[4], unsigned int b0,
                     lanes[lane].d[q] += left[lane / 4 + q / 2 * 8][k] * right[k][lane % 4 * 2 + q % 2];
     });
 }
+static void round_tf32(unsigned int &word) {
+    const float f = __uint_as_float(word);
+    if (f == f) word = (word + 0x1000u) & 0xffffe000u;
+}
 static float tf32(unsigned int word) { return __uint_as_float(word & 0xffffe000u); }
 static void multiply_tf32(float (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
     me->d = d, me->a = a, me->b0 = b0, me->b1 = b1;

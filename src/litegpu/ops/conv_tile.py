@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,14 @@ from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops.base import KernelRequest, LowerContext
 from litegpu.ops.conv_mma import keeps_rows
-from litegpu.ops.halves import as_halves, as_tf32_parts, padded, spread_taps
+from litegpu.ops.halves import (
+    Halves,
+    as_halves,
+    as_tf32_parts,
+    halves_of,
+    padded,
+    spread_taps,
+)
 from litegpu.ops.window import Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -22,8 +29,9 @@ _PART = {False: 8, True: 4}
 """Channels that a thread moves at a time: halves, or floats."""
 _CHUNKS = 4
 """Parts of a k-tile."""
-_FLOAT_PRODUCTS = 6
-"""Products of halves in whose time floats are multiplied: three of tf32, at half the rate."""
+_FLOAT_PRODUCTS = {False: 2, True: 6}
+"""Products of halves in whose time floats are multiplied, rounded or split: one of tf32 or three, at
+half the rate."""
 _AHEAD = 3
 """k-tiles that are on their way while one is multiplied."""
 _PIXELS = 128
@@ -41,8 +49,8 @@ took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost
 class Tile:
     """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps.
 
-    With `groups`, four warps together multiply from shared memory. `floats` are multiplied without
-    a loss, by weights that lie there in two parts.
+    With `groups`, four warps together multiply from shared memory. `floats` keep their range; they are
+    `split` where nothing may be lost, by weights that lie there in two parts, or rounded.
     """
 
     columns: int
@@ -50,6 +58,17 @@ class Tile:
     warps_n: int
     groups: bool = False
     floats: bool = False
+    split: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Return in how many parts weights lie in shared memory."""
+        return 1 + self.split
+
+    @property
+    def matrix_products(self) -> int:
+        """Return how many products of halves take as long as one of values."""
+        return _FLOAT_PRODUCTS[self.split] if self.floats else 1
 
     @property
     def threads(self) -> int:
@@ -71,7 +90,7 @@ class Tile:
 
     def shared_bytes(self, k_tiles: int) -> int:
         """Bytes for the k-tiles, or for the sums that reuse their memory."""
-        rows = _PIXELS + self.columns * (2 if self.floats else 1)
+        rows = _PIXELS + self.columns * self.parts
         tiles = self.slots(k_tiles) * rows * _CHUNKS * 16
         return max(tiles, _ROWS_AT_ONCE * (self.columns + 4) * 4)
 
@@ -83,20 +102,21 @@ _GROUP_COLUMNS = (128, 64, 32)
 
 def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
     """Return a tile, None when none keeps the device busy: other kernels are better then."""
-    floats = ctx.target.half_from is None
+    split = ctx.target.half_from is None
+    floats = src.dtype is DType.FLOAT32
     if not ctx.target.tensor_cores:
         return None
-    if not floats and src.dtype is DType.FLOAT32 and not rounds(ctx, dst, weights):
+    if floats and not split and not rounds(ctx, dst, weights):
         return None
-    tiles = _FLOAT_TILES if floats else _TILES
+    tiles = [replace(tile, split=split) for tile in _FLOAT_TILES] if floats else _TILES
     if _blocks(tiles[-1], dst) < ctx.target.compute_units:
         return None
     k_tiles = _k_tiles(weights, floats)
     fitting = _fitting(tiles, dst, k_tiles, ctx)
     if ctx.target.warp_groups:
-        groups = [Tile(columns, 8, 1, groups=True, floats=floats) for columns in _GROUP_COLUMNS]
+        groups = [Tile(columns, 8, 1, True, floats, split) for columns in _GROUP_COLUMNS]
         fitting = [*_fitting(groups, dst, k_tiles, ctx), *fitting]
-    problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape, floats)
+    problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape, split)
     return ctx.choose(problem, fitting)
 
 
@@ -173,9 +193,12 @@ def tile_kernel(
     column_blocks = -(-dst.channels // tile.columns)
     columns = column_blocks * tile.columns
     blocks = -(-dst.rows // _PIXELS) * column_blocks
+    held = Halves([weights], None) if tile.floats else halves_of(weights, ctx, exact=False)
     constants: dict[str, npt.NDArray[Any]] = {
-        "weights": pack_tiles(weights, k_tiles, tile.columns, tile.floats)
+        "weights": pack_tiles(held.parts[0], k_tiles, tile.columns, tile.floats, tile.split)
     }
+    if held.back is not None:
+        constants["back"] = padded(held.back, columns)
     if bias is not None:
         constants["bias"] = padded(bias, columns)
     variables: dict[str, Any] = {
@@ -188,6 +211,8 @@ def tile_kernel(
         "SLOTS": tile.slots(k_tiles),
         "GROUPS": tile.groups,
         "FLOATS": tile.floats,
+        "SPLIT": tile.split,
+        "SCALED_W": held.back is not None,
         "PART": part,
         "SIDE_BY_SIDE": tile.side_by_side,
         "PARTS": -(-weights.shape[3] // part),
@@ -214,7 +239,7 @@ def tile_kernel(
         destination=destination,
         flops=flops,
         needed={"src": view.taken(dst.rows, src.lanes)},
-        matrix_flops=flops * (_FLOAT_PRODUCTS if tile.floats else 1),
+        matrix_flops=flops * tile.matrix_products,
     )
 
 
@@ -234,17 +259,17 @@ def _rounds_input(graph: Graph, node: Node) -> bool:
 
 
 def pack_tiles(
-    weights: _FLOATS, k_tiles: int, columns: int, floats: bool = False
+    weights: _FLOATS, k_tiles: int, columns: int, floats: bool = False, split: bool = False
 ) -> npt.NDArray[np.uint32]:
     """Arrange [O, H, W, I] as k-tiles lie in shared memory: [block, k-tile, column, 16-byte chunk].
 
-    The chunks of a column are shuffled by its number, as the kernel expects them. `floats` are
-    split: of each k-tile come the high parts first.
+    The chunks of a column are shuffled by its number, as the kernel expects them. Of `floats`
+    that are `split`, the high parts come first in each k-tile.
     """
     part, total = _PART[floats], round_up(weights.shape[0], columns)
     flat = spread_taps(weights, total, part, k_tiles * _CHUNKS * part)
-    split = as_tf32_parts(flat) if floats else [as_halves(flat)]
-    tiles = np.stack(split).reshape(len(split), -1, columns, k_tiles, _CHUNKS, part)
+    parts = as_tf32_parts(flat)[: 1 + split] if floats else [as_halves(flat)]
+    tiles = np.stack(parts).reshape(len(parts), -1, columns, k_tiles, _CHUNKS, part)
     rows = np.arange(columns)[:, None]
     from_chunk = np.arange(_CHUNKS)[None, :] ^ (rows >> 1 & 3)
     shuffled = tiles.transpose(1, 3, 0, 2, 4, 5)[:, :, :, rows, from_chunk]

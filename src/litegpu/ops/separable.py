@@ -258,6 +258,7 @@ def separable_kernel(
             "tap_slices": slices,
             "rows": readers(window, 0, _ITEM[0]),
             "columns": readers(window, 1, _ITEM[1]),
+            "one_by_one": (readers(window, 0, 1), readers(window, 1, 1)),
             "has_bias": bias is not None,
             "SCALED_W": halves.back is not None,
             "has_taps_bias": depthwise.bias is not None,
