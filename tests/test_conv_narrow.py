@@ -18,7 +18,7 @@ from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.engine import compile_partition
 from litegpu.engine.layout import HALF_FROM_BYTES
-from litegpu.graph import DType
+from litegpu.graph import DType, Graph
 from litegpu.ops import conv_narrow
 from litegpu.ops.narrow_tiles import Problem
 from litegpu.ops.window import Pair, Window

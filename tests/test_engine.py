@@ -15,7 +15,7 @@ from litegpu.engine.lowering import Constants
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Stage
-from litegpu.ops.base import HALF_MAX, get
+from litegpu.ops.base import get
 from litegpu.passes import PassResult
 from paper_device import DEVICE, build
 from passes.graphs import RELU, Maker
@@ -127,15 +127,24 @@ def test_operands_are_padded_as_their_storage_is() -> None:
     np.testing.assert_array_equal(packed[:8].reshape(2, 4), [[1, 2, 3, 0], [4, 5, 6, 0]])
 
 
-def test_half_constants_stay_finite() -> None:
+@pytest.mark.parametrize("largest", [1e9, 1e-6])
+def test_constants_out_of_the_range_of_half_are_kept_as_floats(largest: float) -> None:
+    data = np.array([largest, -largest / 2, 1e-3 * largest, 0.0], np.float32)
+    np.testing.assert_array_equal(packed_operand(data).view(np.float32)[:4], data)
+
+
+def test_constants_of_half_keep_what_is_infinite() -> None:
+    data = np.array([np.inf, -np.inf, 1.5, 65504.0], np.float32)
+    np.testing.assert_array_equal(packed_operand(data).view(np.float16)[:4], data)
+
+
+def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Return what is kept of a constant where all is stored as half."""
     maker = Maker()
-    huge = maker.constant(4)
-    maker.values[huge] = replace(
-        maker.values[huge], data=np.array([1e9, -1e9, 1.5, 0.0], np.float32)
-    )
-    out = maker.steps(maker.input(1, 1, 1, 4), Stage("MUL", (huge,)))
-    packed = constant_bytes(maker.graph(out), half_from=0).view(np.float16)
-    np.testing.assert_array_equal(packed[:4], np.array([HALF_MAX, -HALF_MAX, 1.5, 0], np.float16))
+    held = maker.constant(data.size)
+    maker.values[held] = replace(maker.values[held], data=data)
+    out = maker.steps(maker.input(1, 1, 1, data.size), Stage("MUL", (held,)))
+    return constant_bytes(maker.graph(out), half_from=0)
 
 
 def test_packed_constants_begin_where_the_device_wants_them() -> None:

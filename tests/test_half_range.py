@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -82,8 +81,8 @@ PROBLEMS = {
 
 def runner(problem: Problem, graph: Graph) -> Callable[[Floats], Floats]:
     """Return what makes a result of an image."""
-    facts = {"compute_units": problem.units, "warp_groups": problem.warp_groups}
-    device, tiles = dataclasses.replace(INFO, **facts), conv_mma._tiles
+    tiles = conv_mma._tiles
+    device = dataclasses.replace(INFO, compute_units=problem.units, warp_groups=problem.warp_groups)
     with (
         mock.patch.object(conv_narrow, "_WORTH", 1e9),
         mock.patch.object(conv_patch, "_WORTH", 1e9),

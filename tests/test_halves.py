@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from typing import cast
 
 import numpy as np
+import pytest
 
-from litegpu.ops.halves import as_halves, as_tf32_parts
+from litegpu.engine.target import DeviceTarget
+from litegpu.ops.base import LowerContext
+from litegpu.ops.halves import REST_SCALE, as_halves, as_tf32_parts, fits_half, halves_of
+from paper_device import DEVICE
 
 
 def test_two_parts_of_tf32_hold_nearly_all_of_a_float() -> None:
@@ -19,6 +25,52 @@ def test_two_parts_of_tf32_hold_nearly_all_of_a_float() -> None:
     assert (np.abs(rest) <= 2.0**-22 * np.abs(weights)).all()
     # Rounded, not cut: rests are of both signs, whatever the sign of the weight.
     assert abs((rest * np.sign(weights)).sum()) < 0.1 * np.abs(rest).sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What is asked of a LowerContext here."""
+
+    target: DeviceTarget
+
+
+CONTEXT = cast(LowerContext, Context(DeviceTarget(DEVICE, 1 << 30)))
+MAGNITUDES = (1e-38, 1e-8, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e38)
+
+
+def test_channels_of_all_magnitudes_keep_their_digits() -> None:
+    random, scales = np.random.default_rng(0), np.array(MAGNITUDES).reshape(-1, 1, 1, 1)
+    weights = (random.uniform(0.1, 1, (len(MAGNITUDES), 3, 3, 5)) * scales).astype(np.float32)
+    halves = halves_of(weights, CONTEXT)
+    high, rest = (as_halves(part).astype(np.float64) for part in halves.parts)
+    assert halves.back is not None
+    assert (np.log2(halves.back) % 1 == 0).all()
+    assert halves.back[3] == halves.back[4] == 1
+    held = (high + rest / REST_SCALE) * halves.back.reshape(-1, 1, 1, 1)
+    assert (np.abs(held - weights) <= 2.0**-21 * np.abs(weights)).all()
+
+
+def test_usual_weights_are_not_scaled() -> None:
+    weights = np.array([[0.5, -3.0], [0.0, 0.0], [1e-9, 2e-3], [6e4, np.inf]], np.float32)
+    halves = halves_of(weights, CONTEXT, exact=False)
+    assert halves.back is None
+    assert halves.parts[0] is weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "fits"),
+    [
+        ([1.0, 1e-9, 0.0], True),
+        ([65504.0, np.inf, np.nan], True),
+        ([0.0, -0.0], True),
+        ([], True),
+        ([65520.0, 1.0], False),
+        ([9e-4, -1e-5], False),
+        ([np.inf, 1e-6], False),
+    ],
+)
+def test_weights_fit_half_by_the_largest(weights: list[float], fits: bool) -> None:
+    assert fits_half(np.array(weights, np.float32)) == fits
 
 
 def test_weights_without_end_are_packed_without_a_warning() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RANGE = """\
 #if __CUDA_ARCH__ >= 800
-// What halves lose of values, times 2048 (REST_SCALE), and sums with those of the products of rests.
+// What halves lose of values, times 2048 (REST_SCALE), and sums with the products of rests.
 __device__ __forceinline__ unsigned int rest_of(float2 v, unsigned int halves) {
     return saturated_halves((v.x - from_half(halves & 0xffff)) * 2048.0f,
                             (v.y - from_half(halves >> 16)) * 2048.0f);
@@ -43,13 +43,13 @@ __device__ __forceinline__ float largest_finite(float most, float2 v) {
 __device__ __forceinline__ float largest_finite(float most, float4 v) {
     return largest_finite(largest_finite(most, make_float2(v.x, v.y)), make_float2(v.z, v.w));
 }
-// Whether halves may not do for what a warp has seen: too large, or all of it so small that half has
-// few digits left. Order among floats that are not negative is that of their words.
+// Whether halves may not do for what a warp has seen: too large, or all of it so small that few
+// digits are left. Order among floats that are not negative is that of their words.
 __device__ __forceinline__ bool is_unheld(float most) {
     const float all = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
     return all > 65504.0f || (all > 0.0f && all < 1.0f / 2048.0f);
 }
-// The same of values that cannot be too large, by the bits of all that have been made halves of them.
+// The same of values that cannot be too large, by the bits of all halves made of them.
 // Floats that have become zero cannot be told from others.
 __device__ __forceinline__ bool is_dust(unsigned int bits) {
     return !(__reduce_or_sync(0xffffffffu, bits) & 0x70007000u);
@@ -62,8 +62,8 @@ __device__ __forceinline__ int block_exponent(float most) {
         if (__syncthreads_or((int)(__float_as_uint(most) >> 23) >= found + bit)) found += bit;
     return found;
 }
-// The power of two with which the largest float comes below 32768: 1 where half holds it anyway, and
-// neither it nor its inverse leave float's range.
+// The power of two with which the largest float comes below 32768: 1 where half holds it anyway.
+// Neither it nor its inverse leaves float's range.
 __device__ __forceinline__ float scale_for(int exponent) {
     if (exponent >= 116 && exponent < 142) return 1.0f;
     return __uint_as_float((unsigned int)(268 - max(exponent, 15)) << 23);

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, as_float32
 from litegpu.ops.concatenation import regions
+from litegpu.ops.halves import fits_half
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.slices import STRIDED_SLICE, slice_view
 from litegpu.ops.types import INTEGER_TYPES
@@ -97,6 +98,7 @@ def _padded(value: Value, half_from: int | None) -> Storage:
     large = half_from is not None and 4 * value.elements >= half_from
     # Half holds integers up to 2048 only.
     half = large and value.dtype not in INTEGER_TYPES and not value.precise
+    half = half and not (value.is_constant and not fits_half(as_float32(value)))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     return Storage.create(value.id, dtype, value.shape4, alignment)
 

@@ -26,8 +26,8 @@ from litegpu.codegen import (
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import SELF, DType, Node, Stage, Value
-from litegpu.ops.base import COPY, HALF_MAX, KernelRequest, as_float32, get, literal
+from litegpu.graph import SELF, Node, Stage, Value
+from litegpu.ops.base import COPY, KernelRequest, as_float32, get, literal
 from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
 
 _T = TypeVar("_T")
@@ -75,8 +75,6 @@ class Constants:
         """Keep a constant value as its storage lays it out, once."""
         if value.id not in self.by_value:
             rows = as_float32(value).reshape(-1, storage.channels)
-            if storage.dtype is DType.FLOAT16:
-                rows = np.clip(rows, -HALF_MAX, HALF_MAX)
             padded = np.zeros((rows.shape[0], storage.pitch), storage.dtype.value)
             padded[:, : storage.channels] = rows
             self.by_value[value.id] = self.add(padded)

@@ -26,8 +26,7 @@ _SHARED_LIMIT = 100 << 10
 
 
 _NOTES_UNITS = 3
-"""Shared memory, in units of 16 bytes, where the up to 8 blocks of a cluster tell each other what range
-their values have."""
+"""Shared memory, in units of 16 bytes, where up to 8 blocks tell each other the range of values."""
 
 _IMAGES = ("CONV_2D", "TRANSPOSE_CONV", "Convolution2DTransposeBias")
 """Ops whose window goes over H and W."""

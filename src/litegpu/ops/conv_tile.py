@@ -30,8 +30,9 @@ _PART = {False: 8, True: 4}
 _CHUNKS = 4
 """Parts of a k-tile."""
 _FLOAT_PRODUCTS = {False: 2, True: 6}
-"""Products of halves in whose time floats are multiplied, rounded or split: one of tf32 or three, at
-half the rate."""
+"""Products of halves in whose time floats are multiplied, rounded or split.
+
+That is one of tf32 or three, at half the rate."""
 _AHEAD = 3
 """k-tiles that are on their way while one is multiplied."""
 _PIXELS = 128
@@ -49,8 +50,8 @@ took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost
 class Tile:
     """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps.
 
-    With `groups`, four warps together multiply from shared memory. `floats` keep their range; they are
-    `split` where nothing may be lost, by weights that lie there in two parts, or rounded.
+    With `groups`, four warps together multiply from shared memory. `floats` keep their range; they
+    are `split` where nothing may be lost, by weights that lie there in two parts, or rounded.
     """
 
     columns: int

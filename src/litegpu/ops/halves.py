@@ -11,9 +11,9 @@ from litegpu.ops.base import HALF_MAX, LowerContext
 
 _FLOATS = npt.NDArray[np.float32]
 REST_SCALE = 2048.0
-"""What the rests of values and weights are multiplied by, so that half holds 11 digits of them, too.
+"""What rests of weights are multiplied by, as those of values are in CUDA's `rest_of`.
 
-The templates of CUDA take it back where they add up the products of rests.
+So half has 11 digits of them wherever it has some of the whole; `with_rests` takes the factor back.
 """
 _SMALLEST = 2.0**-10
 """Half holds too few digits of weights whose largest is smaller."""
@@ -25,7 +25,7 @@ _BEST = 15
 class Halves:
     """Weights [O, ...] for instructions that multiply halves.
 
-    `parts`, which are still to be rounded, are the weights and perhaps their rest, times REST_SCALE.
+    `parts`, still to be rounded, are the weights and perhaps their rest, times REST_SCALE.
     Where half would not hold a channel, `parts` are those of weights that are scaled by a power of
     two, and sums must be multiplied by `back` [O]; it is None when nothing is scaled.
     """
@@ -46,8 +46,7 @@ def halves_of(weights: _FLOATS, ctx: LowerContext, exact: bool = True) -> Halves
 
 def fits_half(array: _FLOATS) -> bool:
     """Whether half's range suits an array: its largest element, seen as a whole."""
-    largest = _largest(array, None)
-    return bool(_is_held(largest))
+    return bool(_is_held(_largest(array, None)))
 
 
 def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
@@ -73,7 +72,7 @@ def _largest(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
 
 
 def _is_held(largest: _FLOATS) -> npt.NDArray[np.bool_]:
-    return (largest == 0) | ((largest >= _SMALLEST) & (largest <= HALF_MAX))
+    return np.asarray((largest == 0) | ((largest >= _SMALLEST) & (largest <= HALF_MAX)))
 
 
 def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:

@@ -24,7 +24,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.elementwise import activation_stages
-from litegpu.ops.halves import as_halves
+from litegpu.ops.halves import as_halves, fits_half
 
 Floats = npt.NDArray[np.float32]
 _PACK = "PACK_WEIGHTS"
@@ -245,8 +245,8 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
 
 
 def in_precision(array: Floats, ctx: LowerContext) -> npt.NDArray[Any]:
-    """Return weights as the partition stores them; half values keep finite what is finite."""
-    if ctx.target.exact_weights(array.nbytes):
+    """Return weights as the partition stores them: as half, if that pays and has their range."""
+    if ctx.target.exact_weights(array.nbytes) or not fits_half(array):
         return array
     return as_halves(array)
 
