@@ -229,7 +229,7 @@ def read_few(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Arra
     if "const int tap" in body:
         for name in ("tap", "i", "n", "iy", "ix", "found"):
             at[name] = value_of(body, f"const (?:int|float4) {name}", at, image)
-    return np.asarray(value_of(body, "float4 v(?= = inside)", at, image))
+    return np.asarray(value_of(body, r"float4 v(?= = [^*])", at, image))
 
 
 def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
