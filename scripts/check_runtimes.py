@@ -29,7 +29,7 @@ LEFT_OUT = "not damaged_models"
 COMMON = (
     *("--editable", f"{ROOT}[opencl]"),
     # What the tests and litegpu's tools import. The extra "tools" would ask for a newer runtime.
-    *("flatbuffers", "hypothesis", "pillow", "platformdirs", "pytest", "pytest-timeout", "rich"),
+    *("flatbuffers", "hypothesis", "pillow", "platformdirs", "pytest", "pytest-timeout"),
 )
 SCHEMA = "ai_edge_litert.schema_py_generated"
 _TOGETHER = 2

@@ -38,6 +38,12 @@ def unchanged_logging() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def lines_of_any_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no terminal that the tests run in decide how wide tables are."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a GPU, too, take the small partitions that tests make: as a software device does."""
     from litegpu.costs import CostRule

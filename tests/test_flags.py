@@ -51,7 +51,7 @@ def test_boolean_can_be_switched_off(text: str) -> None:
     [
         (["m", "--json=maybe"], "'maybe' is not one of true, false, 1, 0"),
         (["m", "--num_runs=0"], "'0' is not a whole number of at least 1"),
-        (["m", "--num_runs=many"], "invalid positive_int value: 'many'"),
+        (["m", "--num_runs=many"], "'many' is not a whole number of at least 1"),
         (["m", "--precison=fp16"], "unknown flag '--precison'. Did you mean '--precision'?"),
         (["m", "n"], "unexpected argument 'n'."),
         ([], "the following arguments are required: model"),

@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from litegpu.errors import OptionsError
+from litegpu.errors import FileError
 from litegpu.tools import downloads, labels
-from litegpu.tools.labels import IMAGENET_CLASSES, attached_labels, find_labels, imagenet_labels
+from litegpu.tools.labels import (
+    IMAGENET_CLASSES,
+    attached_labels,
+    find_labels,
+    imagenet_labels,
+    read_labels,
+)
 
 
 def with_attachment(text: str) -> bytes:
@@ -25,14 +31,14 @@ def with_attachment(text: str) -> bytes:
 def test_a_labels_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "labels.txt"
     file.write_text("cat\ndog\n", encoding="utf-8")
-    assert find_labels(str(file), b"", 2) == ["cat", "dog"]
+    assert find_labels(read_labels(str(file)), b"", 2) == ["cat", "dog"]
 
 
 def test_a_labels_file_must_fit_the_model(tmp_path: Path) -> None:
     file = tmp_path / "labels.txt"
     file.write_text("cat\n")
-    with pytest.raises(OptionsError, match=r"has 1 lines but the model tells 2 classes apart"):
-        find_labels(str(file), b"", 2)
+    with pytest.raises(FileError, match=r"has 1 lines but the model tells 2 classes apart"):
+        find_labels(read_labels(str(file)), b"", 2)
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\xff"])
@@ -40,8 +46,8 @@ def test_an_unreadable_labels_file_is_named(content: bytes | None, tmp_path: Pat
     file = tmp_path / "labels.txt"
     if content:
         file.write_bytes(content)
-    with pytest.raises(OptionsError, match=r"The labels file '.*labels\.txt' cannot be read"):
-        find_labels(str(file), b"", 2)
+    with pytest.raises(FileError, match=r"The labels file '.*labels\.txt' cannot be read"):
+        find_labels(read_labels(str(file)), b"", 2)
 
 
 def test_labels_attached_to_the_model_are_used_when_they_fit() -> None:
@@ -53,6 +59,20 @@ def test_labels_attached_to_the_model_are_used_when_they_fit() -> None:
 
 def test_a_model_without_attachment_has_no_labels() -> None:
     assert attached_labels(b"TFL3") == []
+
+
+def test_a_damaged_or_huge_attachment_is_none() -> None:
+    model = with_attachment("cat\n" * 1000)
+    for place in range(len(model) - 200, len(model)):
+        attached_labels(model[:place] + bytes([model[place] ^ 0xFF]) + model[place + 1 :])
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("labels.txt", "\n" * (1 << 24))
+    assert attached_labels(stream.getvalue()) == []
+
+
+def test_what_is_no_classifier_needs_no_labels() -> None:
+    assert find_labels(None, with_attachment("cat\ndog\n"), 0) == []
 
 
 def test_imagenet_names_lie_beside_the_models(

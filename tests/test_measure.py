@@ -49,3 +49,13 @@ def test_nan_is_not_hidden() -> None:
     result = compare(Output("o", np.array([np.nan, 1])), Output("o", np.array([0.0, 1])))
     assert np.isnan(result.relative_l2)
     assert np.isnan(result.max_abs)
+
+
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [([np.nan, 1], [0, 1]), ([0, 1], [np.nan, 1]), ([np.nan, 1], [np.nan, 1]), ([0, np.nan],) * 2],
+)
+def test_nan_is_never_the_same_top_1(got: list[float], want: list[float]) -> None:
+    result = compare(Output("o", np.array(got)), Output("o", np.array(want)))
+    assert result.has_nan
+    assert not result.top1_equal

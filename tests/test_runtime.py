@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from litegpu import zoo
 from litegpu.errors import MissingDependencyError, ModelError
-from litegpu.tools import console, downloads, images, runtime
+from litegpu.tools import downloads, images, runtime
 
 
 def test_a_model_runs_on_the_cpu_with_both_kernel_sets() -> None:
@@ -56,7 +55,6 @@ def test_a_missing_runtime_names_the_command_to_type(monkeypatch: pytest.MonkeyP
     [
         ("PIL", lambda: images.open_picture("picture.jpg")),
         ("platformdirs", downloads.cache_folder),
-        ("rich", lambda: importlib.reload(console)),
     ],
 )
 def test_a_missing_extra_names_the_command_to_type(

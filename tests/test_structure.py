@@ -51,7 +51,7 @@ LAYERS: dict[str, set[str]] = {
         "delegate",
     },
     "zoo": {"errors", "graph"},
-    "tools": {"errors", "config", "backends", "litegpu", "zoo", "ops"},
+    "tools": {"errors", "config", "version", "backends", "litegpu", "wording", "zoo", "ops"},
 }
 """What each layer may import: only layers that stand above it in this table."""
 

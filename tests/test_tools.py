@@ -17,7 +17,7 @@ from litegpu.tools.images import default_picture
 from litegpu.tools.models import KNOWN, FoundModel, model_folders
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
-NOTHING = BackendStatus("opencl", (), "There is no driver.", "Install one.")
+NOTHING = BackendStatus("opencl", (), "There is no driver. Install one.", "apt install it")
 
 
 def test_devices_lists_every_usable_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,9 @@ def test_devices_lists_every_usable_device(capsys: pytest.CaptureFixture[str]) -
 def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["devices", "--json"]) == 0
     listed = [device for each in json.loads(capsys.readouterr().out) for device in each["devices"]]
-    assert listed == [device.to_dict() for device in litegpu.list_devices()]
+    listed.sort(key=lambda device: device["number"])
+    expected = [device.to_dict() for device in litegpu.list_devices()]
+    assert listed == [{**device, "number": place} for place, device in enumerate(expected)]
 
 
 def test_devices_says_why_there_are_none(
@@ -101,7 +103,7 @@ def test_run_without_an_image_input_refuses_a_picture(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("litegpu.tools.run.is_image_input", lambda detail: False)
-    assert cli.main(["run", SMALL, "--image", default_picture()]) == 1
+    assert cli.main(["run", SMALL, "--image", default_picture()]) == 2
     error = capsys.readouterr().err
     assert "no input of this model takes a picture; their shapes are [1, 128, 128, 3]" in error
 
@@ -120,18 +122,18 @@ def test_a_model_that_the_cpu_refuses_is_not_compared(
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("flag", "status", "message"),
     [
-        ("--backend=opengel", "Unknown backend 'opengel'"),
-        ("--precision=fp8", "Unknown precision 'fp8'"),
-        ("--device=99", "No device matches '99'"),
-        ("--device=quantum", "No device matches 'quantum'"),
+        ("--backend=opengel", 2, "Unknown backend 'opengel'"),
+        ("--precision=fp8", 2, "Unknown precision 'fp8'"),
+        ("--device=99", 1, "No device matches '99'"),
+        ("--device=quantum", 1, "No device matches 'quantum'"),
     ],
 )
 def test_impossible_wishes_are_named(
-    flag: str, message: str, capsys: pytest.CaptureFixture[str]
+    flag: str, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["check", SMALL, flag]) == 1
+    assert cli.main(["check", SMALL, flag]) == status
     assert message in capsys.readouterr().err
 
 
@@ -163,7 +165,9 @@ def test_the_demo_names_a_place_it_cannot_write_to(
 ) -> None:
     (small_stand_ins / "file").touch()
     assert cli.main(["demo", "--num_runs=1", "--output=file/picture.png"]) == 1
-    assert "the picture cannot be written" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "the file cannot be written: " in captured.err
+    assert captured.out == "", "it is tried before the work"
 
 
 def test_the_demo_knows_its_models() -> None:

@@ -30,6 +30,12 @@ def debug_level() -> int:
     return int(value) if value.isdecimal() else int(bool(value))
 
 
+def columns() -> int | None:
+    """Return COLUMNS, the width of lines that the user wants, None where that is no number."""
+    value = os.environ.get("COLUMNS", "").strip()
+    return int(value) if value.isdecimal() and int(value) else None
+
+
 @contextmanager
 def placeholder(name: str, value: str) -> Iterator[None]:
     """Give another library's variable a value for a while, only where it has none."""

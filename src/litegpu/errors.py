@@ -65,6 +65,10 @@ class DownloadError(LitegpuError, OSError):
     """A file could not be downloaded, or is not the file that was expected."""
 
 
+class FileError(LitegpuError, OSError):
+    """A file that the user named cannot be read, cannot be written, or holds something else."""
+
+
 class MissingDependencyError(LitegpuError, ImportError):
     """An optional Python package is needed and not installed."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from litegpu.costs import Estimate, Split
-from litegpu.wording import shown_nodes, shown_ops, shown_size, shown_time
+from litegpu.wording import shown_nodes, shown_ops, shown_size, shown_time, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,15 @@ class DelegationReport:
 
     def __str__(self) -> str:
         """Return a table."""
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return a table; what is longer than `width` characters goes on in the next line."""
         lines = [f"litegpu on {self.device} ({self.backend}, {self.precision})", *self._lines()]
         for number, each in enumerate(self.subgraphs, start=1):
             lines += ["", f"subgraph {number} (another signature, or the body of an IF or WHILE)"]
             lines += each._lines()
-        return "\n".join(lines)
+        return "\n".join(_fitting(line, width) if width else line for line in lines)
 
     def _lines(self) -> list[str]:
         """Return the table of one graph."""
@@ -166,6 +170,19 @@ class DelegationReport:
             several = f"{len(parts)} parts: " if len(parts) > 1 else ""
             ops = shown_ops(self.ops[index] for index in nodes)
             yield f"{ops} ({several}{shown_nodes(nodes)}): {reason}"
+
+
+def _fitting(line: str, width: int) -> str:
+    """Return a line in several of that width; a row's list of operations stands below the row."""
+    if len(line) <= width:
+        return line
+    row, _, ops = line.rpartition("  ")
+    if row.strip()[:1].isdigit():
+        return f"{row.rstrip()}\n{wrapped(_OPS_INDENT + ops, width, _OPS_INDENT)}"
+    return wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
+
+
+_OPS_INDENT = " " * len("partition  ")
 
 
 def _split_line(split: Split) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -27,6 +28,17 @@ def shown_time(seconds: float) -> str:
             scaled = seconds * factor
             return f"{scaled:.1f} {unit}" if abs(scaled) < 10 else f"{scaled:.0f} {unit}"
     return "less than 1 us"
+
+
+def wrapped(text: str, width: int, indent: str = "") -> str:
+    """Return text in lines of that width as far as its words allow, all but the first indented."""
+    return textwrap.fill(
+        text,
+        max(width, 2 * len(indent)),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def shown_nodes(nodes: Sequence[int]) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import textwrap
-from typing import Any
 
 from litegpu import DelegationReport
-from litegpu.tools.console import PIPE_WIDTH, note
+from litegpu.tools.console import note, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
-from litegpu.tools.flags import Flag
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.models import find_model
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
-FLAGS = (*DELEGATE_FLAGS, Flag("json", bool, False, "print JSON instead of tables"))
+FLAGS = (*DELEGATE_FLAGS, JSON)
 EXAMPLES = (
     "litegpu check model.tflite",
     "litegpu check --graph=zoo:mobilenet_v1_1.0_224 --precision=fp16 --json",
@@ -23,18 +20,21 @@ EXAMPLES = (
 
 def main(args: argparse.Namespace) -> int:
     """Print the report; the exit status is 1 when nothing would run on the GPU."""
-    model = find_model(args.model)
+    try_to_write("json", args.json)
     delegate = make_delegate(args)
+    model = find_model(args.model)
     kept = with_delegate(model.content, delegate)
-    if args.json:
-        print(json.dumps({"model": model.source, "report": _as_dict(delegate.report)}, indent=2))
-        return 0 if delegate.report and delegate.report.delegated_nodes else 1
-    note(f"model: {model.source}")
-    applied = print_report(delegate)
-    if delegate.report:
-        print_advice(delegate.report)
+    report = delegate.report
+    if not prints_json(args):
+        note(f"model: {model.source}")
+        print_report(delegate)
+        if report:
+            print_advice(report)
+    write_json(
+        "json", args.json, {"model": model.source, "report": report.to_dict() if report else None}
+    )
     del kept
-    return 0 if applied else 1
+    return 0 if report and report.delegated_nodes else 1
 
 
 def print_advice(report: DelegationReport) -> None:
@@ -47,15 +47,4 @@ def print_advice(report: DelegationReport) -> None:
         print(f"\n{title} (times are estimates for a GPU)")
         for place, advice in enumerate(each.advice, start=1):
             start = f"{place:3}. "
-            print(
-                textwrap.fill(
-                    advice.text,
-                    PIPE_WIDTH,
-                    initial_indent=start,
-                    subsequent_indent=" " * len(start),
-                )
-            )
-
-
-def _as_dict(report: DelegationReport | None) -> dict[str, Any] | None:
-    return report.to_dict() if report else None
+            print_text(start + advice.text, " " * len(start))

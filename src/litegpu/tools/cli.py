@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from litegpu import config
-from litegpu.errors import LitegpuError, did_you_mean
+from litegpu.errors import LitegpuError, OptionsError, did_you_mean
+from litegpu.tools.console import paragraph
 from litegpu.tools.flags import FlagParser
+from litegpu.version import __version__
 
 TOOLS = {
     "devices": "list the usable devices of every backend, or why there are none",
@@ -29,8 +31,11 @@ Run TensorFlow Lite (LiteRT) models on the GPU, from the command line.
 tools:
 {tools}
 
-`litegpu TOOL --help` shows the flags of a tool. Flags are spelt --flag=value or --flag value.
-MODEL is a .tflite file, the name of a well-known model, or a model of the zoo (zoo:NAME).
+`litegpu help TOOL` or `litegpu TOOL --help` shows the flags of a tool, `litegpu --version` the
+version. Flags are spelt --flag=value or --flag value. MODEL is a .tflite file, the name of a
+well-known model, or a model of the zoo (zoo:NAME).
+
+exit status: 0 it worked, 1 it did not (a line on stderr says why), 2 the command line is wrong.
 
 examples:
   litegpu devices
@@ -41,6 +46,9 @@ examples:
 """
 
 
+_HELP = ("help", "-h", "--help")
+
+
 def help_text() -> str:
     """Return what `litegpu --help` prints."""
     return HELP.format(tools="\n".join(f"  {name:<9}{text}" for name, text in TOOLS.items()))
@@ -49,7 +57,8 @@ def help_text() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's); return the exit status.
 
-    0: it worked. 1: it failed, and one line on stderr says why. 2: bad usage.
+    0: it worked. 1: it failed, and one line on stderr says why. 2: bad usage, such as an option
+    that does not exist or a value that it cannot have.
     """
     _use_forgiving_output()
     logging.basicConfig(format="%(message)s")
@@ -61,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LitegpuError as error:
         if config.debug_level():
             raise
-        return _fail(f"error: {error}", 1)
+        return _fail(f"error: {error}", 2 if isinstance(error, OptionsError) else 1)
     except BrokenPipeError:  # the reader of our output, `head` say, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -74,9 +83,14 @@ def _dispatch(args: Sequence[str]) -> int:
     if not args:
         sys.stderr.write(help_text())
         return 2
+    if args[0] in _HELP and len(args) > 1:
+        args = [args[1], "--help"]
     name = args[0]
-    if name in ("help", "-h", "--help"):
+    if name in _HELP:
         sys.stdout.write(help_text())
+        return 0
+    if name == "--version":
+        print(f"litegpu {__version__}")
         return 0
     if name not in TOOLS:
         return _fail(f"error: unknown tool '{name}'.{did_you_mean(name, TOOLS)}", 2)
@@ -104,8 +118,10 @@ def _fail(message: str, status: int) -> int:
 
 def _parser(name: str, tool: ModuleType) -> FlagParser:
     # What a reader of the tool's figures must know, where there is something.
-    about = "\n\n".join((f"litegpu {name}: {TOOLS[name]}.", *getattr(tool, "NOTES", ())))
-    parser = FlagParser(f"litegpu {name}", about, tool.EXAMPLES)
+    notes = (f"litegpu {name}: {TOOLS[name]}.", *getattr(tool, "NOTES", ()))
+    about = "\n\n".join(paragraph(text) for text in notes)
+    words = [f"litegpu {name}", *map(str.upper, tool.ARGUMENTS), "[--FLAG=VALUE ...]"]
+    parser = FlagParser(words[0], about, tool.EXAMPLES, usage=" ".join(words))
     for argument, text in tool.ARGUMENTS.items():
         parser.add_argument(argument, metavar=argument.upper(), help=text)
     parser.add_flags(tool.FLAGS)

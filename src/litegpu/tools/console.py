@@ -1,43 +1,69 @@
-"""Tables, status lines and progress bars, drawn by rich."""
+"""Tables, paragraphs, status lines and progress: plain text that fits the terminal.
+
+Where there is no terminal nothing is wrapped or left out, so that files and pipes hold whole rows.
+"""
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from litegpu.errors import missing_dependency
-
-try:
-    from rich import box
-    from rich.console import Console
-    from rich.progress import track
-    from rich.table import Table
-    from rich.text import Text
-except ImportError as error:
-    raise missing_dependency("rich", "tools", "The command line") from error
+from litegpu import config
+from litegpu.wording import wrapped
 
 Item = TypeVar("Item")
 
-# A pipe has no width of its own; tables in files and logs should not wrap at 80 columns.
-PIPE_WIDTH = 120
+_GAP, _NARROW_GAP = 3, 2
+_NARROWEST = 8
+"""Columns of characters that a column of a table keeps at least."""
+_PARAGRAPH = 80
+"""The most characters in a line of a paragraph."""
+_REDRAWN_AFTER = 0.1
+"""Seconds between two states of a progress line."""
+
+
+def terminal_width() -> int | None:
+    """Return how many characters fit in a line, by COLUMNS or the terminal; None without either."""
+    if wanted := config.columns():
+        return wanted
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a blank line and a table; columns whose heading starts with '>' are aligned right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(
-            column.lstrip(">"),
-            justify="right" if column.startswith(">") else "left",
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = _console()
-    with console.capture() as capture:
-        console.print(table)
-    print("\n" + "\n".join(line.rstrip() for line in capture.get().splitlines()))
+    """Print a blank line and a table.
+
+    A '>' before a heading aligns the column right. A '?' before that lets the column be left out
+    where the terminal is narrow, the last such first. After them cells are folded.
+    """
+    cells = [[column.lstrip("?>") for column in columns], *([_clean(c) for c in r] for r in rows)]
+    room = terminal_width() or sys.maxsize
+    kept = list(range(len(columns)))
+    table = _Table(columns, cells, kept, room)
+    optional = [place for place in kept if columns[place].startswith("?")]
+    while table.width > room and optional:
+        kept.remove(optional.pop())
+        table = _Table(columns, cells, kept, room)
+    table.fold(room)
+    heading, *body = ([*table.lines(row)] for row in cells)
+    lines = [*heading, "─" * table.width, *(line for row in body for line in row)]
+    print("\n" + "\n".join(lines))
+    if hidden := [head for place, head in enumerate(cells[0]) if place not in kept]:
+        print_text(f"(on a wider terminal: {', '.join(hidden)})")
+
+
+def print_text(text: str, indent: str = "") -> None:
+    """Print a paragraph; all lines but the first begin with `indent`."""
+    print(paragraph(text, indent))
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Return text in lines that fit the terminal, and are read well without one."""
+    return wrapped(text, min(terminal_width() or _PARAGRAPH, _PARAGRAPH), indent)
 
 
 def note(message: str) -> None:
@@ -46,13 +72,65 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def progress(items: Sequence[Item], label: str) -> Iterable[Item]:
-    """Yield `items` under a progress bar on stderr, which is drawn only on a terminal."""
-    console = Console(stderr=True)
-    return track(
-        items, description=label, console=console, transient=True, disable=not console.is_terminal
-    )
+def progress(items: Sequence[Item], label: str) -> Iterator[Item]:
+    """Yield `items`, and where stderr is a terminal say there how many of them were taken."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    shown, line = 0.0, ""
+    try:
+        for number, item in enumerate(items):
+            if time.monotonic() - shown >= _REDRAWN_AFTER:
+                shown, line = time.monotonic(), f"{label}: {number} of {len(items)}"
+                print(f"\r{line}", end="", file=sys.stderr, flush=True)
+            yield item
+    finally:
+        print("\r" + " " * len(line), end="\r", file=sys.stderr, flush=True)
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+def _clean(cell: str) -> str:
+    return " ".join(cell.split())
+
+
+class _Table:
+    """The columns of a table that are kept, in the room that there is."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        cells: Sequence[Sequence[str]],
+        kept: Iterable[int],
+        room: int,
+    ) -> None:
+        self._widths = {place: max(len(row[place]) for row in cells) for place in kept}
+        self._right = {place for place in self._widths if ">" in columns[place]}
+        self._gap = _GAP
+        if self.width > room:
+            self._gap = _NARROW_GAP
+
+    @property
+    def width(self) -> int:
+        """Characters of a row."""
+        return sum(self._widths.values()) + self._gap * (len(self._widths) - 1)
+
+    def fold(self, room: int) -> None:
+        """Make columns of text narrower, the widest first."""
+        texts = [place for place in self._widths if place not in self._right]
+        while self.width > room:
+            widest = max(texts, key=self._widths.__getitem__, default=None)
+            if widest is None or self._widths[widest] <= _NARROWEST:
+                return
+            self._widths[widest] -= 1
+
+    def lines(self, row: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of a row: a cell that is wider than its column takes several."""
+        parts = [textwrap.wrap(row[place], width) for place, width in self._widths.items()]
+        for texts in itertools.zip_longest(*parts, fillvalue=""):
+            yield (
+                (" " * self._gap)
+                .join(
+                    text.rjust(width) if place in self._right else text.ljust(width)
+                    for text, (place, width) in zip(texts, self._widths.items(), strict=True)
+                )
+                .rstrip()
+            )

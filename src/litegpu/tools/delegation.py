@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import enum
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from litegpu import (
@@ -16,54 +14,46 @@ from litegpu import (
     InferencePriority,
     config,
 )
-from litegpu.tools.console import note
-from litegpu.tools.flags import Flag
+from litegpu.tools.console import note, terminal_width
+from litegpu.tools.flags import Flag, listed, member, whole
 from litegpu.tools.runtime import interpreter
 
-
-def _member(names: type[enum.IntEnum]) -> Callable[[str], int]:
-    """Return the kind of flags that take a number or the name of a member."""
-
-    def parse(text: str) -> int:
-        known = names.__members__
-        return int(known[text.upper()] if text.upper() in known else int(text))
-
-    parse.__name__ = names.__name__  # argparse names it when the text is neither
-    return parse
-
-
-def _listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
-    return ", ".join(f"{int(member)} {member.name}" for member in names)
-
-
-_PRIORITY = _member(InferencePriority)
-_PREFERENCE = _member(InferencePreference)
+_PRIORITY = member(InferencePriority)
+_PREFERENCE = member(InferencePreference)
 
 DELEGATE_FLAGS = (
-    Flag("backend", str, None, "the GPU API to use, such as opencl (default: the best one here)"),
-    Flag("device", str, None, "index or part of the name of the device, see `litegpu devices`"),
+    Flag(
+        *("backend", str, None),
+        "the GPU API: cuda, opencl (cl), webgpu (or vulkan, metal, d3d12), opengl (gl)",
+    ),
+    Flag("device", str, None, "number or part of the name of the device, see `litegpu devices`"),
     Flag("precision", str, None, "fp32 or fp16 (fp16: half stored, float accumulated)"),
     Flag(
         "inference_preference",
         _PREFERENCE,
         None,
-        f"how kernels are chosen: {_listed(InferencePreference)}",
+        f"how kernels are chosen: {listed(InferencePreference)}",
     ),
-    Flag("inference_priority1", _PRIORITY, None, f"what matters: {_listed(InferencePriority)}"),
+    Flag("inference_priority1", _PRIORITY, None, f"what matters: {listed(InferencePriority)}"),
     Flag("inference_priority2", _PRIORITY, None, "what matters next"),
     Flag("inference_priority3", _PRIORITY, None, "what matters after that"),
-    Flag("is_precision_loss_allowed", int, None, "-1: by the priorities, 0: fp32, 1: fp16"),
-    Flag("experimental_flags", int, None, f"the sum of: {_listed(ExperimentalFlags)} (default: 1)"),
-    Flag("max_delegated_partitions", int, None, "most parts to run on the GPU (default: 1)"),
+    Flag("is_precision_loss_allowed", whole, None, "-1: by the priorities, 0: fp32, 1: fp16"),
+    Flag(
+        "experimental_flags", whole, None, f"the sum of: {listed(ExperimentalFlags)} (default: 1)"
+    ),
+    Flag("max_delegated_partitions", whole, None, "most parts to run on the GPU (default: 1)"),
     Flag(
         "min_nodes_per_partition",
-        int,
+        whole,
         None,
         "least nodes of a part that runs on the GPU (default: where that is faster)",
     ),
-    Flag("invoke_timeout_ms", int, None, "most milliseconds to wait for the device (default: any)"),
-    Flag("first_delegate_node_index", int, None, "nodes before this one stay on the CPU"),
-    Flag("last_delegate_node_index", int, None, "nodes after this one stay on the CPU"),
+    Flag(
+        *("invoke_timeout_ms", whole, None),
+        "most milliseconds to wait for the device (default: any)",
+    ),
+    Flag("first_delegate_node_index", whole, None, "nodes before this one stay on the CPU"),
+    Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
     Flag("serialization_dir", str, None, "folder to keep compiled kernels in, with model_token"),
     Flag("model_token", str, None, "name of the model among what is kept there"),
 )
@@ -80,8 +70,6 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
     """
     given = {flag.name: getattr(args, flag.name) for flag in DELEGATE_FLAGS}
     options = {name: value for name, value in given.items() if value is not None}
-    if options.get("device", "").isdecimal():
-        options["device"] = int(options["device"])
     if {"serialization_dir", "model_token"} <= options.keys():
         default = GpuDelegateOptions.experimental_flags
         flags = options.get("experimental_flags", default)
@@ -89,7 +77,9 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
     return GpuDelegate(**options)
 
 
-def with_delegate(model: bytes, delegate: GpuDelegate, threads: int = 1) -> Any:
+def with_delegate(
+    model: bytes, delegate: GpuDelegate, threads: int = 1, builtin_kernels: bool = False
+) -> Any:
     """Return an interpreter of `model` that `delegate` was applied to.
 
     What the delegate logs meanwhile is all in its report, so only LITEGPU_DEBUG shows it twice.
@@ -99,7 +89,7 @@ def with_delegate(model: bytes, delegate: GpuDelegate, threads: int = 1) -> Any:
     if not config.debug_level():
         log.setLevel(logging.ERROR)
     try:
-        return interpreter(model, delegate, threads)
+        return interpreter(model, delegate, threads, builtin_kernels)
     finally:
         log.setLevel(level)
 
@@ -110,5 +100,5 @@ def print_report(delegate: GpuDelegate) -> bool:
     if report is None:
         note("The delegate was not applied: the whole model runs on the CPU.")
         return False
-    print(report)
+    print(report.text(terminal_width()))
     return bool(report.delegated_nodes)

@@ -6,14 +6,23 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from litegpu.errors import OptionsError
 from litegpu.tools import segmentation
 from litegpu.tools.console import note, print_table
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
+from litegpu.tools.files import cannot_write, try_to_write
 from litegpu.tools.flags import Flag
 from litegpu.tools.images import centre_crop, default_picture, open_picture
+from litegpu.tools.labels import NamedLabels, find_labels, read_labels
 from litegpu.tools.models import FoundModel, find_model
-from litegpu.tools.run import MEASURE_FLAGS, compare_sides, print_comparison, print_result
+from litegpu.tools.results import class_count
+from litegpu.tools.run import (
+    MEASURE_FLAGS,
+    PICTURE_FLAGS,
+    compare_sides,
+    print_comparison,
+    print_result,
+    ran_on_gpu,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,11 +33,9 @@ DRAWING_WIDTH = 640
 
 ARGUMENTS: dict[str, str] = {}
 FLAGS = (
-    Flag("image", str, None, "the picture (default: one that ships with litegpu)"),
-    Flag("output", str, "out/segmentation.png", "where the segmentation is written"),
-    Flag("labels", str, None, "text file with the name of one class a line, for the classifier"),
-    Flag("input_mean", float, 127.5, "float inputs get (pixel - input_mean) / input_std"),
-    Flag("input_std", float, 127.5, "see input_mean"),
+    Flag("image", str, None, "the picture (default: one that comes with litegpu)", metavar="FILE"),
+    Flag("output", str, "out/segmentation.png", "where the drawing is written", metavar="FILE"),
+    *PICTURE_FLAGS,
     *DELEGATE_FLAGS,
     *MEASURE_FLAGS,
 )
@@ -37,28 +44,32 @@ EXAMPLES = ("litegpu demo", "litegpu demo --image=picture.jpg --precision=fp16")
 
 def main(args: argparse.Namespace) -> int:
     """Run both models; the exit status is 1 when either did not run on the GPU."""
-    args.image = args.image or default_picture()
-    note(f"picture: {args.image}")
-    classified = classify(args)
-    segmented = segment(args)
+    path = args.image or default_picture()
+    note(f"picture: {path}")
+    picture = open_picture(path)
+    labels = read_labels(args.labels)
+    _make_folder(Path(args.output))
+    classified = classify(picture, labels, args)
+    segmented = segment(picture, args)
     return 0 if classified and segmented else 1
 
 
-def classify(args: argparse.Namespace) -> bool:
+def classify(picture: Image.Image, labels: NamedLabels | None, args: argparse.Namespace) -> bool:
     """Classify the picture; return whether it ran on the GPU."""
     model = _announce("Classification", CLASSIFIER)
     delegate = make_delegate(args)
-    applied, result = compare_sides(model, delegate, args)
-    print_result(result.outputs, model, args.labels)
+    result = compare_sides(model, delegate, picture, args)
+    names = find_labels(labels, model.content, class_count(result.outputs))
+    print_result(result.outputs, names)
     print_comparison(result, delegate, args.num_threads)
-    return applied
+    return ran_on_gpu(delegate)
 
 
-def segment(args: argparse.Namespace) -> bool:
+def segment(picture: Image.Image, args: argparse.Namespace) -> bool:
     """Segment the picture and write the PNG; return whether it ran on the GPU."""
     model = _announce("Segmentation", SEGMENTER)
     delegate = make_delegate(args)
-    applied, result = compare_sides(model, delegate, args)
+    result = compare_sides(model, delegate, picture, args)
     scores = result.outputs[0].values
     classes = segmentation.class_map(scores)
     print_table(
@@ -70,10 +81,10 @@ def segment(args: argparse.Namespace) -> bool:
     )
     print_comparison(result, delegate, args.num_threads)
     height, width = classes.shape
-    cropped = centre_crop(open_picture(args.image), width, height)
+    cropped = centre_crop(picture, width, height)
     drawing_size = (DRAWING_WIDTH, round(DRAWING_WIDTH * height / width))
     _save(segmentation.draw(cropped.resize(drawing_size), classes), Path(args.output))
-    return applied
+    return ran_on_gpu(delegate)
 
 
 def _announce(task: str, name: str) -> FoundModel:
@@ -84,12 +95,18 @@ def _announce(task: str, name: str) -> FoundModel:
     return model
 
 
+def _make_folder(output: Path) -> None:
+    """Make the folder of the drawing. Raises FileError when the drawing could not be written."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write("output", str(output), error) from error
+    try_to_write("output", str(output))
+
+
 def _save(drawing: Image.Image, path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         drawing.save(path, "PNG")
     except OSError as error:
-        raise OptionsError(
-            f"--output={path}: the picture cannot be written: {error}. Name a writable place."
-        ) from error
+        raise cannot_write("output", str(path), error) from error
     print(f"The segmentation is in {path}")

@@ -4,53 +4,60 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from typing import Any
 
-from litegpu import backends
-from litegpu.tools.console import print_table
-from litegpu.tools.flags import Flag
+from litegpu import DeviceInfo, backends
+from litegpu.tools.console import print_table, print_text
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 
 ARGUMENTS: dict[str, str] = {}
-FLAGS = (Flag("json", bool, False, "print JSON instead of a table"),)
-EXAMPLES = ("litegpu devices", "litegpu devices --json")
+FLAGS = (JSON,)
+EXAMPLES = ("litegpu devices", "litegpu devices --json", "litegpu run model.tflite --device=0")
+NOTES = (
+    "The number of a device is what --device and GpuDelegate(device=...) take where no backend is "
+    "named. With a backend its own devices count: that number follows the backend's name.",
+)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print every backend; the exit status is 1 when no device is usable at all."""
+    try_to_write("json", args.json)
     statuses = backends.status()
-    if args.json:
-        print(json.dumps([as_dict(status) for status in statuses], indent=2))
-    else:
+    if not prints_json(args):
         _print_text(statuses)
+    write_json("json", args.json, as_list(statuses))
     return 0 if any(status.devices for status in statuses) else 1
 
 
-def as_dict(status: backends.BackendStatus) -> dict[str, Any]:
-    """Return one backend's status as plain data for JSON."""
-    return dataclasses.asdict(status)
+def as_list(statuses: list[backends.BackendStatus]) -> list[dict[str, Any]]:
+    """Return the state of all backends as plain data for JSON, with the numbers of the devices."""
+    numbers = {device.title: place for place, device in enumerate(backends.ranked(statuses))}
+    found = [dataclasses.asdict(status) for status in statuses]
+    for status, entry in zip(statuses, found, strict=True):
+        for device, facts in zip(status.devices, entry["devices"], strict=True):
+            facts["number"] = numbers[device.title]
+    return found
 
 
 def _print_text(statuses: list[backends.BackendStatus]) -> None:
-    devices = [device for status in statuses for device in status.devices]
+    devices = backends.ranked(statuses)
     if devices:
         print_table(
-            ("backend", ">index", "device", "kind", "driver", ">units", ">memory", "half"),
-            [_device_row(device) for device in devices],
+            (">number", "backend", "device", "kind", "?driver", "?>memory"),
+            [_device_row(number, device) for number, device in enumerate(devices)],
         )
-    for status in statuses:
-        if not status.devices:
-            print(f"{status.name}: no usable device. {status.reason} {status.remedy}".rstrip())
+    for place, status in enumerate(each for each in statuses if not each.devices):
+        if devices and not place:
+            print()
+        print_text(f"{status.name}: no usable device. {status.reason}", "  ")
 
 
-def _device_row(device: backends.DeviceInfo) -> tuple[str, ...]:
+def _device_row(number: int, device: DeviceInfo) -> tuple[str, ...]:
     return (
-        device.backend,
-        str(device.index),
-        f"{device.name} ({device.platform})",
+        str(number),
+        f"{device.backend}:{device.index}",
+        device.name,
         "software" if device.software else "GPU",
         device.driver.split(" (")[0],
-        str(device.compute_units),
         f"{device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else "unknown",
-        "arithmetic" if device.half_arithmetic else "storage",
     )

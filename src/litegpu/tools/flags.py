@@ -3,46 +3,81 @@
 from __future__ import annotations
 
 import argparse
+import enum
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from litegpu.errors import did_you_mean
 
+_METAVARS: dict[Any, str] = {bool: "BOOL", str: "TEXT"}
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag as data; `kind` is bool, int, float, str or another function of the text."""
+    """One flag as data; `kind` is bool, str or another function of the text.
+
+    A flag with `bare` may come without a value, and then has that one: only `=` gives it another.
+    """
 
     name: str
     kind: Callable[[str], Any]
     default: Any
     help: str
-    choices: tuple[str, ...] | None = None
+    bare: str | None = None
+    metavar: str | None = None
 
 
-def positive_int(text: str) -> int:
-    """Parse a whole number of at least 1, the kind of flags that count things."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
-    return value
+def _kind(
+    parse: Callable[[str], Any], allowed: Callable[[Any], bool], what: str
+) -> Callable[[str], Any]:
+    """Return a kind of flags whose values are parsed and then must be allowed."""
+
+    def parsed(text: str) -> Any:
+        try:
+            value = parse(text)
+            if allowed(value):
+                return value
+        except (ValueError, KeyError):
+            pass
+        raise argparse.ArgumentTypeError(f"'{text}' is not {what}")
+
+    return parsed
 
 
-def _bool(text: str) -> bool:
-    if text.lower() not in _BOOLS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not one of true, false, 1, 0")
-    return _BOOLS[text.lower()]
+whole = _kind(int, lambda _: True, "a whole number")
+positive_int = _kind(int, lambda value: value >= 1, "a whole number of at least 1")
+number = _kind(float, math.isfinite, "a finite number")
+positive = _kind(float, lambda value: 0 < value < math.inf, "a finite number above 0")
+divisor = _kind(
+    float, lambda value: math.isfinite(value) and value != 0, "a finite number other than 0"
+)
+_bool = _kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, false, 1, 0")
+
+
+def member(names: type[enum.IntEnum]) -> Callable[[str], Any]:
+    """Return the kind of flags that take the name of a member, in any case, or its number."""
+    known = {name.lower(): int(each) for name, each in names.__members__.items()}
+    known |= {str(int(each)): int(each) for each in names}
+    return _kind(lambda text: known[text.lower()], lambda _: True, f"one of {listed(names)}")
+
+
+def listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
+    """Return the members of an enumeration with their numbers."""
+    return ", ".join(f"{int(each)} {each.name}" for each in names)
 
 
 class FlagParser(argparse.ArgumentParser):
     """A parser for `Flag` tables that says which known flag a misspelt one resembles."""
 
-    def __init__(self, prog: str, description: str, examples: Sequence[str] = ()) -> None:
+    def __init__(
+        self, prog: str, description: str, examples: Sequence[str] = (), usage: str | None = None
+    ) -> None:
         super().__init__(
             prog=prog,
+            usage=usage,
             description=description,
             epilog="\n".join(["examples:", *(f"  {line}" for line in examples)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -59,8 +94,7 @@ class FlagParser(argparse.ArgumentParser):
                 f"--{flag.name}",
                 type=_bool if flag.kind is bool else flag.kind,
                 default=flag.default,
-                choices=flag.choices,
-                metavar=None if flag.choices else _metavar(flag.kind),
+                metavar=flag.metavar or _METAVARS.get(flag.kind, "N"),
                 help=flag.help + default,
             )
 
@@ -80,7 +114,7 @@ class FlagParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def _normalised(self, argv: Sequence[str]) -> list[str]:
-        """Return `argv` with `--a-b` spelt `--a_b` and a bare boolean flag spelt `--flag=true`."""
+        """Return `argv` with `--a-b` spelt `--a_b` and a bare flag spelt `--flag=true`, say."""
         result = []
         for position, arg in enumerate(argv):
             name, equals, value = arg.partition("=")
@@ -88,12 +122,8 @@ class FlagParser(argparse.ArgumentParser):
                 name = "--" + name[2:].replace("-", "_")
                 flag = self._flags.get(name[2:])
                 following = argv[position + 1 : position + 2]
-                if flag and flag.kind is bool and not equals:
-                    value = "" if following and following[0].lower() in _BOOLS else "=true"
+                bare = "true" if flag and flag.kind is bool else flag and flag.bare
+                if bare and not equals:
+                    value = "" if following and following[0].lower() in _BOOLS else f"={bare}"
             result.append(name + equals + value)
         return result
-
-
-def _metavar(kind: Callable[[str], Any]) -> str:
-    names: dict[Any, str] = {bool: "BOOL", float: "NUMBER", str: "TEXT"}
-    return names.get(kind, "N")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.resources
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from litegpu.errors import ModelError, OptionsError, missing_dependency
+from litegpu.errors import FileError, ModelError, missing_dependency
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,22 +25,73 @@ def default_picture() -> str:
 
 
 def open_picture(path: str) -> Image.Image:
-    """Return the picture at `path` as RGB, upright.
+    """Return the picture at `path` as a person sees it: RGB, upright, on white where transparent.
+
+    Of an animation it is the first frame; 16 bits a channel become 8 by their upper half.
 
     Raises:
-        OptionsError: there is no readable picture at `path`.
+        FileError: there is no readable picture at `path`, or it has too many pixels.
+        MissingDependencyError: pillow is not installed.
     """
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image
     except ImportError as error:
         raise missing_dependency("pillow", "tools", "Reading a picture") from error
+    if not Path(path).is_file():
+        what = "it is not a file" if Path(path).exists() else "there is no such file"
+        raise _unreadable(path, what)
     try:
-        with Image.open(path) as picture:
-            return ImageOps.exif_transpose(picture).convert("RGB")
-    except OSError as error:
-        raise OptionsError(
-            f"The picture '{path}' cannot be read: {error}. Give a JPEG, PNG or BMP file."
-        ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of pictures that it reads nevertheless
+            with Image.open(path) as picture:
+                picture.load()
+                return _as_rgb(_upright(picture))
+    except Image.DecompressionBombError as error:
+        raise _unreadable(path, f"it has too many pixels: {error}") from error
+    except Exception as error:  # Pillow's readers have no type of errors of their own
+        raise _unreadable(path, str(error) or type(error).__name__) from error
+
+
+def _unreadable(path: str, why: str) -> FileError:
+    return FileError(
+        f"The picture '{path}' cannot be read: {why.rstrip('.')}. Give a JPEG, PNG or BMP file."
+    )
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # damaged metadata do not spoil the picture
+        return picture
+
+
+def _as_rgb(picture: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    if picture.mode.startswith("I") or picture.mode == "F":
+        return _eight_bits(picture).convert("RGB")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    paper = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(paper, picture.convert("RGBA")).convert("RGB")
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Return a grey picture of wide numbers with 8 bits: those of 16 bits by their upper half."""
+    from PIL import Image
+
+    values = np.asarray(picture, np.float64)
+    low, high = float(values.min()), float(values.max())
+    full = 1.0 if picture.mode == "F" and high <= 1 else _FULL_SCALE
+    if not (low >= 0 and high <= full):  # NaN, too, is neither
+        raise ValueError(f"its values, {low:g} to {high:g}, are no shades from 0 to {full:g}")
+    return Image.fromarray((values * (255 / full)).round().astype(np.uint8))
+
+
+_FULL_SCALE = 65535.0
+"""White in a picture of 16 bits a channel."""
 
 
 def is_image_input(detail: dict[str, Any]) -> bool:
@@ -50,7 +103,7 @@ def is_image_input(detail: dict[str, Any]) -> bool:
 def centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
     """Return the largest part around the centre with the aspect ratio of `width` to `height`."""
     scale = min(picture.width / width, picture.height / height)
-    crop_width, crop_height = round(width * scale), round(height * scale)
+    crop_width, crop_height = max(round(width * scale), 1), max(round(height * scale), 1)
     left, top = (picture.width - crop_width) // 2, (picture.height - crop_height) // 2
     return picture.crop((left, top, left + crop_width, top + crop_height))
 

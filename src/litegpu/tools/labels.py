@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu.errors import DownloadError, OptionsError
+from litegpu.errors import DownloadError, FileError
 from litegpu.tools.console import note
 from litegpu.tools.downloads import Asset, fetch
 from litegpu.tools.models import MEDIAPIPE, model_folders
@@ -19,19 +20,37 @@ IMAGENET = Asset(
 )
 
 
-def find_labels(file: str | None, model: bytes, classes: int) -> list[str]:
+@dataclass(frozen=True)
+class NamedLabels:
+    """The lines of a text file that the user named."""
+
+    file: str
+    lines: list[str]
+
+
+def read_labels(file: str | None) -> NamedLabels | None:
+    """Return the lines of a text file, one class a line, or None without one.
+
+    Raises FileError when it cannot be read.
+    """
+    return NamedLabels(file, _read(file)) if file else None
+
+
+def find_labels(named: NamedLabels | None, model: bytes, classes: int) -> list[str]:
     """Return one name per class, or an empty list when nobody knows them.
 
     Args:
-        file: the text file that the user named, one class a line, or None.
+        named: what the user named, or None.
         model: the bytes of the model; a labels file may be attached to it.
         classes: how many classes the model tells apart.
 
     Raises:
-        OptionsError: `file` cannot be read or has another number of lines.
+        FileError: the file that the user named has another number of lines.
     """
-    if file:
-        return _checked(_read(file), classes, file)
+    if not classes:
+        return []
+    if named:
+        return _checked(named, classes)
     attached = attached_labels(model)
     if len(attached) == classes:
         return attached
@@ -43,9 +62,18 @@ def attached_labels(model: bytes) -> list[str]:
     content = io.BytesIO(model)
     if not zipfile.is_zipfile(content):
         return []
-    with zipfile.ZipFile(content) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".txt")]
-        return archive.read(names[0]).decode().splitlines() if names else []
+    try:
+        with zipfile.ZipFile(content) as archive:
+            files = [each for each in archive.infolist() if each.filename.endswith(".txt")]
+            if not files or files[0].file_size > _MOST_BYTES:
+                return []
+            return archive.read(files[0]).decode().splitlines()
+    except Exception:  # whatever a damaged archive makes zipfile raise, it has no labels
+        return []
+
+
+_MOST_BYTES = 1 << 20
+"""More than any list of labels has: an archive may promise to unpack to gigabytes."""
 
 
 def imagenet_labels() -> list[str]:
@@ -65,16 +93,16 @@ def _read(file: str) -> list[str]:
     try:
         return Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionsError(
+        raise FileError(
             f"The labels file '{file}' cannot be read: {error}. "
             "Give a UTF-8 text file with one class a line."
         ) from error
 
 
-def _checked(labels: list[str], classes: int, file: str) -> list[str]:
-    if len(labels) != classes:
-        raise OptionsError(
-            f"The labels file '{file}' has {len(labels)} lines but the model tells "
+def _checked(named: NamedLabels, classes: int) -> list[str]:
+    if len(named.lines) != classes:
+        raise FileError(
+            f"The labels file '{named.file}' has {len(named.lines)} lines but the model tells "
             f"{classes} classes apart. Give a file with one class a line."
         )
-    return labels
+    return named.lines

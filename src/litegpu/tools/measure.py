@@ -25,12 +25,16 @@ class Latency:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far one output is from the reference; `relative_l2` is a norm over the reference's."""
+    """How far one output is from the reference; `relative_l2` is a norm over the reference's.
+
+    Where there is NaN on either side, nothing is called equal.
+    """
 
     name: str
     relative_l2: float
     max_abs: float
     top1_equal: bool
+    has_nan: bool
 
 
 def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
@@ -52,11 +56,13 @@ def compare(tested: Output, reference: Output) -> Agreement:
     """Compare an output with the reference, in double precision."""
     got = tested.values.astype(np.float64)
     want = reference.values.astype(np.float64)
+    has_nan = bool(np.isnan(got).any() or np.isnan(want).any())
     difference, norm = np.linalg.norm(got - want), np.linalg.norm(want)
     relative = float(difference / norm) if norm else float(difference and np.inf)
     return Agreement(
         name=reference.name,
         relative_l2=relative,
         max_abs=float(np.max(np.abs(got - want), initial=0)),
-        top1_equal=bool(got.size == 0 or got.argmax() == want.argmax()),
+        top1_equal=not has_nan and bool(got.size == 0 or got.argmax() == want.argmax()),
+        has_nan=has_nan,
     )

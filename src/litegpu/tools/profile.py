@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from litegpu import KernelProfile, PartitionProfile, Profile
-from litegpu.errors import OptionsError
-from litegpu.tools.console import note, print_table
+from litegpu.tools.console import note, print_table, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, with_delegate
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, positive_int
 from litegpu.tools.images import random_tensor
 from litegpu.tools.models import find_model
@@ -24,36 +21,38 @@ FLAGS = (
     Flag("repeats", positive_int, 20, "how often everything is measured; medians are shown"),
     Flag("peaks", bool, True, "measure what the device can do at most, for the floors"),
     Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
-    Flag("json", str, None, "write everything as JSON to this file"),
+    JSON,
 )
 EXAMPLES = (
     "litegpu profile model.tflite",
-    "litegpu profile zoo:posenet_mobilenet_v1_257 --precision=fp16 --batch=4 --trace=trace.json",
+    "litegpu profile zoo:posenet_mobilenet_v1_257 --batch=4 --trace=trace.json",
+    "litegpu profile model.tflite --precision=fp16 --json",
 )
 NOTES = (
-    """\
-A kernel is measured by itself and warm in cache: on CUDA as a batch of launches of this kernel
-alone, elsewhere by the device's own times in a run. A chain of kernels takes less than their sum
-where the device overlaps them, and more where it pauses in between.""",
-    """\
-The floor of a kernel is the time that its arithmetic takes, or moving its bytes once, whichever is
-longer, at the rates that tiny kernels reach on the same device.""",
+    "A kernel is measured by itself and warm in cache: on CUDA as a batch of launches of this "
+    "kernel alone, elsewhere by the device's own times in a run. A chain of kernels takes less "
+    "than their sum where the device overlaps them, and more where it pauses in between.",
+    "The floor of a kernel is the time that its arithmetic takes, or moving its bytes once, "
+    "whichever is longer, at the rates that tiny kernels reach on the same device.",
 )
 
 
 def main(args: argparse.Namespace) -> int:
     """Profile the model and print the tables; files are written last."""
-    model = find_model(args.model)
+    try_to_write("trace", args.trace)
+    try_to_write("json", args.json)
     delegate = make_delegate(args)
+    model = find_model(args.model)
     target = with_delegate(model.content, delegate)
     if args.batch:
         set_batch(target, args.batch)
     set_inputs(target, [random_tensor(detail) for detail in target.get_input_details()])
     note(f"model: {model.source}")
     profile = delegate.profile(target, repeats=args.repeats, peaks=args.peaks)
-    print_profile(profile)
-    _write("trace", args.trace, profile.to_trace())
-    _write("json", args.json, {"model": model.source, **profile.to_dict()})
+    if not prints_json(args):
+        print_profile(profile)
+    write_json("trace", args.trace, profile.to_trace())
+    write_json("json", args.json, {"model": model.source, **profile.to_dict()})
     return 0
 
 
@@ -61,7 +60,7 @@ def print_profile(profile: Profile) -> None:
     """Print the kernels of each partition, where the time goes, and the slowest operations."""
     print(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
     if profile.peaks:
-        print(_ceilings(profile))
+        print_text(_ceilings(profile), "  ")
     total = profile.kernel_seconds
     for number, part in enumerate(profile.partitions):
         _print_kernels(number, part, total)
@@ -87,10 +86,11 @@ def _ceilings(profile: Profile) -> str:
 
 
 def _print_kernels(number: int, part: PartitionProfile, total: float) -> None:
+    print(f"\npartition {number}")
     print_table(
         (
-            *(f"partition {number}: kernel", "operation", ">node", "output", ">µs", ">share"),
-            *(">GFLOP/s", ">GB/s", ">floor µs", ">of floor"),
+            *("kernel", "operation", ">node", "?output", ">µs", ">share"),
+            *("?>GFLOP/s", "?>GB/s", "?>floor µs", ">of floor"),
         ),
         [_kernel_row(kernel, total) for kernel in part.kernels],
     )
@@ -132,16 +132,3 @@ def _us(seconds: float | None) -> str:
 
 def _percent(part: float | None, whole: float) -> str:
     return "" if part is None or not whole else f"{part / whole:.0%}"
-
-
-def _write(flag: str, path: str | None, content: dict[str, Any]) -> None:
-    """Write JSON where a flag says. Raises OptionsError when that is impossible."""
-    if path is None:
-        return
-    try:
-        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OptionsError(
-            f"--{flag}={path}: the file cannot be written: {error}. Name a writable place."
-        ) from error
-    note(f"{flag}: {path}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from litegpu.tools.console import print_table
@@ -20,30 +22,46 @@ def class_count(outputs: list[Output]) -> int:
     return max(shape) if scores and max(shape) >= FEWEST_CLASSES else 0
 
 
+def best_classes(output: Output) -> list[tuple[int, float]]:
+    """Return the classes with the highest scores, (number, score) each."""
+    scores = output.values.reshape(-1).astype(np.float64)
+    return [(int(best), float(scores[best])) for best in np.argsort(-scores, kind="stable")[:TOP]]
+
+
 def print_top(output: Output, labels: list[str]) -> None:
     """Print the classes with the highest scores; `labels` may be empty."""
-    scores = output.values.reshape(-1)
-    best = np.argsort(-scores, kind="stable")[:TOP]
     print_table(
         (">top", ">score", ">class", "name"),
         [
-            (str(place), f"{scores[number]:.4f}", str(number), labels[number] if labels else "")
-            for place, number in enumerate(best, 1)
+            (str(place), f"{score:.4f}", str(best), labels[best] if labels else "")
+            for place, (best, score) in enumerate(best_classes(output), 1)
         ],
     )
 
 
+def summary(output: Output) -> dict[str, Any]:
+    """Return name, shape, type, range and mean of an output; no figures of an empty one."""
+    values = output.values
+    figures = (values.min(), values.max(), values.mean()) if values.size else (None,) * 3
+    return {
+        "name": output.name,
+        "shape": list(values.shape),
+        "type": str(values.dtype),
+        **{
+            name: figure if figure is None else float(figure)
+            for name, figure in zip(("min", "max", "mean"), figures, strict=True)
+        },
+    }
+
+
 def print_summary(outputs: list[Output]) -> None:
     """Print shape, type, range and mean of each output."""
-    print_table(("output", "shape", "type", ">min", ">max", ">mean"), map(_summary_row, outputs))
-
-
-def _summary_row(output: Output) -> tuple[str, ...]:
-    values = output.values
-    numbers = [values.min(), values.max(), values.mean()] if values.size else []
-    return (
-        output.name,
-        "×".join(map(str, values.shape)),
-        str(values.dtype),
-        *(f"{number:.6g}" for number in numbers),
+    print_table(
+        ("output", "shape", "type", ">min", ">max", ">mean"),
+        [_summary_row(summary(output)) for output in outputs],
     )
+
+
+def _summary_row(found: dict[str, Any]) -> tuple[str, ...]:
+    figures = ("" if found[key] is None else f"{found[key]:.6g}" for key in ("min", "max", "mean"))
+    return (found["name"], "×".join(map(str, found["shape"])), found["type"], *figures)

@@ -1,0 +1,83 @@
+"""Files that tools write: tried before the work, and JSON, which goes to stdout or to a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from litegpu.errors import FileError
+from litegpu.tools.console import note
+from litegpu.tools.flags import Flag
+
+STDOUT = "-"
+_SWITCHES = {"true": STDOUT, "1": STDOUT, "false": None, "0": None}
+
+
+def json_target(text: str) -> str | None:
+    """Parse the value of --json: a file, or whether to print it."""
+    return _SWITCHES.get(text.lower(), text)
+
+
+JSON = Flag(
+    *("json", json_target, None, "print JSON instead of tables; --json=FILE writes it there"),
+    bare="true",
+    metavar="[FILE]",
+)
+
+
+def prints_json(args: argparse.Namespace) -> bool:
+    """Return whether stdout holds JSON and nothing else."""
+    return bool(args.json == STDOUT)
+
+
+def try_to_write(flag: str, path: str | None) -> None:
+    """Raise FileError for a file that a flag names and that cannot be written.
+
+    It is left as it is. Folders are not made.
+    """
+    if path in (None, STDOUT):
+        return
+    target = Path(path)
+    try:
+        if target.is_file() or target.is_dir():
+            target.open("r+b").close()
+        elif not target.exists():
+            tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise cannot_write(flag, path, error) from error
+
+
+def cannot_write(flag: str, path: str | None, error: OSError) -> FileError:
+    """Return the error for a file that a flag names."""
+    return FileError(
+        f"--{flag}={path}: the file cannot be written: {error.strerror or error}. "
+        "Name a file in a folder that exists and is writable."
+    )
+
+
+def write_json(flag: str, path: str | None, content: Any) -> None:
+    """Print JSON or write it where a flag says. Raises FileError when that is impossible."""
+    if path is None:
+        return
+    text = json.dumps(_finite(content), indent=2, allow_nan=False)
+    if path == STDOUT:
+        print(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(flag, path, error) from error
+    note(f"{flag}: {path}")
+
+
+def _finite(content: Any) -> Any:
+    """Return the content with null for numbers that JSON cannot hold."""
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
