@@ -54,10 +54,15 @@ def immortal(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-def _keep() -> None:
+def _in_child() -> None:
     for native in tuple(_natives):
         immortal(native)
+    if _openers and _on_exit is not None:
+        # What drivers do at exit waits for, or reads of, threads that a child does not have. This
+        # is done before, after all of Python: it ends the process with the same exit code.
+        _on_exit(_exit, None)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep)
+    _exit, _on_exit = ctypes.pythonapi._exit, getattr(ctypes.pythonapi, "on_exit", None)
+    os.register_at_fork(after_in_child=_in_child)

@@ -13,9 +13,9 @@ from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recordin
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
-from litegpu.backends.process import touch
+from litegpu.backends.process import keep_in_children, touch
 from litegpu.backends.shaders import Recent
-from litegpu.backends.webgpu_library import NativeCalls
+from litegpu.backends.webgpu_library import TITLE, NativeCalls
 from litegpu.backends.webgpu_recording import WebGPURecording
 from litegpu.backends.worker import Worker
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
@@ -53,7 +53,7 @@ class WebGPUBackend(Backend):
     """Every Vulkan, Metal or Direct3D 12 adapter: GPUs first, then software."""
 
     name = "webgpu"
-    title = "WebGPU"
+    title = TITLE
     package = "wgpu"
 
     def devices(self) -> list[DeviceInfo]:
@@ -111,6 +111,8 @@ def _enumerate(wgpu: Any) -> list[Any]:
     try:
         with config.placeholder("XDG_RUNTIME_DIR", os.devnull):
             found: list[Any] = wgpu.gpu.enumerate_adapters_sync()
+            for adapter in found:
+                keep_in_children(adapter)
             return found
     finally:
         wgpu.logger.setLevel(level)
@@ -177,6 +179,7 @@ class WebGPUDevice(Device):
                 f"Device {info.title} cannot be opened: {error}. `litegpu devices` lists "
                 "the others."
             ) from error
+        keep_in_children(self)
         self.dialect = GLSLDialect(WEBGPU_NATIVE if info.half_lanes else WEBGPU_PACKED)
         self.timed = _TIMER in wanted
         """Whether kernels can be timed by the device's clock."""

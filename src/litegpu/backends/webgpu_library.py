@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+TITLE = "WebGPU"
 _PATIENCE = 10.0
 """Seconds to wait for a buffer after the device has done everything."""
 

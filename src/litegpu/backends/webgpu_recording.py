@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Program, Recording, Slot
+from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
-from litegpu.backends.webgpu_library import Commands, Reader, add_launches
+from litegpu.backends.webgpu_library import TITLE, Commands, Reader, add_launches
 from litegpu.codegen import KernelText, round_up
 from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError, LitegpuError
 
@@ -46,6 +47,7 @@ class WebGPURecording(Recording):
 
     def __init__(self, device: WebGPUDevice, program: Program) -> None:
         """Compile and allocate. Raises CompilationError, DeviceMemoryError or ExecutionError."""
+        keep_in_children(self)
         self._device = device
         self._wgpu = device.wgpu
         self._program = program
@@ -265,6 +267,8 @@ class WebGPURecording(Recording):
     def close(self) -> None:
         """Release buffers now instead of at the next collection."""
         self._closed = True
+        if is_inherited(TITLE):
+            return
         with self._device.lock:
             for buffer in self._buffers:
                 buffer.destroy()
