@@ -54,11 +54,73 @@ def test_reads_vectors_of_one_type() -> None:
         (b"\x01\x00\x28\x02\x28\x01", "the FlexBuffer is nested too deeply"),
         (b"\x01\x01\x64\x01", "type 25 in a FlexBuffer is not known"),
         (b"\x01\x0c\x01", "a float of 1 bytes in a FlexBuffer"),
+        (b"\x01\x01\x01\x04\x03", "a number of 3 bytes in a FlexBuffer"),
     ],
 )
 def test_says_what_is_wrong(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_map(data)
+
+
+# Few bytes that stand for many values
+
+
+def in_itself(size: int, nesting: int) -> bytes:
+    """Return a map whose vectors hold, `size` times each, the vector before them."""
+    kind = 10 << 2 | 1
+    data = bytearray(b"\0\0")  # an empty vector: just its size
+    target = len(data)
+    for _ in range(nesting):
+        data += size.to_bytes(2, "little")
+        start = len(data)
+        for place in range(size):
+            data += (start + 2 * place - target).to_bytes(2, "little")
+        data += bytes([kind] * size) + b"\0" * (size % 2)
+        target = start
+    data += b"k\0" + (1).to_bytes(2, "little")
+    keys = len(data)
+    data += (keys - (keys - 4)).to_bytes(2, "little")
+    data += (len(data) - keys).to_bytes(2, "little") + (2).to_bytes(2, "little")
+    data += (1).to_bytes(2, "little")
+    values = len(data)
+    data += (values - target).to_bytes(2, "little") + bytes([kind])
+    return bytes(data + b"\0" + (len(data) + 1 - values).to_bytes(2, "little") + b"\x25\x02")
+
+
+def test_vectors_in_vectors() -> None:
+    assert read_map(in_itself(2, 1)) == {"k": [[], []]}
+    assert read_map(in_itself(1, 3)) == {"k": [[[[]]]]}
+
+
+@pytest.mark.parametrize(("size", "nesting"), [(100, 7), (2000, 2), (12, 7)])
+def test_bytes_that_stand_for_billions_of_values_are_refused(size: int, nesting: int) -> None:
+    """2.2 KB were enough to be busy for ever."""
+    data = in_itself(size, nesting)
+    with pytest.raises(ValueError, match=r"more values than bytes, or too many|too often"):
+        read_map(data)
+
+
+def test_a_text_that_is_named_again_and_again_is_refused() -> None:
+    builder = writer.Builder(share_strings=True)
+    with builder.Map():
+        builder.Key("names")
+        with builder.Vector():
+            for _ in range(100):
+                builder.String("x" * 1000)
+    with pytest.raises(ValueError, match="reads the same bytes too often"):
+        read_map(bytes(builder.Finish()))
+
+
+def test_shared_keys_and_texts_are_read() -> None:
+    builder = writer.Builder(share_strings=True, share_keys=True)
+    with builder.Map():
+        builder.Key("each")
+        with builder.Vector():
+            for _ in range(20):
+                with builder.Map():
+                    builder.Key("type")
+                    builder.String("bilinear")
+    assert read_map(bytes(builder.Finish())) == {"each": [{"type": "bilinear"}] * 20}
 
 
 @settings(max_examples=100)

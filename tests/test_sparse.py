@@ -80,5 +80,5 @@ def test_a_computed_input_is_refused() -> None:
     values = {v: Value(v, f"v{v}", (2, 3), DType.FLOAT32) for v in (0, 1)}
     found = examine(Graph(values, (Node(0, "DENSIFY", 1, (0,), (1,)),), (0,), (1,)))
     assert found.reasons == {
-        0: "Only constants are made dense; the input is computed, or described wrongly."
+        0: "Only constants are made dense; the input is computed, described wrongly, or too large."
     }

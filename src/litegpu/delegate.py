@@ -27,6 +27,7 @@ from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
 from litegpu.report import DelegationReport, Partition, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
+from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.reader import read_graph, thread_count
 from litegpu.runtime_abi.seats import Kernel
@@ -82,6 +83,7 @@ class GpuDelegate:
         self._described = weakref.WeakKeyDictionary()
         self._closed = False
         self._pid = os.getpid()
+        self._budget = ReadBudget()
         self._native = NativeDelegate(self)
 
     def __reduce__(self) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions]]:
@@ -139,7 +141,8 @@ class GpuDelegate:
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
             self._taken.clear()
-        examination = examine(read_graph(context), self.options.quantized())
+            self._budget = ReadBudget()
+        examination = examine(read_graph(context, self._budget), self.options.quantized())
         selection = Selection(
             *(examination, self.options, self.device, thread_count(context), preview)
         )

@@ -5,35 +5,62 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 _NULL, _INT, _UINT, _FLOAT, _KEY, _STRING = range(6)
 _INDIRECT_INT, _INDIRECT_FLOAT, _MAP, _VECTOR = 6, 8, 9, 10
 _TYPED, _TYPED_KEYS, _FIXED, _FIXED_END, _BOOL, _TYPED_BOOLS = 11, 14, 16, 25, 26, 36
 _MAX_DEPTH = 8
+_MAX_VALUES = 1 << 14
 _FLOATS = {2: "<e", 4: "<f", 8: "<d"}
+_WIDTHS = (1, 2, 4, 8)
 
 
 def read_map(data: bytes) -> Mapping[str, Any]:
-    """Return the map at the root. Raises ValueError when there is none or bytes are missing."""
-    if len(data) < 3:
-        raise ValueError(f"{len(data)} bytes are no FlexBuffer")
-    width = data[-1]
-    found = _Reader(data).value(len(data) - 2 - width, width, data[-2], 0)
-    if not isinstance(found, dict):
-        raise ValueError(f"the FlexBuffer holds a {type(found).__name__}, not a map")
+    """Return the map at the root.
+
+    Raises ValueError when there is none, bytes are missing, or values are read over and over: they
+    are offsets into the same bytes, so that few of these can stand for any number of values.
+    """
+    found = _read(data)
+    if isinstance(found, str):
+        raise ValueError(found)
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@lru_cache(maxsize=64)  # operations are asked often, and many may have the same options
+def _read(data: bytes) -> dict[str, Any] | str:
+    """Return the map at the root, or why there is none."""
+    if len(data) < 3:
+        return f"{len(data)} bytes are no FlexBuffer"
+    width = data[-1]
+    reader = _Reader(data, values=min(len(data) + _MAX_DEPTH, _MAX_VALUES), nbytes=16 * len(data))
+    try:
+        found = reader.value(len(data) - 2 - width, width, data[-2], 0)
+    except ValueError as error:
+        return str(error)
+    if not isinstance(found, dict):
+        return f"the FlexBuffer holds a {type(found).__name__}, not a map"
+    return found
+
+
+@dataclass(slots=True)
 class _Reader:
     data: bytes
+    values: int
+    """How many values may still be read: each has a byte of its own, unless they are shared."""
+    nbytes: int
+    """How many bytes may still be read: keys and texts are shared at times."""
 
     def value(self, at: int, width: int, packed: int, depth: int) -> Any:
         """Return what lies at an offset, in so many bytes, of a packed type."""
         kind, child = packed >> 2, 1 << (packed & 3)
         if depth > _MAX_DEPTH:
             raise ValueError("the FlexBuffer is nested too deeply")
+        self.values -= 1
+        if self.values < 0:
+            raise ValueError("the FlexBuffer holds more values than bytes, or too many")
         if kind in (_NULL, _INT, _UINT, _FLOAT, _BOOL):
             return self._number(at, width, kind)
         at -= self._unsigned(at, width)
@@ -74,14 +101,17 @@ class _Reader:
 
     def _number(self, at: int, width: int, kind: int) -> Any:
         raw = self._bytes(at, width)
+        if width not in (_FLOATS if kind == _FLOAT else _WIDTHS):
+            word = "float" if kind == _FLOAT else "number"
+            raise ValueError(f"a {word} of {width} bytes in a FlexBuffer")
         if kind == _FLOAT:
-            if width not in _FLOATS:
-                raise ValueError(f"a float of {width} bytes in a FlexBuffer")
             return struct.unpack(_FLOATS[width], raw)[0]
         number = int.from_bytes(raw, "little", signed=kind == _INT)
         return None if kind == _NULL else bool(number) if kind == _BOOL else number
 
     def _unsigned(self, at: int, width: int) -> int:
+        if width not in _WIDTHS:
+            raise ValueError(f"a number of {width} bytes in a FlexBuffer")
         return int.from_bytes(self._bytes(at, width), "little")
 
     def _key(self, at: int) -> str:
@@ -91,4 +121,7 @@ class _Reader:
     def _bytes(self, at: int, size: int) -> bytes:
         if at < 0 or size < 0 or at + size > len(self.data):
             raise ValueError("the FlexBuffer points outside of its bytes")
+        self.nbytes -= size
+        if self.nbytes < 0:
+            raise ValueError("the FlexBuffer reads the same bytes too often")
         return self.data[at : at + size]

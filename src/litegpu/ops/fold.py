@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,39 @@ from litegpu.ops.types import TYPE_CODES
 Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 16
-"""Larger results stay with the model: folding would keep them in memory once more."""
+"""Larger operands and results stay with the model: folding would keep them in memory once more."""
+_MOST_BYTES = 1 << 24
 
 
-def evaluate(graph: Graph, node: Node) -> list[Array] | None:
-    """Return the results of a node that are known already, or None."""
+@dataclass
+class Budget:
+    """Bytes that the results of a graph's folded nodes may take, all in all.
+
+    A small file can ask for much: each operation may make a large constant of small ones, and each
+    costs the file some bytes. What exceeds this is left to kernels, or to the CPU.
+    """
+
+    left: int = _MOST_BYTES
+
+    def take(self, nbytes: int) -> None:
+        """Spend some of it. Raises ValueError when it is used up."""
+        if nbytes > self.left:
+            raise ValueError("the results of folding would take too much memory")
+        self.left -= nbytes
+
+
+def evaluate(graph: Graph, node: Node, budget: Budget) -> list[Array] | None:
+    """Return the results of a node that are known already, or None.
+
+    What they take is spent from the budget before they are made.
+    """
     inputs = [graph.values.get(v) for v in node.inputs if v != ABSENT]
     outputs = [graph.values.get(v) for v in node.outputs]
     if not inputs or None in inputs or None in outputs:
         return None
     try:
         with np.errstate(divide="raise"):
-            found = _evaluate(graph, node, [value for value in inputs if value is not None])
+            found = _evaluate(graph, node, [each for each in inputs if each is not None], budget)
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None  # the checks, or the runtime, will say what is wrong
     return found if found is not None and _fits(found, outputs) else None
@@ -58,7 +79,9 @@ def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
     )
 
 
-def _evaluate(graph: Graph, node: Node, inputs: Sequence[Value]) -> list[Array] | None:
+def _evaluate(
+    graph: Graph, node: Node, inputs: Sequence[Value], budget: Budget
+) -> list[Array] | None:
     first, target = inputs[0], graph.values[node.outputs[0]].dtype
     if node.op in ("SHAPE", "RANK") and first.shape != UNKNOWN:
         if node.op == "SHAPE" and TYPE_CODES.get(node.params["out_type"]) is not target:
@@ -75,6 +98,11 @@ def _evaluate(graph: Graph, node: Node, inputs: Sequence[Value]) -> list[Array] 
         return [arrays[0]] if first.dtype is DType.FLOAT16 else None
     if any(value.elements > _MOST_ELEMENTS for value in inputs):
         return None
+    if node.op in _MOVES or node.op in _NUMBERS:
+        count = _COUNTS.get(node.op, _as_many)(node, arrays)
+        if count > _MOST_ELEMENTS:
+            return None
+        budget.take(count * target.size)
     if node.op in _MOVES:
         moved = _MOVES[node.op](graph, node, arrays)
         return [np.ascontiguousarray(each).reshape(each.shape) for each in moved]
@@ -124,9 +152,32 @@ def _gathered(_: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
 
 def _filled(_: Graph, __: Node, arrays: Sequence[Array]) -> list[Array]:
     sizes, value = arrays
-    if math.prod(sizes.tolist()) > _MOST_ELEMENTS:
-        raise ValueError("too many elements")
     return [np.full(sizes, value)]
+
+
+# How many elements all results have, told before any is made.
+
+
+def _as_many(_: Node, arrays: Sequence[Array]) -> int:
+    return sum(array.size for array in arrays)
+
+
+def _broadcast(_: Node, arrays: Sequence[Array]) -> int:
+    return math.prod(np.broadcast_shapes(*(array.shape for array in arrays)))
+
+
+def _count_gathered(node: Node, arrays: Sequence[Array]) -> int:
+    data, indices = arrays
+    return data.size // max(data.shape[node.params["axis"]], 1) * indices.size
+
+
+def _count_filled(_: Node, arrays: Sequence[Array]) -> int:
+    return math.prod(arrays[0].ravel().tolist())
+
+
+def _count_range(_: Node, arrays: Sequence[Array]) -> int:
+    start, limit, delta = (int(array) for array in arrays)
+    return max(0, -((start - limit) // delta))
 
 
 _MOVES: Mapping[str, Callable[[Graph, Node, Sequence[Array]], list[Array]]] = {
@@ -178,3 +229,11 @@ _NUMBERS: Mapping[str, Callable[..., Any]] = {
     "SUB": np.subtract,
 }
 """Operations on integers and bools."""
+
+_COUNTS: Mapping[str, Callable[[Node, Sequence[Array]], int]] = {
+    **dict.fromkeys(_NUMBERS, _broadcast),
+    "FILL": _count_filled,
+    "GATHER": _count_gathered,
+    "RANGE": _count_range,
+}
+"""Operations whose results may have more elements than their operands."""

@@ -67,6 +67,9 @@ def _check_values(graph: Graph, node: Node) -> str:
     depth, on, off = (graph.values[v] for v in node.inputs[1:])
     if any(not value.is_constant or value.elements != 1 for value in (depth, on, off)):
         return "Depth, on and off must be constant scalars."
+    result = graph.values[node.outputs[0]]
+    if len({on.dtype, off.dtype, result.dtype}) > 1:
+        return f"On is {on.dtype.name}, off {off.dtype.name}, the result {result.dtype.name}."
     if not types.is_exact(on) or not types.is_exact(off):
         return "On and off are integers that a device would round."
     (size,) = constant_list(graph, depth.id)

@@ -34,9 +34,10 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
     values = dict(graph.values)
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
+    budget = fold.Budget()
     for node in graph.nodes:
         present = replace(graph, values=values)
-        known = fold.evaluate(present, node)
+        known = fold.evaluate(present, node, budget)
         if known is not None:
             # Its consumers must see a constant already while they are checked.
             for v, array in zip(node.outputs, known, strict=True):

@@ -11,9 +11,9 @@ from litegpu.passes.base import Editor, PassResult, label
 
 def fold_constants(graph: Graph) -> PassResult:
     """Give the outputs of such nodes their data and drop the nodes."""
-    edit = Editor(graph)
+    edit, budget = Editor(graph), fold.Budget()
     for place, node in enumerate(graph.nodes):
-        known = fold.evaluate(replace(graph, values=edit.values), node)
+        known = fold.evaluate(replace(graph, values=edit.values), node, budget)
         if known is None:
             if node.op == "DEQUANTIZE":
                 edit.declined.append(f"{label(node)}: its input is no float16 constant")

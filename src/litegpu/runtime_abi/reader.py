@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
+from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
 from litegpu.runtime_abi.params import read_params
@@ -22,7 +23,6 @@ from litegpu.runtime_abi.structs import (
     TfLiteNode,
     TfLiteRegistration,
     TfLiteTensor,
-    float_array,
     int_array,
 )
 
@@ -51,22 +51,27 @@ def thread_count(context: int) -> int:
     return max(TfLiteContext.from_address(context).recommended_num_threads, 1)
 
 
-def read_graph(context: int) -> Graph:
+def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     """Read all nodes of the execution plan and all tensors they touch.
+
+    `budget` is what may be read of the whole model; this graph has one of its own if there is none.
+    Raises InterpreterError when the runtime refuses, ModelError when the budget is used up.
 
     Constants are views of the runtime's memory: they must not outlive the interpreter. Inputs
     and outputs of the graph are left empty, for a delegate does not see them.
     """
-    nodes = [_read_node(context, index) for index in execution_plan(context)]
+    budget = budget or ReadBudget()
+    nodes = [_read_node(context, index, budget) for index in execution_plan(context)]
     used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
-    return Graph(read_values(context, used), tuple(nodes), (), ())
+    return Graph(_read_values(context, used, budget), tuple(nodes), (), ())
 
 
-def read_values(context: int, indices: Iterable[int]) -> dict[int, Value]:
+def _read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:
     """Read tensors by index; those that the model does not have are left out."""
     held = TfLiteContext.from_address(context)
     present = sorted(index for index in set(indices) if 0 <= index < held.tensors_size)
-    return {index: _read_value(index, tensor_at(held.tensors or 0, index)) for index in present}
+    tensors = held.tensors or 0
+    return {index: _read_value(index, tensor_at(tensors, index), budget) for index in present}
 
 
 def node_at(context: int, index: int) -> tuple[TfLiteNode, TfLiteRegistration]:
@@ -85,56 +90,54 @@ def node_at(context: int, index: int) -> tuple[TfLiteNode, TfLiteRegistration]:
     )
 
 
-def _read_node(context: int, index: int) -> Node:
+def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
+    budget.operation()
     node, registration = node_at(context, index)
     code = registration.builtin_code
-    if code == CUSTOM:
-        name = (registration.custom_name or b"").decode("utf-8", "replace")
-    else:
-        name = name_of(code)
-    custom = b""
-    if node.custom_initial_data and node.custom_initial_data_size > 0:
-        custom = ctypes.string_at(node.custom_initial_data, node.custom_initial_data_size)
+    name = budget.name(registration.custom_name) if code == CUSTOM else name_of(code)
     return Node(
         index=index,
         op=name,
         version=registration.version,
-        inputs=int_array(node.inputs),
-        outputs=int_array(node.outputs),
+        inputs=budget.integers(node.inputs),
+        outputs=budget.integers(node.outputs),
         params=read_params(name, node.builtin_data),
-        custom=custom,
+        custom=budget.custom(node.custom_initial_data, node.custom_initial_data_size),
     )
 
 
-def _read_value(index: int, tensor: TfLiteTensor) -> Value:
+def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
     dtype = DTYPES.get(tensor.type, DType.OTHER)
-    shape = int_array(tensor.dims)
+    shape = budget.integers(tensor.dims)
     data = None
     is_constant = tensor.allocation_type == AllocationType.MMAP_RO
     if is_constant and dtype is not DType.OTHER and tensor.data:
-        data = _read_constant(tensor, dtype, shape)
-    name = (tensor.name or b"").decode("utf-8", "replace")
-    return Value(index, name, shape, dtype, data, bool(tensor.is_variable), _quantization(tensor))
+        data = _read_constant(tensor, dtype, shape, budget)
+    quantization = _quantization(tensor, budget)
+    name = budget.name(tensor.name)
+    return Value(index, name, shape, dtype, data, bool(tensor.is_variable), quantization)
 
 
 def _read_constant(
-    tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...]
+    tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...], budget: ReadBudget
 ) -> npt.NDArray[Any] | None:
-    """Return a constant's elements; None if they are not all there."""
+    """Return a constant's elements; None if they are not all there, or too many when made dense."""
     count = tensor.bytes // dtype.size if tensor.sparsity else math.prod(shape)
     if count * dtype.size > tensor.bytes:
         return None
     buffer = (ctypes.c_uint8 * (count * dtype.size)).from_address(tensor.data or 0)
     stored = np.frombuffer(memoryview(buffer), dtype=dtype.value)
     if tensor.sparsity:
+        if not budget.spread(stored.nbytes, math.prod(shape) * dtype.size):
+            return None
         return densify(stored, shape, read_sparsity(tensor.sparsity))
     return stored.reshape(shape)
 
 
-def _quantization(tensor: TfLiteTensor) -> Quantization | None:
+def _quantization(tensor: TfLiteTensor, budget: ReadBudget) -> Quantization | None:
     found = tensor.quantization
     if found.type != QuantizationType.AFFINE or not found.params:
         return None
     affine = TfLiteAffineQuantization.from_address(found.params)
-    scale, zero_point = float_array(affine.scale), int_array(affine.zero_point)
+    scale, zero_point = budget.floats(affine.scale), budget.integers(affine.zero_point)
     return Quantization(scale, zero_point, affine.quantized_dimension) if scale else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.runtime_abi.structs import TfLiteDimensionMetadata, TfLiteSparsity, int_array
+from litegpu.runtime_abi.structs import TfLiteDimensionMetadata, TfLiteSparsity, int_array, int_array_view
 
 _Ints = npt.NDArray[np.int64]
 _SPARSE = 1
@@ -61,14 +61,16 @@ def read_sparsity(address: int) -> Sparsity:
 
 
 def _integers(address: int | None) -> _Ints:
-    return np.asarray(int_array(address), np.int64)
+    return np.array(int_array_view(address), np.int64)
 
 
 def densify(
     stored: npt.NDArray[Any], shape: Sequence[int], sparsity: Sparsity
 ) -> npt.NDArray[Any] | None:
     """Return the dense array, zero where nothing is stored; None if the description is damaged."""
-    places = _places(shape, sparsity)
+    if any(size < 0 for size in shape):
+        return None
+    places = _places(shape, sparsity, len(stored))
     if places is None or len(places) > len(stored):
         return None
     dense = np.zeros(math.prod(shape), stored.dtype)
@@ -76,17 +78,20 @@ def densify(
     return dense.reshape(shape)
 
 
-def _places(shape: Sequence[int], sparsity: Sparsity) -> _Ints | None:
-    """Return where each stored element belongs in the flat array."""
+def _places(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | None:
+    """Return where each of at most `stored` elements belongs in the flat array."""
     rank, order, blocked = len(shape), sparsity.order, sparsity.blocked
     known = sorted(order) == list(range(rank + len(blocked))) and len(order) == len(sparsity.levels)
     # Blocks in another order are read wrongly by the CPU's own kernel.
     if not known or list(blocked) != sorted(set(blocked) & set(range(rank))):
         return None
+    # Levels before the last may have more entries than are stored, but each has a segment.
+    segments = (len(e.segments) for e in sparsity.levels if e.segments is not None)
+    most = max(stored, *segments, 1)
     entries: _Ints = np.zeros(1, np.int64)
     found: dict[int, _Ints] = {}
     for dim, level in zip(order, sparsity.levels, strict=True):
-        entered = _enter(entries, level, math.prod(shape))
+        entered = _enter(entries, level, most)
         if entered is None:
             return None
         parents, entries, places = entered
@@ -103,9 +108,9 @@ def _places(shape: Sequence[int], sparsity: Sparsity) -> _Ints | None:
 
 
 def _enter(entries: _Ints, level: Level, most: int) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Return which entry before, number and place each entry of a level has; `most` is their count.
+    """Return which entry before, number and place each entry of a level has.
 
-    None if the description is damaged.
+    None if the description is damaged, or there would be more than `most` of them.
     """
     if level.segments is None or level.indices is None:
         size = max(level.size, 0)

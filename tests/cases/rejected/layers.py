@@ -139,7 +139,7 @@ CASES = (
     Rejected(
         "DENSIFY",
         (computed(3, 4),),
-        "Only constants are made dense; the input is computed, or described wrongly.",
+        "Only constants are made dense; the input is computed, described wrongly, or too large.",
     ),
     Rejected("DEQUANTIZE", (INT8,), "Only float16 constants are dequantized; the input is INT8."),
     Rejected(

@@ -1,0 +1,81 @@
+"""How much litegpu reads of one model: parts of a small file may be named again and again in it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from litegpu.errors import ModelError
+from litegpu.runtime_abi.structs import float_array, int_array
+
+_MOST_CUSTOM_BYTES = 1 << 16
+_MOST_NAME_BYTES = 1 << 12
+_SPREAD_FACTOR = 8
+"""A constant that takes more than so much of the file when it is made dense counts as large."""
+
+
+@dataclass
+class ReadBudget:
+    """What may still be read of all graphs of a model, and what its constants may grow to.
+
+    A file shares its parts: each further operation that names the same list, name or options costs
+    it a few bytes. Reading goes by what the model says, so it must have an end.
+    """
+
+    operations: int = 1 << 14
+    numbers: int = 1 << 21
+    """Operands, dimensions, scales and the like; bytes of options count, too."""
+    spread_bytes: int = 1 << 24
+    """Dense forms of sparse constants, beyond a multiple of what the file stores of them."""
+
+    def operation(self) -> None:
+        """Count an operation. Raises ModelError when there are too many."""
+        self.operations -= 1
+        if self.operations < 0:
+            raise ModelError(
+                "The model has more operations than litegpu examines. Cut it into several models, "
+                "or run it without the delegate."
+            )
+
+    def integers(self, address: int | None) -> tuple[int, ...]:
+        """Return a copy of a `TfLiteIntArray`. Raises ModelError when the numbers are too many."""
+        self._count(_length(address))
+        return int_array(address)
+
+    def floats(self, address: int | None) -> tuple[float, ...]:
+        """Return a copy of a `TfLiteFloatArray`. Raises ModelError as `integers` does."""
+        self._count(_length(address))
+        return float_array(address)
+
+    def custom(self, address: int | None, size: int) -> bytes:
+        """Return an operation's own options; none if they are longer than any that are known."""
+        if not address or not 0 < size <= _MOST_CUSTOM_BYTES:
+            return b""
+        self._count(size // 4)
+        return ctypes.string_at(address, size)
+
+    def name(self, held: bytes | None) -> str:
+        """Return the beginning of a name."""
+        found = (held or b"")[:_MOST_NAME_BYTES]
+        self._count(len(found) // 4)
+        return found.decode("utf-8", "replace")
+
+    def spread(self, stored: int, dense: int) -> bool:
+        """Whether a sparse constant of so many bytes may become one of `dense` bytes."""
+        beyond = max(dense - _SPREAD_FACTOR * stored, 0)
+        if beyond > self.spread_bytes:
+            return False
+        self.spread_bytes -= beyond
+        return True
+
+    def _count(self, numbers: int) -> None:
+        self.numbers -= max(numbers, 0)
+        if self.numbers < 0:
+            raise ModelError(
+                "The operations and tensors of the model have more operands, dimensions and scales "
+                "than litegpu examines. Run it without the delegate."
+            )
+
+
+def _length(address: int | None) -> int:
+    return ctypes.c_int32.from_address(address).value if address else 0
