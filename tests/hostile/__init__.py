@@ -1,0 +1,1 @@
+"""Small model files that ask for much, and what litegpu takes for them."""
