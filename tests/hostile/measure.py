@@ -1,6 +1,6 @@
-"""Loads a model in a process of its own; says how long that took and how much memory.
+"""Loads models in a process of its own; says for each how long that took and how much memory.
 
-python -m hostile.measure FILE [BACKEND]       without a backend the plain interpreter
+python -m hostile.measure NAME,NAME [BACKEND]       without a backend the plain interpreter
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 import logging
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from hostile.models import ALL
 from litegpu import GpuDelegate
 from litegpu.tools import runtime
 from small_models import fully_convolutional
@@ -25,31 +25,35 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def load(model: bytes, backend: str) -> dict[str, Any]:
-    """Load a model with a delegate, or without one; what a first use takes comes before."""
+def load(content: bytes, backend: str) -> dict[str, Any]:
+    """Load a model with a delegate, or without one.
+
+    `nbytes` is how far the memory of this process has grown beyond what it ever was.
+    """
     options: dict[str, Any] = {"backend": backend, "inference_preference": 0}
-
-    def loaded(content: bytes) -> tuple[str, GpuDelegate | None]:
-        delegate = GpuDelegate(**options) if backend else None
-        try:
-            runtime.interpreter(content, delegate, builtin_kernels=True)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            return f"{type(error).__name__}: {error}"[:200], delegate
-        return "", delegate
-
-    loaded(fully_convolutional())
-    before, start = peak_bytes(), time.perf_counter()
-    refused, delegate = loaded(model)
-    seconds = time.perf_counter() - start
-    found: dict[str, Any] = {"seconds": seconds, "nbytes": peak_bytes() - before}
-    found["refused"] = refused
-    if delegate is not None and delegate.report is not None:
-        found["delegated"] = len(delegate.report.delegated_nodes)
-        found["nodes"] = delegate.report.total_nodes
-    found["error"] = "" if delegate is None else str(delegate.error or "")[:300]
+    before, start, refused = peak_bytes(), time.perf_counter(), ""
+    delegate = GpuDelegate(**options) if backend else None
+    try:
+        runtime.interpreter(content, delegate, builtin_kernels=True)
+    except (RuntimeError, ValueError, MemoryError) as error:
+        refused = f"{type(error).__name__}: {error}"[:200]
+    found: dict[str, Any] = {"refused": refused, "error": "", "delegated": 0}
+    found |= {"seconds": time.perf_counter() - start, "nbytes": peak_bytes() - before}
+    if delegate is not None:
+        found["error"] = str(delegate.error or "")[:300]
+        report = delegate.report
+        found["delegated"] = len(report.delegated_nodes) if report else 0
     return found
 
 
-if __name__ == "__main__":
+def main(names: str, backend: str = "") -> None:
+    """Print a line of JSON for each model; what a first use takes comes before."""
     logging.getLogger("litegpu").setLevel(logging.CRITICAL)
-    print(json.dumps(load(Path(sys.argv[1]).read_bytes(), "".join(sys.argv[2:3]))))
+    contents = {name: ALL[name]() for name in names.split(",")}
+    load(fully_convolutional(), backend)
+    for name, content in contents.items():
+        print(json.dumps({"name": name, "size": len(content), **load(content, backend)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import flatbuffers
-import numpy as np
 
 from litegpu.zoo import schema
 
 
 class Builder(flatbuffers.Builder):  # type: ignore[misc]
-    """Writes equal texts and equal arrays once."""
+    """Writes a text, and an array that many tables name, once."""
 
     def __init__(self) -> None:
         """Begin an empty file."""
         super().__init__(1 << 12)
-        self._arrays: dict[tuple[str, bytes], int] = {}
+        self._arrays: dict[int, tuple[Any, int]] = {}
         self._texts: dict[Any, int] = {}
 
     def CreateString(self, s: Any, *_: Any) -> int:  # noqa: N802
@@ -27,10 +26,9 @@ class Builder(flatbuffers.Builder):  # type: ignore[misc]
 
     def CreateNumpyVector(self, x: Any) -> int:  # noqa: N802
         """Write an array, or return where it lies."""
-        key = (x.dtype.str, x.tobytes())
-        if key not in self._arrays:
-            self._arrays[key] = super().CreateNumpyVector(x)
-        return self._arrays[key]
+        if id(x) not in self._arrays:
+            self._arrays[id(x)] = (x, super().CreateNumpyVector(x))
+        return self._arrays[id(x)][1]
 
 
 class Once:
@@ -49,13 +47,7 @@ class Once:
 
 
 def pack(model: Any) -> bytes:
-    """Return a model's bytes; lists of integers become arrays that are shared."""
-    for graph in model.subgraphs:
-        for table in (*getattr(graph, "tensors", ()), *getattr(graph, "operators", ())):
-            held = vars(table).get("_table", table)
-            for name in ("inputs", "outputs", "shape"):
-                if isinstance(vars(held).get(name), list):
-                    setattr(held, name, np.asarray(getattr(held, name), np.int32))
+    """Return a model's bytes."""
     builder = Builder()
     builder.Finish(model.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
     return bytes(builder.Output())

@@ -23,6 +23,7 @@ from litegpu.codegen import (
     render,
     round_up,
 )
+from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
@@ -65,9 +66,11 @@ class Constants:
 
     arrays: list[npt.NDArray[Any]] = field(default_factory=list)
     by_value: dict[int, int] = field(default_factory=dict)
+    budget: ConstantBudget = field(default_factory=ConstantBudget)
 
     def add(self, array: npt.NDArray[Any]) -> int:
-        """Keep an array and return its number."""
+        """Keep an array and return its number. Raises DeviceMemoryError past the budget."""
+        self.budget.take(array.nbytes)
         self.arrays.append(np.ascontiguousarray(array))
         return len(self.arrays) - 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -60,7 +61,7 @@ def plan_shared(usages: Sequence[Usage], alignment: int) -> Plan:
         ceiling = bound + alignment if key is _by_start else None
         plan = _place(usages, order, alignment, ceiling)
         best = min(best, plan, key=lambda each: each.size)
-        if best.size <= bound:
+        if best.size <= bound or len(usages) ** 2 > _MOST_STEPS:
             break
     return best
 
@@ -99,21 +100,22 @@ def _place(
     """Put each usage into the smallest gap that fits between those it overlaps in time.
 
     It goes to the lower end of the gap or, below a `ceiling`, to the end whose neighbour lives on
-    longer; where no gap fits, on top of all.
+    longer; where no gap fits, on top of all. So do the last of very many, without a search.
     """
     offsets = [0] * len(usages)
-    placed: list[int] = []
+    top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, 0)]
+    placed: list[_Block] = []
+    searched, above = 0, ceiling or 0
     for i in order:
         usage = usages[i]
-        blocks = sorted(
-            _Block(offsets[j], offsets[j] + usages[j].size, usages[j].last)
-            for j in placed
-            if usages[j].first <= usage.last and usage.first <= usages[j].last
-        )
-        if ceiling is not None:
-            blocks.append(_Block(ceiling, ceiling, _FOREVER))
-        offsets[i] = _best_gap(blocks, usage.size, alignment, ceiling is not None)
-        placed.append(i)
+        searched += len(placed)
+        if searched > _MOST_STEPS:
+            offset = round_up(above, alignment)
+        else:
+            offset = _best_gap([*placed, *top], usage, alignment, ceiling is not None)
+            bisect.insort(placed, _Block(offset, offset + usage.size, usage.last, usage.first))
+        above = max(above, offset + usage.size)
+        offsets[i] = offset
     size = max((o + u.size for o, u in zip(offsets, usages, strict=True)), default=0)
     return Plan(tuple(offsets), size)
 
@@ -122,20 +124,28 @@ class _Block(NamedTuple):
     start: int
     end: int
     last: int
+    first: int
 
 
 _FOREVER = 1 << 62
+_MOST_STEPS = 1 << 23
+"""Comparisons of two usages in one attempt: they grow with the square of their number."""
 
 
-def _best_gap(blocks: Iterable[_Block], size: int, alignment: int, both_ends: bool) -> int:
-    best: tuple[int, int] | None = None
-    below = _Block(0, 0, _FOREVER)
-    for block in blocks:
-        start = round_up(below.end, alignment)
-        gap = block.start - start
-        if gap >= size and (best is None or gap < best[0]):
-            top = (block.start - size) // alignment * alignment
-            best = (gap, top if both_ends and block.last > below.last else start)
-        if block.end > below.end:
-            below = block
-    return best[1] if best else round_up(below.end, alignment)
+def _best_gap(blocks: Iterable[_Block], usage: Usage, alignment: int, both_ends: bool) -> int:
+    """Return an offset between blocks, which come in the order in which they begin."""
+    size, begin, finish = usage.size, usage.first, usage.last
+    smallest, best = _FOREVER, -1
+    reach, free, below = 0, 0, _FOREVER
+    for start, end, last, first in blocks:
+        if first > finish or last < begin:
+            continue
+        gap = start - free
+        if size <= gap < smallest:
+            smallest = gap
+            upper = both_ends and last > below
+            best = (start - size) // alignment * alignment if upper else free
+        if end > reach:
+            reach, below = end, last
+            free = -(-end // alignment) * alignment
+    return free if best < 0 else best

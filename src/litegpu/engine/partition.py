@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends.base import Device
+from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.layout import assign
@@ -86,10 +87,13 @@ def normalize(graph: Graph) -> Graph:
     """Let every op work out its attributes and replace itself by simpler nodes."""
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
+    budget = ConstantBudget.of(graph)
     made_for = DType.FLOAT32  # what holds integers in the end must not be rounded on the way
 
     def new_value(shape: tuple[int, ...], data: npt.NDArray[Any] | None = None) -> int:
         v = next(fresh)
+        if data is not None:
+            budget.take(data.nbytes)
         dtype = made_for if data is None else DType(data.dtype.name)
         values[v] = Value(v, f"litegpu_{v}", shape, dtype, data)
         return v

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from litegpu.backends.base import DeviceInfo, Dispatch, Program, Slot
 from litegpu.codegen import round_up
 from litegpu.engine import memory
+from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.lowering import Launch, Lowering
@@ -41,6 +42,7 @@ def build_program(
     `choices` among candidates are those of the estimates if there are none.
     """
     lowering = Lowering(layout, DeviceTarget(info, layout.half_from), choices or Choices())
+    lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()
     roots = list(layout.roots)
     usages = list(_usages(layout, launches, roots))

@@ -138,6 +138,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
         return f"{channels} input channels and a filter of {list(kernel)} do not form groups."
     return checks.first_of(
         check_bias(graph, node, outputs),
+        weights.check_groups((outputs, kernel[1], kernel[2], depth), channels // depth),
         window.check_window(node.params, (kernel[1], kernel[2]), (image[1], image[2])),
     )
 

@@ -163,16 +163,16 @@ def _as_many(_: Node, arrays: Sequence[Array]) -> int:
 
 
 def _broadcast(_: Node, arrays: Sequence[Array]) -> int:
-    return math.prod(np.broadcast_shapes(*(array.shape for array in arrays)))
+    return math.prod(map(int, np.broadcast_shapes(*(array.shape for array in arrays))))
 
 
 def _count_gathered(node: Node, arrays: Sequence[Array]) -> int:
     data, indices = arrays
-    return data.size // max(data.shape[node.params["axis"]], 1) * indices.size
+    return int(data.size // max(data.shape[node.params["axis"]], 1) * indices.size)
 
 
 def _count_filled(_: Node, arrays: Sequence[Array]) -> int:
-    return math.prod(arrays[0].ravel().tolist())
+    return math.prod(map(int, arrays[0].ravel()))
 
 
 def _count_range(_: Node, arrays: Sequence[Array]) -> int:

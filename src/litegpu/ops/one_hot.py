@@ -73,6 +73,6 @@ def _check_values(graph: Graph, node: Node) -> str:
     if not types.is_exact(on) or not types.is_exact(off):
         return "On and off are integers that a device would round."
     (size,) = constant_list(graph, depth.id)
-    if not 0 < size <= 1 << 24:
+    if not 0 < size <= 1 << 20:
         return f"A depth of {size} is not handled."
     return ""

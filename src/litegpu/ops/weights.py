@@ -31,6 +31,9 @@ _PACK = "PACK_WEIGHTS"
 _BLOCK = 16
 """Elements of a block of 4 inputs x 4 outputs: packed rows need no padding at any precision."""
 
+_MOST_SPREAD = 1 << 22
+"""Floats that the weights of groups may become when zeros fill what lies between them."""
+
 
 class ConvOperands(Protocol):
     """The attributes of a convolution that tell about its weights (a value id) and bias."""
@@ -154,6 +157,17 @@ def whole_groups(shape: Shape4, groups: int) -> bool:
     Others would need lane-wise gathers; zeros between the groups cost less.
     """
     return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)
+
+
+def check_groups(shape: Shape4, groups: int) -> str:
+    """Require that zeros between groups take no memory that the file is no measure of."""
+    dense = math.prod(shape) * groups
+    if whole_groups(shape, groups) or dense <= _MOST_SPREAD:
+        return ""
+    return (
+        f"{groups} groups of {shape[0] // groups} filters of {shape[3]} channels are no multiples "
+        f"of 4: their weights would be written out as {dense} floats."
+    )
 
 
 def normalize(

@@ -26,6 +26,38 @@ class PassResult:
 Pass = Callable[[Graph], PassResult]
 
 
+class Places:
+    """The nodes of a graph by their places (None: gone), and the places that read each value."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        """Take the nodes in order."""
+        self._nodes: list[Node | None] = list(nodes)
+        self._readers: dict[int, set[int]] = {}
+        for place, node in enumerate(self._nodes):
+            self._note(place, node)
+
+    def __getitem__(self, place: int) -> Node | None:
+        return self._nodes[place]
+
+    def __setitem__(self, place: int, node: Node | None) -> None:
+        before = self._nodes[place]
+        for v in before.operands if before else ():
+            self._readers[v].discard(place)
+        self._nodes[place] = node
+        self._note(place, node)
+
+    def __iter__(self) -> Iterator[Node | None]:
+        return iter(self._nodes)
+
+    def readers(self, value: int) -> list[int]:
+        """Return the places of the nodes that read a value, in order."""
+        return sorted(self._readers.get(value, ()))
+
+    def _note(self, place: int, node: Node | None) -> None:
+        for v in node.operands if node else ():
+            self._readers.setdefault(v, set()).add(place)
+
+
 @dataclass
 class Editor:
     """Collects the changes of a pass to a graph, then builds the new graph."""
@@ -36,7 +68,7 @@ class Editor:
 
     def __post_init__(self) -> None:
         """Start from the graph's own nodes and values."""
-        self.nodes: list[Node | None] = list(self.graph.nodes)
+        self.nodes = Places(self.graph.nodes)
         self.values: dict[int, Value] = dict(self.graph.values)
         self._places = {id(node): i for i, node in enumerate(self.graph.nodes)}
         self._ahead: dict[int, list[Node]] = {}
@@ -64,9 +96,11 @@ class Editor:
 
     def drop_unread(self, nodes: Iterable[Node]) -> None:
         """Drop those of the graph's nodes, given last first, that nothing reads any more."""
+        ahead = {v for added in self._ahead.values() for each in added for v in each.operands}
         for node in nodes:
-            read = {v for each in self._all() for v in each.operands}
-            if not any(v in read or v in self.graph.outputs for v in node.outputs):
+            if not any(
+                v in ahead or v in self.graph.outputs or self.nodes.readers(v) for v in node.outputs
+            ):
                 self.nodes[self.place(node)] = None
 
     def _all(self) -> Iterator[Node]:
@@ -77,7 +111,9 @@ class Editor:
 
     def rename(self, old: int, new: int) -> None:
         """Let every node read value `new` where it read `old`."""
-        self.nodes = [node and node.reading({old: new}) for node in self.nodes]
+        for place in self.nodes.readers(old):
+            node = self.nodes[place]
+            self.nodes[place] = node and node.reading({old: new})
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
         """Build the result, dropping values that nothing refers to any more."""

@@ -91,7 +91,7 @@ class _Merger:
 
     def _readers(self, value: int) -> int:
         outside = value in self.edit.graph.outputs
-        return outside + sum(value in node.operands for node in self.edit.nodes if node)
+        return outside + len(self.edit.nodes.readers(value))
 
     def _is_nothing(self, node: Node) -> bool:
         values = self.edit.graph.values

@@ -18,7 +18,7 @@ def move_into_window(graph: Graph) -> PassResult:
         if node.op != MOVE:
             continue
         moved = node.outputs[0]
-        readers = {i: n for i, n in enumerate(edit.nodes) if n and moved in n.operands}
+        readers = {i: n for i in edit.nodes.readers(moved) if (n := edit.nodes[i])}
         view, reason = _view(graph, node)
         reason = reason or _obstacle(graph, node, view, [*readers.values()])
         if reason:

@@ -203,10 +203,10 @@ class _Reader:
             return None
         if len(self.nodes) >= _MOST_NODES:
             return None
+        self.nodes[v] = node  # before what it reads: that must come to an end, too
         running = self.value(node.inputs[0])
         for stage in node.stages:
             running = self._step(stage, running)
-        self.nodes[v] = node
         return running
 
     def _step(self, stage: Stage, running: Polynomial | None) -> Polynomial | None:

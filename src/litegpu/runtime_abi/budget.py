@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from litegpu.errors import ModelError
@@ -12,6 +13,7 @@ _MOST_CUSTOM_BYTES = 1 << 16
 _MOST_NAME_BYTES = 1 << 12
 _SPREAD_FACTOR = 8
 """A constant that takes more than so much of the file when it is made dense counts as large."""
+_MOST_OVERLAPPING = 1 << 20
 
 
 @dataclass
@@ -67,6 +69,22 @@ class ReadBudget:
             return False
         self.spread_bytes -= beyond
         return True
+
+    def ranges(self, constants: Iterable[tuple[int, int]]) -> None:
+        """Take the addresses and sizes of constants; the same bytes may be a constant twice.
+
+        Raises ModelError when they overlap in other ways: then their sizes are no measure of what
+        the file holds.
+        """
+        end = overlapping = 0
+        for start, size in sorted(set(constants)):
+            overlapping += max(min(end, start + size) - start, 0)
+            end = max(end, start + size)
+        if overlapping > _MOST_OVERLAPPING:
+            raise ModelError(
+                f"Constants of the model share {overlapping} bytes with others: the file is made "
+                "to look small. Run it without the delegate."
+            )
 
     def _count(self, numbers: int) -> None:
         self.numbers -= max(numbers, 0)

@@ -63,7 +63,10 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     budget = budget or ReadBudget()
     nodes = [_read_node(context, index, budget) for index in execution_plan(context)]
     used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
-    return Graph(_read_values(context, used, budget), tuple(nodes), (), ())
+    values = _read_values(context, used, budget)
+    stored = (value.data for value in values.values() if value.data is not None)
+    budget.ranges((array.ctypes.data, array.nbytes) for array in stored)
+    return Graph(values, tuple(nodes), (), ())
 
 
 def _read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.runtime_abi.structs import TfLiteDimensionMetadata, TfLiteSparsity, int_array, int_array_view
+from litegpu.runtime_abi.structs import (
+    TfLiteDimensionMetadata,
+    TfLiteSparsity,
+    int_array,
+    int_array_view,
+)
 
 _Ints = npt.NDArray[np.int64]
 _SPARSE = 1

@@ -141,6 +141,12 @@ CASES = (
         (computed(3, 4),),
         "Only constants are made dense; the input is computed, described wrongly, or too large.",
     ),
+    Rejected(
+        "DENSIFY",
+        (floats(3, 4),),
+        "The result is INT8, of a constant of FLOAT32.",
+        result=DType.INT8,
+    ),
     Rejected("DEQUANTIZE", (INT8,), "Only float16 constants are dequantized; the input is INT8."),
     Rejected(
         "TRANSPOSE_CONV",

@@ -91,6 +91,20 @@ CASES = (
         (_tensor(3), _constant(4), _constant(_LARGE), _constant(0)),
         params={"axis": -1},
         reason="On and off are integers that a device would round.",
+        result=DType.INT32,
+    ),
+    Rejected(
+        "ONE_HOT",
+        (_tensor(3), _constant(4), floats(1), floats(1)),
+        params={"axis": -1},
+        reason="On is FLOAT32, off FLOAT32, the result BOOL.",
+        result=DType.BOOL,
+    ),
+    Rejected(
+        "ONE_HOT",
+        (_tensor(3), _constant(1 << 21), floats(1), floats(1)),
+        params={"axis": -1},
+        reason=f"A depth of {1 << 21} is not handled.",
     ),
     Rejected(
         "ONE_HOT",
