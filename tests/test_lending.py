@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litegpu import GpuDelegate
+from litegpu import GpuDelegate, InterpreterError
 from litegpu.backends.opencl_recording import OpenCLRecording
+from litegpu.partition_kernel import PartitionKernel
+from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.lending import Lending
+from litegpu.runtime_abi.reader import tensor_at
 from small_models import CPU_ONLY, assert_close, chain, interpreter, random, reference, run
 
 MODEL = chain(["ABS", "NEG"], (3, 5))
@@ -119,3 +122,33 @@ def test_nor_with_several_partitions(ledger: Ledger) -> None:
     assert delegate.report is not None
     assert len(delegate.report.partitions) == 2
     assert ledger.loans == []
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("change", [-4, 4])
+def test_a_tensor_of_another_size_is_not_touched(
+    place: int, change: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the runtime does to a tensor, no more is copied than it holds."""
+    invoke = PartitionKernel.invoke
+    details: Any = []
+
+    def changed(self: PartitionKernel, context: int) -> None:
+        tensors = structs.TfLiteContext.from_address(context).tensors or 0
+        for detail in details:
+            tensor_at(tensors, detail["index"]).bytes += change
+        try:
+            invoke(self, context)
+        finally:
+            for detail in details:
+                tensor_at(tensors, detail["index"]).bytes -= change
+
+    monkeypatch.setattr(PartitionKernel, "invoke", changed)
+    delegate = GpuDelegate()
+    target = interpreter(MODEL, delegate)
+    details = [(target.get_input_details(), target.get_output_details())[place][0]]
+    with pytest.raises(RuntimeError, match=rf"has {60 + change} bytes in .*, and 60 in the"):
+        target.invoke()
+    assert isinstance(delegate.error, InterpreterError)
+    details = []
+    assert_close(run(target, random(3, 5)), reference(MODEL, random(3, 5)))

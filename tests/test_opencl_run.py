@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from backend_suite import ADD_ONE as BODY
-from backend_suite import adding, cell, floats, kernel, launch, program, run
+from backend_suite import FLOATS, adding, cell, floats, kernel, launch, program, run
 from litegpu import (
+    DeviceLostError,
     ExecutionError,
     GpuDelegate,
+    InvokeTimeoutError,
 )
 from litegpu.backends import opencl_commands, opencl_library
-from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.base import Dispatch
+from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
 from litegpu.options import Precision
 from small_models import (
@@ -217,6 +220,40 @@ def test_a_kernel_with_too_many_buffers(opencl_device: OpenCLDevice) -> None:
     step = launch("here", 1, 0, cell(2))
     with pytest.raises(ExecutionError, match=r"clSetKernelArg\(here, 4\) fails with INVALID_ARG_I"):
         opencl_device.record(program([kernel("here", BODY)], [step], [0], [1]))
+
+
+SLOW = """\
+    float x = LOAD1_F32(src, 0);
+    for (int i = 0; i < 200000000; ++i) x = x * 0.5f + 1.0f;
+    STORE1_F32(dst, GLOBAL_X, x);
+"""
+
+
+def test_a_kernel_that_takes_too_long(opencl_device: OpenCLDevice) -> None:
+    """The device is given up; what it writes late reaches nobody's array."""
+    slow = Dispatch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
+    wanted = program([kernel("slow", SLOW, vector=False)], [slow], [0], [1])
+    recording = opencl_device.record(wanted)
+    recording.timeout = 0.02
+    source, result = floats(), np.full(FLOATS, -7, np.float32)
+    call = recording.bind(
+        [ctypes.c_void_p(source.ctypes.data)], [ctypes.c_void_p(result.ctypes.data)]
+    )
+    with pytest.raises(InvokeTimeoutError, match=r"has not ended an invoke after 20 ms"):
+        call()
+    assert opencl_device.lost
+    for late in (call, recording.read_memory, lambda: opencl_device.record(wanted)):
+        with pytest.raises(DeviceLostError, match="is lost: it failed before"):
+            late()
+    recording.close()
+    del call, recording
+    assert (result == -7).all()
+    anew = OpenCLBackend().open(0)
+    assert anew is not opencl_device
+    recording = anew.record(adding(1))
+    np.testing.assert_array_equal(run(recording, [source])[0], source + 1)
+    recording.close()
+    assert (result == -7).all()
 
 
 def test_a_status_without_a_name() -> None:

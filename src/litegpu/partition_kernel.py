@@ -11,12 +11,13 @@ from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.engine.tuning import Tuner, Tuning
-from litegpu.errors import ModelError
+from litegpu.errors import InterpreterError, ModelError
 from litegpu.graph import Graph
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.ops.support import examine
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.lending import Lending
+from litegpu.runtime_abi.reader import tensor_at
 
 _TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
 _DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
@@ -105,11 +106,30 @@ class PartitionKernel:
         """Run on the tensors' present data. Raises ExecutionError when the device fails."""
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
+            self._check_sizes(tensors)
             self._lend(context)
             self._bind(tensors)
         self._run()
         for target, address, size in self._constants:
             ctypes.memmove(target, address, size)
+
+    def _check_sizes(self, tensors: int) -> None:
+        """Raise InterpreterError where a tensor has not the bytes that are copied."""
+        compiled = self.compiled
+        program = compiled.built.program
+        slots = (*program.inputs, *program.outputs)
+        sizes = {v: array.nbytes for v, array in compiled.constants.items()}
+        sizes.update(
+            (v, slot.size)
+            for v, slot in zip((*compiled.inputs, *compiled.outputs), slots, strict=True)
+        )
+        for v, size in sizes.items():
+            found = tensor_at(tensors, v).bytes
+            if found != size:
+                raise InterpreterError(
+                    f"Tensor {v} has {found} bytes in the interpreter, and {size} in the compiled "
+                    "partition. Call allocate_tensors() anew, or use no delegate."
+                )
 
     def _lend(self, context: int) -> None:
         """Let the tensors lie where the device reaches them, if it has such memory."""
