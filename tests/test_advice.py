@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from litegpu import GpuDelegate
+from litegpu import GpuDelegate, advice
 from litegpu.errors import InterpreterError
-from litegpu.graph import Quantization
-from litegpu.graph.partition import Subset
+from litegpu.graph import Graph, Node, Quantization
+from litegpu.graph.partition import Choice, Subset
+from litegpu.ops.support import Examination
 from litegpu.report import Advice
 from litegpu.runtime_abi import bridge
 from litegpu.tools import cli
+from litegpu.wording import about, counted
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from small_models import (
     CPU_ONLY,
@@ -54,7 +59,7 @@ def test_a_model_that_runs_whole_needs_none() -> None:
 def test_one_operation_in_the_way() -> None:
     (found,) = advice_on(chain(["EXP", CPU_ONLY, "TANH"], LARGE), max_delegated_partitions=2)
     assert (found.kind, found.nodes) == ("blocker", (1,))
-    assert found.text.startswith(f"{CPU_ONLY} (node 1): Operation is not supported. Without this ")
+    assert found.text.startswith(f"{CPU_ONLY} (node 1): Operation is not supported. Without this, ")
     assert "the whole graph could run on the GPU, which would save about " in found.text
     assert found.seconds is not None
     assert found.seconds > 0
@@ -76,9 +81,9 @@ def test_obstacles_come_by_what_each_saves_beside_those_before_it() -> None:
     assert kinds(found)[:2] == ["blocker", "blocker"]
     first, second = found[:2]
     assert first.nodes == (1,)
-    assert "Without this 3 more nodes could run on the GPU" in first.text
+    assert "Without this, 3 more nodes could run on the GPU" in first.text
     assert second.text.startswith("MATRIX_DIAG (node 5): Operation is not supported. Without this")
-    assert "too the whole graph could run on the GPU" in second.text
+    assert "too, the whole graph could run on the GPU" in second.text
 
 
 def test_an_obstacle_whose_end_saves_nothing_is_not_worth_advice() -> None:
@@ -219,7 +224,7 @@ def test_channels_that_need_padding(channels: int, share: float) -> None:
     assert kinds(found) == (["lanes"] if share else [])
     if share:
         assert found[0].nodes == (0, 1, 2, 3)
-        assert "5 channels as 8 (values: 4)" in found[0].text
+        assert "5 channels stored as 8 (4 values)" in found[0].text
         assert int(found[0].text.split("%")[0]) == pytest.approx(100 * share, abs=5)
 
 
@@ -257,3 +262,65 @@ def test_check_has_advice_on_each_graph(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["check", str(path)]) == 0
     text = capsys.readouterr().out
     assert "\nadvice: none\n\nadvice on subgraph 1 (times are estimates for a GPU)\n  1. " in text
+
+
+# Sentences
+
+
+class Guess:
+    """A selection that chooses and estimates whatever was drawn."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        size = data.draw(st.integers(2, 12), label="nodes")
+        reasons = data.draw(st.dictionaries(st.integers(0, size - 1), REASONS), label="reasons")
+        nodes = [Node(index, data.draw(OPS), 1, (), ()) for index in range(size)]
+        graph = Graph({}, tuple(nodes), (), ())
+        self._data, self._size = data, size
+        self.examination = Examination(graph, reasons)
+        self.costs = self
+
+    def choose(self, more: object = (), limit: object = None) -> Choice:
+        nodes = self._data.draw(st.sets(st.integers(0, self._size - 1)), label="taken")
+        parts = self._data.draw(st.integers(1, 3))
+        taken = [tuple(sorted(nodes))[place::parts] for place in range(parts)]
+        left = ((Subset((0,), (), ()), "It is small."),) if self._data.draw(st.booleans()) else ()
+        return Choice(tuple(Subset(each, (), ()) for each in taken if each), left)
+
+    def invoke_seconds(self, taken: object) -> float:
+        exponent = self._data.draw(st.floats(-9, 1), label="seconds")
+        return float(10**exponent) if self._data.draw(st.booleans()) else 0.0
+
+
+OPS = st.sampled_from(["ABS", "CONV_2D", "QUANTIZE", "MatrixDiag"])
+REASONS = st.sampled_from(["Operation is not supported.", "tensor 7 is UINT8", "strides 3, 2."])
+NUMBER = r"(?:[2-9]|[1-9]\d+)"
+TIME = r"(?:about \d+(?:\.\d)? (?:us|ms|s))"
+SENTENCE = re.compile(
+    rf"(?:[\w ,]+ \((?:node \d+|nodes (?:\d+(?:, | and )?)+(?:\d+ more)?)\): [^-]+?\. Without this"
+    rf"(?: too)?, (?:the whole graph|1 more node|{NUMBER} more nodes|other parts of the graph "
+    rf"\((?:1 node|{NUMBER} nodes) in place of \d+\)) could run on the GPU|"
+    rf"max_delegated_partitions={NUMBER} would put (?:1 more node|{NUMBER} more nodes) on the GPU)"
+    rf", which would save (?:no time|{TIME} an invoke)\."
+)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_every_sentence_is_one_that_a_person_would_say(data: st.DataObject) -> None:
+    guess: Any = Guess(data)
+    choice = guess.choose()
+    for found in (*advice._on_blockers(guess, choice), *advice._on_limit(guess, choice)):
+        assert SENTENCE.fullmatch(found.text.replace("8-bit", "8 bit")), found.text
+        assert found.seconds is not None and found.seconds >= 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "less than 1 us"), (9e-7, "less than 1 us"), (1e-6, "about 1.0 us"), (1, "about 1.0 s")],
+)
+def test_nothing_is_about_less_than_something(seconds: float, text: str) -> None:
+    assert about(seconds) == text
+
+
+def test_one_of_a_thing_is_no_more() -> None:
+    assert [counted(number, "more node") for number in (1, 2)] == ["1 more node", "2 more nodes"]

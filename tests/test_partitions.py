@@ -98,7 +98,7 @@ def test_what_is_left_says_why_with_figures() -> None:
     assert "It would take about" in left.reason
     assert "on the GPU, with 96 B copied, and less than 1 us on the CPU" in left.reason
     assert "min_nodes_per_partition" in left.reason
-    assert "TANH x5 (node 0, 1, 2, 3, 4): It would take" in str(report_of(delegate))
+    assert "TANH x5 (nodes 0, 1, 2, 3, 4): It would take" in str(report_of(delegate))
     (taken,) = report_of(delegate).partitions
     assert taken.estimate is not None
     assert taken.estimate.saved_seconds > 0
@@ -116,7 +116,9 @@ def test_where_nothing_pays_off_the_log_and_a_profile_say_so(
     held = interpreter(chain(["ABS", CPU_ONLY, "NEG"]), delegate)
     said = [text for text in caplog.messages if text.startswith("Left to the CPU: ")]
     assert len(said) == 1
-    assert said[0].startswith("Left to the CPU: ABS, NEG (2 parts: node 0, 2): It would take about")
+    assert said[0].startswith(
+        "Left to the CPU: ABS, NEG (2 parts: nodes 0, 2): It would take about"
+    )
     with pytest.raises(ModelError, match=r"no node of this model runs .* It would take about"):
         delegate.profile(held)
 

@@ -49,10 +49,10 @@ partition  nodes  kernels  memory (bound)          weights   ops
 the split: 2 round trips and 2.5 KiB copied between CPU and GPU, about 41 us an invoke on a GPU
 
 on the CPU
-  TOPK_V2 v2 (node 6, 7, 8, 9, 10, 11 and 1 more): Operation is not supported.
+  TOPK_V2 v2 (nodes 6, 7, 8, 9, 10, 11 and 1 more): Operation is not supported.
   PAD v1 (node 13): The paddings must not be negative.
-  ADD v1 (node 14, 15): tensor 7 (and 1 more) is UINT8, FLOAT32 is handled.
-  ABS x2 (node 4, 5): Others are worth more.
+  ADD v1 (nodes 14, 15): tensor 7 (and 1 more) is UINT8, FLOAT32 is handled.
+  ABS x2 (nodes 4, 5): Others are worth more.
   One more thing."""
 
 

@@ -33,5 +33,5 @@ def test_times(seconds: float, text: str) -> None:
 
 def test_nodes_and_ops() -> None:
     assert shown_nodes([3]) == "node 3"
-    assert shown_nodes(range(8)) == "node 0, 1, 2, 3, 4, 5 and 2 more"
+    assert shown_nodes(range(8)) == "nodes 0, 1, 2, 3, 4, 5 and 2 more"
     assert shown_ops(["ABS", "EXP", "EXP"]) == "EXP x2, ABS"

@@ -16,7 +16,7 @@ from litegpu.ops.dynamic import UNKNOWN
 from litegpu.ops.support import Examination, computes_with_bytes, has_byte_constants
 from litegpu.report import Advice, without_tensors
 from litegpu.selection import Selection, nodes_of
-from litegpu.wording import shown_nodes, shown_ops, shown_size, shown_time
+from litegpu.wording import about, counted, counts, shown_nodes, shown_ops, shown_size, shown_time
 
 _MOST_BLOCKERS, _MOST_TRIED = 5, 8
 _MANY = 1 << 16
@@ -88,30 +88,37 @@ def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
         seconds = selection.costs.invoke_seconds
         saved = seconds(choice.taken) - seconds(then.taken)
         whole = len(then.taken) == 1 and len(then.taken[0].nodes) == total
-        if saved <= 0 and not whole:
+        before, after = nodes_of(choice.taken), nodes_of(then.taken)
+        if not whole and (not counts(saved) or after <= before):
             return
-        more = len(nodes_of(then.taken)) - len(nodes_of(choice.taken))
-        effect = "the whole graph" if whole else f"{more} more node{'s' * (more != 1)}"
+        effect = "the whole graph" if whole else _effect(len(before), len(after))
         without = "Without this too" if gone else "Without this"
         nodes = obstacles.nodes[key]
         indices = tuple(node.index for node in nodes)
-        about = _QUANTIZED.get(key[0]) or selection.examination.reasons[indices[0]]
+        reason = _QUANTIZED.get(key[0]) or selection.examination.reasons[indices[0]]
         yield Advice(
             key[0] if key[0] in _QUANTIZED else "blocker",
-            f"{shown_ops(node.op for node in nodes)} ({shown_nodes(indices)}): {about} "
-            f"{without} {effect} could run on the GPU, {_saving(saved)}.",
+            f"{shown_ops(node.op for node in nodes)} ({shown_nodes(indices)}): "
+            f"{reason.rstrip('.')}. {without}, {effect} could run on the GPU, {_saving(saved)}.",
             indices,
-            saved,
+            max(saved, 0.0),
         )
         gone.append(key)
         rest.remove(key)
         choice = then
 
 
+def _effect(before: int, after: int) -> str:
+    """Name what could run, by numbers of nodes: of other parts fewer may save more time, too."""
+    if after > before:
+        return counted(after - before, "more node")
+    return f"other parts of the graph ({counted(after, 'node')} in place of {before})"
+
+
 def _saving(seconds: float) -> str:
-    if seconds <= 0:
-        return "which would save no time"
-    return f"which would save about {shown_time(seconds)} an invoke"
+    if counts(seconds):
+        return f"which would save {about(seconds)} an invoke"
+    return "which would save no time"
 
 
 def _find_obstacles(examination: Examination) -> _Obstacles:
@@ -160,11 +167,11 @@ def _on_limit(selection: Selection, choice: Choice) -> Iterator[Advice]:
         every.taken
     )
     more = nodes_of(every.taken) - nodes_of(choice.taken)
-    if more and saved > 0:
+    if more and counts(saved) and len(every.taken) > max(len(choice.taken), 1):
         yield Advice(
             "partitions",
-            f"max_delegated_partitions={len(every.taken)} would put {len(more)} more nodes on the "
-            f"GPU, {_saving(saved)}.",
+            f"max_delegated_partitions={len(every.taken)} would put "
+            f"{counted(len(more), 'more node')} on the GPU, {_saving(saved)}.",
             tuple(sorted(more)),
             saved,
         )
@@ -177,23 +184,25 @@ def _on_moves(selection: Selection, compiled: Sequence[CompiledPartition]) -> It
         each for each in launches if each.template in _MOVES or not (each.flops or each.node.stages)
     ]
     names = {node.index: node.op for node in selection.examination.graph.nodes}
-    bytes_of, counts = Counter[str](), Counter[str]()
+    bytes_of, launched = Counter[str](), Counter[str]()
     for launch in moves:
         if launch.node.index in names:
             bytes_of[names[launch.node.index]] += launch.nbytes
-            counts[names[launch.node.index]] += 1
+            launched[names[launch.node.index]] += 1
     moved = bytes_of.total()
     if not moved or moved < _MOVES_FROM * sum(launch.nbytes for launch in launches):
         return
     listed = ", ".join(
-        f"{shown_ops([op] * counts[op])} ({shown_size(nbytes)})"
+        f"{shown_ops([op] * launched[op])} ({shown_size(nbytes)})"
         for op, nbytes in bytes_of.most_common()
     )
-    seconds = counts.total() * selection.costs.launch_seconds
+    number = launched.total()
+    verb, them = ("is", "it") if number == 1 else ("are", "them")
+    seconds = number * selection.costs.launch_seconds
     yield Advice(
         "moves",
-        f"{counts.total()} of {len(launches)} kernels are there to move data: {listed}. A model "
-        f"that does without them would save at least {shown_time(seconds)} an invoke.",
+        f"{number} of {counted(len(launches), 'kernel')} {verb} there to move data: {listed}. A "
+        f"model that does without {them} would save at least {shown_time(seconds)} an invoke.",
         _sorted_nodes(launch.node.index for launch in moves if launch.node.index in names),
         seconds,
     )
@@ -216,7 +225,7 @@ def _on_lanes(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator[A
     if wasted < _PADDING_FROM * stored or not padding:
         return
     listed = ", ".join(
-        f"{channels} channels as {lanes} (values: {count})"
+        f"{counted(channels, 'channel')} stored as {lanes} ({counted(count, 'value')})"
         for (channels, lanes), count in padding.most_common(4)
     )
     known = {node.index for node in graph.nodes}

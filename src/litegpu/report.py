@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from litegpu.costs import Estimate, Split
-from litegpu.wording import shown_nodes, shown_ops, shown_size, shown_time, wrapped
+from litegpu.wording import about, counted, shown_nodes, shown_ops, shown_size, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +186,10 @@ _OPS_INDENT = " " * len("partition  ")
 
 
 def _split_line(split: Split) -> str:
-    trips = f"{split.round_trips} round trips" if split.round_trips > 1 else "1 round trip"
     return (
-        f"the split: {trips} and {shown_size(split.copied_bytes)} copied between CPU and GPU, "
-        f"about {shown_time(split.seconds)} an invoke on a GPU"
+        f"the split: {counted(split.round_trips, 'round trip')} and "
+        f"{shown_size(split.copied_bytes)} copied between CPU and GPU, {about(split.seconds)} an "
+        "invoke on a GPU"
     )
 
 

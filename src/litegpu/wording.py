@@ -41,11 +41,26 @@ def wrapped(text: str, width: int, indent: str = "") -> str:
     )
 
 
+def about(seconds: float) -> str:
+    """Return an estimated time as text: ``about 38 us``, or ``less than 1 us``."""
+    return f"about {shown_time(seconds)}" if counts(seconds) else shown_time(seconds)
+
+
+def counts(seconds: float) -> bool:
+    """Return whether an estimated time is worth a word."""
+    return seconds >= 1e-6
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things as text: ``1 node``, ``3 nodes``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def shown_nodes(nodes: Sequence[int]) -> str:
-    """Return the numbers of nodes as text: ``node 1, 2, 3, 4, 5, 6 and 9 more``."""
+    """Return the numbers of nodes as text: ``nodes 1, 2, 3, 4, 5, 6 and 9 more``."""
     listed = ", ".join(map(str, nodes[:_SHOWN]))
     more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return f"node {listed}{more}"
+    return f"node{'s' * (len(nodes) > 1)} {listed}{more}"
 
 
 def shown_ops(names: Iterable[str]) -> str:
