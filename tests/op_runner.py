@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from cases.base import Array, Case, NumpyCase, Piece, Sheet
+from cases.base import Array, Case, NumpyCase, Piece, Scale, Sheet
 from comparing import mismatch
 from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import DeviceInfo
@@ -95,16 +95,21 @@ def groups(table: Mapping[str, Case]) -> list[tuple[Case, ...]]:
     return found
 
 
-def run(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> dict[str, Outcome | Exception]:
+UNSCALED = Scale()
+
+
+def run(
+    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale = UNSCALED
+) -> dict[str, Outcome | Exception]:
     """Run cases that share a model; if that fails, each alone."""
     try:
-        return {**_run_together(cases, device, mode)}
+        return {**_run_together(cases, device, mode, scale)}
     except Exception as error:
         if len(cases) == 1:
             return {cases[0].name: error}
     outcomes: dict[str, Outcome | Exception] = {}
     for case in cases:
-        outcomes |= run((case,), device, mode)
+        outcomes |= run((case,), device, mode, scale)
     return outcomes
 
 
@@ -122,9 +127,9 @@ def problem_of(case: Case, outcome: Outcome, mode: Mode) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def write(cases: tuple[Case, ...]) -> Model:
+def write(cases: tuple[Case, ...], scale: Scale = UNSCALED) -> Model:
     """Write the model that some cases share."""
-    sheet, reference = Sheet(), Sheet(reference=True)
+    sheet, reference = Sheet(scale=scale), Sheet(reference=True, scale=scale)
     pieces = {}
     for case in cases:
         pieces[case.name] = sheet.add(case)
@@ -133,8 +138,8 @@ def write(cases: tuple[Case, ...]) -> Model:
 
 
 @functools.lru_cache(maxsize=4)
-def _expected(cases: tuple[Case, ...], half: bool) -> tuple[Array, ...]:
-    model = write(cases)
+def _expected(cases: tuple[Case, ...], half: bool, scale: Scale) -> tuple[Array, ...]:
+    model = write(cases, scale)
     inputs = _inputs(model, 0, half)
     if all(isinstance(case, NumpyCase) for case in cases):
         outputs = tuple(_by_numpy(cases, model, inputs))
@@ -157,8 +162,10 @@ def _by_numpy(cases: tuple[Case, ...], model: Model, inputs: Sequence[Array]) ->
             yield np.asarray(output, np.float32)
 
 
-def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Mapping[str, Outcome]:
-    model = write(cases)
+def _run_together(
+    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
+) -> Mapping[str, Outcome]:
+    model = write(cases, scale)
     with _as_asked(mode, cases[0].items):
         delegate = GpuDelegate(backend=device.backend, device=device.index, **mode.options())
         before = seats.kernels()
@@ -174,7 +181,7 @@ def _run_together(cases: tuple[Case, ...], device: DeviceInfo, mode: Mode) -> Ma
     invoke(interpreter, _inputs(model, 1, mode.half))
     interpreter.reset_all_variables()
     again = invoke(interpreter, first)
-    expected = _expected(cases, mode.half)
+    expected = _expected(cases, mode.half, scale)
     outcomes = {}
     start = 0
     for case in cases:

@@ -36,6 +36,19 @@ UNKNOWN: Shape = (1,)
 
 
 @dataclass(frozen=True)
+class Scale:
+    """What floats are multiplied by: those of inputs, and constants that stand for weights."""
+
+    values: float = 1.0
+    weights: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Both factors, in one word."""
+        return f"values{self.values:g}-weights{self.weights:g}"
+
+
+@dataclass(frozen=True)
 class Range:
     """Where the elements of an input lie: uniform in [low, high), in steps of `grid` if given."""
 
@@ -43,6 +56,13 @@ class Range:
     high: float = 2.0
     grid: float | None = None
     dtype: str = "float32"
+
+    def scaled(self, factor: float) -> Range:
+        """Return where floats lie that are multiplied; all others stay."""
+        if self.dtype != "float32":
+            return self
+        grid = None if self.grid is None else self.grid * factor
+        return Range(self.low * factor, self.high * factor, grid)
 
     def draw(self, shape: Shape, random: np.random.Generator) -> Array:
         """Return seeded elements."""
@@ -82,6 +102,7 @@ class Sheet:
     """
 
     reference: bool = False
+    scale: Scale = Scale()
     writer: ModelWriter = field(default_factory=lambda: ModelWriter("op cases"))
     ops: list[str] = field(default_factory=list)
     tensors: int = 0
@@ -106,6 +127,9 @@ class Sheet:
 
     def input(self, shape: Shape, values: Range = ANY) -> TensorRef:
         """Add an input of the model."""
+        return self._input(shape, values.scaled(self.scale.values))
+
+    def _input(self, shape: Shape, values: Range) -> TensorRef:
         self.ranges.append((shape, values))
         self.tensors += 1
         return self.writer.input(shape, values.dtype)
@@ -121,7 +145,10 @@ class Sheet:
         return self.writer.constant(data, dtype)
 
     def weights(self, shape: Shape, values: Range = ANY, *, half: bool = False) -> TensorRef:
-        """Add seeded weights; with `half` they are float16 behind DEQUANTIZE."""
+        """Add seeded weights; with `half` they are float16 behind DEQUANTIZE, and never scaled."""
+        return self._weights(shape, values if half else values.scaled(self.scale.weights), half)
+
+    def _weights(self, shape: Shape, values: Range, half: bool) -> TensorRef:
         data = values.draw(shape, self.random)
         self.drawn.append(data)
         if not half:
@@ -134,14 +161,17 @@ class Sheet:
         Weights are "constant", "half" (float16 constants) or "computed"; so is the bias, or "" for
         none.
         """
-        spread = Range(-1.0, 1.0)
         found = []
-        for kind, size in ((weights, shape), (bias, (outputs or shape[0],))):
+        # A bias is of the magnitude of what it is added to.
+        factors = self.scale.weights, self.scale.weights * self.scale.values
+        sizes = shape, (outputs or shape[0],)
+        for kind, size, factor in zip((weights, bias), sizes, factors, strict=True):
+            half = kind == "half" or weights == "half"
+            spread = Range(-1.0, 1.0).scaled(1.0 if half else factor)
             if kind == "computed":
-                found.append(self.input(size, spread))
+                found.append(self._input(size, spread))
             elif kind:
-                half = kind == "half" or weights == "half"
-                found.append(self.weights(size, spread, half=half))
+                found.append(self._weights(size, spread, half))
             elif self.reference:
                 # Some of the CPU's kernels refuse to do without, or crash.
                 found.append(self.constant(np.zeros(size)))

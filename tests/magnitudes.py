@@ -1,0 +1,62 @@
+"""The op table with inputs and weights of other magnitudes: all that needs no range must not mind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cases.base import Array, Case, Scale
+from comparing import mismatch
+from litegpu.backends.base import DeviceInfo
+from op_runner import MODES, Mode, Outcome, run
+
+FACTORS = (1e-8, 1e-6, 1e-3, 1e3, 1e4, 1e6)
+SCALES = tuple(
+    scale
+    for factor in FACTORS
+    for scale in (Scale(values=factor), Scale(weights=factor), Scale(factor, factor))
+)
+_SMALLEST = 1e-30
+"""Results whose largest is smaller may lose digits on any device."""
+_EXACT = MODES[0]
+"""What says whether a case makes sense at a magnitude: whether float32 gives the CPU's answer."""
+
+
+def problems(
+    group: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
+) -> dict[str, str]:
+    """Return what is wrong with the scaled cases of a group, by name.
+
+    Left out is what no storage could mend: a case that is wrong with float32, too, as rounding
+    decides about it (the sine of a million), or the order of a sum that is left with no digits.
+    """
+    wrong = _wrong(group, device, mode, scale)
+    again = tuple(case for case in group if case.name in wrong)
+    alike = _wrong(again, device, _EXACT, scale) if again else {}
+    return {name: text for name, text in wrong.items() if name not in alike}
+
+
+def _wrong(
+    group: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
+) -> dict[str, str]:
+    outcomes = run(group, device, mode, scale)
+    found = {case.name: _problem(case, outcomes[case.name], mode) for case in group}
+    return {name: text for name, text in found.items() if text}
+
+
+def _problem(case: Case, outcome: Outcome | Exception, mode: Mode) -> str:
+    if isinstance(outcome, Exception):
+        return f"{type(outcome).__name__}: {outcome}"
+    limit = case.limit(mode.half)
+    pairs = zip(outcome.expected, outcome.got, strict=True)
+    found = (mismatch(*_where_finite(expected, got), limit) for expected, got in pairs)
+    return "; ".join(text for text in found if text)
+
+
+def _where_finite(expected: Array, got: Array) -> tuple[Array, Array]:
+    """Return what the CPU has finite numbers for, if these are large enough."""
+    finite = np.isfinite(expected)
+    if expected.dtype != np.float32 or expected.shape != got.shape:
+        return expected, got
+    if np.abs(expected[finite]).max(initial=0) < _SMALLEST:
+        finite[:] = False
+    return expected[finite], got[finite]
