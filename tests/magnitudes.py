@@ -1,4 +1,4 @@
-"""The op table with inputs and weights of other magnitudes: all that needs no range must not mind."""
+"""The op table with inputs and weights of other magnitudes than usual, beyond half's range too."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ def problems(
 ) -> dict[str, str]:
     """Return what is wrong with the scaled cases of a group, by name.
 
-    Left out is what no storage could mend: a case that is wrong with float32, too, as rounding
-    decides about it (the sine of a million), or the order of a sum that is left with no digits.
+    Left out is what no storage could mend: cases whose numbers are wrong with float32, too, as
+    rounding decides about them (the sine of a million).
     """
-    wrong = _wrong(group, device, mode, scale)
+    failed, wrong = _run(group, device, mode, scale)
     again = tuple(case for case in group if case.name in wrong)
-    alike = _wrong(again, device, _EXACT, scale) if again else {}
-    return {name: text for name, text in wrong.items() if name not in alike}
+    _, alike = _run(again, device, _EXACT, scale) if again else ({}, {})
+    return failed | {name: text for name, text in wrong.items() if name not in alike}
 
 
-def _wrong(
+def _run(
     group: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
-) -> dict[str, str]:
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return which cases did not run, and whose numbers are wrong."""
+    failed, wrong = {}, {}
     outcomes = run(group, device, mode, scale)
-    found = {case.name: _problem(case, outcomes[case.name], mode) for case in group}
-    return {name: text for name, text in found.items() if text}
+    for case in group:
+        outcome = outcomes[case.name]
+        if isinstance(outcome, Exception):
+            failed[case.name] = f"{type(outcome).__name__}: {outcome}"
+        elif text := _problem(case, outcome, mode):
+            wrong[case.name] = text
+    return failed, wrong
 
 
-def _problem(case: Case, outcome: Outcome | Exception, mode: Mode) -> str:
-    if isinstance(outcome, Exception):
-        return f"{type(outcome).__name__}: {outcome}"
-    limit = case.limit(mode.half)
+def _problem(case: Case, outcome: Outcome, mode: Mode) -> str:
     pairs = zip(outcome.expected, outcome.got, strict=True)
+    limit = case.limit(mode.half)
     found = (mismatch(*_where_finite(expected, got), limit) for expected, got in pairs)
     return "; ".join(text for text in found if text)
 
