@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,20 +18,24 @@ import pytest
 
 import cases
 import op_runner
-from backend_suite import adding, floats, run
+from backend_suite import adding, floats, kernel, launch, program, run
 from cases.base import Case
 from comparing import mismatch
 from litegpu import (
+    DeviceLostError,
     DeviceMemoryError,
     ExecutionError,
     GpuDelegate,
+    InvokeTimeoutError,
     UnsupportedDeviceError,
     backends,
 )
 from litegpu.backends import webgpu, webgpu_library, webgpu_recording
+from litegpu.backends.base import Recording
 from litegpu.backends.webgpu import WebGPUDevice
-from litegpu.backends.webgpu_recording import WebGPURecording
+from litegpu.backends.webgpu_library import Reader
 from op_runner import MODES, groups
+from robustness.programs import START, run_program
 from small_models import assert_close, fully_convolutional, interpreter, random, reference
 from small_models import run as run_model
 
@@ -67,6 +73,12 @@ def played(enumerate_adapters: Callable[[], object]) -> Any:
     return SimpleNamespace(gpu=gpu, logger=logging.getLogger(PLAYED))
 
 
+class Card(SimpleNamespace):
+    """An adapter that is not here."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 def adapter(
     api: str, kind: str = "DiscreteGPU", features: tuple[str, ...] = (), **limits: int
 ) -> Any:
@@ -80,7 +92,7 @@ def adapter(
     }
     known = dict.fromkeys(webgpu._LIMITS, 1 << 16)
     found = {name.replace("_", "-"): number for name, number in limits.items()}
-    return SimpleNamespace(info=info, features=set(features), limits=known | found)
+    return Card(info=info, features=set(features), limits=known | found)
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *adapters: Any) -> None:
@@ -252,7 +264,7 @@ def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
         recording.durations,
         recording.read_memory,
     ):
-        with pytest.raises(ExecutionError, match=lost):
+        with pytest.raises(DeviceLostError, match=lost):
             fails()
     recording.close()
     with pytest.raises(RuntimeError, match="is lost"):
@@ -290,44 +302,201 @@ def test_another_failure_is_no_loss(device: WebGPUDevice) -> None:
     assert not device.lost
 
 
+def test_a_shortage_that_wgpu_calls_something_else(
+    own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As wgpu 0.32 tells it: "Validation Error ... In wgpuDeviceCreateBuffer ...", for one."""
+    recording = own_device.record(adding(1))
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise own_device.wgpu.GPUValidationError("Validation Error\n  Not enough memory left.")
+
+    wanted = r"cannot provide \d+ bytes: Validation Error Not enough memory left\.\. Close other"
+    for place, name in (
+        (own_device.device, "create_buffer"),
+        (own_device.device, "create_compute_pipeline"),
+        (own_device.calls.checked, "wgpuQueueWriteBuffer"),
+    ):
+        own_device.pipelines.clear()
+        with monkeypatch.context() as short:
+            short.setattr(place, name, refuse)
+            with pytest.raises(DeviceMemoryError, match=wanted):
+                own_device.record(adding(1))
+    with monkeypatch.context() as short:
+        short.setattr(own_device.calls.checked, "wgpuQueueWriteBuffer", refuse)
+        with pytest.raises(DeviceMemoryError, match=wanted):
+            run(recording, [floats()])
+    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
+    recording.close()
+
+
+def reader_of(recording: Recording) -> Reader:
+    reader = recording._reader  # type: ignore[attr-defined]
+    assert isinstance(reader, Reader)
+    return reader
+
+
 def test_results_that_cannot_be_read(device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = device.record(adding(1))
-    assert isinstance(recording, WebGPURecording)
-    reader = recording._reader
+    reader = reader_of(recording)
     with monkeypatch.context() as refused:
-        refused.setattr(reader, "map", lambda: reader._done.set())
-        refused.setattr(reader, "_found", [4])
+        refused.setattr(reader, "map", lambda: reader._statuses.append(4))
         with pytest.raises(ExecutionError, match=r"Could not map buffer \(status 4\)"):
             run(recording, [floats()])
+    reader._statuses.clear()
     with monkeypatch.context() as silent:
         silent.setattr(webgpu_library, "_PATIENCE", 0.01)
-        silent.setattr(reader, "map", lambda: reader._done.clear())
+        silent.setattr(reader, "map", lambda: None)
         with pytest.raises(ExecutionError, match="the device is lost or does not answer"):
             run(recording, [floats()])
     np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
     recording.close()
 
 
-def test_an_older_wgpu_checks_shaders_while_they_run(
+def test_a_run_that_takes_too_long(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels: list[str] = []
-    make = own_device.device.create_shader_module
-
-    def spy(*, label: str, code: str) -> Any:
-        labels.append(label)
-        return make(label=label, code=code)
-
-    monkeypatch.setattr(own_device.device, "create_shader_module", spy)
-    own_device.record(adding(1)).close()
-    assert labels == ([] if own_device.calls._trusted else ["compute add_one"])
-    labels.clear()
-    monkeypatch.setattr(own_device.calls, "_trusted", None)
-    own_device.pipelines.clear()
-    recording = own_device.record(adding(1))
+    recording, result = own_device.record(adding(1)), np.zeros_like(floats())
+    recording.timeout = 60.0
     np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    assert labels == ["compute add_one"]
+    recording.timeout = 0.02
+    monkeypatch.setattr(own_device.calls, "is_idle", lambda device: False)
+    wanted = r"Device webgpu:0 .* did not answer within invoke_timeout_ms \(20 ms\) and is given up"
+    with pytest.raises(InvokeTimeoutError, match=wanted):
+        recording.run([floats().ctypes.data], [result.ctypes.data])
+    assert own_device.lost and not result.any()
+    held = [*recording._buffers]  # type: ignore[attr-defined]
     recording.close()
+    assert recording._buffers == held, "the device may still use them"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_shaders_keep_to_their_buffers(
+    older: bool, own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that goes astray reads and writes nothing but the ranges that it was given."""
+    if older:
+        monkeypatch.setattr(own_device.calls, "_make_module", None)
+    else:
+        assert own_device.calls._make_module is not None
+    lost = "    STORE4_F32(dst, GLOBAL_X + 4096, LOAD4_F32(src, GLOBAL_X + 8192) + SPLAT4(1.0f));\n"
+    far = "    STORE4_F32(dst, GLOBAL_X + 300000000, LOAD4_F32(src, GLOBAL_X + 300000000));\n"
+    for text in (lost, far):
+        astray = program([kernel("astray", text)], [launch("astray", 1, 0)], [0], [1])
+        recording = own_device.record(astray)
+        run(recording, [floats()])
+        memory = recording.read_memory().view(np.float32)
+        np.testing.assert_array_equal(memory[: floats().size], floats())
+        assert np.isnan(memory[2 * floats().size :]).all()
+        recording.close()
+
+
+# Interrupts
+
+
+class Alarm(BaseException):
+    """As KeyboardInterrupt: raised by a signal at any moment."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that send signals")
+def test_interrupted_runs(own_device: WebGPUDevice, capfd: pytest.CaptureFixture[str]) -> None:
+    """A storm of interrupts, and after each one the right result for another input."""
+    recording = own_device.record(adding(9))
+    inputs = [np.full(floats().size, number, np.float32) for number in range(4)]
+    draw = np.random.default_rng(0)
+
+    def ring(_number: int, _frame: object) -> None:
+        raise Alarm
+
+    def interrupted(x: Any) -> bool:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, float(draw.uniform(1e-5, 2e-3)), 2e-4)
+            while True:
+                run(recording, [x])
+        except Alarm:
+            return True
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    count = 0
+    try:
+        while count < 400:
+            try:
+                count += interrupted(inputs[count % 4])
+            except Alarm:
+                signal.setitimer(signal.ITIMER_REAL, 0)  # it fell between the lines above
+            after = inputs[(count + 1) % 4]
+            np.testing.assert_array_equal(run(recording, [after])[0], after + 9)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    recording.close()
+    assert capfd.readouterr().err == ""
+
+
+STEPS = ["wgpuCommandEncoderFinish", "wgpuQueueSubmit", "wgpuBufferMapAsync", "memmove", "unmap"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_ends_at_a_step(
+    step: str, after: bool, own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised before or after any step, the next run is right."""
+    recording = own_device.record(adding(1))
+    place: Any = own_device.calls.checked
+    if step == "memmove":
+        place = ctypes
+    elif step == "unmap":
+        place = reader_of(recording)
+    make = getattr(place, step)
+
+    def stop(*arguments: Any) -> Any:
+        if after:
+            make(*arguments)
+        raise Alarm
+
+    for number in range(3):
+        with monkeypatch.context() as broken:
+            broken.setattr(place, step, stop)
+            with pytest.raises(Alarm):
+                run(recording, [floats(number)])
+        np.testing.assert_array_equal(run(recording, [floats(7)])[0], floats(7) + 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(place, step, stop)
+        with pytest.raises(Alarm):
+            run(recording, [floats()])
+    recording.close()
+
+
+def test_an_inherited_recording_is_harmless() -> None:
+    """In a forked child, to close, to drop, and at the child's end."""
+    source = """
+        import os
+        from litegpu import ForkedProcessError, backends
+        opened = backends.BACKENDS["webgpu"].open(0)
+        first, second, third = (opened.record(adding(1)) for _ in range(3))
+        child = os.fork()
+        if child == 0:
+            for act in (backends.BACKENDS["webgpu"].devices, lambda: GpuDelegate()):
+                try:
+                    act()
+                except ForkedProcessError as error:
+                    print(str(error)[:26], flush=True)
+            first.close()
+            del second
+            raise SystemExit(3)
+        print(os.waitpid(child, 0)[1] >> 8)
+        np.testing.assert_array_equal(run_recording(third, [floats()])[0], floats() + 1)
+    """
+    start = START + (
+        "import numpy as np\nfrom backend_suite import adding, floats, run as run_recording\n"
+    )
+    ended = run_program(source, "webgpu", start=start)
+    assert (ended.code, ended.stdout, ended.stderr) == (
+        *(0, "WebGPU was opened before t\n" * 2 + "3\n", ""),
+    )
 
 
 def test_a_released_partition_says_so(device: WebGPUDevice) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 import os
 import threading
@@ -14,17 +16,24 @@ from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
 from litegpu.backends.process import keep_in_children, touch
-from litegpu.backends.shaders import Recent
+from litegpu.backends.shaders import Recent, is_lost
 from litegpu.backends.webgpu_library import TITLE, NativeCalls
 from litegpu.backends.webgpu_recording import WebGPURecording
 from litegpu.backends.worker import Worker
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
-from litegpu.errors import ExecutionError, UnsupportedDeviceError, missing_dependency
+from litegpu.errors import (
+    DeviceLostError,
+    ExecutionError,
+    UnsupportedDeviceError,
+    missing_dependency,
+)
 
 _log = logging.getLogger("litegpu")
 
 _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
 """Systems' APIs that are used, by wgpu's names; OpenGL has a backend of its own."""
+_INSTANCE = ("Vulkan", "Metal", "DX12")
+"""The same, by the names that wgpu has for them in its instance's options."""
 _BARRIER = ("subgroup", "subgroup-barrier")
 """Features without which naga refuses barrier() in GLSL.
 
@@ -83,7 +92,7 @@ def _wgpu() -> Any:
 def _adapters() -> list[Any]:
     """Return the adapters, real GPUs first."""
     wgpu = _wgpu()
-    # wgpu looks at OpenGL too, and leaves no context current on the thread where it does.
+    # wgpu may look at OpenGL too, and leaves no context current on the thread where it does.
     worker = Worker("litegpu-webgpu-adapters")
     try:
         found = worker.call(partial(_enumerate, wgpu))
@@ -108,6 +117,11 @@ def _enumerate(wgpu: Any) -> list[Any]:
     """
     level = wgpu.logger.level
     wgpu.logger.setLevel(logging.ERROR)
+    # Without OpenGL: Mesa's crashes where a forked child exits. An application may have chosen
+    # before, and older versions cannot choose.
+    with contextlib.suppress(ImportError, AttributeError, RuntimeError):
+        extras: Any = importlib.import_module("wgpu.backends.wgpu_native.extras")
+        extras.set_instance_extras(backends=_INSTANCE)
     try:
         with config.placeholder("XDG_RUNTIME_DIR", os.devnull):
             found: list[Any] = wgpu.gpu.enumerate_adapters_sync()
@@ -189,8 +203,6 @@ class WebGPUDevice(Device):
         """Held while commands are made: wgpu-py's objects are not meant for several threads."""
         self.pipelines: Recent[Any] = Recent()
         """What partitions with equal kernels share."""
-        self.lost = False
-        """Whether the device has failed for good."""
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
         """Compile, allocate and record. See Device.record."""
@@ -204,16 +216,22 @@ class WebGPUDevice(Device):
         """Return the typed error for one of wgpu's, and take note when the device is lost."""
         text = " ".join(str(error).split())
         self.lost = self.lost or self.is_loss(error)
-        what = "is lost" if self.lost else "failed with a partition"
+        if self.lost:
+            return DeviceLostError(is_lost(self.info.title, text))
         return ExecutionError(
-            f"Device {self.info.title} {what}: {text}. Make the interpreter and its delegate anew; "
-            "if it happens again, use another device or no delegate."
+            f"Device {self.info.title} failed with a partition: {text}. Make the interpreter and "
+            "its delegate anew; if it happens again, use another device or no delegate."
         )
 
     @staticmethod
     def is_loss(error: Exception) -> bool:
         """Return whether an error of wgpu's says that the device is gone for good."""
         return "device is lost" in str(error).lower()
+
+    def is_shortage(self, error: Exception) -> bool:
+        """Return whether an error of wgpu's says that memory is short: not all have that type."""
+        text = str(error).lower()
+        return isinstance(error, self.wgpu.GPUOutOfMemoryError) or "not enough memory" in text
 
 
 @cache

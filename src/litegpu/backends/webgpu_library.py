@@ -5,13 +5,19 @@ They cost some 8 µs each, which a run of a partition would pay for each of its 
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
 TITLE = "WebGPU"
+
+_CHECKS = 1
+"""Of wgpu's checks in shaders those of bounds: WGPUShaderRuntimeChecks_BoundsChecks."""
 _PATIENCE = 10.0
 """Seconds to wait for a buffer after the device has done everything."""
+_PAUSE = 0.0001
+"""Seconds between two looks at a device that is not waited for."""
 
 
 class NativeCalls:
@@ -23,14 +29,15 @@ class NativeCalls:
         self.lib, self.ffi = self._native.lib, self._native.ffi
         self.checked = self._native._api.libf
         """The same functions in wgpu-py's own wrappers, which raise its errors."""
-        self._trusted = getattr(self.checked, "wgpuDeviceCreateShaderModuleTrusted", None)
+        self.error: type[Exception] = wgpu.GPUError
+        self._make_module = getattr(self.checked, "wgpuDeviceCreateShaderModuleTrusted", None)
 
     def shader_module(self, device: Any, label: str, code: str) -> Any:
-        """Return the module of a GLSL compute shader, without checks while it runs.
+        """Return the module of a GLSL compute shader that compares each index with the length.
 
-        By default each index is compared with the buffer's length and each loop counts its rounds.
+        By default wgpu also counts the rounds of each loop; those of litegpu's kernels end.
         """
-        if self._trusted is None:  # an older wgpu-py
+        if self._make_module is None:  # an older wgpu-py
             # It takes a label with "comp" in it as the stage of a GLSL shader.
             return device.create_shader_module(label=f"compute {label}", code=code)
         ffi, lib = self.ffi, self.lib
@@ -42,13 +49,16 @@ class NativeCalls:
         wanted = ffi.new("WGPUShaderModuleDescriptor *")
         wanted.nextInChain = ffi.cast("WGPUChainedStruct *", source)
         wanted.label = {"data": texts[1], "length": len(texts[1]) - 1}
-        made = self._trusted(device._internal, wanted, 0)
+        made = self._make_module(device._internal, wanted, _CHECKS)
         return self._native.GPUShaderModule(label, made, device)
 
     def write(self, queue: Any, buffer: Any, offset: int, address: int, nbytes: int) -> None:
-        """Queue a copy from a host address into a buffer; `nbytes` is a multiple of 4."""
+        """Queue a copy from a host address into a buffer; `nbytes` is a multiple of 4.
+
+        Raises wgpu's errors, such as of too little memory for the copy on its way.
+        """
         data = self.ffi.cast("uint8_t *", address)
-        self.lib.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, data, nbytes)
+        self.checked.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, data, nbytes)
 
     def wait(self, device: Any) -> None:
         """Wait until a device has done everything that was submitted.
@@ -56,6 +66,10 @@ class NativeCalls:
         wgpu-py's own method for it does not fit its library (0.32).
         """
         self.lib.wgpuDevicePoll(device._internal, True, self.ffi.NULL)
+
+    def is_idle(self, device: Any) -> bool:
+        """Return whether a device has done everything that was submitted, without waiting."""
+        return bool(self.lib.wgpuDevicePoll(device._internal, False, self.ffi.NULL))
 
     def timestamp_period(self, queue: Any) -> float:
         """Return the nanoseconds that a step of the device's time stamps takes."""
@@ -83,28 +97,32 @@ class Commands:
         """Encode and submit everything, in one submission. Raises wgpu's errors."""
         lib, none = self._lib, self._none
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._device, none)
-        if self._launches:
-            self._encode(encoder)
-        for start, to, nbytes in copies:
-            lib.wgpuCommandEncoderCopyBufferToBuffer(
-                encoder, source._internal, start, target._internal, to, nbytes
-            )
         try:
+            if self._launches:
+                self._encode(encoder)
+            for start, to, nbytes in copies:
+                lib.wgpuCommandEncoderCopyBufferToBuffer(
+                    encoder, source._internal, start, target._internal, to, nbytes
+                )
             commands = self._checked.wgpuCommandEncoderFinish(encoder, none)
         finally:
             lib.wgpuCommandEncoderRelease(encoder)
-        self._checked.wgpuQueueSubmit(
-            self._queue, 1, self._ffi.new("WGPUCommandBuffer *", commands)
-        )
-        lib.wgpuCommandBufferRelease(commands)
+        try:
+            self._checked.wgpuQueueSubmit(
+                self._queue, 1, self._ffi.new("WGPUCommandBuffer *", commands)
+            )
+        finally:
+            lib.wgpuCommandBufferRelease(commands)
 
     def _encode(self, encoder: Any) -> None:
         """Add the launches in a pass. The loop is all the Python that a launch costs."""
         lib, none = self._lib, self._none
         compute = lib.wgpuCommandEncoderBeginComputePass(encoder, none)
-        add_launches(lib, none, compute, self._launches)
-        lib.wgpuComputePassEncoderEnd(compute)
-        lib.wgpuComputePassEncoderRelease(compute)
+        try:
+            add_launches(lib, none, compute, self._launches)
+            lib.wgpuComputePassEncoderEnd(compute)
+        finally:
+            lib.wgpuComputePassEncoderRelease(compute)
 
 
 def add_launches(lib: Any, none: Any, compute: Any, launches: Sequence[tuple[Any, ...]]) -> None:
@@ -119,43 +137,89 @@ def add_launches(lib: Any, none: Any, compute: Any, launches: Sequence[tuple[Any
 
 
 class Reader:
-    """Maps a buffer into the host's memory, again and again."""
+    """Maps a buffer into the host's memory, again and again.
+
+    The library ends the process when a mapped buffer is submitted, or when the memory of one is
+    asked for that is not mapped. An interrupt may come between any two steps, so what the buffer
+    is like is noted before each step, by what may have happened; `settle` makes it known again.
+    """
 
     def __init__(self, calls: NativeCalls, device: Any, buffer: Any, nbytes: int) -> None:
         """Prepare for the first `nbytes` of a buffer that may be mapped."""
         self._calls, self._device, self._buffer, self._nbytes = calls, device, buffer, nbytes
-        done = self._done = threading.Event()
-        found = self._found = [0]
-
-        @calls.ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")  # type: ignore[untyped-decorator]
-        def note(status: int, _message: Any, _first: Any, _second: Any) -> None:
-            found[0] = status
-            done.set()
-
-        self._note = note  # the library keeps its address
+        self._busy = False
+        """Whether the buffer may be mapped, or about to be."""
         self._info = calls.ffi.new("WGPUBufferMapCallbackInfo *")
         self._info.mode = calls.lib.WGPUCallbackMode_AllowProcessEvents
-        self._info.callback = note
+        self._listen()
+
+    def _listen(self) -> None:
+        """Let the library append the status of each mapping to a new list.
+
+        It calls `append` itself: an interrupt would leave a function of Python's before it took
+        note. The callback's other arguments are not read.
+        """
+        self._statuses: list[int] = []
+        self._note = self._calls.ffi.callback("void(uint32_t)", self._statuses.append)
+        self._info.callback = self._calls.ffi.cast("WGPUBufferMapCallback", self._note)
+
+    def settle(self) -> None:
+        """Give the buffer back to the device, in whatever state an interrupt has left it."""
+        if self._busy:
+            with contextlib.suppress(self._calls.error):  # it may not be mapped
+                self._calls.checked.wgpuBufferUnmap(self._buffer._internal)
+            _late.append(self._note)
+            self._listen()
+            self._busy = False
 
     def map(self) -> None:
-        """Ask for the buffer when everything that was submitted is done."""
-        lib = self._calls.lib
-        self._done.clear()
-        info, read = self._info[0], lib.WGPUMapMode_Read
-        self._calls.checked.wgpuBufferMapAsync(self._buffer._internal, read, 0, self._nbytes, info)
-
-    def wait(self) -> int:
-        """Return the host address of the buffer's content. Raises RuntimeError."""
+        """Ask for the buffer when everything that was submitted is done. Raises wgpu's errors."""
         calls = self._calls
-        calls.wait(self._device)
-        # Another thread, which waits too, may be the one that takes note.
-        if not self._done.wait(_PATIENCE):
-            raise RuntimeError("Could not map buffer: the device is lost or does not answer.")
-        if self._found[0] != calls.lib.WGPUMapAsyncStatus_Success:
-            raise RuntimeError(f"Could not map buffer (status {self._found[0]}).")
+        self._statuses.clear()
+        self._busy = True
+        calls.checked.wgpuBufferMapAsync(
+            self._buffer._internal, calls.lib.WGPUMapMode_Read, 0, self._nbytes, self._info[0]
+        )
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the host address of the buffer's content.
+
+        Raises RuntimeError when it cannot be had, TimeoutError after `timeout` seconds.
+        """
+        calls = self._calls
+        if timeout is None:
+            calls.wait(self._device)
+            self._until_noted()
+        else:
+            self._wait_within(timeout)
+        if self._statuses[0] != calls.lib.WGPUMapAsyncStatus_Success:
+            raise RuntimeError(f"Could not map buffer (status {self._statuses[0]}).")
         address = calls.lib.wgpuBufferGetConstMappedRange(self._buffer._internal, 0, self._nbytes)
         return int(calls.ffi.cast("uintptr_t", address))
+
+    def _until_noted(self) -> None:
+        """Wait for another thread, which waits too and is the one that takes note."""
+        until = time.monotonic() + _PATIENCE
+        while not self._statuses:
+            if time.monotonic() > until:
+                raise RuntimeError("Could not map buffer: the device is lost or does not answer.")
+            self._calls.is_idle(self._device)
+            time.sleep(_PAUSE)
+
+    def _wait_within(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self._calls.is_idle(self._device)
+        while not self._statuses:
+            if time.monotonic() > until:
+                raise TimeoutError
+            time.sleep(_PAUSE)
+            self._calls.is_idle(self._device)
 
     def unmap(self) -> None:
         """Give the buffer back to the device."""
         self._calls.lib.wgpuBufferUnmap(self._buffer._internal)
+        self._busy = False
+
+
+_late: list[Any] = []
+"""Callbacks of interrupted mappings: another thread may be about to make the call, for all time."""

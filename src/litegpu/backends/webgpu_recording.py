@@ -7,21 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Program, Recording, Slot
-from litegpu.backends.process import is_inherited, keep_in_children
-from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
+from litegpu.backends.process import immortal, is_inherited, keep_in_children
+from litegpu.backends.shaders import (
+    Shader,
+    refused,
+    shader_of,
+    sources_of,
+    timed_out,
+    too_little_memory,
+)
 from litegpu.backends.webgpu_library import TITLE, Commands, Reader, add_launches
 from litegpu.codegen import KernelText, round_up
-from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError, LitegpuError
+from litegpu.errors import (
+    CompilationError,
+    DeviceMemoryError,
+    ExecutionError,
+    InvokeTimeoutError,
+    LitegpuError,
+)
 
 if TYPE_CHECKING:
     from litegpu.backends.webgpu import WebGPUDevice
@@ -42,6 +57,33 @@ def _words(slot: Slot) -> int:
     return round_up(slot.size, _WORD_BYTES)
 
 
+class _Typed:
+    """Turns wgpu's errors into DeviceMemoryError, DeviceLostError or ExecutionError."""
+
+    def __init__(self, device: WebGPUDevice, sizes: Sequence[int]) -> None:
+        """Take the sizes of the buffers, for the message about too little memory."""
+        self._device, self._sizes = device, sizes
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        device = self._device
+        if isinstance(error, LitegpuError):
+            return
+        if isinstance(error, (device.wgpu.GPUError, RuntimeError)):
+            if not device.is_shortage(error):
+                raise device.failure(error) from error
+            cause = " ".join(str(error).split())
+            message = too_little_memory(device.info.title, self._sizes, cause)
+            raise DeviceMemoryError(message) from error
+
+
 class WebGPURecording(Recording):
     """A partition's buffers, pipelines and bind groups."""
 
@@ -52,7 +94,11 @@ class WebGPURecording(Recording):
         self._wgpu = device.wgpu
         self._program = program
         self._calls = device.calls
-        self._closed = False
+        self._closed = self._given_up = False
+        self._running = threading.RLock()
+        """Held by a run to its end: what it reads must not be released before."""
+        self._typed = _Typed(device, (program.memory_bytes, program.constants.nbytes))
+        self._reader: Reader | None = None
         starts = [0, *accumulate(_words(slot) for slot in program.outputs)]
         self._results_bytes = starts.pop()
         self._copies = [
@@ -66,25 +112,11 @@ class WebGPURecording(Recording):
         self._layouts: dict[tuple[str, ...], Any] = {}
         self._pipelines: dict[Shader, Any] = {}
         try:
-            with self._typed():
+            with self._typed:
                 self._make(program)
-        except LitegpuError:
+        except BaseException:
             self.close()
             raise
-
-    @contextlib.contextmanager
-    def _typed(self) -> Iterator[None]:
-        """Turn wgpu's errors into DeviceMemoryError or ExecutionError."""
-        try:
-            yield
-        except self._wgpu.GPUOutOfMemoryError as error:
-            sizes = (self._program.memory_bytes, self._program.constants.nbytes)
-            message = too_little_memory(self._device.info.title, sizes, str(error))
-            raise DeviceMemoryError(message) from error
-        except (self._wgpu.GPUError, RuntimeError) as error:
-            if isinstance(error, LitegpuError):
-                raise
-            raise self._device.failure(error) from error
 
     def _make(self, program: Program) -> None:
         usage = self._wgpu.BufferUsage
@@ -107,7 +139,7 @@ class WebGPURecording(Recording):
             try:
                 made = device.pipelines.get(source, partial(self._pipeline, text, source))
             except self._wgpu.GPUError as error:
-                if device.is_loss(error):
+                if device.is_loss(error) or device.is_shortage(error):
                     raise
                 message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
@@ -182,19 +214,30 @@ class WebGPURecording(Recording):
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Copy in, encode and submit all launches at once, wait, and copy out."""
-        if self._closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
-        with self._typed():
+        with self._running, self._typed:
             with self._device.lock:
+                reader = self._reader
+                if self._closed or reader is None:
+                    raise ExecutionError("This partition was released. Make the interpreter anew.")
+                reader.settle()
                 self._write(inputs)
                 self._commands.submit(self._memory, self._results, self._copies)
-                self._reader.map()
-            results = self._reader.wait()
+                reader.map()
+            results = self._wait_for(reader)
             for slot, copy, address in zip(
                 self._program.outputs, self._copies, outputs, strict=True
             ):
                 ctypes.memmove(address, results + copy[1], slot.size)
-            self._reader.unmap()
+            reader.unmap()
+
+    def _wait_for(self, reader: Reader) -> int:
+        """Return where the host finds the results. Raises InvokeTimeoutError."""
+        try:
+            return reader.wait(self.timeout)
+        except TimeoutError as error:
+            self._device.lost = self._given_up = True
+            immortal(self)  # with its buffers, which the device may still use
+            raise InvokeTimeoutError(timed_out(self._device.info.title, self.timeout)) from error
 
     def _write(self, inputs: Sequence[int]) -> None:
         queue = self._device.device.queue
@@ -212,7 +255,7 @@ class WebGPURecording(Recording):
 
         Where the device has none, by the host's, with the time that a submission takes.
         """
-        with self._device.lock, self._typed():
+        with self._device.lock, self._typed:
             timed = self._by_device if self._device.timed else self._by_host
             return [seconds for part in self._parts() for seconds in timed(part)]
 
@@ -260,19 +303,22 @@ class WebGPURecording(Recording):
         compute.end()
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
-        with self._device.lock, self._typed():
+        with self._device.lock, self._typed:
             held = self._device.device.queue.read_buffer(self._memory)
         return np.frombuffer(held, np.uint8)[: self._program.memory_bytes]
 
     def close(self) -> None:
         """Release buffers now instead of at the next collection."""
-        self._closed = True
-        if is_inherited(TITLE):
+        if self._given_up or is_inherited(TITLE):
             return
-        with self._device.lock:
-            for buffer in self._buffers:
-                buffer.destroy()
-        self._buffers.clear()
+        with self._running, self._device.lock:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.settle()
+            while self._buffers:
+                with contextlib.suppress(self._wgpu.GPUError):
+                    self._buffers[-1].destroy()
+                self._buffers.pop()
         self._launches.clear()
         self._groups.clear()
         self._pipelines.clear()
