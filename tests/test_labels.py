@@ -96,6 +96,6 @@ def test_imagenet_names_are_fetched_else_numbers_are_shown(
     monkeypatch.setattr(labels, "model_folders", list)
     monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
     assert imagenet_labels() == []
-    assert "could not be fetched" in capsys.readouterr().err
+    assert "are not here; showing class numbers. names.txt could not" in capsys.readouterr().err
     place.write_bytes(b"cat\ndog")
     assert imagenet_labels() == ["cat", "dog"]

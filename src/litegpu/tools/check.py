@@ -21,8 +21,8 @@ EXAMPLES = (
 def main(args: argparse.Namespace) -> int:
     """Print the report; the exit status is 1 when nothing would run on the GPU."""
     try_to_write("json", args.json)
-    delegate = make_delegate(args)
     model = find_model(args.model)
+    delegate = make_delegate(args)
     kept = with_delegate(model.content, delegate)
     report = delegate.report
     if not prints_json(args):

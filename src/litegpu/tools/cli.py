@@ -17,10 +17,10 @@ from litegpu.version import __version__
 
 TOOLS = {
     "devices": "list the usable devices of every backend, or why there are none",
-    "check": "say which nodes of a model would run on the GPU, and why others would not",
+    "check": "say what of a model would run on the GPU, and why the rest would not",
     "run": "run a model on a picture: result, latency and agreement with the CPU",
     "profile": "say where the time of a model goes, kernel by kernel",
-    "demo": "classify and segment a picture, and write the segmentation as a PNG",
+    "demo": "classify and segment a picture; the segmentation is drawn as a PNG",
 }
 
 HELP = """\
@@ -31,11 +31,12 @@ Run TensorFlow Lite (LiteRT) models on the GPU, from the command line.
 tools:
 {tools}
 
-`litegpu help TOOL` or `litegpu TOOL --help` shows the flags of a tool, `litegpu --version` the
-version. Flags are spelt --flag=value or --flag value. MODEL is a .tflite file, the name of a
-well-known model, or a model of the zoo (zoo:NAME).
+`litegpu help TOOL` or `litegpu TOOL --help` shows the flags of a tool,
+`litegpu --version` the version. Flags are spelt --flag=value or --flag value.
+MODEL is a .tflite file, the name of a well-known model, or a model of the zoo
+(zoo:NAME).
 
-exit status: 0 it worked, 1 it did not (a line on stderr says why), 2 the command line is wrong.
+exit status: 0 it worked, 1 it failed (stderr says why), 2 wrong command line.
 
 examples:
   litegpu devices

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.resources
+import os
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +37,8 @@ def open_picture(path: str) -> Image.Image:
         from PIL import Image
     except ImportError as error:
         raise missing_dependency("pillow", "tools", "Reading a picture") from error
-    if not Path(path).is_file():
-        what = "it is not a file" if Path(path).exists() else "there is no such file"
+    if not os.path.isfile(path):
+        what = "it is not a file" if os.path.exists(path) else "there is no such file"
         raise _unreadable(path, what)
     try:
         with warnings.catch_warnings():

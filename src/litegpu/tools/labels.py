@@ -7,7 +7,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu.errors import DownloadError, FileError
+from litegpu.errors import DownloadError, FileError, MissingDependencyError
 from litegpu.tools.console import note
 from litegpu.tools.downloads import Asset, fetch
 from litegpu.tools.models import MEDIAPIPE, model_folders
@@ -33,7 +33,7 @@ def read_labels(file: str | None) -> NamedLabels | None:
 
     Raises FileError when it cannot be read.
     """
-    return NamedLabels(file, _read(file)) if file else None
+    return None if file is None else NamedLabels(file, _read(file))
 
 
 def find_labels(named: NamedLabels | None, model: bytes, classes: int) -> list[str]:
@@ -84,8 +84,8 @@ def imagenet_labels() -> list[str]:
             return _read(str(local))
     try:
         return _read(str(fetch(IMAGENET)))
-    except DownloadError:
-        note("The names of the ImageNet classes could not be fetched; showing class numbers.")
+    except (DownloadError, MissingDependencyError) as error:
+        note(f"The names of the ImageNet classes are not here; showing class numbers. {error}")
         return []
 
 

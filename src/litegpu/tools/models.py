@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,15 +105,24 @@ def find_model(name: str) -> FoundModel:
     if zoo.is_zoo_name(name):
         return FoundModel(name, zoo.load(name), name)
     path = Path(name)
-    if path.is_file():
-        return FoundModel(path.stem, path.read_bytes(), str(path))
+    if os.path.isfile(path):  # unlike Path.is_file, of names too long for a file, too
+        return FoundModel(path.stem, _read(path), str(path))
     stem = name.removesuffix(".tflite")
     local = _local_file(stem)
     if local:
-        return FoundModel(stem, local.read_bytes(), str(local))
+        return FoundModel(stem, _read(local), str(local))
     if stem not in KNOWN:
         raise ModelError(_not_found(name))
     return _fetch(stem, KNOWN[stem])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(
+            f"The model file '{path}' cannot be read: {error.strerror}. Check its permissions."
+        ) from error
 
 
 def _local_file(stem: str) -> Path | None:
@@ -120,7 +130,7 @@ def _local_file(stem: str) -> Path | None:
     stems = (stem, *known.local_names) if known else (stem,)
     for folder in model_folders():
         for candidate in stems:
-            if (folder / f"{candidate}.tflite").is_file():
+            if os.path.isfile(folder / f"{candidate}.tflite"):
                 return folder / f"{candidate}.tflite"
     return None
 

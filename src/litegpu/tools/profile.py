@@ -41,8 +41,8 @@ def main(args: argparse.Namespace) -> int:
     """Profile the model and print the tables; files are written last."""
     try_to_write("trace", args.trace)
     try_to_write("json", args.json)
-    delegate = make_delegate(args)
     model = find_model(args.model)
+    delegate = make_delegate(args)
     target = with_delegate(model.content, delegate)
     if args.batch:
         set_batch(target, args.batch)

@@ -69,10 +69,10 @@ class Comparison:
 def main(args: argparse.Namespace) -> int:
     """Run the model once on each side and show everything; 0 unless nothing ran on the GPU."""
     try_to_write("json", args.json)
-    picture = open_picture(args.image) if args.image else None
+    picture = open_picture(args.image) if args.image is not None else None
     named = read_labels(args.labels)
-    delegate = make_delegate(args)
     model = find_model(args.model)
+    delegate = make_delegate(args)
     note(f"model: {model.source}")
     shown = not prints_json(args)
     result = compare_sides(model, delegate, picture, args, shown)

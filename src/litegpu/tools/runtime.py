@@ -84,11 +84,15 @@ def interpreter(
         raise
     except (RuntimeError, ValueError) as error:
         raise ModelError(
-            f"The runtime refuses this model: {' '.join(str(error).split())} "
+            f"The runtime refuses this model: {_sentence(error)} "
             "Check that the file is a complete .tflite model, made of operations that the runtime "
             "has."
         ) from error
     return result
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") + "."
 
 
 def set_batch(target: Any, batch: int) -> None:
@@ -111,7 +115,7 @@ def set_batch(target: Any, batch: int) -> None:
         if isinstance(error, LitegpuError):
             raise
         raise ModelError(
-            f"The model cannot run with batch={batch}: {' '.join(str(error).split())} "
+            f"The model cannot run with batch={batch}: {_sentence(error)} "
             "Leave --batch out, or use a model of that batch."
         ) from error
 
