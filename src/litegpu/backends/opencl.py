@@ -143,7 +143,7 @@ class OpenCLDevice(Device):
         source = self.dialect.prelude + "\n".join(map(self.dialect.kernel, kernels))
         try:
             return build(self._cl, self.context, source, KeptFiles(cache_dir, ".clbin"))
-        except self._cl.RuntimeError as error:
+        except self._cl.Error as error:
             names = ", ".join(kernel.name for kernel in kernels)
             raise CompilationError(
                 f"OpenCL device '{self.info.name}' ({self.info.driver}) refuses the kernels "

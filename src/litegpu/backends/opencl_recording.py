@@ -72,7 +72,9 @@ class OpenCLRecording(Recording):
             self._queue = cl.CommandQueue(device.context)
             self._finish = bound(library().clFinish, self._queue.int_ptr)
             self._allocate(program)
-            self._kernels = [self._kernel(built, dispatch) for dispatch in program.dispatches]
+            # No closure: an error's frames would hold what it holds, even when they are cleared.
+            for dispatch in program.dispatches:
+                self._kernels.append(self._kernel(built, dispatch))
             self._commands = self._record()
         except BaseException as error:
             with contextlib.suppress(ExecutionError, cl.Error):
@@ -310,7 +312,7 @@ class OpenCLRecording(Recording):
             self._settle()
         self._profiler = self._commands = None
         self._kernels.clear()
-        self._memory = self._constants = None
+        self._queue = self._memory = self._constants = None
         self._owned.release()
 
     def __del__(self) -> None:
