@@ -5,9 +5,9 @@
     python benchmarks/fp16_range.py models --backend cuda MODEL.tflite ...
 
 `times` measures MobileNet v1 and ResNet-50 on CUDA at fp16, in processes that take turns between
-the two checkouts, and writes what they found to `results/h200_fp16_range.json`. `ops` runs the op table of the
-tests with inputs and weights scaled by 1e-8 to 1e6. `models` runs models whose inputs are scaled by
-4, 100 and 1000. These two end with 1 if anything is wrong.
+the two checkouts, and writes what they found to `results/h200_fp16_range.json`. `ops` runs the op
+table of the tests with inputs and weights scaled by 1e-8 to 1e6. `models` runs models whose inputs
+are scaled by 4, 100 and 1000. These two end with 1 if anything is wrong.
 """
 
 from __future__ import annotations
