@@ -1,0 +1,99 @@
+"""Several threads: delegates made, shared and closed, interpreters made, run and dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from robustness.programs import START, on_every_backend, run_program
+
+THREADS = """
+import gc, threading
+import numpy as np
+inputs = [random(1, 9, 7, 3, seed=seed) for seed in range(4)]
+expected = [reference(model, each) for each in inputs]
+wrong, done = [], []
+
+def check(target, number):
+    for got, wanted in zip(run(target, inputs[number]), expected[number]):
+        if not np.allclose(got, wanted, rtol=1e-4, atol=1e-5):
+            wrong.append(f"input {number}: {got.ravel()[:3]}, not {wanted.ravel()[:3]}")
+
+def in_threads(work):
+    "Call work(0) to work(3) in four threads at once; all that goes wrong is printed."
+    ready = threading.Barrier(4)
+    def guarded(number):
+        try:
+            ready.wait(60)
+            work(number)
+            done.append(number)
+        except BaseException as error:
+            wrong.append(repr(error))
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+    print(sorted(done), wrong)
+"""
+WORKS = {
+    # The first delegates of a process, which look for devices and open them.
+    "a delegate each": """
+        def work(number):
+            for _ in range(3):
+                target = interpreter(model, GpuDelegate())
+                for _ in range(5):
+                    check(target, number)
+        in_threads(work)
+    """,
+    "one delegate": """
+        delegate = GpuDelegate()
+        def work(number):
+            for _ in range(3):
+                target = interpreter(model, delegate)
+                for _ in range(5):
+                    check(target, number)
+        in_threads(work)
+        assert delegate.error is None, delegate.error
+    """,
+    # One thread makes, another one runs, a third one drops: never two at once.
+    "handed on": """
+        targets = [interpreter(model, GpuDelegate()) for _ in range(4)]
+        for shift in range(4):
+            in_threads(lambda number: check(targets[(number + shift) % 4], number))
+            done.clear()
+        in_threads(lambda number: targets.__setitem__(number, None))
+    """,
+    "closed meanwhile": """
+        steady = interpreter(model, GpuDelegate())
+        def work(number):
+            if not number:
+                for _ in range(40):
+                    check(steady, number)
+                return
+            for _ in range(4):
+                with GpuDelegate() as delegate:
+                    check(interpreter(model, delegate), number)
+                gc.collect()
+        in_threads(work)
+    """,
+    "resized meanwhile": """
+        def work(number):
+            target = interpreter(model, GpuDelegate())
+            place = target.get_input_details()[0]["index"]
+            for size in (5, 8, 9) * 2:
+                target.resize_tensor_input(place, (1, size, 7, 3))
+                target.allocate_tensors()
+                if size == 9:
+                    check(target, number)
+                else:
+                    target.invoke()
+        in_threads(work)
+    """,
+}
+
+
+@on_every_backend
+@pytest.mark.parametrize("work", WORKS)
+def test_results_are_right(backend: str, work: str) -> None:
+    ended = run_program(WORKS[work], backend, start=START + THREADS)
+    lines = 5 if work == "handed on" else 1
+    assert ended.stdout == "[0, 1, 2, 3] []\n" * lines, ended.stderr
+    assert (ended.code, ended.stderr) == (0, "")
