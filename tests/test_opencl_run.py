@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import gc
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 
 from backend_suite import ADD_ONE as BODY
 from backend_suite import FLOATS, adding, cell, floats, kernel, launch, program, run
+from interrupts import CAN_INTERRUPT, Interrupts
 from litegpu import (
     DeviceLostError,
     ExecutionError,
@@ -220,6 +224,49 @@ def test_a_kernel_with_too_many_buffers(opencl_device: OpenCLDevice) -> None:
     step = launch("here", 1, 0, cell(2))
     with pytest.raises(ExecutionError, match=r"clSetKernelArg\(here, 4\) fails with INVALID_ARG_I"):
         opencl_device.record(program([kernel("here", BODY)], [step], [0], [1]))
+
+
+@pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
+@pytest.mark.parametrize("limit", [None, 10.0])
+def test_an_interrupt_at_any_place_of_a_run(
+    opencl_device: OpenCLDevice, limit: float | None
+) -> None:
+    """The next run is right, and what was interrupted writes nothing any more."""
+    recording = opencl_device.record(adding(3))
+    recording.timeout = limit
+    x, result = floats(), np.zeros(FLOATS, np.float32)
+    call = recording.bind([ctypes.c_void_p(x.ctypes.data)], [ctypes.c_void_p(result.ctypes.data)])
+    for number in itertools.count():
+        interrupts = Interrupts(number, ("backends/opencl_recording.py", "backends/calls.py"))
+        try:
+            interrupts.run(call)
+        except KeyboardInterrupt:
+            seen = result.copy()
+            x[:] = number
+            np.testing.assert_array_equal(result, seen, err_msg=interrupts.place)
+            call()
+            np.testing.assert_array_equal(result, x + 3, err_msg=interrupts.place)
+        if not interrupts.place:
+            assert number > 3
+            break
+    recording.close()
+
+
+@pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
+def test_an_interrupt_at_any_place_of_a_recording(opencl_device: OpenCLDevice) -> None:
+    files = tuple(f"backends/{name}.py" for name in ("opencl_recording", "opencl_library", "held"))
+    wanted = adding(2)
+    opencl_device.record(wanted).close()
+    before = opencl_device.context.reference_count
+    for number in itertools.count(0, 5):
+        interrupts = Interrupts(number, files)
+        with contextlib.suppress(KeyboardInterrupt):
+            interrupts.run(lambda: opencl_device.record(wanted).close())
+        gc.collect(1)
+        assert opencl_device.context.reference_count == before, interrupts.place
+        if not interrupts.place:
+            assert number > 50
+            break
 
 
 SLOW = """\

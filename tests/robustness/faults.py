@@ -101,7 +101,7 @@ class CUDAPlug:
     """Calls of the CUDA driver; those of an invoke are prepared, and pass it by."""
 
     def __init__(self) -> None:
-        self._live: dict[int, str] = {}
+        self._live: set[tuple[str, int]] = set()
 
     def install(self, patch: pytest.MonkeyPatch, gate: Gate) -> None:
         from litegpu.backends import cuda_driver
@@ -109,13 +109,13 @@ class CUDAPlug:
         install(patch, _WatchedDriver(cuda_driver.driver(), gate, self._live))
 
     def live(self) -> object:
-        return dict(self._live)
+        return set(self._live)
 
 
 class _WatchedDriver:
     """The bindings of the CUDA driver, with each call asking a gate, and handles counted."""
 
-    def __init__(self, real: Any, gate: Gate, live: dict[int, str]) -> None:
+    def __init__(self, real: Any, gate: Gate, live: set[tuple[str, int]]) -> None:
         self._real, self._gate, self._live = real, gate, live
 
     def __getattr__(self, name: str) -> Any:
@@ -125,34 +125,30 @@ class _WatchedDriver:
 
         def call(*arguments: Any) -> Any:
             failing = (self._real.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)
-            if name in RELEASES.values() or name == "cuCtxPopCurrent":
+            if name in _ENDS:  # what fails to release something has released it
                 result = real(*arguments)
-                if name != "cuCtxPopCurrent":
-                    self._live.pop((RELEASES_OF[name], int(arguments[0])), None)  # type: ignore[call-overload]
+                if name in _MAKERS:
+                    self._live.discard((_MAKERS[name], int(arguments[0])))
                 return failing if self._gate(name) else result
-            if name == "cuStreamEndCapture":
-                result = real(*arguments)
-                try:
-                    fails = self._gate(name)
-                except BaseException:
-                    self._real.cuGraphDestroy(result[1])
-                    raise
-                if fails:
-                    self._real.cuGraphDestroy(result[1])
-                    return failing
-            elif self._gate(name):
+            try:
+                fails = True
+                fails = self._gate(name)
+            finally:
+                if fails and name == "cuStreamEndCapture":  # or the stream could never be used
+                    self._real.cuGraphDestroy(real(*arguments)[1])
+            if fails:
                 return failing
-            else:
-                result = real(*arguments)
+            result = real(*arguments)
             if name in RELEASES and not result[0].value:
-                self._live[name, int(result[1])] = name  # type: ignore[index]
+                self._live.add((name, int(result[1])))
             return result
 
         call.__name__ = name
         return call
 
 
-RELEASES_OF = {release: make for make, release in RELEASES.items()}
+_MAKERS = {release: make for make, release in RELEASES.items()}
+_ENDS = {*_MAKERS, "cuCtxPopCurrent"}
 
 PLUGS: dict[str, Callable[[], Plug]] = {"opencl": OpenCLPlug, "cuda": CUDAPlug}
 """By the name of the backend."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from litegpu import backends
 from robustness.programs import on_every_backend, run_program
 
 LOSE = {
@@ -116,3 +117,56 @@ print("works")
 """
     ended = run_program(source, backend)
     assert (ended.code, ended.stdout.splitlines()) == (0, ["works"]), ended.stderr
+
+
+NVIDIA = {
+    "cuda": "*(float *)16 = 1.0f;",
+    "opencl": "*(__global float *)16 = 1.0f;",
+}
+"""Writes where nothing may be written: on a CPU it would end the process."""
+
+
+@pytest.mark.parametrize("backend", NVIDIA)
+def test_a_kernel_that_writes_where_it_may_not(backend: str) -> None:
+    """A new device works, or the error says that only a new process helps."""
+    infos = [each for each in backends.list_devices() if each.backend == backend]
+    if not infos or "NVIDIA" not in infos[0].platform:
+        pytest.skip("needs an NVIDIA GPU")
+    source = f"""
+import numpy as np
+from litegpu import DeviceLostError
+from backend_suite import Dispatch, cell, kernel, program
+delegate = GpuDelegate()
+target = interpreter(model, delegate)
+expected = run(target, x)[0]
+bad = program([kernel("bad", "    {NVIDIA[backend]}")],
+              [Dispatch("bad", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))], [0], [1])
+recording = delegate._device.record(bad)
+data = np.zeros(1024, np.float32)
+try:
+    recording.run([data.ctypes.data], [data.ctypes.data])
+    raise AssertionError("nothing failed")
+except DeviceLostError as error:
+    print("lost:", error)
+recording.close()
+try:
+    run(target, x)
+except RuntimeError as error:
+    assert "is lost" in str(error), error
+for held in ((target,), ()):
+    if not held:
+        del target
+    try:
+        fresh = interpreter(model, GpuDelegate())
+        assert abs(run(fresh, x)[0] - expected).max() < 1e-5
+        print("opened anew")
+    except DeviceLostError as error:
+        print("not opened anew:", error)
+print("ended")
+"""
+    ended = run_program(source, backend)
+    assert ended.code == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    print(ended.stdout)
+    assert lines[-1] == "ended"
+    assert "opened anew" in lines[-2] or "Start a new process" in lines[-2], lines
