@@ -21,12 +21,11 @@ from cases.base import Array, Case, NumpyCase, Piece, Scale, Sheet
 from comparing import mismatch
 from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import DeviceInfo
-from litegpu.codegen import Storage
+from litegpu.codegen import HALF_MAX, Storage
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.choices import Choices
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
-from litegpu.ops.base import HALF_MAX
 from litegpu.options import InferencePriority
 from litegpu.runtime_abi import seats
 from litegpu.tools import runtime

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from litegpu.codegen import HALF_MAX
 from litegpu.engine import partition
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants
@@ -207,6 +208,7 @@ def test_kinds_of_buffers_follow_the_storage() -> None:
         ("dst", "F16", True, True, False),
         ("src", "F32", False, False, False),
         ("weights", "F16", True, False, True),
+        ("range_words", "U32", False, True, False),
     ]
     assert [(a.name, a.kind, a.vector) for a in second][:2] == [
         ("dst", "F32", False),

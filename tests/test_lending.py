@@ -44,7 +44,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
     def noted(self: Lending, context: int, *arguments: Any) -> None:
         lend(self, context, *arguments)
-        book.borrowed = [ours for _, _, ours in self._lent]
+        book.borrowed = [ours for _, _, ours, _ in self._lent]
         book.loans.append((self, context))
 
     monkeypatch.setattr(OpenCLRecording, "host_memory", lambda self: book.host_memory(self))

@@ -107,6 +107,7 @@ def test_json() -> None:
                 "inputs": ["image"],
                 "outputs": ["scores"],
                 "estimate": {"cpu_seconds": 3e-3, "gpu_seconds": 2e-4, "copied_bytes": 4096},
+                "kept_float32": [],
             },
             {
                 "nodes": [3],
@@ -117,6 +118,7 @@ def test_json() -> None:
                 "inputs": [],
                 "outputs": [],
                 "estimate": None,
+                "kept_float32": [],
             },
         ],
         "left_out": [

@@ -40,7 +40,9 @@ LAYERS: dict[str, set[str]] = {
     "options": {"errors", "engine"},
     "selection": {"graph", "ops", "backends", "runtime_abi", "costs", "report", "options"},
     "advice": {"errors", "graph", "ops", "engine", "report", "selection", "wording"},
-    "partition_kernel": {"errors", "graph", "ops", "backends", "engine", "runtime_abi"},
+    "partition_kernel": {
+        *("errors", "graph", "ops", "backends", "engine", "runtime_abi", "wording"),
+    },
     "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},
     "delegate": {
         *("errors", "config", "graph", "ops", "backends", "runtime_abi"),

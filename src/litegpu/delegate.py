@@ -229,6 +229,7 @@ class GpuDelegate:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
         self._taken.append(weakref.ref(kernel))
+        kernel.changed = self._changed
         return kernel
 
     def _settle(self, context: int) -> None:
@@ -249,7 +250,12 @@ class GpuDelegate:
         """Forget an error that a kernel got over, and report what it is like now."""
         if error is not None and error is self.error:
             self.error = None
-        if isinstance(kernel, PartitionKernel) and kernel in self._described:
+        if isinstance(kernel, PartitionKernel):
+            self._changed(kernel)
+
+    def _changed(self, kernel: PartitionKernel) -> None:
+        """Report what a kernel is like now."""
+        if kernel in self._described:
             before = self._described[kernel]
             now = _describe(before.nodes, kernel, before.estimate)
             self._described[kernel] = now
@@ -345,4 +351,5 @@ def _describe(
         inputs=tuple(values[v].name for v in kernel.graph.inputs),
         outputs=tuple(values[v].name for v in kernel.graph.outputs),
         estimate=estimate,
+        kept_float32=kernel.kept_float32,
     )

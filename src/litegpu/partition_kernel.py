@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 
 from litegpu.backends.base import Device
 from litegpu.engine import CompiledPartition, compile_partition
@@ -18,6 +19,9 @@ from litegpu.ops.support import examine
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.lending import Lending
 from litegpu.runtime_abi.reader import tensor_at
+from litegpu.wording import shown_names
+
+_log = logging.getLogger("litegpu")
 
 _TENSORS = structs.TfLiteContext.tensors.offset  # type: ignore[union-attr]
 _DATA = structs.TfLiteTensor.data.offset  # type: ignore[union-attr]
@@ -50,6 +54,11 @@ class PartitionKernel:
         self._cache_dir = cache_dir
         self._timeout = timeout
         self._tuner = Tuner(device.info, cache_dir, tuning)
+        self._precise: frozenset[int] = frozenset()
+        self.kept_float32: tuple[str, ...] = ()
+        """Names of the tensors that would be stored as half, but did not fit."""
+        self.changed: Callable[[PartitionKernel], None] | None = None
+        """What to call when an invoke has compiled anew."""
         self.compiled = self._compile(graph)
         self._tensors = 0
         self._run: Callable[[], object] = _skip
@@ -57,6 +66,7 @@ class PartitionKernel:
         self._alone = alone
         self._lending = Lending()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
+        self._states: list[tuple[ctypes.c_void_p, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
         """Return the partition after its first run: drivers leave much of their work to that."""
@@ -66,6 +76,7 @@ class PartitionKernel:
             self._half_from,
             cache_dir=self._cache_dir,
             tuner=self._tuner,
+            precise=self._precise,
         )
         try:
             compiled.warm_up()
@@ -109,20 +120,59 @@ class PartitionKernel:
             self._check_sizes(tensors)
             self._lend(context)
             self._bind(tensors)
-        self._run()
+        if self.compiled.watch is None:
+            self._run()
+        else:
+            self._run_watched(context)
         for target, address, size in self._constants:
             ctypes.memmove(target, address, size)
+
+    def _run_watched(self, context: int) -> None:
+        """Run; again if values turn out not to fit half, from the same inputs and states."""
+        states = [(p, ctypes.string_at(p.value or 0, size)) for p, size in self._states]
+        self._run()
+        again = False
+        while self.compiled.watch is not None and (lost := self.compiled.watch.lost()):
+            for pointer, data in states:
+                ctypes.memmove(pointer.value or 0, data, len(data))
+            self._widen(context, lost, again)
+            self._run()
+            again = True
+
+    def _widen(self, context: int, lost: Mapping[int, str], again: bool) -> None:
+        """Compile with values at float32; the second time in a run, with all that follow them.
+
+        What was cut hides from the values after it whether they fit.
+        """
+        before, layout = self._precise, self.compiled.layout
+        wide = layout.made_after(lost) if again else lost
+        self._precise = before.union(*map(layout.beside, wide))
+        try:
+            compiled = self._compile(self.graph)
+        except BaseException:
+            self._precise = before
+            raise
+        self._lending.take_back(context, keep=True)
+        self._tensors, old, self.compiled = 0, self.compiled, compiled
+        old.close()
+        names = {v: layout.graph.values[v].name for v in wide}
+        self.kept_float32 = tuple(dict.fromkeys((*self.kept_float32, *names.values())))
+        for why in sorted(set(lost.values())):
+            told = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))
+            _log.warning(
+                "float16 cannot hold %s: %s. From now on this is float32; the invoke runs again.",
+                *(shown_names(told), why),
+            )
+        if self.changed is not None:
+            self.changed(self)
+        self._lend(context)
+        self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
 
     def _check_sizes(self, tensors: int) -> None:
         """Raise InterpreterError where a tensor has not the bytes that are copied."""
         compiled = self.compiled
-        program = compiled.built.program
-        slots = (*program.inputs, *program.outputs)
         sizes = {v: array.nbytes for v, array in compiled.constants.items()}
-        sizes.update(
-            (v, slot.size)
-            for v, slot in zip((*compiled.inputs, *compiled.outputs), slots, strict=True)
-        )
+        sizes.update(compiled.sizes())
         for v, size in sizes.items():
             found = tensor_at(tensors, v).bytes
             if found != size:
@@ -136,10 +186,10 @@ class PartitionKernel:
         compiled = self.compiled
         memory = compiled.recording.host_memory()
         if memory is not None and self._alone:
-            program = compiled.built.program
-            sizes = [slot.size for slot in (*program.inputs, *program.outputs)]
-            indices = (*compiled.inputs, *compiled.outputs)
-            self._lending.lend(context, indices, [*memory[0], *memory[1]], sizes)
+            indices, sizes = zip(*compiled.sizes(), strict=True)
+            # What the watch moves comes last on each side, and stays its own.
+            ins, outs = memory[0][: len(compiled.inputs)], memory[1][: len(compiled.outputs)]
+            self._lending.lend(context, indices, [*ins, *outs], sizes)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
@@ -148,9 +198,12 @@ class PartitionKernel:
             return ctypes.c_void_p.from_address(tensors + index * _TENSOR_SIZE + _DATA)
 
         compiled = self.compiled
-        self._run = compiled.recording.bind(
+        self._run = compiled.bind(
             [data(v) for v in compiled.inputs], [data(v) for v in compiled.outputs]
         )
+        self._states = [
+            (data(v), size) for v, size in dict(compiled.sizes()).items() if v in compiled.states
+        ]
         self._constants = [
             (data(v), array.ctypes.data, array.nbytes) for v, array in compiled.constants.items()
         ]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from litegpu.costs import Estimate, Split
-from litegpu.wording import about, counted, shown_nodes, shown_ops, shown_size, wrapped
+from litegpu.wording import about, counted, shown_names, shown_nodes, shown_ops, shown_size, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Partition:
 
     `arena_bytes` is the device memory for computed values; no plan can need less than
     `lower_bound_bytes`. `constant_bytes` is the memory for weights. `estimate` is what it was
-    chosen by: rough figures, on a software device those of a GPU in its place.
+    chosen by: rough figures, on a software device those of a GPU in its place. `kept_float32` names
+    the tensors that float16 could not hold in a run, and that are float32 since.
     """
 
     nodes: tuple[int, ...]
@@ -38,6 +39,7 @@ class Partition:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     estimate: Estimate | None = None
+    kept_float32: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,9 @@ class DelegationReport:
                 f"{number:9}  {len(part.nodes):5}  {part.kernels:7}  {memory:22}  "
                 f"{shown_size(part.constant_bytes):8}  {ops}"
             )
+        wide = [name for part in self.partitions for name in part.kept_float32]
+        if wide:
+            lines += ["", f"kept at float32, for float16 could not hold them: {shown_names(wide)}"]
         if self.split:
             lines += ["", _split_line(self.split)]
         if self.rejected or self.left_out:

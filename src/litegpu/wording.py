@@ -63,6 +63,12 @@ def shown_nodes(nodes: Sequence[int]) -> str:
     return f"node{'s' * (len(nodes) > 1)} {listed}{more}"
 
 
+def shown_names(names: Sequence[str]) -> str:
+    """Return the names of tensors as text: ``'a', 'b' and 7 more``."""
+    listed = ", ".join(map(repr, names[:_SHOWN]))
+    return f"{listed} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else listed
+
+
 def shown_ops(names: Iterable[str]) -> str:
     """Return the names of operations with how often each occurs, the most frequent first."""
     counts = Counter(names).most_common()

@@ -16,7 +16,7 @@ from comparing import relative_error
 from fuzzing import mutations
 from fuzzing.seeds import Source
 from fuzzing.worker import Arrays, Result, Task, Worker
-from litegpu.ops.base import HALF_MAX
+from litegpu.codegen import HALF_MAX
 from litegpu.options import InferencePriority
 from litegpu.zoo import schema
 

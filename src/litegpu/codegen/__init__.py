@@ -1,12 +1,17 @@
 """The portable kernel dialect and the languages it is written out in."""
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
+from litegpu.codegen.half_range import HALF_MAX, HALF_TINY, RANGE, RANGE_WORDS
 from litegpu.codegen.render import Epilogue, StageText, render
 from litegpu.codegen.storage import FLOAT_TYPES, KINDS, Position, Storage, TensorRef, round_up
 
 __all__ = [
     "FLOAT_TYPES",
+    "HALF_MAX",
+    "HALF_TINY",
     "KINDS",
+    "RANGE",
+    "RANGE_WORDS",
     "Argument",
     "Dialect",
     "Epilogue",

@@ -102,6 +102,8 @@ _PRELUDE = (
 #define TO_INT(a) ((int)(a))
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
+#define LARGER(a, b) fmaxf((a), (b))
+#define FINITE_SIZE4(value) finite_size4(value)
 // The next kernel's blocks may be launched while this one runs; each waits before it touches
 // what the kernels before it wrote. Only the very next: waiting blocks take up room.
 #if defined(OVERLAPPED) && __CUDA_ARCH__ >= 900
@@ -210,12 +212,23 @@ __device__ __forceinline__ uint2 to_bounded_half4(float4 v) {
     return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
 #endif
 }
+__device__ __forceinline__ float size4(float4 v) {
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
 __device__ __forceinline__ uint2 to_half4(float4 v) {
 #if __CUDA_ARCH__ >= 800
-    const float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-    if (most < INFINITY) return to_bounded_half4(v);
+    if (size4(v) < INFINITY) return to_bounded_half4(v);
 #endif
     return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
+}
+__device__ __forceinline__ float finite_size(float v) {
+    return fabsf(v) < INFINITY ? fabsf(v) : 0.0f;
+}
+__device__ __forceinline__ float finite_size4(float4 v) {
+    const float size = size4(v);
+    if (size < INFINITY) return size;
+    return fmaxf(fmaxf(finite_size(v.x), finite_size(v.y)),
+                 fmaxf(finite_size(v.z), finite_size(v.w)));
 }
 """
     + _VECTOR_OPERATORS
@@ -277,6 +290,7 @@ _ELEMENTS = {
     ("F32", True): "float4",
     ("F16", False): "unsigned short",
     ("F16", True): "uint2",
+    ("U32", False): "unsigned int",
     ("U32", True): "uint4",
     ("I32", False): "int",
     ("I64", False): "long long",

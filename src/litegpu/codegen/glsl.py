@@ -64,6 +64,8 @@ _WORDS = """\
 #define ABS4(a) abs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
+#define LARGER(a, b) max((a), (b))
+#define FINITE_SIZE4(value) finite_size4(value)
 /* Integers of 64 bits are pairs of words, the low one first. */
 float from_long(ivec2 v) {
     return v.y == (v.x >> 31) ? float(v.x) : float(v.y) * 4294967296.0f + float(uint(v.x));
@@ -91,6 +93,11 @@ vec4 to_half_range4(vec4 v) {
     uvec4 exponents = floatBitsToUint(v) & uvec4(0x7f800000u);
     vec4 inside = clamp(v, vec4(-65504.0f), vec4(65504.0f));
     return mix(v, inside, notEqual(exponents, uvec4(0x7f800000u)));
+}
+float finite_size4(vec4 v) {
+    uvec4 exponents = floatBitsToUint(v) & uvec4(0x7f800000u);
+    vec4 sizes = mix(abs(v), vec4(0.0f), equal(exponents, uvec4(0x7f800000u)));
+    return LANE_MAX(sizes);
 }
 /* The languages' own functions may be off by 2^-11, or lose small results altogether. */
 vec4 sine4(vec4 v, int quarter) {
@@ -194,6 +201,7 @@ uint half_bits(float v) { return packHalf2x16(vec2(to_half_range4(vec4(v)).x, 0.
 _COMMON_ELEMENTS = {
     ("F32", False): "float",
     ("F32", True): "vec4",
+    ("U32", False): "uint",
     ("I32", False): "int",
     ("I64", False): "ivec2",
     ("U8", False): "uint",

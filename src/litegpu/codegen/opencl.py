@@ -64,10 +64,16 @@ _PRELUDE = """\
 #define ABS4(a) fabs(a)
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) fmax(fmax((a).x, (a).y), fmax((a).z, (a).w))
+#define LARGER(a, b) fmax((a), (b))
+#define FINITE_SIZE4(value) finite_size4(value)
 /* Finite values beyond the half range become its largest value, never infinity. */
 float to_half_range(float v) { return isfinite(v) ? clamp(v, -65504.0f, 65504.0f) : v; }
 float4 to_half_range4(float4 v) {
     return select(v, clamp(v, -65504.0f, 65504.0f), isfinite(v));
+}
+float finite_size4(float4 v) {
+    const float4 sizes = select((float4)(0.0f), fabs(v), isfinite(v));
+    return LANE_MAX(sizes);
 }
 """
 
@@ -96,6 +102,7 @@ _ELEMENTS = {
     # vload_half and vstore_half take single halves, whatever they load and store.
     ("F16", False): "half",
     ("F16", True): "half",
+    ("U32", False): "uint",
     ("I32", False): "int",
     ("I64", False): "long",
     ("U8", False): "uchar",
@@ -105,7 +112,10 @@ _ELEMENTS = {
 
 OFFSET_UNIT = 16
 """Bytes that the offset argument of a buffer counts."""
-_SIZES = {"float": 4, "float4": 16, "half": 2, "int": 4, "long": 8, "uchar": 1, "uchar4": 4}
+_SIZES = {
+    **{"float": 4, "float4": 16, "half": 2, "uint": 4},
+    **{"int": 4, "long": 8, "uchar": 1, "uchar4": 4},
+}
 
 
 def _declare(argument: Argument) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from litegpu.codegen.half_range import note_range
 from litegpu.graph import DType
 
 Shape4 = tuple[int, int, int, int]
@@ -148,12 +149,14 @@ class TensorRef:
     """A bound buffer in a kernel: builds the text of its loads and stores.
 
     All texts use the dialect's words (`LOAD4_F32` and the like). `extend` marks an operand whose
-    missing channels read as zero instead of being broadcast.
+    missing channels read as zero instead of being broadcast. `noted` tells that the kernel notes
+    the range of what it stores here as half.
     """
 
     name: str
     storage: Storage
     extend: bool = False
+    noted: bool = False
 
     @property
     def shape(self) -> Shape4:
@@ -260,9 +263,13 @@ class TensorRef:
             if held.channels % 4 or held.slices * 4 > round_up(held.channels, 4):
                 mask = f"{value} = MASK4({value}, {held.channels} - ({s}) * 4); "
             word = f"STORE4_{self.kind}{'_BOUNDED' if bounded and self.kind == 'F16' else ''}"
-            return f"{mask}{word}({self.name}, {_plus(base, s)}, {value});"
+            note = note_range(value, bounded) + " " if self.noted else ""
+            return f"{mask}{note}{word}({self.name}, {_plus(base, s)}, {value});"
         start = _plus(base, f"({s}) * 4")
         stores = []
+        if self.noted:
+            own = f"MASK4({value}, {held.channels} - ({s}) * 4)" if held.channels % 4 else value
+            stores.append(note_range(own, bounded))
         for k, lane in enumerate("xyzw"):
             guard = "" if held.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {held.channels}) "
             index = _plus(start, str(k))

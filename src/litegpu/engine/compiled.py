@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from litegpu.backends.base import Device, Recording
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.engine.ranges import RangeWatch
 
 _log = logging.getLogger("litegpu")
 
@@ -24,7 +26,8 @@ class CompiledPartition:
     """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
 
     A state that a node changes is among both: what is left of it replaces what was there.
-    `constants` are outputs that do not depend on any input: dense, by tensor number.
+    `constants` are outputs that do not depend on any input: dense, by tensor number. `watch` knows
+    what did not fit half in the last run; None where nothing is rounded to half.
     """
 
     inputs: tuple[int, ...]
@@ -33,10 +36,40 @@ class CompiledPartition:
     layout: Layout
     built: BuiltProgram
     constants: Mapping[int, npt.NDArray[Any]]
+    watch: RangeWatch | None
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
-        self.recording.run(inputs, outputs)
+        self.recording.run(*self.addresses(inputs, outputs))
+
+    def addresses(
+        self, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Return all host addresses that the recording needs: those given, and the watch's."""
+        if self.watch is None:
+            return inputs, outputs
+        return (*inputs, self.watch.source), (*outputs, self.watch.target)
+
+    def bind(
+        self, inputs: Sequence[ctypes.c_void_p], outputs: Sequence[ctypes.c_void_p]
+    ) -> Callable[[], None]:
+        """Return a call like `run` on whatever these pointers hold at the time."""
+        if self.watch is not None:
+            inputs = (*inputs, ctypes.c_void_p(self.watch.source))
+            outputs = (*outputs, ctypes.c_void_p(self.watch.target))
+        return self.recording.bind(inputs, outputs)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return each input and then each output with its bytes."""
+        program = self.built.program
+        ins = zip(self.inputs, program.inputs, strict=False)
+        outs = zip(self.outputs, program.outputs, strict=False)
+        return [(v, slot.size) for v, slot in (*ins, *outs)]
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        """The inputs that a run replaces."""
+        return tuple(v for v in self.inputs if v in self.outputs)
 
     def buffers(self) -> dict[int, npt.NDArray[Any]]:
         """Return zeros for each input and output."""
@@ -88,6 +121,7 @@ class PlacedPartition:
                 _log.info("%s", self.device.dialect.kernel(kernel))
         recording = self.device.record(built.program, cache_dir)
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
+        watch = RangeWatch(built.words) if built.words else None
         return CompiledPartition(
-            self.inputs, outputs, recording, self.layout, built, self.constants
+            self.inputs, outputs, recording, self.layout, built, self.constants, watch
         )

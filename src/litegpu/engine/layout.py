@@ -10,6 +10,7 @@ from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import COPY, as_float32
 from litegpu.ops.concatenation import regions
 from litegpu.ops.halves import fits_half
+from litegpu.ops.move import MOVE
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.slices import STRIDED_SLICE, slice_view
 from litegpu.ops.types import INTEGER_TYPES
@@ -42,6 +43,26 @@ class Layout:
         constant = {v for v, value in self.graph.values.items() if value.is_constant}
         return {v: s for v, s in self.storages.items() if s.root == v and v not in constant}
 
+    @property
+    def has_halves(self) -> bool:
+        """Whether computed values are stored as half."""
+        return any(storage.dtype is DType.FLOAT16 for storage in self.roots.values())
+
+    def made_after(self, values: Collection[int]) -> list[int]:
+        """Return `values`, and what is stored as half and made after the first of them."""
+        order = [v for node in self.graph.nodes for v in node.outputs]
+        first = min((order.index(v) for v in values), default=len(order))
+        return [
+            v
+            for place, v in enumerate(order)
+            if v in values or (place >= first and self.storages[v].dtype is DType.FLOAT16)
+        ]
+
+    def beside(self, value_id: int) -> set[int]:
+        """Return the values that lie in the same allocation as a computed one, itself included."""
+        root = self.storages[value_id].root
+        return {v for v, storage in self.storages.items() if storage.root == root}
+
 
 def assign(
     graph: Graph,
@@ -49,16 +70,18 @@ def assign(
     stage_boundary: bool = False,
     half_lanes: bool = True,
     rounded: Collection[int] = (),
+    precise: Collection[int] = (),
 ) -> Layout:
     """Place every value of a graph whose passes are done.
 
     `half_lanes` tells whether kernels can store a single half. `rounded` are values that kernels
-    round to half when they read them: stored as half, nothing more is lost.
+    round to half when they read them: stored as half, nothing more is lost. `precise` are values
+    of the layout that are never stored as half.
 
     `stage_boundary` puts padded copies between the partition's inputs and outputs and its
     kernels; tests use it to see the padded side of every kernel.
     """
-    graph = _with_copies(graph, stage_boundary)
+    graph = _carrying(keeping(_with_copies(graph, stage_boundary), precise))
     layout = Layout(graph, half_from)
     for v in graph.inputs:
         layout.storages[v] = _dense(graph.values[v])
@@ -83,6 +106,29 @@ def assign(
                 layout.storages[v] = place
     _place_slices(layout)
     return layout
+
+
+def keeping(graph: Graph, precise: Collection[int]) -> Graph:
+    """Mark values, as far as the graph has them, as precise."""
+    marked = {v: replace(graph.values[v], precise=True) for v in precise if v in graph.values}
+    return replace(graph, values={**graph.values, **marked})
+
+
+def _carrying(graph: Graph) -> Graph:
+    """Mark what precise values are moved or joined into as precise, too.
+
+    Beside what it is joined with, nobody would notice that half loses a small one.
+    """
+    values = dict(graph.values)
+    for node in graph.nodes:
+        plain = node.op in _CARRIERS and not node.stages
+        if plain and any(values[v].precise for v in node.inputs if v in values):
+            values |= {v: replace(values[v], precise=True) for v in node.outputs}
+    return replace(graph, values=values)
+
+
+_CARRIERS = ("CONCATENATION", COPY, MOVE, RESHAPE, STRIDED_SLICE)
+"""Operations that only bring elements elsewhere."""
 
 
 def _dense(value: Value) -> Storage:

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Slot
 from litegpu.codegen import (
+    HALF_MAX,
     KINDS,
+    RANGE,
     Argument,
     Epilogue,
     KernelText,
@@ -27,11 +29,13 @@ from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import SELF, Node, Stage, Value
+from litegpu.graph import SELF, DType, Node, Stage, Value
 from litegpu.ops.base import COPY, KernelRequest, as_float32, get, literal
 from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
 
 _T = TypeVar("_T")
+RANGE_BINDING = -1
+"""What stands in for a root value where a kernel's range words are bound."""
 _PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
 
 
@@ -43,7 +47,7 @@ class Launch:
     template: str
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
-    """Per argument: root value id (False), or number of a packed constant (True)."""
+    """Per argument: root value id, or RANGE_BINDING (False), or number of a constant (True)."""
     global_size: tuple[int, int, int]
     shape: tuple[int, int, int, int]
     """What is written, [N, H, W, C]."""
@@ -54,10 +58,13 @@ class Launch:
     """See KernelRequest."""
     problems: tuple[str, ...]
     """What was chosen for it, as Choices knows these problems."""
+    noted: tuple[int, ...]
+    """The values that it rounds to half and notes the range of."""
 
     @property
     def roots(self) -> set[int]:
-        return {index for index, constant in self.bindings if not constant}
+        found = {index for index, constant in self.bindings if not constant}
+        return found - {RANGE_BINDING}
 
 
 @dataclass
@@ -142,7 +149,8 @@ class Lowering:
 
     def _fitting(self, stages: Sequence[Stage], request: KernelRequest) -> int:
         """Return how many of a kernel's steps find room for the buffers that they read."""
-        own = 1 + len(request.reads) + len(request.parts) + len(request.constants)
+        own = 1 + len(request.writes) + len(request.reads) + len(request.parts)
+        own += len(request.constants)
         room = self.target.max_arguments - own - sum(map(self._buffers_of, request.inner_stages))
         ends = accumulate(map(self._buffers_of, stages))
         return sum(end <= room for end in ends)
@@ -158,10 +166,11 @@ class Lowering:
 
     def _launch(self, node: Node, request: KernelRequest, problems: tuple[str, ...]) -> Launch:
         buffers = _Buffers(self)
-        dst = buffers.destination(request.destination or self.storage(request.output))
+        place = request.destination or self.storage(request.output)
+        dst = buffers.destination(request.output, place)
         tensors: dict[str, Any] = {"dst": dst}
         for name, value_id in request.writes.items():
-            tensors[name] = buffers.destination(self.storage(value_id), name)
+            tensors[name] = buffers.destination(value_id, self.storage(value_id), name)
         for name, value_id in request.reads.items():
             tensors[name] = buffers.value(name, value_id, needed=request.needed.get(name))
         if request.parts:
@@ -171,6 +180,7 @@ class Lowering:
             variables[f"{name}_kind"] = buffers.packed(name, array)
         stages = buffers.stages("e", node.stages, get(node.op).sums)
         inner = buffers.stages("i", request.inner_stages, of_sum=True)
+        buffers.range_words()
         kernel = render(
             request.template,
             variables,
@@ -193,6 +203,7 @@ class Lowering:
             sum(buffers.moved.values()),
             request.matrix_flops,
             problems,
+            tuple(buffers.noted),
         )
 
 
@@ -205,12 +216,22 @@ class _Buffers:
     bindings: list[tuple[int, bool]] = field(default_factory=list)
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
     """Bytes to move of each part of a buffer, however often the kernel names it."""
+    noted: list[int] = field(default_factory=list)
 
-    def destination(self, storage: Storage, name: str = "dst") -> TensorRef:
+    def destination(self, value_id: int, storage: Storage, name: str = "dst") -> TensorRef:
         """Bind what the kernel writes."""
         self._bind(name, storage, storage.root, constant=False, written=True)
         self._move((storage.root, False, storage), None)
-        return TensorRef(name, storage)
+        noted = storage.dtype is DType.FLOAT16
+        if noted:
+            self.noted.append(value_id)
+        return TensorRef(name, storage, noted=noted)
+
+    def range_words(self) -> None:
+        """Bind where the kernel tells the range of what it rounds to half, if it does."""
+        if self.noted:
+            self.arguments.append(Argument(RANGE, "U32", vector=False, written=True))
+            self.bindings.append((RANGE_BINDING, False))
 
     def value(
         self, name: str, value_id: int, extend: bool = False, needed: int | None = None

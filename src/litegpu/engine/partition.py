@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from litegpu.backends.base import Device
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
-from litegpu.engine.layout import assign
+from litegpu.engine.layout import assign, keeping
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
@@ -36,13 +36,15 @@ def compile_partition(
     stage_boundary: bool = False,
     cache_dir: str | None = None,
     tuner: Tuner | None = None,
+    precise: Collection[int] = (),
 ) -> CompiledPartition:
     """Rewrite, place, lower, compile and record a graph of supported nodes.
 
     `half_from` see Layout. `share_memory` off gives each value memory of its own;
     `stage_boundary` see layout.assign.
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
-    chooses among candidates (None: the estimates do).
+    chooses among candidates (None: the estimates do). `precise` are values that must not be rounded
+    to half, as an earlier layout of the same graph numbers them.
     Raises CompilationError or DeviceMemoryError.
     """
     constants = {
@@ -51,9 +53,10 @@ def compile_partition(
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     graph, states = expose_states(graph)
     target = DeviceTarget(device.info, half_from)
-    rewritten = rewrite(graph, target)
+    rewritten = rewrite(keeping(graph, precise), target)
     rounded = rounded_inputs(rewritten) if target.tensor_cores and half_from is not None else ()
-    layout = assign(rewritten, half_from, stage_boundary, device.info.half_lanes, rounded)
+    lanes = device.info.half_lanes
+    layout = assign(rewritten, half_from, stage_boundary, lanes, rounded, precise)
     used = {v for node in layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     outputs = rewritten.outputs

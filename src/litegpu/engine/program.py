@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from litegpu.backends.base import DeviceInfo, Dispatch, Program, Slot
 from litegpu.codegen import round_up
@@ -11,7 +12,8 @@ from litegpu.engine import memory
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
-from litegpu.engine.lowering import Launch, Lowering
+from litegpu.engine.lowering import RANGE_BINDING, Launch, Lowering
+from litegpu.engine.ranges import RangeWords
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType
 
@@ -27,6 +29,11 @@ class BuiltProgram:
     lower_bound: int
     offsets: Mapping[int, int]
     """Byte offset of each root value in the partition's memory."""
+    words: RangeWords | None
+    """Where kernels tell the range of what they round to half; None where none does.
+
+    The program has one input and one output more for them, the last.
+    """
 
 
 def build_program(
@@ -41,7 +48,8 @@ def build_program(
 
     `choices` among candidates are those of the estimates if there are none.
     """
-    lowering = Lowering(layout, DeviceTarget(info, layout.half_from), choices or Choices())
+    target = DeviceTarget(info, layout.half_from, layout.has_halves)
+    lowering = Lowering(layout, target, choices or Choices())
     lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()
     roots = list(layout.roots)
@@ -51,26 +59,33 @@ def build_program(
     offsets = dict(zip(roots, plan.offsets, strict=True))
     slots = {root: Slot(False, offsets[root], _size(layout, root)) for root in roots}
     block, constant_slots = lowering.constants.pack(max(info.buffer_alignment, _CONSTANT_ALIGNMENT))
-    dispatches = tuple(
-        Dispatch(
-            launch.kernel.name,
-            tuple(constant_slots[i] if fixed else slots[i] for i, fixed in launch.bindings),
-            launch.global_size,
-            launch.kernel.local_size,
+    noted = tuple(launch.noted for launch in launches if launch.noted)
+    words = RangeWords.place(noted, plan.size, info.buffer_alignment) if noted else None
+    ends = (words.slot,) if words else ()
+    tellers = count()
+    dispatches = []
+    for launch in launches:
+        if words and launch.noted:
+            slots[RANGE_BINDING] = words.slot_of(next(tellers))
+        dispatches.append(
+            Dispatch(
+                launch.kernel.name,
+                tuple(constant_slots[i] if fixed else slots[i] for i, fixed in launch.bindings),
+                launch.global_size,
+                launch.kernel.local_size,
+            )
         )
-        for launch in launches
-    )
     kernels = {launch.kernel.name: launch.kernel for launch in launches}
     program = Program(
         tuple(kernels.values()),
-        dispatches,
-        max(plan.size, 4),
+        tuple(dispatches),
+        words.slot.offset + words.slot.size if words else max(plan.size, 4),
         block,
-        tuple(slots[v] for v in inputs),
-        tuple(slots[v] for v in outputs),
+        (*(slots[v] for v in inputs), *ends),
+        (*(slots[v] for v in outputs), *ends),
     )
-    bound = memory.lower_bound(usages)
-    return BuiltProgram(program, tuple(launches), bound, offsets)
+    bound = memory.lower_bound(usages) + (words.slot.size if words else 0)
+    return BuiltProgram(program, tuple(launches), bound, offsets, words)
 
 
 def _size(layout: Layout, root: int) -> int:

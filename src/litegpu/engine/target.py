@@ -15,10 +15,14 @@ WEIGHTS_FACTOR = 32
 
 @dataclass(frozen=True, slots=True)
 class DeviceTarget:
-    """See litegpu.ops.base.Target."""
+    """See litegpu.ops.base.Target.
+
+    `noting` tells that kernels note the range of what they store as half.
+    """
 
     info: DeviceInfo
     half_from: int | None
+    noting: bool = False
 
     @property
     def max_work_group_size(self) -> int:
@@ -36,7 +40,7 @@ class DeviceTarget:
 
     @property
     def max_arguments(self) -> int:
-        return self.info.max_arguments
+        return self.info.max_arguments - self.noting
 
     @property
     def parallel_items(self) -> int:

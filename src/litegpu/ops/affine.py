@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.codegen import HALF_MAX
 from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
-from litegpu.ops.base import HALF_MAX, as_float32
+from litegpu.ops.base import as_float32
 from litegpu.ops.window import Window
 
 Doubles = npt.NDArray[np.float64]

@@ -25,9 +25,6 @@ class NewValue(Protocol):
     def __call__(self, shape: Shape, data: npt.NDArray[Any] | None = None) -> int: ...
 
 
-HALF_MAX = 65504.0
-"""The largest finite float16."""
-
 COPY = "COPY"
 """The op of a node that only carries element-wise stages (or slices and pads): see ops/copy.py."""
 

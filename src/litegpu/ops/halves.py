@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.ops.base import HALF_MAX, LowerContext
+from litegpu.codegen import HALF_MAX
+from litegpu.ops.base import LowerContext
 
 _FLOATS = npt.NDArray[np.float32]
 REST_SCALE = 2048.0

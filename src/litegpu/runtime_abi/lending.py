@@ -26,7 +26,7 @@ class Lending:
 
     def __init__(self) -> None:
         """Lend nothing yet."""
-        self._lent: list[tuple[int, int, int]] = []
+        self._lent: list[tuple[int, int, int, int]] = []
         self._tensors = 0
 
     def lend(
@@ -41,14 +41,19 @@ class Lending:
             if theirs and theirs != ours and fits:
                 ctypes.memmove(ours, theirs, size)
                 tensor.data = ours
-                self._lent.append((index, theirs, ours))
+                self._lent.append((index, theirs, ours, size))
 
-    def take_back(self, context: int) -> None:
-        """Give the tensors that still lie in lent memory their old addresses."""
+    def take_back(self, context: int, keep: bool = False) -> None:
+        """Give the tensors that still lie in lent memory their old addresses.
+
+        With `keep`, what they hold goes with them.
+        """
         lent, self._lent = self._lent, []
         # Where the runtime has made its table anew, it has given every tensor a new address.
         if lent and _read_size(context + _TENSORS).value == self._tensors:
-            for index, theirs, ours in lent:
+            for index, theirs, ours, size in reversed(lent):
                 data = _read_size(self._tensors + index * _TENSOR_SIZE + _DATA)
                 if data.value == ours:
+                    if keep:
+                        ctypes.memmove(theirs, ours, size)
                     data.value = theirs

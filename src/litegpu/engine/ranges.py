@@ -1,0 +1,66 @@
+"""What the kernels of a program told in a run about the values that they round to half."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.backends.base import Slot
+from litegpu.codegen import HALF_MAX, HALF_TINY, RANGE_WORDS, round_up
+
+_TOO_LARGE = f"elements beyond {HALF_MAX:.0f}"
+_TOO_SMALL = f"no element above {HALF_TINY:.1g}"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeWords:
+    """The words of all launches that note ranges, `step` bytes apart in `slot`.
+
+    `values` are those that each of these launches rounds, in order.
+    """
+
+    slot: Slot
+    step: int
+    values: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def place(cls, values: tuple[tuple[int, ...], ...], end: int, alignment: int) -> RangeWords:
+        """Lay the words out behind memory that ends at `end` (bytes)."""
+        step = round_up(RANGE_WORDS * 4, alignment)
+        return cls(Slot(False, round_up(end, alignment), step * len(values)), step, values)
+
+    def slot_of(self, number: int) -> Slot:
+        """Return where the launch of that number among them has its words."""
+        return Slot(False, self.slot.offset + number * self.step, self.step)
+
+
+class RangeWatch:
+    """The host's side of range words: zeros for every run to begin with, and what came back."""
+
+    def __init__(self, words: RangeWords) -> None:
+        """Begin with words that tell nothing."""
+        self._words = words
+        self._size = words.slot.size
+        self._zeros = np.zeros(self._size, np.uint8)
+        self._told = np.zeros(self._size, np.uint8)
+        self.source, self.target = self._zeros.ctypes.data, self._told.ctypes.data
+        """Host addresses of the words before and after a run."""
+        self._harmless = bytes(self._size)
+
+    def lost(self) -> dict[int, str]:
+        """Return the values of the last run that do not fit half, and why."""
+        told = ctypes.string_at(self.target, self._size)
+        if told == self._harmless:  # most runs tell what the one before did
+            return {}
+        words = np.frombuffer(told, np.uint32).reshape(len(self._words.values), -1)
+        large, small, fitting = words[:, :RANGE_WORDS].astype(bool).T
+        found = np.flatnonzero(large | small & ~fitting)
+        if not found.size:
+            self._harmless = told
+        return {
+            v: _TOO_LARGE if large[number] else _TOO_SMALL
+            for number in found
+            for v in self._words.values[number]
+        }

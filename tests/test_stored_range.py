@@ -1,0 +1,248 @@
+"""Values that float16 cannot hold: noticed by the kernel that stores them, right all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases.base import HALF, Sheet
+from cases.lstm import Lstm
+from comparing import mismatch
+from cuda_emulator import EmulatedBackend, needs_emulator
+from litegpu import GpuDelegate, backends
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine import CompiledPartition
+from litegpu.errors import DeviceMemoryError
+from litegpu.options import InferencePriority
+from litegpu.partition_kernel import PartitionKernel
+from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
+from small_models import Array, convolution, interpreter, random, reference, run, step
+
+DEVICES = backends.list_devices()
+device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
+first_device = pytest.mark.parametrize("device", DEVICES[:1], ids=lambda each: each.title)
+
+ALL_HALF = {"precision": "fp16", "inference_priority1": InferencePriority.MIN_MEMORY_USAGE}
+MAGNITUDES = (1e5, 1e6, 1e-6, 1e-8)
+ONE: Shape = (1, 1, 1, 1)
+
+
+def delegate(found: DeviceInfo, **options: Any) -> GpuDelegate:
+    return GpuDelegate(backend=found.backend, device=found.index, **(options or ALL_HALF))
+
+
+def times(writer: ModelWriter, x: TensorRef, factor: TensorRef, name: str) -> TensorRef:
+    return writer.op("MUL", [x, factor], [x.shape], name=name)
+
+
+def pool(writer: ModelWriter, x: TensorRef, name: str | None = None) -> TensorRef:
+    """Add a mean of 2x2 pixels, which has a kernel of its own."""
+    n, height, width, channels = x.shape
+    size = {"stride_h": 2, "stride_w": 2, "filter_height": 2, "filter_width": 2}
+    shape = (n, -(-height // 2), -(-width // 2), channels)
+    options = {"padding": "SAME", **size}
+    return writer.op("AVERAGE_POOL_2D", [x], [shape], options=options, name=name)
+
+
+def scaled(shape: Shape = (1, 8, 8, 12)) -> bytes:
+    """Return a model whose tensor 'scaled' is an input times a second one."""
+    writer = ModelWriter()
+    x, up, down = writer.input(shape), writer.input(ONE), writer.input(ONE)
+    x = convolution(writer, step(writer, "ABS", x), 16)
+    writer.output(step(writer, "LOGISTIC", there_and_back(writer, x, up, down)))
+    return writer.build()
+
+
+def there_and_back(writer: ModelWriter, x: TensorRef, up: TensorRef, down: TensorRef) -> TensorRef:
+    x = times(writer, pool(writer, x), up, "scaled")
+    return times(writer, pool(writer, x), down, "back")
+
+
+def factors(magnitude: float) -> tuple[Array, Array]:
+    return np.full(ONE, magnitude, np.float32), np.full(ONE, 1 / magnitude, np.float32)
+
+
+def check(got: list[Array], expected: list[Array]) -> None:
+    for ours, wanted in zip(got, expected, strict=True):
+        assert not mismatch(wanted, ours, HALF)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.name == "litegpu"]
+    return [line for line in lines if "float16 cannot hold" in line]
+
+
+def kept(gpu: GpuDelegate) -> tuple[str, ...]:
+    assert gpu.report is not None
+    return gpu.report.partitions[0].kept_float32
+
+
+@device
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+def test_the_first_answer_is_right_and_the_tensor_is_named(
+    magnitude: float, device: DeviceInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, gpu = scaled(), delegate(device)
+    target, x = interpreter(model, gpu), random(1, 8, 8, 12)
+    assert gpu.report is not None
+    before = gpu.report.partitions[0]
+    for _ in range(2):
+        check(run(target, x, *factors(magnitude)), reference(model, x, *factors(magnitude)))
+        (line,) = warnings_of(caplog)
+        why = "elements beyond 65504" if magnitude > 1 else "no element above 0.001"
+        assert f"'scaled': {why}" in line
+        assert kept(gpu) == ("scaled",)
+    after = gpu.report.partitions[0]
+    assert after.arena_bytes != before.arena_bytes  # those of the program that runs now
+    assert "could not hold them: 'scaled'" in str(gpu.report)
+    assert gpu.report.to_dict()["partitions"][0]["kept_float32"] == ("scaled",)
+
+
+@device
+def test_what_fits_is_never_compiled_again(
+    device: DeviceInfo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[PartitionKernel] = []
+    compile_, model, gpu = PartitionKernel._compile, scaled(), delegate(device)
+
+    def noted(self: PartitionKernel, *arguments: Any) -> CompiledPartition:
+        compiled.append(self)
+        return compile_(self, *arguments)
+
+    monkeypatch.setattr(PartitionKernel, "_compile", noted)
+    target = interpreter(model, gpu)
+    for seed, magnitude in enumerate((1.0, 100.0, 0.01)):
+        x = random(1, 8, 8, 12, seed=seed)
+        check(run(target, x, *factors(magnitude)), reference(model, x, *factors(magnitude)))
+    nothing = np.zeros(ONE, np.float32)
+    run(target, np.zeros((1, 8, 8, 12), np.float32), nothing, nothing)
+    assert len(compiled) == 1
+    assert not kept(gpu) and not warnings_of(caplog)
+
+
+@device
+def test_infinity_that_was_there_before_rounding_is_none_of_it(
+    device: DeviceInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, gpu = scaled(), delegate(device)
+    infinite = np.full(ONE, np.inf, np.float32)
+    run(interpreter(model, gpu), random(1, 8, 8, 12), infinite, infinite)
+    assert not kept(gpu) and not warnings_of(caplog)
+
+
+@device
+def test_states_advance_once(device: DeviceInfo) -> None:
+    """The run that lost something is undone: the next one starts from the states before it."""
+    sheet = Sheet()
+    sheet.add(Lstm())
+    writer = sheet.writer
+    x, up, down = writer.input((1, 8, 8, 12)), writer.input(ONE), writer.input(ONE)
+    writer.output(there_and_back(writer, x, up, down))
+    gpu, model = delegate(device), writer.build()
+    here, cpu = interpreter(model, gpu), interpreter(model)
+    for seed, magnitude in enumerate((1.0, 1e6, 1e-8)):
+        values = [random(2, 4, 5, seed=seed), random(1, 8, 8, 12, seed=seed), *factors(magnitude)]
+        check(run(here, *values), run(cpu, *values))
+        assert kept(gpu) == (("scaled",) if seed else ())
+
+
+@device
+def test_it_stays_so_in_other_shapes(device: DeviceInfo, caplog: pytest.LogCaptureFixture) -> None:
+    model, gpu = scaled(), delegate(device)
+    target = interpreter(model, gpu)
+    for shape in ((1, 8, 8, 12), (3, 5, 6, 12)):
+        target.resize_tensor_input(target.get_input_details()[0]["index"], shape)
+        target.allocate_tensors()
+        values = (random(*shape), *factors(1e6))
+        check(run(target, *values), reference(model, *values))
+        assert kept(gpu) == ("scaled",)
+    assert len(warnings_of(caplog)) == 1
+
+
+@device
+@pytest.mark.parametrize("magnitude", (1e6, 1e-8))
+@pytest.mark.parametrize("channels", (8, 3))
+def test_parts_of_a_whole_and_views_of_it(
+    channels: int, magnitude: float, device: DeviceInfo
+) -> None:
+    """Producers write straight into CONCATENATION, and RESHAPE and slices only look at it."""
+    writer = ModelWriter()
+    x, up, down = writer.input((2, 8, 8, channels)), writer.input(ONE), writer.input(ONE)
+    parts = [times(writer, pool(writer, x), up, "scaled"), step(writer, "ABS", pool(writer, x))]
+    whole = writer.op("CONCATENATION", parts, [(2, 4, 4, 2 * channels)], options={"axis": 3})
+    flat = writer.op(
+        "RESHAPE",
+        [whole, writer.constant(np.array([1, 8, 4, 2 * channels], "int32"))],
+        [(1, 8, 4, 2 * channels)],
+    )
+    zeros, size = (np.array(each, "int32") for each in ((0, 0, 0, 0), (1, 8, 4, channels)))
+    cut = writer.op("SLICE", [flat, writer.constant(zeros), writer.constant(size)], [tuple(size)])
+    writer.output(times(writer, pool(writer, cut), down, "back"))
+    writer.output(pool(writer, whole))
+    gpu, model = delegate(device), writer.build()
+    values = (random(2, 8, 8, channels), *factors(magnitude))
+    target = interpreter(model, gpu)
+    for _ in range(2):
+        check(run(target, *values), reference(model, *values))
+    assert kept(gpu)
+
+
+@device
+def test_what_a_cut_value_hid_is_found_in_one_more_round(
+    device: DeviceInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of six values is beyond the range, but only the first can be seen from the start."""
+    writer = ModelWriter()
+    x, up, down = writer.input((1, 8, 8, 12)), writer.input(ONE), writer.input(ONE)
+    for number in range(6):
+        x = times(writer, pool(writer, x), up, f"value {number}")
+        x = step(writer, "ABS", x)
+        x = times(writer, pool(writer, x), down, f"back {number}") if number % 2 else x
+    writer.output(x)
+    gpu, model = delegate(device), writer.build()
+    values = (np.abs(random(1, 8, 8, 12)), *factors(1e3))
+    check(run(interpreter(model, gpu), *values), reference(model, *values))
+    assert len(warnings_of(caplog)) == 2
+
+
+@first_device
+def test_large_tensors_of_the_default_options(device: DeviceInfo) -> None:
+    """From 8 MiB on, values are stored as half without being asked for."""
+    writer, shape = ModelWriter(), (1, 1024, 512, 16)
+    x, up, down = writer.input(shape), writer.input(ONE), writer.input(ONE)
+    writer.output(there_and_back(writer, x, up, down))
+    model = writer.build()
+    for precision, names in (("fp16", ("scaled",)), ("fp32", ())):
+        gpu = delegate(device, precision=precision)
+        values = (random(*shape), *factors(1e6))
+        check(run(interpreter(model, gpu), *values), reference(model, *values))
+        assert kept(gpu) == names
+
+
+@first_device
+def test_without_memory_for_float32_the_invoke_fails_and_the_next_one_tries_again(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, gpu = scaled(), delegate(device)
+    target, values = interpreter(model, gpu), (random(1, 8, 8, 12), *factors(1e6))
+
+    def short(*_: Any) -> CompiledPartition:
+        raise DeviceMemoryError("no memory is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionKernel, "_compile", short)
+        with pytest.raises(RuntimeError, match="no memory is left"):
+            run(target, *values)
+    check(run(target, *values), reference(model, *values))
+
+
+@needs_emulator
+@pytest.mark.parametrize("magnitude", (1e6, 1e-8))
+def test_kernels_for_cuda_tell_it_too(magnitude: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+    model, gpu = scaled(), GpuDelegate(backend="cuda", **ALL_HALF)
+    values = (random(1, 8, 8, 12), *factors(magnitude))
+    check(run(interpreter(model, gpu), *values), reference(model, *values))
+    assert kept(gpu) == ("scaled",)
