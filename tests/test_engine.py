@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu.codegen import HALF_MAX
 from litegpu.engine import partition
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants

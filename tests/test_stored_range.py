@@ -24,7 +24,10 @@ DEVICES = backends.list_devices()
 device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
 first_device = pytest.mark.parametrize("device", DEVICES[:1], ids=lambda each: each.title)
 
-ALL_HALF: dict[str, Any] = {"precision": "fp16", "inference_priority1": InferencePriority.MIN_MEMORY_USAGE}
+ALL_HALF: dict[str, Any] = {
+    "precision": "fp16",
+    "inference_priority1": InferencePriority.MIN_MEMORY_USAGE,
+}
 MAGNITUDES = (1e5, 1e6, 1e-6, 1e-8)
 ONE: Shape = (1, 1, 1, 1)
 

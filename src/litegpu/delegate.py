@@ -258,8 +258,8 @@ class GpuDelegate:
         if kernel in self._described:
             before = self._described[kernel]
             now = _describe(before.nodes, kernel, before.estimate)
-            self._described[kernel] = now
             if self.report is not None and now != before:
+                self._described[kernel] = now
                 self.report = _with_partition(self.report, before, now)
 
     def _make_report(

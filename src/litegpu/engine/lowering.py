@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from litegpu.backends.base import Slot
 from litegpu.codegen import (
-    HALF_MAX,
     KINDS,
     RANGE,
     Argument,
