@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -36,9 +37,11 @@ def together(calls: Iterable[partial[Any]]) -> list[Any]:
     No Python runs between them, so that the exception of a signal is raised before all of them or
     after all of them.
     """
-    results: list[Any] = []
-    results.extend(map(partial.__call__, calls))
-    return results
+    return list(map(_call, calls))
+
+
+_call: Callable[[partial[Any]], Any] = getattr(operator, "call", partial.__call__)
+"""Calls what it gets, in C; `operator.call` is the faster one, from Python 3.11 on."""
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:

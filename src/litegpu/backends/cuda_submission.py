@@ -36,7 +36,8 @@ class Submission:
 
         Raises CudaError, or DeviceLostError when the device failed for good.
         """
-        self._check_alive()
+        if self._closed or self._device.lost:
+            self._check_alive()
         statuses = together(self._all)
         if any(statuses):
             self._fail(("cuCtxPushCurrent", "cuGraphLaunch", "cuStreamSynchronize"), statuses)

@@ -189,7 +189,8 @@ class OpenCLRecording(Recording):
         return bound(copy, *buffers, int(wait), slot.offset, slot.size, pointer, 0, None, None)
 
     def _make(self, calls: Sequence[Call]) -> None:
-        self._check_alive()
+        if self._closed or self._unsettled or self._device.lost:
+            self._check_alive()
         self._unsettled = True
         statuses = together(calls)
         if any(statuses):
