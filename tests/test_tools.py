@@ -45,6 +45,18 @@ def test_devices_says_why_there_are_none(
     assert capsys.readouterr().out == expected
 
 
+def test_commands_to_type_are_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remedy = "pip install 'litegpu[opencl]'"
+    for length in range(40, 80):
+        reason = f"{'x' * length}. Type: {remedy} and wait."
+        status = BackendStatus("opencl", (), reason, remedy)
+        monkeypatch.setattr("litegpu.backends.status", lambda status=status: [status])
+        assert cli.main(["devices"]) == 1
+        assert remedy in capsys.readouterr().out
+
+
 def test_check_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", SMALL, "--precision=fp16"]) == 0
     text = capsys.readouterr().out

@@ -197,12 +197,14 @@ def _on_moves(selection: Selection, compiled: Sequence[CompiledPartition]) -> It
         for op, nbytes in bytes_of.most_common()
     )
     number = launched.total()
-    verb, them = ("is", "it") if number == 1 else ("are", "them")
+    subject = f"{number} of {len(launches)} kernels {'is' if number == 1 else 'are'}"
+    if number == len(launches):
+        subject = "The only kernel is" if number == 1 else f"All {number} kernels are"
     seconds = number * selection.costs.launch_seconds
     yield Advice(
         "moves",
-        f"{number} of {counted(len(launches), 'kernel')} {verb} there to move data: {listed}. A "
-        f"model that does without {them} would save at least {shown_time(seconds)} an invoke.",
+        f"{subject} there to move data: {listed}. A model that does without would save at least "
+        f"{shown_time(seconds)} an invoke.",
         _sorted_nodes(launch.node.index for launch in moves if launch.node.index in names),
         seconds,
     )

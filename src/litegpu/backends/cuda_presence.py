@@ -22,7 +22,7 @@ def missing_bindings(package: str, purpose: str) -> MissingDependencyError:
             package,
             "cuda13",
             purpose,
-            why="is not installed. No NVIDIA driver is found here; with one, install both",
+            why="is not installed. No NVIDIA driver is found here, either; with one, install it",
         )
     return missing_dependency(
         package,

@@ -23,6 +23,8 @@ _NARROWEST = 8
 """Columns of characters that a column of a table keeps at least."""
 _PARAGRAPH = 80
 """The most characters in a line of a paragraph."""
+UNBROKEN = "\N{NO-BREAK SPACE}"
+"""A space at which no line of a paragraph ends."""
 _REDRAWN_AFTER = 0.1
 """Seconds between two states of a progress line."""
 
@@ -63,7 +65,8 @@ def print_text(text: str, indent: str = "") -> None:
 
 def paragraph(text: str, indent: str = "") -> str:
     """Return text in lines that fit the terminal, and are read well without one."""
-    return wrapped(text, min(terminal_width() or _PARAGRAPH, _PARAGRAPH), indent)
+    width = min(terminal_width() or _PARAGRAPH, _PARAGRAPH)
+    return wrapped(text, width, indent).replace(UNBROKEN, " ")
 
 
 def note(message: str) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from litegpu import DeviceInfo, backends
-from litegpu.tools.console import print_table, print_text
+from litegpu.tools.console import UNBROKEN, print_table, print_text
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 
 ARGUMENTS: dict[str, str] = {}
@@ -49,7 +49,13 @@ def _print_text(statuses: list[backends.BackendStatus]) -> None:
     for place, status in enumerate(each for each in statuses if not each.devices):
         if devices and not place:
             print()
-        print_text(f"{status.name}: no usable device. {status.reason}", "  ")
+        # A command in one piece can be copied.
+        reason = status.reason.replace(status.remedy, _in_one_piece(status.remedy))
+        print_text(f"{status.name}: no usable device. {reason}", "  ")
+
+
+def _in_one_piece(command: str) -> str:
+    return command.replace(" ", UNBROKEN)
 
 
 def _device_row(number: int, device: DeviceInfo) -> tuple[str, ...]:
