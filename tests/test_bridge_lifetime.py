@@ -1,14 +1,10 @@
-"""Interpreters, delegates and models may be dropped in any order, also when Python ends."""
+"""Interpreters, delegates and models may be dropped in any order."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-import subprocess
-import sys
-import textwrap
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +13,6 @@ import pytest
 from litegpu import GpuDelegate
 from litegpu.runtime_abi import bridge
 from small_models import RUNTIME, assert_close, chain, fully_convolutional, interpreter, random, run
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -117,81 +111,3 @@ def test_a_view_of_a_tensor_outlives_the_names_of_its_interpreter() -> None:
     del target
     gc.collect()
     assert (view == -2.0).all()
-
-
-OF_THE_RUNTIME = ("INFO: ", "WARNING: All log messages before absl", "I0000 ")
-"""How lines begin that a runtime writes by itself."""
-
-ENDINGS = {
-    "both are globals": """
-        delegate = GpuDelegate()
-        target = interpreter(model, delegate)
-        run(target, x)
-        """,
-    "the interpreter is a global": """
-        target = interpreter(model, GpuDelegate())
-        run(target, x)
-        """,
-    "the delegate alone is a global": """
-        delegate = GpuDelegate()
-        run(interpreter(model, delegate), x)
-        """,
-    "two interpreters of one delegate": """
-        delegate = GpuDelegate()
-        first, second = interpreter(model, delegate), interpreter(model, delegate)
-        run(first, x), run(second, x)
-        del first
-        """,
-    "held by a module": """
-        import json
-        json.held = interpreter(model, GpuDelegate())
-        run(json.held, x)
-        """,
-    "in a cycle": """
-        target = interpreter(model, GpuDelegate())
-        target.itself = target
-        run(target, x)
-        """,
-    "held by a thread that waits": """
-        import threading
-        target = interpreter(model, GpuDelegate())
-        run(target, x)
-        threading.Thread(target=lambda: threading.Event().wait(), args=(), daemon=True).start()
-        """,
-    "invoked by a daemon thread": """
-        import threading, time
-        target = interpreter(model, GpuDelegate())
-        def work():
-            while True:
-                target.invoke()
-        threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.2)
-        """,
-    "an exit in the middle": """
-        target = interpreter(model, GpuDelegate())
-        run(target, x)
-        sys.exit(0)
-        """,
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_python_ends_cleanly(ending: str) -> None:
-    start = """
-        import logging, sys
-        logging.getLogger("litegpu").setLevel(logging.ERROR)
-        from litegpu import GpuDelegate
-        from small_models import fully_convolutional, interpreter, random, run
-        model, x = fully_convolutional(), random(1, 9, 7, 3)
-        """
-    source = textwrap.dedent(start) + textwrap.dedent(ENDINGS[ending])
-    path = [str(HERE), str(HERE.parent / "src")]
-    result = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{source}"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    stderr = [line for line in result.stderr.splitlines() if not line.startswith(OF_THE_RUNTIME)]
-    assert (result.returncode, stderr) == (0, [])

@@ -84,7 +84,7 @@ class GpuDelegate:
         self._closed = False
         self._pid = os.getpid()
         self._budget = ReadBudget()
-        self._native = NativeDelegate(self)
+        self._native = NativeDelegate(self, self.device.backend)
 
     def __reduce__(self) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions]]:
         """Let copies, in another process too, be delegates of their own with the same options."""

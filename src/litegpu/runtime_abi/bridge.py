@@ -45,13 +45,13 @@ class Applicant(Protocol):
 class NativeDelegate:
     """Owns the C structs of one delegate: one for each thread that applies it."""
 
-    def __init__(self, applicant: Applicant) -> None:
-        """Serve an applicant, which must own this object."""
+    def __init__(self, applicant: Applicant, api: str = "") -> None:
+        """Serve an applicant, which must own this object and has opened a device of `api`."""
         # Not a strong reference: partitions keep this object alive, and through the applicant
         # they might keep the interpreter alive that should release them.
         self._applicant = weakref.ref(applicant)
         self._applications: dict[int, _Application] = {}
-        seats.close_at_exit()
+        seats.close_at_exit(api)
 
     @property
     def address(self) -> int:

@@ -244,6 +244,7 @@ class Seat:
 _numbers = itertools.count(1)
 _idle: list[Seat] = []
 _taken: dict[int, Seat] = {}
+_apis: set[str] = set()
 
 
 def take_seat() -> Seat:
@@ -276,10 +277,15 @@ def retire_all(owner: Owner, instead: Kernel) -> None:
         seat.retire(instead, float("inf"))
 
 
-def close_at_exit() -> None:
-    """Have all kernels released when Python ends, before what was imported up to now ends."""
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
+def close_at_exit(api: str) -> None:
+    """Have all kernels released when Python ends, before the packages of an API end.
+
+    Handlers that the program registers after it has first used the API are called before.
+    """
+    if api not in _apis:
+        _apis.add(api)
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
 
 
 def _close_all() -> None:
