@@ -25,6 +25,8 @@ from litegpu.runtime_abi.enums import TfLiteStatus
 _raise_in_thread = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
+_ATTEMPTS = 3
+"""How often the handling of an error is begun again when it is interrupted itself."""
 
 
 class Callback:
@@ -88,7 +90,7 @@ def _answers(
     between the two loops: these the outer one guards.
     """
     ok = status = int(TfLiteStatus.OK)
-    context = 0
+    context = attempts = 0
     caught: BaseException | None = None
     delivery: object = None
     while True:
@@ -97,8 +99,10 @@ def _answers(
                 try:
                     if caught is not None:
                         error, caught = caught, None
+                        attempts += 1
                         try:
-                            status = failed(context, error)
+                            if attempts <= _ATTEMPTS:
+                                status = failed(context, error)
                         except Exception:
                             status = TfLiteStatus.ERROR
                         if not isinstance(error, Exception):
@@ -106,6 +110,7 @@ def _answers(
                         del error
                     # Where it ends it takes effect: no bytecode that could raise it follows here.
                     delivery = None  # noqa: F841
+                    attempts = 0
                     context = yield status
                     status = ok
                     callback.work(context)
