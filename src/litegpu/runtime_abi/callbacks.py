@@ -25,6 +25,10 @@ from litegpu.runtime_abi.enums import TfLiteStatus
 _raise_in_thread = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
+_add_pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object)(
+    ("Py_AddPendingCall", ctypes.pythonapi)
+)
+_IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
 _ATTEMPTS = 3
 """How often the handling of an error is begun again when it is interrupted itself."""
 
@@ -128,12 +132,31 @@ def _answers(
 def _delivery(error: BaseException) -> object:
     """Return an object whose end makes this thread raise `error` when it next runs bytecode.
 
-    Python takes a class for that and makes the exception of it later: this class makes `error`.
     Its end is a call of C by C, for bytecode would be interrupted by what it arranges.
     """
     error.__traceback__ = None  # frames of litegpu that hold memory of the device
+    end: Callable[[], Any] = partial(_raise_in_thread, threading.get_ident(), _maker(error))
+    in_main = threading.current_thread() is threading.main_thread()
+    if isinstance(error, SystemExit) and sys.version_info < (3, 12) and in_main:
+        # Python would end before it makes the exception of the class, with exit code 0.
+        raiser = ctypes.py_object(_Raiser(error))
+        ctypes.pythonapi.Py_IncRef(raiser)
+        end = partial(_add_pending_call, _IS_TRUE, raiser)
+    return type("Delivery", (), {"__del__": staticmethod(end)})()
+
+
+def _maker(error: BaseException) -> type[BaseException]:
+    """Return the class that stands for an exception: a thread can be told to raise classes."""
     original = type(error)
     names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
-    kind = type(original.__name__, (original,), {**names, "__new__": lambda *_: error})
-    end: Callable[[], Any] = partial(_raise_in_thread, threading.get_ident(), kind)
-    return type("Delivery", (), {"__del__": staticmethod(end)})()
+    return type(original.__name__, (original,), {**names, "__new__": lambda *_: error})
+
+
+class _Raiser:
+    """Raises an exception when Python asks whether it is true."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __bool__(self) -> bool:
+        raise self._error
