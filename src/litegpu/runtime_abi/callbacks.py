@@ -135,13 +135,14 @@ def _delivery(error: BaseException) -> object:
     Its end is a call of C by C, for bytecode would be interrupted by what it arranges.
     """
     error.__traceback__ = None  # frames of litegpu that hold memory of the device
-    end: Callable[[], Any] = partial(_raise_in_thread, threading.get_ident(), _maker(error))
     in_main = threading.current_thread() is threading.main_thread()
-    if isinstance(error, SystemExit) and sys.version_info < (3, 12) and in_main:
-        # Python would end before it makes the exception of the class, with exit code 0.
-        raiser = ctypes.py_object(_Raiser(error))
-        ctypes.pythonapi.Py_IncRef(raiser)
-        end = partial(_add_pending_call, _IS_TRUE, raiser)
+    end: Callable[[], Any]
+    if sys.version_info < (3, 12) and in_main:
+        # A class would become the exception too late: Python ends with another exit code.
+        _raiser.error = error
+        end = partial(_add_pending_call, _IS_TRUE, _raiser)
+    else:
+        end = partial(_raise_in_thread, threading.get_ident(), _maker(error))
     return type("Delivery", (), {"__del__": staticmethod(end)})()
 
 
@@ -153,10 +154,16 @@ def _maker(error: BaseException) -> type[BaseException]:
 
 
 class _Raiser:
-    """Raises an exception when Python asks whether it is true."""
+    """Raises an exception of the main thread when Python asks whether it is true."""
 
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
+    error: BaseException | None = None
 
     def __bool__(self) -> bool:
-        raise self._error
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return False
+
+
+_raiser = _Raiser()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_raiser))  # Python is told where it lies
