@@ -79,7 +79,9 @@ PROBLEMS = {
 }
 
 
-def runner(problem: Problem, graph: Graph) -> Callable[[Floats], Floats]:
+def runner(
+    problem: Problem, graph: Graph, half_from: int | None = HALF_FROM_BYTES
+) -> Callable[[Floats], Floats]:
     """Return what makes a result of an image."""
     tiles = conv_mma._tiles
     device = dataclasses.replace(INFO, compute_units=problem.units, warp_groups=problem.warp_groups)
@@ -89,9 +91,9 @@ def runner(problem: Problem, graph: Graph) -> Callable[[Floats], Floats]:
         mock.patch.object(conv_tile, "_LARGE", 0 if problem.rounded else 1e12),
         mock.patch.object(conv_mma, "_tiles", lambda *given: filter(problem.tile, tiles(*given))),
     ):
-        program = built(graph, HALF_FROM_BYTES, device, DType.FLOAT32)
+        program = built(graph, half_from, device, DType.FLOAT32)
     (launch,) = program.launches
-    assert launch.template == problem.template
+    assert half_from is None or launch.template == problem.template
     recording = EmulatedDevice().record(program.program)
 
     def run(image: Floats) -> Floats:
@@ -138,3 +140,20 @@ def test_what_is_mixed(name: str) -> None:
         expected, made = product(graph, image), run(image)
         for each in range(3):
             assert relative_error(expected[each], made[each]) < 3e-3
+
+
+@pytest.mark.parametrize("half_from", [None, HALF_FROM_BYTES], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["alone", "shared", "patch", "narrow", "tile", "mma tile"])
+def test_what_is_not_finite_is_seen(name: str, half_from: int | None) -> None:
+    """NaN as NVIDIA's units make it, and infinity: only where they are, and all else is right."""
+    problem = PROBLEMS[name]
+    graph = problem.graph(1.0)
+    run = runner(problem, graph, half_from)
+    for word in (0x7FFFFFFF, 0x7FC00000, 0x7F800000, 0xFF800000):
+        image = drawn(problem.image)
+        image[0, 1, 2, 0] = np.array(word, np.uint32).view(np.float32)
+        image[0, 0, 0, 0] = 1e6  # not in the windows of the other one
+        expected, made = product(graph, image), run(image)
+        finite = np.isfinite(expected)
+        assert np.array_equal(np.isfinite(made), finite)
+        assert relative_error(expected[finite], made[finite]) < problem.limit

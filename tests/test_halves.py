@@ -73,6 +73,15 @@ def test_weights_fit_half_by_the_largest(weights: list[float], fits: bool) -> No
     assert fits_half(np.array(weights, np.float32)) == fits
 
 
+def test_parts_of_tf32_keep_nan_and_the_largest_floats() -> None:
+    words = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0x7F7FFFFF, 0xFF7FFFFF])
+    weights = words.astype(np.uint32).view(np.float32)
+    high, low = as_tf32_parts(weights)
+    np.testing.assert_array_equal(np.isnan(high), np.isnan(weights))
+    whole = high.astype(np.float64) + low
+    np.testing.assert_allclose(whole[3:], weights[3:], rtol=2.0**-21)
+
+
 def test_weights_without_end_are_packed_without_a_warning() -> None:
     weights = np.array([np.inf, -np.inf, np.nan, 1.0], np.float32)
     with warnings.catch_warnings():

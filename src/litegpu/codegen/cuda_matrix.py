@@ -74,13 +74,14 @@ __device__ __forceinline__ void multiply_tf32(float (&d)[4], const unsigned int 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Round a float to the 11 leading bits that tf32 holds, and return the rest, rounded alike (the
-// instruction ignores what lies below them). Cutting instead would leave rests of one sign, whose
-// products are dropped: an error that adds up.
+// Round a float to the 11 leading bits that tf32 holds, and return the rest, which the instruction
+// cuts to as many. Cutting the float instead would leave rests of one sign, whose products are
+// dropped: an error that adds up. Rests have both signs. That of NaN is NaN, whatever its bits are
+// rounded to.
 __device__ __forceinline__ unsigned int split_tf32(unsigned int &word) {
     const float whole = __uint_as_float(word);
     word = (word + 0x1000u) & 0xffffe000u;
-    return __float_as_uint(whole - __uint_as_float(word)) + 0x1000u;
+    return __float_as_uint(whole - __uint_as_float(word));
 }
 // Round a float to what tf32 holds.
 __device__ __forceinline__ void round_tf32(unsigned int &word) {

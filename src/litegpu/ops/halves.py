@@ -89,9 +89,11 @@ def as_tf32_parts(weights: _FLOATS) -> list[_FLOATS]:
 
 
 def _as_tf32(weights: _FLOATS) -> _FLOATS:
-    """Round to the 11 leading bits that tf32 holds, as split_tf32 of CUDA's prelude does."""
-    bits = (weights.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return bits.view(np.float32)
+    """Round to the 11 leading bits that tf32 holds, or cut what would not be finite then."""
+    bits, leading = weights.view(np.uint32), np.uint32(0xFFFFE000)
+    rounded = ((bits + np.uint32(0x1000)) & leading).view(np.float32)
+    finite = np.isfinite(weights) & np.isfinite(rounded)
+    return np.where(finite, rounded, (bits & leading).view(np.float32))
 
 
 def spread_taps(weights: _FLOATS, columns: int, part: int, length: int) -> _FLOATS:
