@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import HALF_MAX
+from litegpu.codegen import HALF_MAX, HALF_TINY
 from litegpu.ops.base import LowerContext
 
 _FLOATS = npt.NDArray[np.float32]
@@ -16,8 +16,6 @@ REST_SCALE = 2048.0
 
 So half has 11 digits of them wherever it has some of the whole; `with_rests` takes the factor back.
 """
-_SMALLEST = 2.0**-10
-"""Half holds too few digits of weights whose largest is smaller."""
 _BEST = 15
 """Scaled weights have their largest below 2 to this power, well inside of half's range."""
 
@@ -73,7 +71,7 @@ def _largest(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
 
 
 def _is_held(largest: _FLOATS) -> npt.NDArray[np.bool_]:
-    return np.asarray((largest == 0) | ((largest >= _SMALLEST) & (largest <= HALF_MAX)))
+    return np.asarray((largest == 0) | ((largest >= HALF_TINY) & (largest <= HALF_MAX)))
 
 
 def as_halves(weights: _FLOATS) -> npt.NDArray[np.float16]:
