@@ -23,7 +23,7 @@ from litegpu.zoo import schema
 FLOAT_LIMIT, HALF_LIMIT = 1e-3, 2e-2
 """Greatest relative errors: how exact results are is for the op table, whose sums are shorter."""
 CPU_SECONDS, DEVICE_SECONDS = 10.0, 120.0
-_LATE_SHAPES = "cannot run with the input shapes"
+LATE_SHAPES = "cannot run with the input shapes"
 """An error of nodes whose inputs the CPU makes, in other shapes than the file says: decision 3."""
 _TANH, _DEQUANTIZE = 4, 6
 """Numbers of a fused activation and of an operation in the schema."""
@@ -80,7 +80,7 @@ class Judge:
     def try_one(self, name: str, number: int) -> Finding | None:
         """Run a mutant and note what comes of it."""
         task, changes = self.mutant(name, number)
-        outcome, problem = self._judge(task)
+        outcome, problem = self.outcome(task)
         self.tally.outcomes[outcome] += 1
         if outcome == "only on the device":
             self.tally.lenient.append(f"{name}:{number} {changes} {problem}")
@@ -90,7 +90,7 @@ class Judge:
         self.tally.findings.append(finding)
         return finding
 
-    def _judge(self, task: Task) -> tuple[str, str]:
+    def outcome(self, task: Task) -> tuple[str, str]:
         """Return the kind of outcome, and for a finding what is wrong."""
         if _differs_by_design(task.content):
             return "left out", ""
@@ -98,7 +98,7 @@ class Judge:
         if expected.status in ("crashed", "hung"):
             return "CPU crashes", ""
         got = self._on_device(task)
-        if _LATE_SHAPES in got.fault:
+        if LATE_SHAPES in got.fault:
             return "file lies about shapes", ""
         problem = verdict(expected, got, task.half, values=_are_sane(task))
         if problem and not self._repeats(task, expected):

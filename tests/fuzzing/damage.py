@@ -1,0 +1,90 @@
+"""Damages the bytes of whole files: what a broken disk, a bad download or a stranger makes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from fuzzing import mutations
+
+_NUMBERS = (0, 1, 2, 4, 255, 1 << 15, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+_DATA_SHARE = 0.05
+"""How much of the damage falls on the data of constants, which most bytes of a file are."""
+
+
+@functools.lru_cache(maxsize=8)
+def _structure(content: bytes) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of a file that are no data of constants."""
+    places, at = [], 0
+    buffers = mutations.parse(content).buffers
+    for data in sorted((bytes(b.data) for b in buffers if b.data is not None), key=len)[::-1]:
+        found = content.find(data) if len(data) >= 64 else -1
+        if found >= 0:
+            places.append((found, found + len(data)))
+    ranges = []
+    for start, end in sorted(set(places)):
+        if start > at:
+            ranges.append((at, start))
+        at = max(at, end)
+    return (*ranges, (at, len(content))) if at < len(content) else tuple(ranges)
+
+
+def damage(content: bytes, random: np.random.Generator) -> tuple[bytes, list[str]]:
+    """Return a damaged copy of a model and what was done; mostly a few bytes, at times parts."""
+    held = bytearray(content)
+    done = []
+    for _ in range(int(random.choice((1, 1, 2, 3, 8)))):
+        place = _place(content, random) % max(len(held), 1)
+        done.append(f"{_damage_at(held, place, random)} at {place}")
+    return bytes(held), done
+
+
+def damage_bytes(content: bytes, random: np.random.Generator) -> bytes:
+    """Return a damaged copy of anything."""
+    held = bytearray(content)
+    for _ in range(int(random.choice((1, 1, 2, 3, 8)))):
+        _damage_at(held, int(random.integers(max(len(held), 1))), random)
+    return bytes(held)
+
+
+_KINDS: Mapping[str, float] = {
+    **{"bit": 0.3, "byte": 0.25, "word": 0.3, "cut": 0.03, "swap": 0.06, "splice": 0.06},
+}
+
+
+def _place(content: bytes, random: np.random.Generator) -> int:
+    if random.random() < _DATA_SHARE:
+        return int(random.integers(len(content)))
+    ranges = _structure(content)
+    number = int(random.integers(sum(end - start for start, end in ranges)))
+    for start, end in ranges:
+        if number < end - start:
+            return start + number
+        number -= end - start
+    return 0
+
+
+def _damage_at(held: bytearray, place: int, random: np.random.Generator) -> str:
+    """Damage what lies at a place; return how."""
+    name = str(random.choice(list(_KINDS), p=[*_KINDS.values()]))
+    if not held:
+        return "nothing"
+    size = int(random.integers(1, 64))
+    other = int(random.integers(len(held)))
+    if name == "bit":
+        held[place] ^= 1 << int(random.integers(8))
+    elif name == "byte":
+        held[place] = int(random.integers(256))
+    elif name == "word":
+        start = place // 4 * 4
+        held[start : start + 4] = int(random.choice(_NUMBERS)).to_bytes(4, "little")
+    elif name == "cut":
+        del held[place:]
+    elif name == "swap":
+        first, second = bytes(held[place : place + size]), bytes(held[other : other + size])
+        held[place : place + len(second)], held[other : other + len(first)] = second, first
+    else:
+        held[place : place + size] = held[other : other + size]
+    return name
