@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "config": set(),
     "version": set(),
+    "wording": set(),
     "graph": {"errors"},
     "codegen": {"errors", "graph"},
     "kernels": set(),
@@ -33,8 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "passes": {"errors", "graph", "ops"},
     "backends": {"errors", "config", "version", "codegen"},
     "engine": {"errors", "config", "version", "graph", "codegen", "ops", "passes", "backends"},
-    "runtime_abi": {"errors", "graph"},
-    "wording": set(),
+    "runtime_abi": {"errors", "wording", "graph"},
     "costs": {"graph", "ops", "wording"},
     "report": {"costs", "wording"},
     "options": {"errors", "engine"},
@@ -45,7 +45,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},
     "delegate": {
-        *("errors", "config", "graph", "ops", "backends", "runtime_abi"),
+        *("errors", "config", "wording", "graph", "ops", "backends", "runtime_abi"),
         *("costs", "report", "options", "selection", "advice", "partition_kernel", "profiling"),
     },
     "litegpu": {

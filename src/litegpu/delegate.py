@@ -32,6 +32,7 @@ from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.reader import read_graph, thread_count
 from litegpu.runtime_abi.seats import Kernel
 from litegpu.selection import Selection
+from litegpu.wording import printable
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -306,7 +307,8 @@ class GpuDelegate:
             return
         for code in sorted({code_of(node.op) for node in report.rejected}):
             _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
-        lines = sorted({f"{_known_name(node.op)}: {node.reason}" for node in report.rejected})
+        reasons = {f"{_known_name(node.op)}: {node.reason}" for node in report.rejected}
+        lines = sorted(map(printable, reasons))
         _log.warning(
             "Following operations are not supported by GPU delegate:\n%s\n%s",
             "\n".join(lines),

@@ -8,7 +8,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from litegpu.costs import Estimate, Split
-from litegpu.wording import about, counted, shown_names, shown_nodes, shown_ops, shown_size, wrapped
+from litegpu.wording import (
+    about,
+    counted,
+    printable,
+    shown_names,
+    shown_nodes,
+    shown_ops,
+    shown_size,
+    wrapped,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,8 @@ class DelegationReport:
             lines += ["", "on the CPU"]
         lines += [_rejected_line(nodes) for nodes in _alike(self.rejected)]
         lines += [f"  {line}" for line in self.left_lines()]
-        return [*lines, *(f"  {note}" for note in self.notes)]
+        lines += [f"  {note}" for note in self.notes]
+        return [printable(part, _LONGEST) for line in lines for part in line.split("\n")]
 
     def left_lines(self) -> Iterator[str]:
         """Yield what the CPU keeps although the GPU could run it, a line for each reason."""
@@ -187,6 +197,8 @@ def _fitting(line: str, width: int) -> str:
     return wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2))
 
 
+_LONGEST = 4000
+"""Characters of a line."""
 _OPS_INDENT = " " * len("partition  ")
 
 

@@ -1,4 +1,4 @@
-"""Figures as text that a person can read."""
+"""Figures, and words of strangers, as text that a person can read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 _SHOWN = 6
+_SPACE = "\N{NO-BREAK SPACE}"
+_LONGEST = 200
+"""Characters of a line from elsewhere that are shown."""
+
+
+def printable(text: str, longest: int = _LONGEST) -> str:
+    """Return a line of text as it can be shown anywhere; a longer one is cut.
+
+    A model's names are a stranger's: control characters, the escape sequences of terminals, line
+    ends and what turns the direction of writing around are spelled as Python spells them.
+    """
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    return "".join(
+        each if each.isprintable() or each == _SPACE else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def shown_size(nbytes: float) -> str:

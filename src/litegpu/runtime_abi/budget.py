@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from litegpu.errors import ModelError
 from litegpu.runtime_abi.structs import float_array, int_array
+from litegpu.wording import printable
 
 _MOST_CUSTOM_BYTES = 1 << 16
 _MOST_NAME_BYTES = 1 << 12
@@ -61,6 +62,10 @@ class ReadBudget:
         found = (held or b"")[:_MOST_NAME_BYTES]
         self._count(len(found) // 4)
         return found.decode("utf-8", "replace")
+
+    def shown_name(self, held: bytes | None) -> str:
+        """Return the name of an operation of the model's own, which is shown everywhere."""
+        return printable(self.name(held))
 
     def spread(self, stored: int, dense: int) -> bool:
         """Whether a sparse constant of so many bytes may become one of `dense` bytes."""

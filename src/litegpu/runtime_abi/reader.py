@@ -97,7 +97,7 @@ def _read_node(context: int, index: int, budget: ReadBudget) -> Node:
     budget.operation()
     node, registration = node_at(context, index)
     code = registration.builtin_code
-    name = budget.name(registration.custom_name) if code == CUSTOM else name_of(code)
+    name = budget.shown_name(registration.custom_name) if code == CUSTOM else name_of(code)
     return Node(
         index=index,
         op=name,

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from litegpu import config
 from litegpu.errors import LitegpuError, OptionsError, did_you_mean
-from litegpu.tools.console import paragraph
+from litegpu.tools.console import note, paragraph
 from litegpu.tools.flags import FlagParser
 from litegpu.version import __version__
 
@@ -113,7 +113,7 @@ def _graph_as_model(args: Sequence[str]) -> list[str]:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"litegpu: {message}", file=sys.stderr)
+    note(f"litegpu: {message}")
     return status
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from litegpu import config
-from litegpu.wording import wrapped
+from litegpu.wording import printable, wrapped
 
 Item = TypeVar("Item")
 
@@ -25,6 +25,8 @@ _PARAGRAPH = 80
 """The most characters in a line of a paragraph."""
 UNBROKEN = "\N{NO-BREAK SPACE}"
 """A space at which no line of a paragraph ends."""
+_MOST = 4000
+"""Characters of a line that are printed: lists of operations are long, too."""
 _REDRAWN_AFTER = 0.1
 """Seconds between two states of a progress line."""
 
@@ -65,14 +67,15 @@ def print_text(text: str, indent: str = "") -> None:
 
 def paragraph(text: str, indent: str = "") -> str:
     """Return text in lines that fit the terminal, and are read well without one."""
+    lines = (printable(line, _MOST) for line in text.split("\n"))
     width = min(terminal_width() or _PARAGRAPH, _PARAGRAPH)
-    return wrapped(text, width, indent).replace(UNBROKEN, " ")
+    return wrapped("\n".join(lines), width, indent).replace(UNBROKEN, " ")
 
 
 def note(message: str) -> None:
     """Say on stderr what is going on, after all that stdout was given; results go to stdout."""
     sys.stdout.flush()
-    print(message, file=sys.stderr)
+    print("\n".join(printable(line, _MOST) for line in message.split("\n")), file=sys.stderr)
 
 
 def progress(items: Sequence[Item], label: str) -> Iterator[Item]:
@@ -92,7 +95,7 @@ def progress(items: Sequence[Item], label: str) -> Iterator[Item]:
 
 
 def _clean(cell: str) -> str:
-    return " ".join(cell.split())
+    return printable(" ".join(cell.split()))
 
 
 class _Table:
