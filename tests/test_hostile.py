@@ -6,6 +6,7 @@ interpreter does. The time is measured by hand; here it is only certain that not
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import subprocess
@@ -17,11 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from litegpu import GpuDelegate
 from litegpu.engine.budget import ConstantBudget
 from litegpu.errors import DeviceMemoryError, ModelError
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops import fold, weights
 from litegpu.runtime_abi.budget import ReadBudget
+from litegpu.tools import runtime
+from litegpu.zoo.writer import ModelWriter
 
 MOST_BYTES = 256 << 20
 HANGS_S = 60.0
@@ -138,6 +142,21 @@ def test_constants_that_overlap_are_refused() -> None:
     ReadBudget().ranges([(0, 1000), (16, 1000)])
     with pytest.raises(ModelError, match=f"share {3 << 20} bytes with others"):
         ReadBudget().ranges([(number << 20, 2 << 20) for number in range(4)])
+
+
+def test_a_constant_of_nothing_by_huge_sizes_is_none() -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 4))
+    nothing = writer.constant(np.zeros(4, np.float32))
+    writer._tensors[nothing.index].shape = [0, 2**31 - 1, 2**31 - 1, 2**31 - 1]
+    y = writer.op("NEG", [x], [(1, 4)])
+    writer.output(writer.op("SUB", [y, nothing], [(1, 4)]))
+    delegate = GpuDelegate(precision="fp32")
+    with contextlib.suppress(ModelError):  # what the runtime itself makes of it does not matter
+        runtime.interpreter(writer.build(), delegate, allocate=False)
+    assert delegate.error is None
+    assert delegate.report is not None
+    assert [node.op for node in delegate.report.rejected] == ["SUB"]
 
 
 # Folding and packing

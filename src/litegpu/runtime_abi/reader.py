@@ -29,6 +29,7 @@ from litegpu.runtime_abi.structs import (
 UPGRADE = "Known to work are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
 """What a user can do when the runtime refuses."""
 
+_MOST_ELEMENTS = 1 << 40
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
 
 
@@ -124,7 +125,15 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
 def _read_constant(
     tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...], budget: ReadBudget
 ) -> npt.NDArray[Any] | None:
-    """Return a constant's elements; None if they are not all there, or too many when made dense."""
+    """Return a constant's elements; None if they are not all there, or too many when made dense.
+
+    None, too, for a shape that no array has: no elements, of sizes beyond all bounds.
+    """
+    if (
+        any(size < 0 for size in shape)
+        or math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS
+    ):
+        return None
     count = tensor.bytes // dtype.size if tensor.sparsity else math.prod(shape)
     if count * dtype.size > tensor.bytes:
         return None
