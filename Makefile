@@ -4,6 +4,8 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BIN := .venv/bin
 export PYTHON
+LITEGPU_MODELS ?= $(abspath $(wildcard ../shared/models))
+export LITEGPU_MODELS
 
 .PHONY: help setup test runtimes lint format demo clean
 

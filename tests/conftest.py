@@ -7,12 +7,18 @@ import logging
 import os
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Mesa's software devices compile each kernel for a few numbers only: optimizing does not pay.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
+
+# Trained models beside the checkout; the package itself looks nowhere that it was not told.
+_MODELS = Path(__file__).parents[2] / "shared" / "models"
+if _MODELS.is_dir():
+    os.environ.setdefault("LITEGPU_MODELS", str(_MODELS))
 
 # For tests that leave it to the profile how many examples they draw.
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]

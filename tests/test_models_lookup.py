@@ -9,7 +9,7 @@ import pytest
 
 from litegpu import zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError
-from litegpu.tools import downloads, models
+from litegpu.tools import downloads
 from litegpu.tools.models import KNOWN, KnownModel, find_model, model_folders
 
 CONTENT = b"a model"
@@ -17,10 +17,9 @@ CONTENT = b"a model"
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache, no checkout beside a model folder, and a zoo that says what it was asked."""
+    """An empty cache, no folder of models, and a zoo that says what it was asked."""
     monkeypatch.delenv("LITEGPU_MODELS", raising=False)
     monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(models, "CHECKOUT", tmp_path / "checkout")
     monkeypatch.setattr("litegpu.zoo.load", lambda name: f"written {name}".encode())
     work = tmp_path / "somewhere"
     work.mkdir()
@@ -55,21 +54,16 @@ def test_a_name_is_found_in_the_named_folder(
     assert find_model(name).source == str(tmp_path / "mine.tflite")
 
 
-@pytest.mark.parametrize("base", ["checkout", "somewhere"])
-def test_the_default_folder_lies_beside_the_checkout_or_the_current_folder(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(models, "CHECKOUT", tmp_path / "a" / "checkout")
-    root = tmp_path / "a" if base == "checkout" else tmp_path
-    folder = root / "shared" / "models"
-    assert model_folders() == []
+def test_no_folder_is_looked_at_that_was_not_named(tmp_path: Path) -> None:
+    folder = tmp_path / "shared" / "models"  # beside the current folder
     folder.mkdir(parents=True)
-    assert model_folders() == [folder]
+    (folder / "mine.tflite").write_bytes(CONTENT)
+    assert model_folders() == []
+    with pytest.raises(ModelError, match="No model 'mine' in the current folder, nor"):
+        find_model("mine")
 
 
-def test_a_named_folder_replaces_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_folder_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shared" / "models").mkdir(parents=True)
     monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path))
     assert model_folders() == [tmp_path]

@@ -11,7 +11,6 @@ from litegpu.errors import DownloadError, ModelError, OptionsError, did_you_mean
 from litegpu.tools.console import note
 from litegpu.tools.downloads import Asset, cached, fetch
 
-CHECKOUT = Path(__file__).parents[3]
 MEDIAPIPE = "https://storage.googleapis.com/mediapipe-assets/"
 TENSORFLOW = "https://storage.googleapis.com/download.tensorflow.org/"
 
@@ -79,17 +78,19 @@ class FoundModel:
 
 
 def model_folders() -> list[Path]:
-    """Return the folders with local models: LITEGPU_MODELS, or ../shared/models where it exists."""
+    """Return the folder with local models that LITEGPU_MODELS names, if it does.
+
+    No other place is looked at: what lies beside the current folder may be anyone's.
+    """
     named = config.text("LITEGPU_MODELS")
-    if named:
-        if not Path(named).is_dir():
-            raise OptionsError(
-                f"LITEGPU_MODELS is '{named}', which is not a folder. "
-                "Set it to a folder with .tflite files, or unset it."
-            )
-        return [Path(named)]
-    bases = dict.fromkeys([CHECKOUT, Path.cwd()])
-    return [path for base in bases if (path := base.parent / "shared" / "models").is_dir()]
+    if not named:
+        return []
+    if not Path(named).is_dir():
+        raise OptionsError(
+            f"LITEGPU_MODELS is '{named}', which is not a folder. "
+            "Set it to a folder with .tflite files, or unset it."
+        )
+    return [Path(named)]
 
 
 def find_model(name: str) -> FoundModel:
