@@ -21,7 +21,8 @@ def printable(text: str, longest: int = _LONGEST) -> str:
     if len(text) > longest:
         text = text[: longest - 1] + "…"
     return "".join(
-        each if each.isprintable() or each == _SPACE else each.encode("unicode_escape").decode() for each in text
+        each if each.isprintable() or each == _SPACE else each.encode("unicode_escape").decode()
+        for each in text
     )
 
 
