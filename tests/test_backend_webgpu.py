@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 import cases
 import op_runner
+from alarms import Alarm, alarms, needs_timers
 from backend_suite import adding, floats, kernel, launch, program, run
 from cases.base import Case
 from comparing import mismatch
@@ -399,45 +400,20 @@ def test_shaders_keep_to_their_buffers(
 # Interrupts
 
 
-class Alarm(BaseException):
-    """As KeyboardInterrupt: raised by a signal at any moment."""
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that send signals")
-def test_interrupted_runs(own_device: WebGPUDevice, capfd: pytest.CaptureFixture[str]) -> None:
+@needs_timers
+def test_interrupted_runs(own_device: WebGPUDevice) -> None:
     """A storm of interrupts, and after each one the right result for another input."""
     recording = own_device.record(adding(9))
     inputs = [np.full(floats().size, number, np.float32) for number in range(4)]
     draw = np.random.default_rng(0)
-
-    def ring(_number: int, _frame: object) -> None:
-        raise Alarm
-
-    def interrupted(x: Any) -> bool:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, float(draw.uniform(1e-5, 2e-3)), 2e-4)
-            while True:
-                run(recording, [x])
-        except Alarm:
-            return True
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    before = signal.signal(signal.SIGALRM, ring)
-    count = 0
-    try:
-        while count < 400:
-            try:
-                count += interrupted(inputs[count % 4])
-            except Alarm:
-                signal.setitimer(signal.ITIMER_REAL, 0)  # it fell between the lines above
-            after = inputs[(count + 1) % 4]
-            np.testing.assert_array_equal(run(recording, [after])[0], after + 9)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    for count in range(400):
+        with alarms(webgpu_recording, float(draw.uniform(1e-5, 1e-3))) as raised:
+            while not raised[0]:
+                with contextlib.suppress(Alarm):
+                    run(recording, [inputs[count % 4]])
+        after = inputs[(count + 1) % 4]
+        np.testing.assert_array_equal(run(recording, [after])[0], after + 9)
     recording.close()
-    assert capfd.readouterr().err == ""
 
 
 STEPS = ["wgpuCommandEncoderFinish", "wgpuQueueSubmit", "wgpuBufferMapAsync", "memmove", "unmap"]

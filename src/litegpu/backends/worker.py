@@ -111,7 +111,7 @@ class Worker:
                 pass  # what was raised first is raised in the end
 
     def _wait_out(self, call: _Call[Any]) -> bool:
-        while not call.withdrawn() and self._wait(call):
+        while not (call.over or call.withdrawn()) and self._wait(call):
             pass
         return True
 
