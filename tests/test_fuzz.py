@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,11 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import small_models
+from fuzzing.damage import damage, structure
 from fuzzing.judge import Finding, Judge, verdict
 from fuzzing.mutations import MUTATIONS, Draft, NotApplicableError, mutate, pack, parse
+from fuzzing.rounding import hangs_on_rounding
 from fuzzing.seeds import all_seeds
 from fuzzing.worker import Arrays, Result, Task, Worker, perform
 from litegpu import backends
+from litegpu.zoo.writer import ModelWriter
 
 SEEDS = all_seeds(with_large=False)
 MUTANTS_PER_FAMILY = 2
@@ -93,6 +98,67 @@ def test_a_finding_is_kept(tmp_path: Path) -> None:
     path = judge.save(Finding("chain:7", ("changed",), "wrong"), tmp_path)
     assert path.read_bytes() == judge.mutant("chain", 7)[0].content
     assert str(Finding("chain:7", ("changed",), "wrong")) == "chain:7: changed\n    wrong"
+
+
+# Other kinds
+
+
+@pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
+@pytest.mark.parametrize(
+    ("kind", "count", "seen"),
+    [
+        *(("files", 60, "refused"), ("flexbuffers", 3, "read"), ("resize", 3, "same, in")),
+        ("kept", 2, "same, with"),
+    ],
+)
+def test_a_few_of_each_kind(kind: str, count: int, seen: str) -> None:
+    program = Path(__file__).with_name("fuzz.py")
+    command = [sys.executable, str(program), "--kind", kind, "--count", str(count), "--jobs", "2"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert seen in found.stdout
+
+
+def test_damage_is_made_again_and_falls_on_the_structure() -> None:
+    content = small_models.fully_convolutional()
+    first, second = (damage(content, np.random.default_rng(7)) for _ in range(2))
+    assert first == second and first[0] != content and first[1]
+    ranges = structure(content)
+    assert sum(end - start for start, end in ranges) < len(content)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(ranges))
+
+
+def cancelling() -> bytes:
+    """Return a model that adds 1e8 x, x and -1e8 x."""
+    writer = ModelWriter()
+    x = writer.input((1, 1))
+    three = writer.op("CONCATENATION", [x, x, x], [(1, 3)], options={"axis": 1})
+    weights = writer.constant(np.array([[1e8, 1, -1e8], [1, 1, 1]], np.float32))
+    writer.output(writer.op("FULLY_CONNECTED", [three, weights, None], [(1, 2)]))
+    return writer.build()
+
+
+@pytest.mark.parametrize(("change", "excused"), [((4, 0), True), ((0, 0.01), False)])
+def test_a_sum_that_cancels_is_no_judge(change: tuple[float, float], excused: bool) -> None:
+    task = Task(cancelling(), seed=1)
+    expected = perform(task).outputs
+    got = (expected[0] + np.array([change], np.float32),)
+    # The exact sum decides about both outputs together: keep them apart.
+    columns = [(expected[0][:, i : i + 1], got[0][:, i : i + 1]) for i in range(2)]
+    found = []
+    for place, (wanted, given) in enumerate(columns):
+
+        def run(each: Task, place: int = place) -> Result:
+            return Result("ran", (perform(each).outputs[0][:, place : place + 1],))
+
+        found.append(hangs_on_rounding(run, task, (wanted,), (given,)))
+    assert all(found) == excused
+
+
+def test_integers_are_never_excused() -> None:
+    one, two = (np.array([n], np.int32) for n in (1, 2))
+    task = Task(cancelling(), seed=1)
+    assert not hangs_on_rounding(lambda _: Result("ran", (one,)), task, (one,), (two,))
 
 
 # The processes

@@ -15,7 +15,7 @@ _DATA_SHARE = 0.05
 
 
 @functools.lru_cache(maxsize=8)
-def _structure(content: bytes) -> tuple[tuple[int, int], ...]:
+def structure(content: bytes) -> tuple[tuple[int, int], ...]:
     """Return the ranges of a file that are no data of constants."""
     places, at = [], 0
     buffers = mutations.parse(content).buffers
@@ -57,7 +57,7 @@ _KINDS: Mapping[str, float] = {
 def _place(content: bytes, random: np.random.Generator) -> int:
     if random.random() < _DATA_SHARE:
         return int(random.integers(len(content)))
-    ranges = _structure(content)
+    ranges = structure(content)
     number = int(random.integers(sum(end - start for start, end in ranges)))
     for start, end in ranges:
         if number < end - start:

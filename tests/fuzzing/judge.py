@@ -14,6 +14,7 @@ import numpy as np
 
 from comparing import relative_error
 from fuzzing import mutations
+from fuzzing.rounding import hangs_on_rounding
 from fuzzing.seeds import Source
 from fuzzing.worker import Arrays, Result, Task, Worker
 from litegpu.codegen import HALF_MAX
@@ -103,6 +104,8 @@ class Judge:
         problem = verdict(expected, got, task.half, values=_are_sane(task))
         if problem and not self._repeats(task, expected):
             return "CPU undecided", ""
+        if problem and got.status == "ran" and not got.fault and self._is_inexact(task, got):
+            return "CPU inexact", ""
         if problem:
             return "wrong", problem
         if expected.status == "refused":
@@ -130,6 +133,16 @@ class Judge:
             if again.status != expected.status or not _same_bytes(again.outputs, expected.outputs):
                 return False
         return True
+
+    def _is_inexact(self, task: Task, got: Result) -> bool:
+        """Whether the CPU's own result is as far from others that rounding could have made."""
+
+        def run(each: Task) -> Result:
+            return self._cpu.run(each, CPU_SECONDS)
+
+        expected = run(task).outputs
+        same_shapes = [a.shape for a in expected] == [a.shape for a in got.outputs]
+        return same_shapes and hangs_on_rounding(run, task, expected, got.outputs)
 
     def save(self, finding: Finding, folder: Path) -> Path:
         """Write the model of a finding to a folder."""

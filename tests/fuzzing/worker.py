@@ -23,6 +23,7 @@ _MEMORY_BYTES = 12 << 30
 """Address space of a worker: a shape of billions of elements must not take the machine along."""
 _MOST_ELEMENTS = 1 << 22
 """Inputs and outputs with more elements are refused, on both sides alike."""
+ULP = 2.0**-23
 SPECIAL = np.array([0.0, -0.0, 1e-40, -1e-40, 1e9, -7e4, 65504.0, 1.0], np.float32)
 """Rare numbers whose squares and sums stay finite; tests/test_not_a_number.py has the others."""
 
@@ -36,6 +37,8 @@ class Task:
     special: bool = False
     half: bool = False
     options: dict[str, Any] | None = None
+    nudge: int = 0
+    """Another number than 0 changes the floats of the inputs by an ulp or not at all."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,9 @@ def _input(detail: dict[str, Any], random: np.random.Generator, task: Task) -> n
     values = np.round(random.uniform(-4.0, 4.0, shape) * 32) / 32
     if task.special:
         values = np.where(random.random(shape) < 0.2, random.choice(SPECIAL, shape), values)
+    if task.nudge:
+        nudges = np.random.default_rng([task.seed, task.nudge]).integers(-1, 2, shape)
+        values = values * (1 + ULP * nudges)
     return np.asarray(values).astype(dtype)
 
 

@@ -1,0 +1,70 @@
+"""Tells where the CPU's own result hangs on its rounding: there it is no judge of a device.
+
+Sums that cancel are as uncertain as their largest terms, in float32 on any device. How uncertain is
+shown by what the CPU makes of the same model with every float changed by at most an ulp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from fuzzing import mutations
+from fuzzing.worker import ULP, Arrays, Result, Task
+
+_TRIES = 4
+_FACTOR = 8.0
+"""How far beyond what was seen in so few tries a result may lie: sums of n terms vary by n ulps."""
+
+
+def hangs_on_rounding(
+    run: Callable[[Task], Result], task: Task, expected: Arrays, got: Arrays
+) -> bool:
+    """Whether every output of floats that differs does so within the uncertainty of the CPU's.
+
+    `run` runs a task on the CPU. Other outputs must be equal.
+    """
+    nearby = [run(nudged(task, number)) for number in range(1, _TRIES + 1)]
+    if any(_kinds(each.outputs) != _kinds(expected) for each in nearby):
+        return False
+    # A device that stores values as half has ulps that are so much larger.
+    factor = _FACTOR * (1 << 13 if task.half else 1)
+    for place, (wanted, found) in enumerate(zip(expected, got, strict=True)):
+        if np.array_equal(wanted, found, equal_nan=wanted.dtype.kind == "f"):
+            continue
+        if wanted.dtype != np.float32 or not np.array_equal(
+            np.isfinite(wanted), np.isfinite(found)
+        ):
+            return False
+        spread = max(_distance(each.outputs[place], wanted) for each in nearby)
+        if _distance(found, wanted) > factor * spread:
+            return False
+    return True
+
+
+def nudged(task: Task, number: int) -> Task:
+    """Return a task whose float constants and inputs are changed by an ulp or not at all."""
+    model = mutations.parse(task.content)
+    random = np.random.default_rng([task.seed, number])
+    draft = mutations.Draft(model, random)
+    for tensor in model.subgraphs[0].tensors:
+        with contextlib.suppress(mutations.NotApplicableError):
+            found = draft.elements(tensor)
+            if found.dtype == np.float32:
+                with np.errstate(all="ignore"):
+                    found *= (1 + ULP * random.integers(-1, 2, found.shape)).astype(np.float32)
+                draft.give(tensor, found.tobytes())
+    return replace(task, content=mutations.pack(model), nudge=number)
+
+
+def _kinds(arrays: Arrays) -> list[tuple[tuple[int, ...], str]]:
+    return [(array.shape, array.dtype.name) for array in arrays]
+
+
+def _distance(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the norm of the difference where both are finite."""
+    both = np.isfinite(first) & np.isfinite(second)
+    return float(np.linalg.norm(first[both].astype(np.float64) - second[both]))
