@@ -47,15 +47,14 @@ def open_picture(path: str) -> Image.Image:
                 picture.load()
                 return _as_rgb(_upright(picture))
     except Image.DecompressionBombError as error:
-        raise _unreadable(path, f"it has too many pixels: {error}") from error
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise _unreadable(path, f"it has more than {most} pixels", "Make it smaller.") from error
     except Exception as error:  # Pillow's readers have no type of errors of their own
         raise _unreadable(path, str(error) or type(error).__name__) from error
 
 
-def _unreadable(path: str, why: str) -> FileError:
-    return FileError(
-        f"The picture '{path}' cannot be read: {why.rstrip('.')}. Give a JPEG, PNG or BMP file."
-    )
+def _unreadable(path: str, why: str, remedy: str = "Give a JPEG, PNG or BMP file.") -> FileError:
+    return FileError(f"The picture '{path}' cannot be read: {why.rstrip('.')}. {remedy}")
 
 
 def _upright(picture: Image.Image) -> Image.Image:
