@@ -59,9 +59,8 @@ def _problem(case: Case, outcome: Outcome, mode: Mode) -> str:
 
 def _where_finite(expected: Array, got: Array) -> tuple[Array, Array]:
     """Return what the CPU has finite numbers for, if these are large enough."""
-    finite = np.isfinite(expected)
     if expected.dtype != np.float32 or expected.shape != got.shape:
         return expected, got
-    if np.abs(expected[finite]).max(initial=0) < _SMALLEST:
-        finite[:] = False
-    return expected[finite], got[finite]
+    finite = np.isfinite(expected)
+    large_enough = np.abs(expected[finite]).max(initial=0) >= _SMALLEST
+    return expected[finite & large_enough], got[finite & large_enough]

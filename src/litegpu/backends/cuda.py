@@ -32,6 +32,8 @@ from litegpu.errors import (
 )
 
 _OLDEST = (6, 0)
+_FIRST_CONTEXTS = 3020
+"""The version of CUDA from which on a context is made from flags and a device alone."""
 _Result = TypeVar("_Result")
 
 
@@ -97,8 +99,8 @@ def _primary_context(index: int) -> Any:
 def _own_context(index: int) -> Any:
     """Return a context that nobody else uses."""
     cu, context = driver(), ctypes.c_void_p()
-    # The bindings' own call has other arguments in each version of CUDA.
-    status = ready("cuCtxCreate", ctypes.byref(context), 0, index)()
+    # The bindings' own call has other arguments in each version of CUDA, as the function itself.
+    status = ready("cuCtxCreate", ctypes.byref(context), 0, index, version=_FIRST_CONTEXTS)()
     if status:
         raise failure(cu.cuCtxCreate, cu.CUresult(status))
     call(cu.cuCtxPopCurrent)  # making it has made it current
