@@ -18,10 +18,13 @@ from cases.conv_2d import Conv
 from cases.fully_connected import Dense
 from cases.separable import Separable
 from cases.transpose_conv import TransposeConv
+from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, needs_emulator
 from litegpu import backends
 from litegpu.ops import separable
+from litegpu.zoo import resolve_model
 from magnitudes import SCALES, problems
+from model_runner import cpu_answers, device_answers
 from op_runner import MODES, groups, write
 
 GROUPS = groups(cases.TABLE)
@@ -77,6 +80,17 @@ def test_separable_convolutions(
         assert not isinstance(outcome, Exception)
         assert all(name.startswith("cuda_separable") for name in outcome.kernels)
         assert not problems((case,), INFO, DIRECT, scale)
+
+
+@pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
+@pytest.mark.parametrize("factor", [1e-6, 1e3])
+def test_a_model_with_inputs_of_another_magnitude(factor: float) -> None:
+    content = resolve_model("zoo:mobilenet_v1_0.25_128")
+    image = np.random.default_rng(0).uniform(-factor, factor, (1, 128, 128, 3)).astype(np.float32)
+    (wanted,) = cpu_answers(content, [[image]], builtin_kernels=False)
+    answers = device_answers(content, [[image]], backends.list_devices()[0], precision="fp16")
+    for expected, got in zip(wanted, answers.outputs[0], strict=True):
+        assert not mismatch(expected, got, 5e-3)
 
 
 def test_scales_reach_inputs_and_weights() -> None:

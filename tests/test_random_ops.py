@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases.base import LARGE, SMALL, Case
+from cases.base import LARGE, SMALL, Case, Scale
 from dice import Drawn, Seeded
 from litegpu import backends
 from litegpu.ops import all_ops
+from magnitudes import SCALES, problems
 from op_runner import MODES, Mode, problem_of, run, write
 from random_cases import CUSTOM_FAMILIES, FAMILIES, Family
 
@@ -50,6 +51,15 @@ def test_drawn_cases_agree_with_the_cpu(batch: tuple[Case, ...], mode: Mode) -> 
         if isinstance(outcome, Exception):
             raise AssertionError(repr(case)) from outcome
         assert not problem_of(case, outcome, mode), repr(case)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEVICES, reason="there is no device of any backend")
+@given(batch=batches(), mode=st.sampled_from(MODES[2:]), scale=st.sampled_from(SCALES))
+def test_drawn_cases_agree_at_other_magnitudes(
+    batch: tuple[Case, ...], mode: Mode, scale: Scale
+) -> None:
+    assert not problems(batch, DEVICES[0], mode, scale), repr(batch)
 
 
 def drawn(families: Sequence[Family]) -> dict[type[Case], list[Case]]:
