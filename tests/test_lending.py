@@ -9,10 +9,12 @@ import pytest
 
 from litegpu import GpuDelegate, InterpreterError
 from litegpu.backends.opencl_recording import OpenCLRecording
+from litegpu.options import InferencePriority
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.lending import Lending
 from litegpu.runtime_abi.reader import tensor_at
+from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, assert_close, chain, interpreter, random, reference, run
 
 MODEL = chain(["ABS", "NEG"], (3, 5))
@@ -103,6 +105,25 @@ def test_what_is_lent_is_given_back(ledger: Ledger) -> None:
     assert addresses(target) == before
     x = random(3, 5)
     assert_close(run(target, x), reference(MODEL, x))
+
+
+def test_a_value_that_half_cannot_hold_moves_the_loan(ledger: Ledger) -> None:
+    """The invoke goes on in the memory of another recording, with the data of the first."""
+    writer = ModelWriter()
+    x = writer.input((1, 4, 4, 8))
+    square = writer.op("MUL", [x, x], [x.shape])
+    pooled = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
+    pooled |= {"filter_height": 2, "filter_width": 2}
+    writer.output(writer.op("MAX_POOL_2D", [square], [(1, 3, 3, 8)], options=pooled))
+    model, values = writer.build(), random(1, 4, 4, 8) * 1000
+    delegate = GpuDelegate(precision="fp16", inference_priority1=InferencePriority.MIN_MEMORY_USAGE)
+    target = interpreter(model, delegate)
+    for _ in range(2):
+        assert_close(run(target, values), reference(model, values))
+        assert addresses(target) == ledger.borrowed
+    assert len(ledger.loans) == 2
+    target.allocate_tensors()
+    assert_close(run(target, values), reference(model, values))
 
 
 def test_beside_nodes_on_the_cpu_nothing_is_lent(ledger: Ledger) -> None:

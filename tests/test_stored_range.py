@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from cuda_emulator import EmulatedBackend, needs_emulator
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine import CompiledPartition
+from litegpu.engine.ranges import RangeWatch, RangeWords
 from litegpu.errors import DeviceMemoryError
 from litegpu.options import InferencePriority
 from litegpu.partition_kernel import PartitionKernel
@@ -249,3 +251,22 @@ def test_kernels_for_cuda_tell_it_too(magnitude: float, monkeypatch: pytest.Monk
     values = (random(1, 8, 8, 12), *factors(magnitude))
     check(run(interpreter(model, gpu), *values), reference(model, *values))
     assert kept(gpu) == ("scaled",)
+
+
+def test_each_result_of_a_kernel_counts_by_itself() -> None:
+    """As of the largest element and its place, of which one is never tiny."""
+    layout = RangeWords.place(((5,), (7, 9)), 100, 16)
+    assert (layout.slot.offset, layout.step) == (112, 32)
+    watch = RangeWatch(layout)
+    words = (ctypes.c_uint32 * 16).from_address(watch.target)
+    assert watch.lost() == {}
+    words[1] = 1  # nothing but tiny elements in value 5
+    assert list(watch.lost()) == [5]
+    words[2] = 1  # but larger ones as well
+    assert watch.lost() == {}
+    words[8 + 1] = words[8 + 5] = 1  # tiny ones in value 7, others in value 9
+    assert list(watch.lost()) == [7]
+    words[8 + 3] = 1
+    assert list(watch.lost()) == [7, 9]
+    words[8 + 2] = 1
+    assert list(watch.lost()) == [9]

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from litegpu.codegen.dialect import Argument, KernelText
-from litegpu.codegen.half_range import RANGE, note_range, telling_range
+from litegpu.codegen.half_range import telling_range
 from litegpu.codegen.storage import Position, Shape4, TensorRef
 
 
@@ -99,8 +99,8 @@ def render(
 ) -> KernelText:
     """Return the kernel; `inner` are steps on an operand that the template computes itself.
 
-    Its name ends in a hash of everything that makes its text. If it has an argument named RANGE,
-    it notes what is stored as half, and what a template that rounds by itself passes to `note`.
+    Its name ends in a hash of everything that makes its text. It tells the range of `tensors` that
+    are noted in an argument named RANGE, in their order.
 
     Raises jinja2.UndefinedError when a template uses a word that nobody defined.
     """
@@ -110,24 +110,19 @@ def render(
         at = Position.of_row(row, shape)
         return "\n".join(apply_stages(inner, result, at, s, shape, -(-shape[3] // 4)))
 
-    told = any(argument.name == RANGE for argument in arguments)
-
-    def note(value: str, bounded: bool = False) -> str:
-        return note_range(value, bounded) if told else ""
-
     words = {
         "store": epilogue.store,
         "finish": epilogue.finish,
         "write": epilogue.write,
         "inner": apply_inner,
         "inner_is_bounded": is_bounded(inner),
-        "note": note,
         "at": _position,
         "at_row": _row_of,
     }
     body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
-    if told:
-        body = telling_range(body)
+    noted = [each.name for each in tensors.values() if isinstance(each, TensorRef) and each.noted]
+    if noted:
+        body = telling_range(body, noted)
     together = (variables.get("CLUSTER", 1), variables.get("SIDE_BY_SIDE", 1))
     key = repr((arguments, local_size, shared, body, together)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"

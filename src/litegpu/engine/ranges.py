@@ -18,18 +18,22 @@ _TOO_SMALL = f"no element above {HALF_TINY:.1g}"
 class RangeWords:
     """The words of all launches that note ranges, `step` bytes apart in `slot`.
 
-    `values` are those that each of these launches rounds, in order.
+    `values` are those that each of these launches rounds, in the order of their words.
     """
 
     slot: Slot
     step: int
     values: tuple[tuple[int, ...], ...]
+    most: int
+    """Values that a launch rounds at the most."""
 
     @classmethod
     def place(cls, values: tuple[tuple[int, ...], ...], end: int, alignment: int) -> RangeWords:
         """Lay the words out behind memory that ends at `end` (bytes)."""
-        step = round_up(RANGE_WORDS * 4, alignment)
-        return cls(Slot(False, round_up(end, alignment), step * len(values)), step, values)
+        most = max(map(len, values))
+        step = round_up(most * RANGE_WORDS * 4, alignment)
+        slot = Slot(False, round_up(end, alignment), step * len(values))
+        return cls(slot, step, values, most)
 
     def slot_of(self, number: int) -> Slot:
         """Return where the launch of that number among them has its words."""
@@ -55,12 +59,12 @@ class RangeWatch:
         if told == self._harmless:  # most runs tell what the one before did
             return {}
         words = np.frombuffer(told, np.uint32).reshape(len(self._words.values), -1)
-        large, small, fitting = words[:, :RANGE_WORDS].astype(bool).T
-        found = np.flatnonzero(large | small & ~fitting)
+        kinds = words[:, : self._words.most * RANGE_WORDS].reshape(len(words), -1, RANGE_WORDS)
+        large, small, fitting = np.moveaxis(kinds.astype(bool), -1, 0)
+        found = np.argwhere(large | (small & ~fitting))
         if not found.size:
             self._harmless = told
         return {
-            v: _TOO_LARGE if large[number] else _TOO_SMALL
-            for number in found
-            for v in self._words.values[number]
+            self._words.values[launch][place]: _TOO_LARGE if large[launch, place] else _TOO_SMALL
+            for launch, place in found
         }
