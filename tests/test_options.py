@@ -216,7 +216,7 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
         ),
         ({"inference_priority1": 1.0}, "inference_priority1 must be a whole number, not 1.0."),
         ({"is_precision_loss_allowed": None}, "is_precision_loss_allowed must be a whole number"),
-        ({"device": 1.5}, "device must be a device's index or part of its name, not 1.5."),
+        ({"device": 1.5}, "device must be a device's number or part of its name, not 1.5."),
         ({"backend": 3}, "backend must be text, not 3."),
         ({"model_token": b"x"}, "model_token must be text, not b'x'."),
         ({"serialization_dir": 3}, "serialization_dir must be text, not 3."),

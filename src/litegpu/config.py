@@ -11,7 +11,7 @@ from contextlib import contextmanager
 VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
     "LITEGPU_BACKEND": "backend to use when the options name none",
-    "LITEGPU_DEVICE": "device (index or part of its name) to use when the options name none",
+    "LITEGPU_DEVICE": "device (number or part of its name) to use when the options name none",
     "LITEGPU_MODELS": "folder with real models",
 }
 """Name and meaning of each variable."""

@@ -304,7 +304,7 @@ def _whole(name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        kinds = "a device's index or part of its name" if name == "device" else "a whole number"
+        kinds = "a device's number or part of its name" if name == "device" else "a whole number"
         raise OptionsError(f"{name} must be {kinds}, not {value!r}.") from None
 
 
