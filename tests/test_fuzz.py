@@ -155,10 +155,11 @@ def test_a_sum_that_cancels_is_no_judge(change: tuple[float, float], excused: bo
     assert all(found) == excused
 
 
-def test_integers_are_never_excused() -> None:
+def test_integers_are_excused_only_where_they_change_on_the_cpu() -> None:
     one, two = (np.array([n], np.int32) for n in (1, 2))
     task = Task(cancelling(), seed=1)
     assert not hangs_on_rounding(lambda _: Result("ran", (one,)), task, (one,), (two,))
+    assert hangs_on_rounding(lambda _: Result("ran", (two,)), task, (one,), (two,))
 
 
 # The processes

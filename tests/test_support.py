@@ -119,3 +119,22 @@ def test_a_model_that_overwrites_a_tensor_runs_on_the_cpu() -> None:
     runtime.interpreter(pack(model), delegate, builtin_kernels=True).invoke()
     assert delegate.error is None
     assert delegate.report is not None and delegate.report.delegated_nodes == []
+
+
+def test_a_comparison_on_the_cpu_makes_bools_whatever_the_file_says() -> None:
+    """Read as floats they would be four times as many bytes as there are."""
+    writer = ModelWriter()
+    x = writer.input((1, 4))
+    less = writer.op("LESS_EQUAL", [x, writer.constant(np.zeros(4, np.float32))], [(1, 4)])
+    cast = {"in_data_type": "FLOAT32", "out_data_type": "FLOAT32"}
+    as_float = writer.op("CAST", [less], [(1, 4)], options=cast)
+    writer.output(writer.op("NEG", [as_float], [(1, 4)]))
+    model = writer.build()
+    x_data = np.array([[-1, 0, 1, 2]], np.float32)
+    results = []
+    for delegate in (None, GpuDelegate(precision="fp32")):
+        target = runtime.interpreter(model, delegate, builtin_kernels=True)
+        target.set_tensor(0, x_data)
+        target.invoke()
+        results.append(target.get_tensor(target.get_output_details()[0]["index"]))
+    assert results[0].tobytes() == results[1].tobytes()

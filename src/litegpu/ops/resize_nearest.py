@@ -12,6 +12,9 @@ from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.resize_bilinear import check_size, resized_shape, scale_of
 
+_MOST = 1 << 18
+"""Rows or columns of a result."""
+
 
 @register
 class ResizeNearestNeighbor(Op):
@@ -26,6 +29,7 @@ class ResizeNearestNeighbor(Op):
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The new size"),
             lambda: check_size(graph, node),
+            lambda: _check_tables(graph, node),
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
@@ -41,6 +45,12 @@ class ResizeNearestNeighbor(Op):
             if table != tuple(range(shape[axis])):
                 sources[axis] = Source(((axis, 1),), table=table)
         return (move_node(graph, node, plain(out), sources),)
+
+
+def _check_tables(graph: Graph, node: Node) -> str:
+    """Require tables of a sane size: where each row and column comes from is written out."""
+    longest = max(resized_shape(graph, node)[1:3])
+    return f"{longest} rows or columns are too many." if longest > _MOST else ""
 
 
 def nearest(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[int, ...]:

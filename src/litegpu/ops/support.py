@@ -145,3 +145,9 @@ def _follow_cpu(values: dict[int, Value], node: Node, from_shapes: set[int]) -> 
         # Files write a shape that they do not know as that of a scalar.
         if v != ABSENT and (unknown or (values[v].shape == () and v not in from_shapes)):
             values[v] = replace(values[v], shape=dynamic.UNKNOWN)
+    op = find(node.op)
+    if op is not None and op.gives == types.BOOLS:
+        # The CPU's kernel makes bools, whatever the file says that its result is.
+        for v in node.outputs:
+            if v != ABSENT and values[v].dtype is not DType.BOOL:
+                values[v] = replace(values[v], dtype=DType.OTHER)

@@ -174,5 +174,11 @@ CASES = (
         (IMAGE, integers(9)),
         "Input [1, 5, 4, 6] and size [9] do not form a 2-D resize.",
     ),
+    Rejected(
+        "RESIZE_NEAREST_NEIGHBOR",
+        (IMAGE, integers(1 << 20, 2)),
+        f"{1 << 20} rows or columns are too many.",
+        params={"align_corners": False, "half_pixel_centers": False},
+    ),
     Rejected("MEAN", (IMAGE, integers(1, 4)), "Index for axis out of range: 4 with 4 dimensions."),
 )
