@@ -29,7 +29,7 @@ from op_runner import MODES, groups, write
 
 GROUPS = groups(cases.TABLE)
 EVERY = 14
-DIRECT = MODES[2]
+DIRECT, STAGED = MODES[2:]
 
 
 @pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
@@ -37,6 +37,14 @@ DIRECT = MODES[2]
 def test_cases_agree_with_the_cpu(number: int) -> None:
     scale = SCALES[number // EVERY % len(SCALES)]
     assert not problems(GROUPS[number][:8], backends.list_devices()[0], DIRECT, scale)
+
+
+@pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
+@pytest.mark.parametrize("number", range(EVERY // 2, len(GROUPS), 2 * EVERY))
+def test_cases_agree_where_all_values_would_be_halves(number: int) -> None:
+    """What half cannot hold is noticed where it is stored."""
+    scale = SCALES[number * 5 % len(SCALES)]
+    assert not problems(GROUPS[number][:3], backends.list_devices()[0], STAGED, scale)
 
 
 TENSOR_CORES: tuple[tuple[Case, Scale], ...] = (
