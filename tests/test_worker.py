@@ -117,9 +117,10 @@ def test_what_was_interrupted_has_ended_when_it_raises(worker: Worker) -> None:
         time.sleep(0.3)
         ended[0] += 1
 
-    with pytest.raises(Alarm), alarms(worker_module, 0.002):
-        worker.call(slow)
-    assert (begun, ended) == ([1], [1])
+    while not begun[0]:  # on a busy machine the first one may come before
+        with pytest.raises(Alarm), alarms(worker_module, 0.005):
+            worker.call(slow)
+        assert begun == ended
     assert worker.call(lambda: 3) == 3
     worker.stop()
 

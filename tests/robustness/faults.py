@@ -15,6 +15,7 @@ import pytest
 
 from fake_cuda import RELEASES, install
 from litegpu.backends import private_files
+from robustness.shader_faults import OpenGLPlug, WebGPUPlug
 
 Gate = Callable[[str], bool]
 """Takes the name of a call that is about to be made; true says that it fails as its API does.
@@ -150,7 +151,12 @@ class _WatchedDriver:
 _MAKERS = {release: make for make, release in RELEASES.items()}
 _ENDS = {*_MAKERS, "cuCtxPopCurrent"}
 
-PLUGS: dict[str, Callable[[], Plug]] = {"opencl": OpenCLPlug, "cuda": CUDAPlug}
+PLUGS: dict[str, Callable[[], Plug]] = {
+    "cuda": CUDAPlug,
+    "opencl": OpenCLPlug,
+    "opengl": OpenGLPlug,
+    "webgpu": WebGPUPlug,
+}
 """By the name of the backend."""
 
 

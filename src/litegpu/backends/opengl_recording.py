@@ -280,5 +280,4 @@ class OpenGLRecording(Recording):
 
 def _delete(gl: OpenGL, buffers: list[c_uint32]) -> None:
     while buffers:
-        gl.delete("Buffers", buffers[-1])
-        buffers.pop()
+        gl.delete("Buffers", buffers.pop())

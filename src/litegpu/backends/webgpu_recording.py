@@ -216,9 +216,7 @@ class WebGPURecording(Recording):
         """Copy in, encode and submit all launches at once, wait, and copy out."""
         with self._running, self._typed:
             with self._device.lock:
-                reader = self._reader
-                if self._closed or reader is None:
-                    raise ExecutionError("This partition was released. Make the interpreter anew.")
+                reader = self._open_reader()
                 reader.settle()
                 self._write(inputs)
                 self._commands.submit(self._memory, self._results, self._copies)
@@ -229,6 +227,12 @@ class WebGPURecording(Recording):
             ):
                 ctypes.memmove(address, results + copy[1], slot.size)
             reader.unmap()
+
+    def _open_reader(self) -> Reader:
+        """Return what reads the results. Raises ExecutionError after `close`."""
+        if self._closed or self._reader is None:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
+        return self._reader
 
     def _wait_for(self, reader: Reader) -> int:
         """Return where the host finds the results. Raises InvokeTimeoutError."""
@@ -304,6 +308,7 @@ class WebGPURecording(Recording):
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         with self._device.lock, self._typed:
+            self._open_reader()
             held = self._device.device.queue.read_buffer(self._memory)
         return np.frombuffer(held, np.uint8)[: self._program.memory_bytes]
 
@@ -319,6 +324,7 @@ class WebGPURecording(Recording):
                 with contextlib.suppress(self._wgpu.GPUError):
                     self._buffers[-1].destroy()
                 self._buffers.pop()
-        self._launches.clear()
-        self._groups.clear()
-        self._pipelines.clear()
+        # An error may keep this object, through its traceback, but not what wgpu made.
+        self._memory = self._constants = self._results = self._reader = None
+        for made in (self._launches, self._groups, self._layouts, self._pipelines):
+            made.clear()
