@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -273,3 +274,25 @@ def test_a_program_that_is_asked_to_end(backend: str) -> None:
             program.send(number)
             ended = program.end()
         assert (ended.code, ended.stderr.strip().split("\n")[-1]) == (code, last), ended.stderr
+
+
+@posix
+@on_every_backend
+def test_a_tool_that_is_interrupted(backend: str, tmp_path: Path) -> None:
+    """One line says so, whatever the tool was doing."""
+    source = """
+        import threading, time
+        from pathlib import Path
+        from litegpu.tools import cli
+        path = Path(sys.argv[1])
+        path.write_bytes(model)
+        threading.Timer(1.0, lambda: print("ready", flush=True)).start()
+        sys.exit(cli.main(["run", str(path), "--num_runs=100000000"]))
+        """
+    with Program(source, backend, str(tmp_path / "model.tflite")) as program:
+        program.wait_for("ready")
+        program.send(signal.SIGINT)
+        ended = program.end()
+    assert ended.code == 130
+    assert ended.stderr.splitlines()[-1] == "litegpu: interrupted"
+    assert "Traceback" not in ended.stderr
