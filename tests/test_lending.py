@@ -173,3 +173,16 @@ def test_a_tensor_of_another_size_is_not_touched(
     assert isinstance(delegate.error, InterpreterError)
     details = []
     assert_close(run(target, random(3, 5)), reference(MODEL, random(3, 5)))
+
+
+def test_outputs_stay_when_the_delegate_is_closed(ledger: Ledger) -> None:
+    """They must not lie in memory that the device has taken back."""
+    x = random(3, 5)
+    with GpuDelegate() as delegate:
+        target = interpreter(MODEL, delegate)
+        at_home = addresses(target)
+        run(target, x)
+        assert addresses(target) == ledger.borrowed
+    assert addresses(target) == at_home
+    (output,) = target.get_output_details()
+    np.testing.assert_array_equal(target.get_tensor(output["index"]), -abs(x))

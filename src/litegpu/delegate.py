@@ -230,7 +230,7 @@ class GpuDelegate:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
         self._taken.append(weakref.ref(kernel))
-        kernel.changed = self._changed
+        kernel.changed = weakref.WeakMethod(self._changed)
         return kernel
 
     def _settle(self, context: int) -> None:

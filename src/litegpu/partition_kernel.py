@@ -57,8 +57,8 @@ class PartitionKernel:
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
         """Names of the tensors that would be stored as half, but did not fit."""
-        self.changed: Callable[[PartitionKernel], None] | None = None
-        """What to call when an invoke has compiled anew."""
+        self.changed: Callable[[], Callable[[PartitionKernel], None] | None] = _nobody
+        """Return what to call when an invoke has compiled anew: the delegate may be gone."""
         self.compiled = self._compile(graph)
         self._tensors = 0
         self._run: Callable[[], object] = _skip
@@ -163,8 +163,8 @@ class PartitionKernel:
                 "float16 cannot hold %s: %s. From now on this is float32; the invoke runs again.",
                 *(shown_names(told), why),
             )
-        if self.changed is not None:
-            self.changed(self)
+        if (changed := self.changed()) is not None:
+            changed(self)
         self._lend(context)
         self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
 
@@ -227,6 +227,10 @@ class PartitionKernel:
         finally:
             self._run = run
 
+    def give_back(self, context: int) -> None:
+        """Let the tensors lie in the runtime's memory, with what they hold."""
+        self._lending.take_back(context, keep=True)
+
     def close(self, context: int = 0) -> None:
         """Release everything on the device; `context` is that of tensors it was bound to."""
         self._lending.take_back(context)
@@ -244,6 +248,10 @@ def _examined(graph: Graph) -> Graph:
             "Use other shapes, or the interpreter without the delegate."
         )
     return examination.graph
+
+
+def _nobody() -> None:
+    """Know nobody to call."""
 
 
 def _skip() -> None:

@@ -41,6 +41,9 @@ class Kernel(Protocol):
     def invoke(self, context: int) -> None:
         """Run on the tensors' present data."""
 
+    def give_back(self, context: int) -> None:
+        """Let the tensors lie in the runtime's memory, with what they hold."""
+
     def close(self, context: int = 0) -> None:
         """Release everything; `context` is the interpreter's that it served, 0 for none."""
 
@@ -66,6 +69,8 @@ class Gone:
         raise self._error()
 
     shape = prepare = invoke
+
+    def give_back(self, context: int) -> None: ...
 
     def close(self, context: int = 0) -> None: ...
 
@@ -230,6 +235,7 @@ class Seat:
             if time.monotonic() > until:
                 return
             time.sleep(0.001)
+        kernel.give_back(self._context)
         kernel.close(self._context)
 
     def abandon(self, instead: Kernel) -> None:
