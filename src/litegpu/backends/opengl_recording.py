@@ -94,9 +94,6 @@ class OpenGLRecording(Recording):
         self._check_memory(nbytes)
         return number.value
 
-    def _for_host(self, slots: Sequence[Slot], usage: int) -> int:
-        return self._allocate(sum(slot.size for slot in slots), usage=usage)
-
     def _poison(self, nbytes: int) -> None:
         """Fill the memory with NaN: a read of something never written then shows.
 
