@@ -26,6 +26,8 @@ FLOAT_LIMIT, HALF_LIMIT = 1e-3, 2e-2
 CPU_SECONDS, DEVICE_SECONDS = 10.0, 120.0
 LATE_SHAPES = "cannot run with the input shapes"
 """An error of nodes whose inputs the CPU makes, in other shapes than the file says: decision 3."""
+_WEIGHTED = (3, 4, 9, 67)
+"""CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED and TRANSPOSE_CONV in the schema."""
 _LATE_SIZES = "bytes in the interpreter"
 """An error at the first invoke, where the CPU's kernels make another type than the file says."""
 _TANH, _DEQUANTIZE = 4, 6
@@ -233,10 +235,11 @@ def _differs_by_design(content: bytes) -> bool:
     """Whether a device does more than the CPU's kernels, on purpose.
 
     Those ignore TANH as a fused activation, and take the bytes of float16 constants for float32
-    unless DEQUANTIZE reads them.
+    unless DEQUANTIZE reads them; those of bools, too, where weights are read, and what lies behind.
     """
     model = mutations.parse(content)
     (graph, *_), types = model.subgraphs, schema.members("TensorType")
+    bools = {i for i, t in enumerate(graph.tensors) if t.type == types["BOOL"]}
     halves = {i for i, t in enumerate(graph.tensors) if t.type == types["FLOAT16"]}
     for operator in graph.operators:
         options, code = operator.builtinOptions, model.operatorCodes[operator.opcodeIndex]
@@ -244,5 +247,7 @@ def _differs_by_design(content: bytes) -> bool:
         if getattr(options, "fusedActivationFunction", 0) == _TANH and not sequence:
             return True
         if code.builtinCode != _DEQUANTIZE and halves.intersection(map(int, operator.inputs)):
+            return True
+        if code.builtinCode in _WEIGHTED and bools.intersection(map(int, operator.inputs)):
             return True
     return False
