@@ -302,6 +302,14 @@ def test_too_little_memory(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyP
         own_device.record(adding(1))
 
 
+def test_a_device_at_the_end_of_a_program(own_device: WebGPUDevice) -> None:
+    recording = own_device.record(adding(1))
+    own_device.worker.stop()
+    with pytest.raises(DeviceLostError, match=r"Device webgpu:0 .* is lost: The thread 'litegpu-"):
+        own_device.record(adding(1))
+    recording.close()
+
+
 def test_another_failure_is_no_loss(device: WebGPUDevice) -> None:
     error = device.failure(RuntimeError("Could not map buffer (2 : aborted)."))
     assert "failed with a partition: Could not map buffer (2 : aborted)." in str(error)

@@ -90,7 +90,7 @@ class WebGPUPlug:
         checked = _Watched(wgpu_native._api.libf, gate, fail)
         patch.setattr(wgpu_native._api, "libf", checked)
         for device in webgpu._opened.devices.values():
-            device.pipelines.clear()
+            device.worker.call(device.pipelines.clear)
             patch.setattr(device.calls, "checked", checked)
             # These report no errors of their own; what may come out of them is an interrupt.
             patch.setattr(device.calls, "lib", _Watched(device.calls.lib, gate, None))
@@ -101,7 +101,7 @@ class WebGPUPlug:
         from litegpu.backends import webgpu
 
         for device in webgpu._opened.devices.values():
-            device.pipelines.clear()
+            device.worker.call(device.pipelines.clear)  # after what was posted
             gc.collect()
             device.calls.wait(device.device)
         hub = wgpu_native._helpers.generate_report()["hub"]
@@ -109,7 +109,7 @@ class WebGPUPlug:
 
 
 class _Watched:
-    """A library of which each call on the main thread asks a gate."""
+    """A library of which each call asks a gate, but for those of wgpu-py's own threads."""
 
     _PASS = ("Release", "DevicePoll", "GetConstMappedRange")
     """Releases are made while objects are collected, where nothing can come out of them; the others
@@ -119,10 +119,12 @@ class _Watched:
         self._real, self._gate, self._fail = real, gate, fail
 
     def __getattr__(self, name: str) -> Any:
+        from wgpu.backends.wgpu_native._poller import PollThread
+
         real, gate, fail = getattr(self._real, name), self._gate, self._fail
         if not callable(real) or name.endswith(self._PASS):
             return real
-        if threading.current_thread() is not threading.main_thread():
+        if isinstance(threading.current_thread(), PollThread):
             return real
 
         def call(*arguments: Any) -> Any:

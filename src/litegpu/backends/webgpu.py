@@ -19,7 +19,7 @@ from litegpu.backends.process import keep_in_children, touch
 from litegpu.backends.shaders import Recent, is_lost
 from litegpu.backends.webgpu_library import TITLE, NativeCalls
 from litegpu.backends.webgpu_recording import WebGPURecording
-from litegpu.backends.worker import Worker
+from litegpu.backends.worker import Worker, WorkerEndedError
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
 from litegpu.errors import (
     DeviceLostError,
@@ -201,14 +201,27 @@ class WebGPUDevice(Device):
         """Work groups that a launch may have on each axis."""
         self.lock = threading.RLock()
         """Held while commands are made: wgpu-py's objects are not meant for several threads."""
+        self.worker = Worker(f"litegpu-webgpu-{info.index}")
+        """Makes and drops wgpu-py's objects: an interrupt in their `__del__` would go unseen."""
         self.pipelines: Recent[Any] = Recent()
         """What partitions with equal kernels share."""
+
+    def __del__(self) -> None:
+        """Let the thread end."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.worker.stop()
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
         """Compile, allocate and record. See Device.record."""
         check_sizes(program, self.info)
         if cache_dir is not None:
             _warn_about_cache()
+        try:
+            return self.worker.call(partial(self._record, program))
+        except WorkerEndedError as error:
+            raise DeviceLostError(is_lost(self.info.title, str(error))) from error
+
+    def _record(self, program: Program) -> Recording:
         with self.lock:
             return WebGPURecording(self, program)
 

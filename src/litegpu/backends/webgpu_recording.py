@@ -136,6 +136,7 @@ class WebGPURecording(Recording):
     def _compile(self) -> None:
         device = self._device
         for shader, text, source in sources_of(self._program, device.dialect, device.group_limit):
+            device.worker.check()
             try:
                 made = device.pipelines.get(source, partial(self._pipeline, text, source))
             except self._wgpu.GPUError as error:
@@ -320,11 +321,12 @@ class WebGPURecording(Recording):
             self._closed = True
             if self._reader is not None:
                 self._reader.settle()
-            while self._buffers:
+            for buffer in self._buffers:
                 with contextlib.suppress(self._wgpu.GPUError):
-                    self._buffers[-1].destroy()
-                self._buffers.pop()
+                    buffer.destroy()
         # An error may keep this object, through its traceback, but not what wgpu made.
+        held = [self._buffers, self._groups, self._layouts, self._pipelines, self._reader]
+        self._buffers, self._groups, self._layouts, self._pipelines = [], [], {}, {}
         self._memory = self._constants = self._results = self._reader = None
-        for made in (self._launches, self._groups, self._layouts, self._pipelines):
-            made.clear()
+        self._launches.clear()
+        self._device.worker.post(held.clear)
