@@ -68,7 +68,7 @@ def kept(task: Task) -> Result:
     before = {path: path.read_bytes() for path in paths}
     for path in paths:
         if random.random() < 0.7:
-            _spoil(path, paths, random)
+            _spoil(path, before, random)
     again = perform(task)
     mended = sum(path.is_file() and path.read_bytes() == before[path] for path in paths)
     if first.status == "ran" and mended < len(paths):
@@ -80,12 +80,12 @@ def kept(task: Task) -> Result:
     return Result(again.status, again.outputs, f"same, with {kinds}", again.fault, again.accepted)
 
 
-def _spoil(path: Path, paths: list[Path], random: np.random.Generator) -> None:
+def _spoil(path: Path, before: Mapping[Path, bytes], random: np.random.Generator) -> None:
     kind = str(random.choice(["bytes", "bytes", "bytes", "other", "empty", "link", "fifo"]))
     if kind == "bytes":
-        path.write_bytes(damage_bytes(path.read_bytes(), random))
+        path.write_bytes(damage_bytes(before[path], random))
     elif kind == "other":
-        path.write_bytes(paths[int(random.integers(len(paths)))].read_bytes()[: 1 << 20])
+        path.write_bytes(list(before.values())[int(random.integers(len(before)))])
     elif kind == "empty":
         path.write_bytes(b"")
     else:
