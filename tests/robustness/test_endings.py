@@ -170,8 +170,10 @@ def test_a_forked_child_hears_why_nothing_works(backend: str) -> None:
     """Inherited objects refuse to work, can be dropped, and the parent does not notice."""
     ended = run_program(
         """
-        import gc, os, threading, time
+        import gc, os, threading, time, warnings
         from litegpu import ForkedProcessError
+        # Python 3.12 and later warn of a fork beside threads, which is what this is about.
+        warnings.simplefilter("ignore", DeprecationWarning)
         target, other = (interpreter(model, GpuDelegate()) for _ in range(2))
         delegate, kept = GpuDelegate(), interpreter(model, GpuDelegate())
         expected = run(target, x)[0]

@@ -96,8 +96,11 @@ def render(
     local_size: tuple[int, int, int],
     shared: tuple[tuple[str, str, int], ...] = (),
     inner: tuple[StageText, ...] = (),
+    groups: int = 1,
 ) -> KernelText:
     """Return the kernel; `inner` are steps on an operand that the template computes itself.
+
+    It is for launches of so many work `groups`.
 
     Its name ends in a hash of everything that makes its text. It tells the range of `tensors` that
     are noted in an argument named RANGE, in their order.
@@ -122,7 +125,7 @@ def render(
     body = _environment().get_template(f"{template}.jinja").render(**variables, **tensors, **words)
     noted = [each.name for each in tensors.values() if isinstance(each, TensorRef) and each.noted]
     if noted:
-        body = telling_range(body, noted)
+        body = telling_range(body, noted, groups)
     together = (variables.get("CLUSTER", 1), variables.get("SIDE_BY_SIDE", 1))
     key = repr((arguments, local_size, shared, body, together)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"

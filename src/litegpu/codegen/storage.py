@@ -263,13 +263,13 @@ class TensorRef:
             if held.channels % 4 or held.slices * 4 > round_up(held.channels, 4):
                 mask = f"{value} = MASK4({value}, {held.channels} - ({s}) * 4); "
             word = f"STORE4_{self.kind}{'_BOUNDED' if bounded and self.kind == 'F16' else ''}"
-            note = note_range(self.name, value, bounded) + " " if self.noted else ""
+            note = note_range(self.name, value, bounded, held.elements) + " " if self.noted else ""
             return f"{mask}{note}{word}({self.name}, {_plus(base, s)}, {value});"
         start = _plus(base, f"({s}) * 4")
         stores = []
         if self.noted:
             own = f"MASK4({value}, {held.channels} - ({s}) * 4)" if held.channels % 4 else value
-            stores.append(note_range(self.name, own, bounded))
+            stores.append(note_range(self.name, own, bounded, held.elements))
         for k, lane in enumerate("xyzw"):
             guard = "" if held.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {held.channels}) "
             index = _plus(start, str(k))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -180,6 +181,7 @@ class Lowering:
         stages = buffers.stages("e", node.stages, get(node.op).sums)
         inner = buffers.stages("i", request.inner_stages, of_sum=True)
         buffers.range_words()
+        sizes = [round_up(g, b) for g, b in zip(request.grid, request.local, strict=True)]
         kernel = render(
             request.template,
             variables,
@@ -189,8 +191,9 @@ class Lowering:
             request.local,
             request.shared,
             inner,
+            math.prod(sizes) // math.prod(request.local),
         )
-        x, y, z = (round_up(g, b) for g, b in zip(request.grid, request.local, strict=True))
+        x, y, z = sizes
         return Launch(
             node,
             request.template,
