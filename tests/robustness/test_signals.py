@@ -225,10 +225,11 @@ def test_creations_and_resizes_interrupted_at_random_moments(backend: str) -> No
             try:
                 signal.setitimer(signal.ITIMER_REAL, draw.random() * span + 1e-6)
                 work()
-                time.sleep(10)
+                time.sleep(5)
+                lost.append(work)
             except KeyboardInterrupt:
-                return
-            raise AssertionError("a signal was lost")
+                pass
+        lost = []
         delegate = GpuDelegate()
         create = lambda: interpreter(model, delegate)
         create()
@@ -247,10 +248,13 @@ def test_creations_and_resizes_interrupted_at_random_moments(backend: str) -> No
             target.resize_tensor_input(0, each.shape)
             interrupted(target.allocate_tensors, span)
             assert abs(run(target, each)[0] - result).max() < 1e-5
+        print(len(lost))
         """,
         backend,
     )
-    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.code == 0, ended.stderr
+    # Python itself drops, and tells, what strikes the destructor of an object.
+    assert int(ended.stdout) == ended.stderr.count("Exception ignored in") <= 2, ended.stderr
 
 
 @posix

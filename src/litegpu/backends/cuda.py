@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 from itertools import starmap
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
 from litegpu.backends.cuda_driver import (
@@ -22,7 +21,7 @@ from litegpu.backends.cuda_driver import (
 )
 from litegpu.backends.cuda_recording import CUDARecording, transfers
 from litegpu.backends.opened import OpenDevices
-from litegpu.backends.process import touch
+from litegpu.backends.process import Living, touch
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.errors import (
     CompilationError,
@@ -177,7 +176,7 @@ class CUDADevice(Device):
         """Take a context, or retain the primary one. Raises CudaError when the driver refuses."""
         self.info = info
         self.capability = _capability(info.index)
-        self.recordings: WeakSet[CUDARecording] = WeakSet()
+        self.recordings = Living[CUDARecording]()
         """Those that have memory here."""
         self.context = _primary_context(info.index) if context is None else context
 

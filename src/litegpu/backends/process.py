@@ -8,13 +8,48 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from litegpu.errors import ForkedProcessError
 
+_Thing = TypeVar("_Thing")
+
+
+class Living(Generic[_Thing]):
+    """Objects that are known for as long as they live.
+
+    Unlike those of a WeakSet their end runs no Python, where an interrupt would go unseen.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._known: list[weakref.ref[_Thing]] = []
+        self._changing = threading.Lock()
+
+    def add(self, thing: _Thing) -> None:
+        """Know an object, and forget those that live no more."""
+        with self._changing:
+            self._known = [*(ref for ref in self._known if ref() is not None), weakref.ref(thing)]
+
+    def discard(self, thing: _Thing) -> None:
+        """Forget an object."""
+        with self._changing:
+            self._known = [ref for ref in self._known if ref() is not thing]
+
+    def __iter__(self) -> Iterator[_Thing]:
+        """Yield those that live, also where a thread that is gone has been changing them."""
+        return iter([thing for ref in self._known if (thing := ref()) is not None])
+
+    def __len__(self) -> int:
+        return sum(ref() is not None for ref in self._known)
+
+
 _openers: dict[str, int] = {}
 """The process that opened an API first, by the API's title."""
-_natives: weakref.WeakSet[object] = weakref.WeakSet()
+_natives = Living[object]()
 """Objects that hold what is released by calls of a driver."""
 
 
