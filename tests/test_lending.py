@@ -186,3 +186,16 @@ def test_outputs_stay_when_the_delegate_is_closed(ledger: Ledger) -> None:
     assert addresses(target) == at_home
     (output,) = target.get_output_details()
     np.testing.assert_array_equal(target.get_tensor(output["index"]), -abs(x))
+
+
+def test_a_partition_without_inputs_and_outputs_has_nothing_to_lend(ledger: Ledger) -> None:
+    writer = ModelWriter()
+    image, size = writer.input((1, 5, 4, 2)), writer.constant((5, 4), "int32")
+    writer.op("RESIZE_NEAREST_NEIGHBOR", [image, size], [(1, 5, 4, 2)])
+    writer.output()
+    delegate = GpuDelegate()
+    target = interpreter(writer.build(), delegate)
+    target.invoke()
+    assert delegate.error is None
+    assert len(ledger.loans) == 1
+    assert ledger.borrowed == []

@@ -269,7 +269,7 @@ def test_an_interpreter_that_is_not_the_last() -> None:
 
 
 def test_a_delegate_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(_: int) -> None:
+    def failing(*_: object) -> None:
         raise RuntimeError("the tables are gone")
 
     monkeypatch.setattr("litegpu.delegate.read_graph", failing)

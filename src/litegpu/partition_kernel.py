@@ -186,10 +186,11 @@ class PartitionKernel:
         compiled = self.compiled
         memory = compiled.recording.host_memory()
         if memory is not None and self._alone:
-            indices, sizes = zip(*compiled.sizes(), strict=True)
+            sizes = compiled.sizes()
             # What the watch moves comes last on each side, and stays its own.
             ins, outs = memory[0][: len(compiled.inputs)], memory[1][: len(compiled.outputs)]
-            self._lending.lend(context, indices, [*ins, *outs], sizes)
+            indices, nbytes = [v for v, _ in sizes], [size for _, size in sizes]
+            self._lending.lend(context, indices, [*ins, *outs], nbytes)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
