@@ -265,7 +265,8 @@ def take_seat() -> Seat:
 
 def kernels() -> list[Kernel]:
     """Return the kernels that interpreters hold at present."""
-    return [seat.kernel for seat in list(_taken.values())]
+    # An interrupt may come between a seat and the kernel that was to sit there.
+    return [seat.kernel for seat in list(_taken.values()) if seat.kernel is not _NOBODY]
 
 
 def retire_all(owner: Owner, instead: Kernel) -> None:
