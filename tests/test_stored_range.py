@@ -106,6 +106,27 @@ def test_the_first_answer_is_right_and_the_tensor_is_named(
 
 
 @device
+@pytest.mark.parametrize("magnitude", [1e-6, 1.0])
+def test_a_part_of_a_large_bounded_tensor_tells_of_all(
+    magnitude: float, device: DeviceInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    shape = (1, 192, 192, 8)  # so many elements that only some are noted, by some work groups
+    writer = ModelWriter()
+    x, up, down = writer.input(shape), writer.input(ONE), writer.input(ONE)
+    bounded = step(writer, "RELU6", times(writer, pool(writer, step(writer, "ABS", x)), up, "up"))
+    wide = writer.op("CONCATENATION", [bounded] * 4, [(1, 96, 96, 32)], options={"axis": 3})
+    capped = step(writer, "RELU6", pool(writer, wide, "pooled"))
+    writer.output(times(writer, capped, down, "back"))
+    model, gpu = writer.build(), delegate(device)
+    values = random(*shape)
+    check(
+        run(interpreter(model, gpu), values, *factors(magnitude)),
+        reference(model, values, *factors(magnitude)),
+    )
+    assert bool(warnings_of(caplog)) == (magnitude < 1)
+
+
+@device
 def test_what_fits_is_never_compiled_again(
     device: DeviceInfo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
