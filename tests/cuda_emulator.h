@@ -147,7 +147,7 @@ static unsigned int __reduce_or_sync(unsigned int, unsigned int v) {
 static void __syncwarp() { meet(my_block().warps[me->warp], 32, [] {}); }
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
-static Index3 blockDim;
+static Index3 blockDim, gridDim;
 
 // The instructions
 
@@ -319,6 +319,7 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
     entry = kernel;
     arguments = given;
     blockDim = {local[0], local[1], local[2]};
+    gridDim = {grid[0], grid[1], grid[2]};
     threads_per_block = (int)(local[0] * local[1] * local[2]);
     const int warps = (threads_per_block + 31) / 32;
     fibers.assign(cluster * threads_per_block, Fiber());

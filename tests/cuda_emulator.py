@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pytest
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording, Slot
+from litegpu.backends.folding import fold_launches
 from litegpu.codegen import KernelText
-from litegpu.codegen.cuda import CUDADialect
+from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from paper_device import DEVICE
 
 HEADER = Path(__file__).with_name("cuda_emulator.h")
@@ -67,9 +68,10 @@ class EmulatedDevice(Device):
 
     info = INFO
     dialect = CUDADialect()
+    limits = GRID_LIMITS
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        return EmulatedRecording(program)
+        return EmulatedRecording(fold_launches(program, self.limits))
 
 
 class EmulatedRecording(Recording):

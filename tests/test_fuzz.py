@@ -16,7 +16,15 @@ import pytest
 import small_models
 from fuzzing.damage import damage, structure
 from fuzzing.judge import Finding, Judge, verdict
-from fuzzing.mutations import MUTATIONS, Draft, NotApplicableError, mutate, pack, parse
+from fuzzing.mutations import (
+    MUTATIONS,
+    Draft,
+    NotApplicableError,
+    mutate,
+    pack,
+    parse,
+    without_subnormals,
+)
 from fuzzing.rounding import hangs_on_rounding
 from fuzzing.seeds import all_seeds
 from fuzzing.worker import Arrays, Result, Task, Worker, perform
@@ -153,6 +161,39 @@ def test_a_sum_that_cancels_is_no_judge(change: tuple[float, float], excused: bo
 
         found.append(hangs_on_rounding(run, task, (wanted,), (given,)))
     assert all(found) == excused
+
+
+def test_results_that_cancel_are_no_judge_whatever_the_inputs() -> None:
+    """1e9 less itself: no change of an input changes that, but rounding on the way does."""
+    writer = ModelWriter()
+    x = writer.input((1, 4))
+    large = writer.constant(np.full(4, 1e9, np.float32))
+    products = [writer.op("MUL", [x, large], [x.shape], options=NONE) for _ in range(2)]
+    writer.output(writer.op("SUB", products, [x.shape], options=NONE))
+    task = Task(writer.build(), seed=1)
+    (expected,) = perform(task).outputs
+    assert not expected.any()
+    assert hangs_on_rounding(perform, task, (expected,), (expected + np.float32(50),))
+    assert not hangs_on_rounding(perform, task, (expected,), (expected + np.float32(1e7),))
+
+
+NONE = {"fused_activation_function": "NONE"}
+
+
+def test_numbers_below_the_normal_range_are_left_out_where_a_device_may_lose_them() -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 64))
+    small = writer.constant(np.full(64, 1e-40, np.float32))
+    writer.output(x, writer.op("ABS", [small], [(64,)]))
+    content = writer.build()
+    outputs = {
+        flushed: perform(Task(made, 4, special=True, flushed=flushed)).outputs
+        for flushed, made in ((False, content), (True, without_subnormals(content)))
+    }
+    for given, constant in zip(*outputs.values(), strict=True):
+        tiny = (given != 0) & (np.abs(given) < 1e-38)
+        np.testing.assert_array_equal(np.where(tiny, 0, given), constant)
+        assert tiny.any()
 
 
 def test_integers_are_excused_only_where_they_change_on_the_cpu() -> None:

@@ -158,8 +158,8 @@ def test_the_architecture_says_what_every_pass_removes() -> None:
 
 
 SHARED_BY_BACKENDS = {
-    *("base", "calls", "held", "kept", "limits", "opened", "packages", "private_files", "process"),
-    *("shaders", "worker"),
+    *("base", "calls", "folding", "held", "kept", "limits", "opened", "packages", "private_files"),
+    *("process", "shaders", "worker"),
 }
 
 

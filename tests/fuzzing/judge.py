@@ -6,7 +6,7 @@ import contextlib
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ from fuzzing import mutations
 from fuzzing.rounding import hangs_on_rounding
 from fuzzing.seeds import Source
 from fuzzing.worker import Arrays, Result, Task, Worker
+from litegpu import backends
 from litegpu.codegen import HALF_MAX
 from litegpu.options import InferencePriority
 from litegpu.zoo import schema
 
 FLOAT_LIMIT, HALF_LIMIT = 1e-3, 2e-2
 """Greatest relative errors: how exact results are is for the op table, whose sums are shorter."""
+FLUSHING = ("opengl", "webgpu")
+"""APIs whose languages let a device take numbers below the normal range for zeros."""
 CPU_SECONDS, DEVICE_SECONDS = 10.0, 120.0
 LATE_SHAPES = "cannot run with the input shapes"
 """An error of nodes whose inputs the CPU makes, in other shapes than the file says: decision 3."""
@@ -63,6 +66,8 @@ class Judge:
         self._sources = sources
         self._options = options
         self._cpu, self._device = Worker(), Worker()
+        found = options.get("backend") or next((d.backend for d in backends.list_devices()), "")
+        self._flushes = found in FLUSHING
         self.tally = Tally()
 
     def close(self) -> None:
@@ -78,9 +83,11 @@ class Judge:
         if number:
             content, changes = mutations.mutate(content, random)
         half = number % 4 == 3
-        return Task(content, seed=number, special=number % 5 == 4 and not half, half=half), (
-            *changes,
-        )
+        if self._flushes:
+            content = mutations.without_subnormals(content)
+        special = number % 5 == 4 and not half
+        task = Task(content, number, special=special, half=half, flushed=self._flushes)
+        return task, tuple(changes)
 
     def try_one(self, name: str, number: int) -> Finding | None:
         """Run a mutant and note what comes of it."""
@@ -122,7 +129,7 @@ class Judge:
     def _on_device(self, task: Task) -> Result:
         small = {"inference_priority1": InferencePriority.MIN_MEMORY_USAGE} if task.half else {}
         options = {**self._options, "precision": "fp16" if task.half else "fp32", **small}
-        there = Task(task.content, task.seed, task.special, task.half, options)
+        there = replace(task, options=options)
         got = self._device.run(there, DEVICE_SECONDS)
         if got.status in ("crashed", "hung"):
             # An earlier mutant's CPU kernels may have spoilt that process.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -324,8 +325,14 @@ def ends(draft: Draft) -> str:
         del found[int(draft.random.integers(len(found)))]
     else:
         tensors = draft.graph.tensors
-        # The runtime would write an input that is a constant into the file's bytes.
-        free = [i for i, t in enumerate(tensors) if side == "outputs" or not draft.data(t)]
+        # The runtime would write an input that is a constant into the file's bytes, and run the
+        # readers of one that a node makes before that node.
+        made = {int(each) for operator in draft.graph.operators for each in operator.outputs}
+        free = [
+            i
+            for i, t in enumerate(tensors)
+            if side == "outputs" or not (draft.data(t) or i in made)
+        ]
         found.append(draft.one_of(free))
     setattr(draft.graph, side, found)
     return f"{side} of the model: {found}"
@@ -350,6 +357,19 @@ def pack(model: Any) -> bytes:
     builder = flatbuffers.Builder(1 << 12)
     builder.Finish(model.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
     return bytes(builder.Output())
+
+
+def without_subnormals(content: bytes) -> bytes:
+    """Return a model whose float constants below the normal range are zeros."""
+    draft = Draft(parse(content), np.random.default_rng(0))
+    for tensor in draft.graph.tensors:
+        with contextlib.suppress(NotApplicableError):
+            found = draft.elements(tensor)
+            small = (found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)
+            if found.dtype == np.float32 and np.any(small):
+                found[small] = 0
+                draft.give(tensor, found.tobytes())
+    return pack(draft.model)
 
 
 def mutate(content: bytes, random: np.random.Generator) -> tuple[bytes, list[str]]:

@@ -1,19 +1,21 @@
 """Tells where the CPU's own result hangs on its rounding: there it is no judge of a device.
 
 Sums that cancel are as uncertain as their largest terms, in float32 on any device. How uncertain is
-shown by what the CPU makes of the same model with every float changed by at most an ulp.
+shown by what the CPU makes of the same model with every float changed by at most an ulp: those of
+the inputs, of the constants, and of each result on its way to the nodes that read it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from fuzzing import mutations
 from fuzzing.worker import ULP, Arrays, Result, Task
+from litegpu.zoo import schema
 
 _TRIES = 6
 _FACTOR = 8.0
@@ -52,10 +54,11 @@ def hangs_on_rounding(
 
 
 def nudged(task: Task, number: int) -> Task:
-    """Return a task whose float constants and inputs are changed by an ulp or not at all."""
+    """Return a task all whose floats, results too, are changed by an ulp or not at all."""
     model = mutations.parse(task.content)
     random = np.random.default_rng([task.seed, number])
     draft = mutations.Draft(model, random)
+    _nudge_results(draft)
     for tensor in model.subgraphs[0].tensors:
         with contextlib.suppress(mutations.NotApplicableError):
             found = draft.elements(tensor)
@@ -64,6 +67,48 @@ def nudged(task: Task, number: int) -> Task:
                     found *= (1 + ULP * random.integers(-1, 2, found.shape)).astype(np.float32)
                 draft.give(tensor, found.tobytes())
     return replace(task, content=mutations.pack(model), nudge=number)
+
+
+def _nudge_results(draft: mutations.Draft) -> None:
+    """Let a MUL follow every node, by a factor for each of its float results."""
+    tables, graph = schema.tables(), draft.graph
+    code = tables.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.members("BuiltinOperator")["MUL"]
+    code.version = 1
+    draft.model.operatorCodes.append(code)
+    operators, graph.operators = graph.operators, []
+    for operator in operators:
+        graph.operators.append(operator)
+        operator.outputs = list(operator.outputs)
+        for place, target in enumerate(operator.outputs):
+            if not 0 <= target < len(graph.tensors):
+                continue
+            tensor = graph.tensors[target]
+            if tensor.type != _FLOAT32 or tensor.isVariable or draft.data(tensor):
+                continue
+            factor = np.float32(1 + ULP * draft.random.integers(-1, 2))
+            operator.outputs[place] = _tensor(draft, tensor.shape)
+            multiply = tables.OperatorT()
+            multiply.opcodeIndex = len(draft.model.operatorCodes) - 1
+            multiply.inputs = [operator.outputs[place], _tensor(draft, [], factor.tobytes())]
+            multiply.outputs = [target]
+            multiply.builtinOptionsType = schema.members("BuiltinOptions")["MulOptions"]
+            multiply.builtinOptions = tables.MulOptionsT()
+            graph.operators.append(multiply)
+
+
+_FLOAT32 = 0
+"""The number of this type in the schema."""
+
+
+def _tensor(draft: mutations.Draft, shape: Sequence[int], data: bytes = b"") -> int:
+    """Add a tensor of floats and return its number."""
+    tensor = schema.tables().TensorT()
+    tensor.shape, tensor.type = shape, _FLOAT32
+    if data:
+        draft.give(tensor, data)
+    draft.graph.tensors.append(tensor)
+    return len(draft.graph.tensors) - 1
 
 
 def _kinds(arrays: Arrays) -> list[tuple[tuple[int, ...], str]]:

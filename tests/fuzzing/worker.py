@@ -24,6 +24,7 @@ _MEMORY_BYTES = 12 << 30
 _MOST_ELEMENTS = 1 << 22
 """Inputs and outputs with more elements are refused, on both sides alike."""
 ULP = 2.0**-23
+SMALLEST_NORMAL = 2.0**-126
 SPECIAL = np.array([0.0, -0.0, 1e-40, -1e-40, 1e9, -7e4, 65504.0, 1.0], np.float32)
 """Rare numbers whose squares and sums stay finite; tests/test_not_a_number.py has the others."""
 
@@ -39,6 +40,8 @@ class Task:
     options: dict[str, Any] | None = None
     nudge: int = 0
     """Another number than 0 changes the floats of the inputs by an ulp or not at all."""
+    flushed: bool = False
+    """No inputs below the normal range, which a device may take for zeros."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,8 @@ def perform(task: Task) -> Result:
 
 
 def _invoke(interpreter: Any, task: Task) -> Arrays:
-    random = np.random.default_rng(task.seed)
     for detail in interpreter.get_input_details():
-        interpreter.set_tensor(detail["index"], _input(detail, random, task))
+        interpreter.set_tensor(detail["index"], _input(detail, task))
     outputs = interpreter.get_output_details()
     for detail in outputs:
         # What nobody writes is then seen. Outputs that are inputs or constants stay as they are.
@@ -171,7 +173,9 @@ def _spoil(interpreter: Any, detail: dict[str, Any]) -> None:
         interpreter.set_tensor(detail["index"], spoilt)
 
 
-def _input(detail: dict[str, Any], random: np.random.Generator, task: Task) -> npt.NDArray[Any]:
+def _input(detail: dict[str, Any], task: Task) -> npt.NDArray[Any]:
+    # Not from one stream: what is drawn for one may have another shape with a delegate.
+    random = np.random.default_rng([task.seed, detail["index"]])
     shape, dtype = tuple(detail["shape"]), np.dtype(detail["dtype"])
     if _count(shape) > _MOST_ELEMENTS:
         raise ValueError(f"an input of {shape} is too large to try")
@@ -182,8 +186,10 @@ def _input(detail: dict[str, Any], random: np.random.Generator, task: Task) -> n
     if task.special:
         values = np.where(random.random(shape) < 0.2, random.choice(SPECIAL, shape), values)
     if task.nudge:
-        nudges = np.random.default_rng([task.seed, task.nudge]).integers(-1, 2, shape)
-        values = values * (1 + ULP * nudges)
+        nudges = np.random.default_rng([task.seed, detail["index"], task.nudge])
+        values = values * (1 + ULP * nudges.integers(-1, 2, shape))
+    if task.flushed:
+        values = np.where(np.abs(values) < SMALLEST_NORMAL, 0.0, values)
     return np.asarray(values).astype(dtype)
 
 

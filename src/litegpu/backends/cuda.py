@@ -20,9 +20,10 @@ from litegpu.backends.cuda_driver import (
     ready,
 )
 from litegpu.backends.cuda_recording import CUDARecording, transfers
+from litegpu.backends.folding import fold_launches
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.process import Living, touch
-from litegpu.codegen.cuda import CUDADialect
+from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from litegpu.errors import (
     CompilationError,
     CudaError,
@@ -219,6 +220,7 @@ class CUDADevice(Device):
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
         """Compile, allocate and capture. See Device.record."""
+        program = fold_launches(program, GRID_LIMITS)
         try:
             return CUDARecording(self, program, self._compile(program, cache_dir))
         except CudaError as error:

@@ -172,6 +172,7 @@ class CUDARecording(Recording):
         cu = self._cu
         config = cu.CUlaunchConfig()
         sizes = [g // b for g, b in zip(items, local, strict=True)]
+        # The prelude says which axis of the grid is which.
         config.gridDimY, config.gridDimX, config.gridDimZ = sizes
         config.blockDimX, config.blockDimY, config.blockDimZ = local
         config.hStream = self._stream

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from litegpu.backends import opengl_library as library
 from litegpu.backends.base import Program, Recording, Slot
 from litegpu.backends.calls import bound
+from litegpu.backends.folding import fold_launches, groups_of
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opengl_library import OpenGL, error_name
-from litegpu.backends.shaders import Shader, refused, shader_of, sources_of, too_little_memory
+from litegpu.backends.shaders import refused, sources_of, too_little_memory
 from litegpu.backends.worker import WorkerEndedError
 from litegpu.codegen import round_up
 from litegpu.errors import CompilationError, DeviceMemoryError, ExecutionError
@@ -36,8 +37,8 @@ class OpenGLRecording(Recording):
         """Compile and allocate. Raises CompilationError or DeviceMemoryError."""
         self._device = device
         self._gl = device.gl
-        self._program = program
-        self._programs: dict[Shader, LinkedProgram] = {}
+        program = self._program = fold_launches(program, (device.group_limit,) * 3)
+        self._programs: dict[str, LinkedProgram] = {}
         self._buffers: list[c_uint32] = []
         self._closed = False
         self._gl.error()  # what is reported from here on, failed here
@@ -59,7 +60,7 @@ class OpenGLRecording(Recording):
 
     def _compile(self, kept: KeptFiles) -> None:
         device = self._device
-        for shader, text, source in sources_of(self._program, device.dialect, device.group_limit):
+        for text, source in sources_of(self._program, device.dialect):
             device.worker.check()
             key = (source, device.info.name, device.info.driver)
             binary = kept.load(*key)
@@ -73,7 +74,7 @@ class OpenGLRecording(Recording):
                 binary = None
             if kept.wanted and binary is None:
                 kept.store(self._gl.binary(made.number), *key)
-            self._programs[shader] = made
+            self._programs[text.name] = made
 
     def _allocate(
         self, nbytes: int, data: npt.NDArray[np.uint8] | None = None, usage: int | None = None
@@ -117,11 +118,10 @@ class OpenGLRecording(Recording):
         """Yield the calls of each launch."""
         gl = self._gl.call
         for dispatch in self._program.dispatches:
-            shader, groups = shader_of(dispatch, self._device.group_limit)
             yield [
-                bound(gl.glUseProgram, self._programs[shader].number),
+                bound(gl.glUseProgram, self._programs[dispatch.kernel].number),
                 *self._binds(dispatch.slots),
-                bound(gl.glDispatchCompute, *groups),
+                bound(gl.glDispatchCompute, *groups_of(dispatch)),
                 bound(gl.glMemoryBarrier, library.SHADER_STORAGE_BARRIER),
             ]
 

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from litegpu.backends.base import Dispatch, Program
+from litegpu.backends.base import Program
 from litegpu.codegen import KernelText
-from litegpu.codegen.glsl import GLSLDialect, Groups, fold
+from litegpu.codegen.glsl import GLSLDialect
 
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Shader:
-    """A kernel, and its number of work groups when they are folded into two axes."""
-
-    kernel: str
-    folded: Groups | None = None
 
 
 class Recent(Generic[_Value]):
@@ -44,29 +35,10 @@ class Recent(Generic[_Value]):
         self._made.clear()
 
 
-def shader_of(dispatch: Dispatch, limit: int) -> tuple[Shader, Groups]:
-    """Return the shader of a launch, and its work groups on each axis, none above `limit`."""
-    x, y, z = (g // b for g, b in zip(dispatch.global_size, dispatch.local_size, strict=True))
-    if max(x, y, z) <= limit:
-        return Shader(dispatch.kernel), (x, y, z)
-    return Shader(dispatch.kernel, (x, y, z)), fold((x, y, z), limit)
-
-
-def shaders_of(program: Program, limit: int) -> list[Shader]:
-    """Return all shaders that a program needs: one for each kernel, and the folded ones."""
-    plain = [Shader(kernel.name) for kernel in program.kernels]
-    launched = [shader_of(dispatch, limit)[0] for dispatch in program.dispatches]
-    return list(dict.fromkeys(plain + launched))
-
-
-def sources_of(
-    program: Program, dialect: GLSLDialect, limit: int
-) -> Iterator[tuple[Shader, KernelText, str]]:
-    """Yield each shader with its kernel and its source."""
-    texts = {kernel.name: kernel for kernel in program.kernels}
-    for shader in shaders_of(program, limit):
-        text = texts[shader.kernel]
-        yield shader, text, dialect.prelude + dialect.kernel(text, shader.folded)
+def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelText, str]]:
+    """Yield each kernel with the source of its shader."""
+    for text in program.kernels:
+        yield text, dialect.prelude + dialect.kernel(text)
 
 
 def refused(title: str, kernel: str, log: str) -> str:

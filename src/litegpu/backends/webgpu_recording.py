@@ -19,15 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.base import Program, Recording, Slot
+from litegpu.backends.folding import fold_launches, groups_of
 from litegpu.backends.process import immortal, is_inherited, keep_in_children
-from litegpu.backends.shaders import (
-    Shader,
-    refused,
-    shader_of,
-    sources_of,
-    timed_out,
-    too_little_memory,
-)
+from litegpu.backends.shaders import refused, sources_of, timed_out, too_little_memory
 from litegpu.backends.webgpu_library import TITLE, Commands, Reader, add_launches
 from litegpu.codegen import KernelText, round_up
 from litegpu.errors import (
@@ -92,7 +86,7 @@ class WebGPURecording(Recording):
         keep_in_children(self)
         self._device = device
         self._wgpu = device.wgpu
-        self._program = program
+        program = self._program = fold_launches(program, (device.group_limit,) * 3)
         self._calls = device.calls
         self._closed = self._given_up = False
         self._running = threading.RLock()
@@ -110,7 +104,7 @@ class WebGPURecording(Recording):
         self._groups: list[Any] = []
         self._buffers: list[Any] = []
         self._layouts: dict[tuple[str, ...], Any] = {}
-        self._pipelines: dict[Shader, Any] = {}
+        self._pipelines: dict[str, Any] = {}
         try:
             with self._typed:
                 self._make(program)
@@ -135,7 +129,7 @@ class WebGPURecording(Recording):
 
     def _compile(self) -> None:
         device = self._device
-        for shader, text, source in sources_of(self._program, device.dialect, device.group_limit):
+        for text, source in sources_of(self._program, device.dialect):
             device.worker.check()
             try:
                 made = device.pipelines.get(source, partial(self._pipeline, text, source))
@@ -144,7 +138,7 @@ class WebGPURecording(Recording):
                     raise
                 message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
-            self._pipelines[shader] = made
+            self._pipelines[text.name] = made
 
     def _pipeline(self, text: KernelText, source: str) -> Any:
         device = self._device.device
@@ -199,7 +193,6 @@ class WebGPURecording(Recording):
         """Yield what each launch hands to the native library: pipeline, bind group, work groups."""
         texts = {kernel.name: kernel for kernel in self._program.kernels}
         for dispatch in self._program.dispatches:
-            shader, groups = shader_of(dispatch, self._device.group_limit)
             entries = [
                 {"binding": place, "resource": self._range(slot)}
                 for place, slot in enumerate(dispatch.slots)
@@ -207,7 +200,8 @@ class WebGPURecording(Recording):
             layout = self._layout(texts[dispatch.kernel])
             bound = self._device.device.create_bind_group(layout=layout, entries=entries)
             self._groups.append(bound)
-            yield (self._pipelines[shader]._internal, bound._internal, *groups)
+            pipeline = self._pipelines[dispatch.kernel]
+            yield (pipeline._internal, bound._internal, *groups_of(dispatch))
 
     def _range(self, slot: Slot) -> dict[str, Any]:
         buffer = self._constants if slot.constant else self._memory

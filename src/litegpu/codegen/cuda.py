@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from litegpu.codegen.cuda_matrix import MATRIX
 from litegpu.codegen.cuda_range import RANGE
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
@@ -62,16 +64,21 @@ __device__ __forceinline__ Bool4 {word}(float4 a, float4 b) {{
 )
 
 
+GRID_LIMITS = (65535, 2**31 - 1, 65535)
+"""Most blocks of a launch on each axis (x, y, z), in any version of CUDA."""
+# The y axis holds rows, of which there are most: it takes the grid's x.
+_GRID = {"X": "((int)blockIdx.y)", "Y": "((int)blockIdx.x)", "Z": "((int)blockIdx.z)"}
+_GRID_WORDS = "".join(f"#define GROUP_{axis} {place}\n" for axis, place in _GRID.items())
+
 _PRELUDE = (
-    """\
+    _GRID_WORDS
+    + """\
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
-// The y axis holds rows, of which there may be more than 65535 blocks: it takes the grid's x.
-#define GLOBAL_X ((int)(blockIdx.y * blockDim.x + threadIdx.x))
-#define GLOBAL_Y ((int)(blockIdx.x * blockDim.y + threadIdx.y))
-#define GLOBAL_Z ((int)(blockIdx.z * blockDim.z + threadIdx.z))
-#define GROUP_X ((int)blockIdx.y)
-#define GROUP_Y ((int)blockIdx.x)
+#define GLOBAL_X ((int)(GROUP_X * blockDim.x + threadIdx.x))
+#define GLOBAL_Y ((int)(GROUP_Y * blockDim.y + threadIdx.y))
+#define GLOBAL_Z ((int)(GROUP_Z * blockDim.z + threadIdx.z))
+#define GROUP ((int)(blockIdx.x * gridDim.y + blockIdx.y))
 #define LOCAL_X ((int)threadIdx.x)
 #define BARRIER() __syncthreads()
 #define MAKE4(a, b, c, d) make_float4((a), (b), (c), (d))
@@ -254,10 +261,24 @@ class CUDADialect(Dialect):
         # Blocks of a cluster are neighbours on the template's x axis.
         cluster = f"__cluster_dims__(1, {text.cluster}, 1) " if text.cluster > 1 else ""
         limit = f", {text.side_by_side}" if text.side_by_side > 1 else ""
-        return (
+        written = (
             f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z}{limit})\n'
-            f"{text.name}({arguments}) {{\n{_declare_shared(text)}{begin}{text.body}}}\n"
+            f"{text.name}({arguments}) {{\n{_leave(text)}{_declare_shared(text)}{begin}"
+            f"{text.body}}}\n"
         )
+        return written if text.groups is None else _folded(text, written)
+
+
+def _leave(text: KernelText) -> str:
+    """Return the line by which a group beyond the last one does nothing."""
+    return f"    if (GROUP >= {math.prod(text.groups)}) return;\n" if text.groups else ""
+
+
+def _folded(text: KernelText, written: str) -> str:
+    """Return a kernel whose groups are all on two axes; other kernels may follow it."""
+    places = "".join(f"#define GROUP_{axis} {place}\n" for axis, place, _ in text.places())
+    nothing = "".join(f"#undef GROUP_{axis}\n" for axis in _GRID)
+    return f"{nothing}{places}{written}{nothing}{_GRID_WORDS}"
 
 
 STATIC_SHARED_BYTES = 48 << 10

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+Groups = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,21 @@ class KernelText:
     """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
     side_by_side: int = 1
     """Work groups that one multiprocessor must have registers for at a time (CUDA)."""
+    groups: Groups | None = None
+    """How many work groups there are, where a launch has them, and more, all on the x and y axes.
+
+    None: they are where they belong.
+    """
+
+    def places(self) -> Iterator[tuple[str, str, int]]:
+        """Yield each axis, the place of a work group on it and its items, if `groups` is set.
+
+        In the places GROUP stands for the number of the work group in the launch.
+        """
+        if self.groups is not None:
+            x, y, _ = self.groups
+            places = (f"(GROUP % {x})", f"(GROUP / {x} % {y})", f"(GROUP / {x * y})")
+            yield from zip("XYZ", places, self.local_size, strict=True)
 
 
 class Dialect(ABC):

@@ -5,7 +5,8 @@ Each kernel is a shader of its own, and each of its buffers a block of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
@@ -17,6 +18,7 @@ _WORDS = """\
 #define GLOBAL_X int(gl_GlobalInvocationID.x)
 #define GLOBAL_Y int(gl_GlobalInvocationID.y)
 #define GLOBAL_Z int(gl_GlobalInvocationID.z)
+#define GROUP int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)
 #define GROUP_X int(gl_WorkGroupID.x)
 #define GROUP_Y int(gl_WorkGroupID.y)
 #define LOCAL_X int(gl_LocalInvocationID.x)
@@ -237,8 +239,6 @@ WEBGPU_PACKED = Flavour("#version 450", "barrier()", _PACKED_HALF, _PACKED_ELEME
 """Where a device has no 16-bit storage; single halves cannot be stored, for naga has no atomics."""
 WEBGPU_NATIVE = Flavour("#version 450", "barrier()", _NATIVE_HALF, _NATIVE_ELEMENTS, True)
 
-Groups = tuple[int, int, int]
-
 
 class GLSLDialect(Dialect):
     """GLSL in one of its flavours."""
@@ -251,23 +251,16 @@ class GLSLDialect(Dialect):
         barrier = f"#define BARRIER() {flavour.barrier}\n"
         self.prelude = f"{flavour.version}\n{barrier}{_WORDS}{flavour.half_words}"
 
-    def kernel(self, text: KernelText, groups: Groups | None = None) -> str:
-        """Return the entry point as a compute shader.
-
-        With `groups` it computes that many work groups (x, y, z), but must be launched with them
-        all on the x and y axes, as `fold` tells: devices limit each axis.
-        """
-        lines = [f"// {text.name}"]
-        if groups is not None:
-            lines += _folded_words(groups, text.local_size)
+    def kernel(self, text: KernelText) -> str:
+        """Return the entry point as a compute shader."""
+        lines = [f"// {text.name}", *_folded_words(text)]
         sizes = zip("xyz", text.local_size, strict=True)
         lines.append(f"layout({', '.join(f'local_size_{a} = {size}' for a, size in sizes)}) in;")
         lines += [self._declare(place, argument) for place, argument in enumerate(text.arguments)]
         lines += [f"shared {_SHARED[kind]} {name}[{length}];" for kind, name, length in text.shared]
         lines.append("void main() {")
-        if groups is not None:
-            x, y, z = groups
-            lines.append(f"    if (GROUP >= {x * y * z}) return;")
+        if text.groups is not None:
+            lines.append(f"    if (GROUP >= {math.prod(text.groups)}) return;")
         return "\n".join(lines) + f"\n{text.body}}}\n"
 
     def fixed(self, argument: Argument) -> bool:
@@ -284,19 +277,8 @@ class GLSLDialect(Dialect):
 _SHARED = {"float": "float", "float4": "vec4"}
 
 
-def _folded_words(groups: Groups, local_size: Groups) -> list[str]:
-    x, y, _ = groups
-    lines = ["#define GROUP int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)"]
-    places = (f"(GROUP % {x})", f"(GROUP / {x} % {y})", f"(GROUP / {x * y})")
-    for axis, place, size in zip("XYZ", places, local_size, strict=True):
+def _folded_words(text: KernelText) -> Iterator[str]:
+    for axis, place, size in text.places():
         item = f"int(gl_LocalInvocationID.{axis.lower()})"
-        lines += [f"#undef GROUP_{axis}", f"#define GROUP_{axis} {place}"]
-        lines += [f"#undef GLOBAL_{axis}", f"#define GLOBAL_{axis} ({place} * {size} + {item})"]
-    return lines
-
-
-def fold(groups: Groups, limit: int) -> Groups:
-    """Return (x, y, 1) with at least as many groups, none of them above `limit`."""
-    total = groups[0] * groups[1] * groups[2]
-    rows = -(-total // limit)
-    return -(-total // rows), rows, 1
+        yield f"#undef GROUP_{axis}\n#define GROUP_{axis} {place}"
+        yield f"#undef GLOBAL_{axis}\n#define GLOBAL_{axis} ({place} * {size} + {item})"

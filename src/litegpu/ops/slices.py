@@ -152,6 +152,9 @@ def _check_bounds(graph: Graph, node: Node) -> str:
     if len(ellipses) > 1:
         return f"The ellipsis mask {node.params['ellipsis_mask']} has more than one bit."
     begin, end, strides = (constant_list(graph, v) for v in node.inputs[1:])
+    new_axes = node.params.get("new_axis_mask", 0)
+    if new_axes >> counts[0]:
+        return f"The new axis mask {new_axes} has bits beyond {counts[0]} entries."
     if 0 in strides:
         return f"stride values must be non-zero, not {strides}."
     if node.params.get("offset", False) and _leaves(graph, node):

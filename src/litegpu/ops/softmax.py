@@ -41,7 +41,7 @@ class Softmax(Op):
         reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
         if not reason and not graph.values[node.inputs[0]].shape:
             reason = "The input is a scalar; softmax needs at least 1 dimension."
-        return reason or checks.activation(node)
+        return reason or checks.activation(node) or _check_beta(node)
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (graph.values[node.inputs[0]].shape,)
@@ -71,6 +71,17 @@ class Softmax(Op):
             flops=5 * dst.rows * dst.channels,
         )
         return (request,)
+
+
+def _check_beta(node: Node) -> str:
+    beta = node.params.get("beta", 1.0)
+    if abs(beta) <= _LARGEST_BETA:
+        return ""
+    return f"beta = {beta:g} is beyond {_LARGEST_BETA:g}."
+
+
+_LARGEST_BETA = 1e38
+"""Compilers of shaders may take exp(x) as exp2(x * log2(e)), and make one factor of both."""
 
 
 @register

@@ -20,6 +20,12 @@ CASES = (
     ),
     Rejected(
         "STRIDED_SLICE",
+        (computed(4, 5), *(integers(0, 0),) * 2, integers(1, 1)),
+        params={"new_axis_mask": 0b110},
+        reason="The new axis mask 6 has bits beyond 2 entries.",
+    ),
+    Rejected(
+        "STRIDED_SLICE",
         (computed(4, 5), *(integers(0, 0, 0, 0),) * 2, integers(1, 1, 1, 1)),
         params={"new_axis_mask": 0b1111},
         reason="OP is supported, but tensor type/shape isn't compatible: tensor 4 has 6 "

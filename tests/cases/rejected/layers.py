@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cases.rejected.base import (
     BIAS,
     CONV,
@@ -142,6 +144,8 @@ CASES = (
     Rejected(
         "SOFTMAX", (computed(),), "The input is a scalar; softmax needs at least 1 dimension."
     ),
+    Rejected("SOFTMAX", (IMAGE,), "beta = -3e+38 is beyond 1e+38.", params={"beta": -3e38}),
+    Rejected("SOFTMAX", (IMAGE,), "beta = nan is beyond 1e+38.", params={"beta": math.nan}),
     Rejected(
         "DENSIFY",
         (computed(3, 4),),

@@ -1,0 +1,45 @@
+"""Launches with more work groups on an axis than a device takes, as launches that it does take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litegpu.backends.base import Dispatch, Program
+from litegpu.codegen import KernelText, round_up
+from litegpu.codegen.dialect import Groups
+
+
+def fold(groups: Groups, limit: int, cluster: int = 1) -> Groups:
+    """Return (x, y, 1) with at least as many groups; x is at most `limit`, in whole clusters."""
+    total = groups[0] * groups[1] * groups[2]
+    rows = -(-total // (limit - limit % cluster))
+    return round_up(-(-total // rows), cluster), rows, 1
+
+
+def fold_launches(program: Program, limits: Groups) -> Program:
+    """Return a program whose launches keep to the work groups that each axis (x, y, z) may have.
+
+    A kernel that is launched with more is there once more for each such number, told by
+    `KernelText.groups` to find its place among the groups that are all on the x and y axes.
+    """
+    texts = {kernel.name: kernel for kernel in program.kernels}
+    kernels: dict[str, KernelText] = {}
+    dispatches: list[Dispatch] = []
+    for dispatch in program.dispatches:
+        text = texts[dispatch.kernel]
+        groups = groups_of(dispatch)
+        if any(count > limit for count, limit in zip(groups, limits, strict=True)):
+            x, y, z = groups
+            text = replace(text, name=f"{text.name}_{x}x{y}x{z}", groups=groups)
+            folded = fold(groups, limits[0], text.cluster)
+            x, y, z = (n * b for n, b in zip(folded, dispatch.local_size, strict=True))
+            dispatch = replace(dispatch, kernel=text.name, global_size=(x, y, z))
+        kernels[text.name] = text
+        dispatches.append(dispatch)
+    return replace(program, kernels=tuple(kernels.values()), dispatches=tuple(dispatches))
+
+
+def groups_of(dispatch: Dispatch) -> Groups:
+    """Return the work groups of a launch on each axis."""
+    x, y, z = (g // b for g, b in zip(dispatch.global_size, dispatch.local_size, strict=True))
+    return x, y, z
