@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.backends.base import Dispatch, Program
-from litegpu.codegen import KernelText, round_up
+from litegpu.codegen import round_up
 from litegpu.codegen.dialect import Groups
 
 
@@ -22,11 +22,10 @@ def fold_launches(program: Program, limits: Groups) -> Program:
     A kernel that is launched with more is there once more for each such number, told by
     `KernelText.groups` to find its place among the groups that are all on the x and y axes.
     """
-    texts = {kernel.name: kernel for kernel in program.kernels}
-    kernels: dict[str, KernelText] = {}
+    kernels = {kernel.name: kernel for kernel in program.kernels}
     dispatches: list[Dispatch] = []
     for dispatch in program.dispatches:
-        text = texts[dispatch.kernel]
+        text = kernels[dispatch.kernel]
         groups = groups_of(dispatch)
         if any(count > limit for count, limit in zip(groups, limits, strict=True)):
             x, y, z = groups
@@ -34,7 +33,7 @@ def fold_launches(program: Program, limits: Groups) -> Program:
             folded = fold(groups, limits[0], text.cluster)
             x, y, z = (n * b for n, b in zip(folded, dispatch.local_size, strict=True))
             dispatch = replace(dispatch, kernel=text.name, global_size=(x, y, z))
-        kernels[text.name] = text
+            kernels[text.name] = text
         dispatches.append(dispatch)
     return replace(program, kernels=tuple(kernels.values()), dispatches=tuple(dispatches))
 
