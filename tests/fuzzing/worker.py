@@ -40,6 +40,8 @@ class Task:
     options: dict[str, Any] | None = None
     nudge: int = 0
     """Another number than 0 changes the floats of the inputs by an ulp or not at all."""
+    before: float = 12345.0
+    """What the outputs hold before."""
     flushed: bool = False
     """No inputs below the normal range, which a device may take for zeros."""
 
@@ -160,16 +162,16 @@ def _invoke(interpreter: Any, task: Task) -> Arrays:
         # What nobody writes is then seen. Outputs that are inputs or constants stay as they are.
         if detail["dtype"] is np.float32 and _count(detail["shape"]) < _MOST_ELEMENTS:
             with contextlib.suppress(ValueError):
-                _spoil(interpreter, detail)
+                _spoil(interpreter, detail, task.before)
     interpreter.invoke()
     return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
 
 
-def _spoil(interpreter: Any, detail: dict[str, Any]) -> None:
+def _spoil(interpreter: Any, detail: dict[str, Any], before: float) -> None:
     inputs = {each["index"] for each in interpreter.get_input_details()}
     made = {v for op in interpreter._get_ops_details() for v in op["outputs"]}
     if detail["index"] in made - inputs:
-        spoilt = np.full(detail["shape"], 12345.0, np.float32)
+        spoilt = np.full(detail["shape"], before, np.float32)
         interpreter.set_tensor(detail["index"], spoilt)
 
 
