@@ -247,6 +247,11 @@ def _always(fact: int) -> property:
     return property(lambda _target: fact)
 
 
+def inputs_of(cases: tuple[Case, ...], seed: int, half: bool, scale: Scale) -> list[Array]:
+    """Return the seeded inputs of the model that some cases share."""
+    return _inputs(write(cases, scale), seed, half)
+
+
 def _inputs(model: Model, seed: int, half: bool) -> list[Array]:
     """Return seeded inputs; where values are stored as half, just what half holds."""
     drawn = []
