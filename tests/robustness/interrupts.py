@@ -52,7 +52,7 @@ def outcomes(count: int, model: str, options: dict[str, Any] | None = None) -> C
         try:
             signal.setitimer(signal.ITIMER_REAL, max(draw.random() * span, 1e-6))
             result = invoke(target, inputs[place])
-            time.sleep(10)
+            wait_for_signal()
             found["lost signal"] += 1
         except KeyboardInterrupt:
             found["interrupted" if result is None else "finished"] += 1
@@ -69,6 +69,13 @@ def outcomes(count: int, model: str, options: dict[str, Any] | None = None) -> C
             if not np.array_equal(after, expected[place - 1]):
                 found[kind(after, expected, "after")] += 1
     return found
+
+
+def wait_for_signal(seconds: float = 10.0) -> None:
+    """Sleep in steps: a signal that a driver's thread receives does not wake the main one."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(1e-4)
 
 
 def kind(result: Array, expected: list[Array], moment: str) -> str:
