@@ -66,6 +66,13 @@ def test_a_node_that_makes_no_sense_does_not_spoil_the_others() -> None:
     assert found.reasons[0] != ""
 
 
+def test_a_node_whose_result_is_a_constant() -> None:
+    values = {0: value(0, (2, 3)), 1: Value(1, "fixed", (2, 3), DType.FLOAT32, np.ones((2, 3)))}
+    found = examine(Graph(values, (Node(0, "ABS", 1, (0,), (1,)),), (), ()))
+    assert "Node 0 (ABS) overwrites tensor 1: such a model" in found.reasons[0]
+    assert not found.divisible
+
+
 @pytest.mark.parametrize("second", [(0, 9), (9, 9)], ids=["made twice", "itself"])
 def test_a_tensor_that_is_overwritten(second: tuple[int, int]) -> None:
     """The runtime finds no order for the parts of such a graph, whatever the delegate takes."""

@@ -360,7 +360,7 @@ def pack(model: Any) -> bytes:
 
 
 def without_subnormals(content: bytes) -> bytes:
-    """Return a model whose float constants below the normal range are zeros."""
+    """Return a model whose constants and options below the normal range are zeros."""
     draft = Draft(parse(content), np.random.default_rng(0))
     for tensor in draft.graph.tensors:
         with contextlib.suppress(NotApplicableError):
@@ -369,6 +369,10 @@ def without_subnormals(content: bytes) -> bytes:
             if found.dtype == np.float32 and np.any(small):
                 found[small] = 0
                 draft.give(tensor, found.tobytes())
+    for operator in draft.graph.operators:
+        for name, value in vars(operator.builtinOptions or object).items():
+            if isinstance(value, float) and 0 < abs(value) < np.finfo(np.float32).tiny:
+                setattr(operator.builtinOptions, name, 0.0)
     return pack(draft.model)
 
 

@@ -39,7 +39,8 @@ class Task:
     half: bool = False
     options: dict[str, Any] | None = None
     nudge: int = 0
-    """Another number than 0 changes the floats of the inputs by an ulp or not at all."""
+    """Another number than 0 changes the floats of the inputs by `ulp` or not at all."""
+    ulp: float = ULP
     before: float = 12345.0
     """What the outputs hold before."""
     flushed: bool = False
@@ -189,7 +190,7 @@ def _input(detail: dict[str, Any], task: Task) -> npt.NDArray[Any]:
         values = np.where(random.random(shape) < 0.2, random.choice(SPECIAL, shape), values)
     if task.nudge:
         nudges = np.random.default_rng([task.seed, detail["index"], task.nudge])
-        values = values * (1 + ULP * nudges.integers(-1, 2, shape))
+        values = values * (1 + task.ulp * nudges.integers(-1, 2, shape))
     if task.flushed:
         values = np.where(np.abs(values) < SMALLEST_NORMAL, 0.0, values)
     return np.asarray(values).astype(dtype)

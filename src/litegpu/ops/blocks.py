@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.move import Digits, MoveAttributes, Source, move_node, plain
@@ -103,8 +103,8 @@ class _Batch(Op):
         return checks.first_of(
             checks.input_count(node, 3, 3),
             checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "The block shape"),
-            checks.integers(graph, node, 2, "The paddings or crops"),
+            checks.integers(graph, node, 1, "The block shape", kinds=(DType.INT32,)),
+            checks.integers(graph, node, 2, "The paddings or crops", kinds=(DType.INT32,)),
             lambda: self._check_blocks(graph, node),
         )
 

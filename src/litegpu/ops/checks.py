@@ -120,15 +120,26 @@ def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
     return ""
 
 
-def integers(graph: Graph, node: Node, position: int, what: str, constant: bool = True) -> str:
-    """Require input `position` to hold integers, and to be a constant unless told otherwise."""
+def integers(
+    graph: Graph,
+    node: Node,
+    position: int,
+    what: str,
+    constant: bool = True,
+    kinds: Sequence[DType] = (DType.INT32, DType.INT64),
+) -> str:
+    """Require input `position` to hold integers, and to be a constant unless told otherwise.
+
+    Kernels of the CPU that take any type for int32 are asked for `kinds` of just that.
+    """
     if len(node.inputs) <= position or node.inputs[position] == ABSENT:
         return f"{what} (input {position}) is missing."
     value = graph.values[node.inputs[position]]
     if constant and not value.is_constant:
         return f"{what} (input {position}) must be constant, but it is computed at run time."
-    if value.dtype not in (DType.INT32, DType.INT64):
-        return f"{what} (input {position}) is {value.dtype.name}; int32 or int64 is needed."
+    if value.dtype not in kinds:
+        wanted = " or ".join(kind.value for kind in kinds)
+        return f"{what} (input {position}) is {value.dtype.name}; {wanted} is needed."
     return ""
 
 

@@ -55,7 +55,7 @@ def evaluate(graph: Graph, node: Node, budget: Budget) -> list[Array] | None:
     try:
         with np.errstate(divide="raise"):
             found = _evaluate(graph, node, [each for each in inputs if each is not None], budget)
-    except (ArithmeticError, LookupError, TypeError, ValueError):
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         return None  # the checks, or the runtime, will say what is wrong
     return found if found is not None and _fits(found, outputs) else None
 
@@ -128,7 +128,11 @@ def _reshaped(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _sliced(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
-    taken = arrays[0][np.ix_(*ranges_of(graph, node))] if arrays[0].ndim else arrays[0]
+    ranges = ranges_of(graph, node)
+    for chosen, size in zip(ranges, arrays[0].shape, strict=True):
+        if chosen and not 0 <= min(chosen[0], chosen[-1]) <= max(chosen[0], chosen[-1]) < size:
+            raise ValueError("the slice reaches out of what it is cut from")
+    taken = arrays[0][np.ix_(*ranges)] if ranges else arrays[0]
     return [taken.reshape(get(node.op).infer(graph, node)[0])]
 
 

@@ -157,7 +157,10 @@ def _check_bounds(graph: Graph, node: Node) -> str:
         return f"The new axis mask {new_axes} has bits beyond {counts[0]} entries."
     if 0 in strides:
         return f"stride values must be non-zero, not {strides}."
-    if node.params.get("offset", False) and _leaves(graph, node):
+    offset = node.params.get("offset", False)
+    if offset and ellipses:
+        return "offset = True with an ellipsis."
+    if offset and _leaves(graph, node):
         return f"From {begin} on, the ends {end} (offset = True) reach beyond the input."
     if min(map(len, ranges_of(graph, node)), default=1) < 1:
         return f"The slice from {begin} to {end} with strides {strides} is empty."

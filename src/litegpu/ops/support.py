@@ -35,6 +35,7 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
     budget = fold.Budget()
+    overwritten = _made_twice(graph)
     for node in graph.nodes:
         present = replace(graph, values=values)
         known = fold.evaluate(present, node, budget)
@@ -43,6 +44,8 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
             for v, array in zip(node.outputs, known, strict=True):
                 values[v] = fold.constant(values[v], array)
             continue
+        fixed = [v for v in node.outputs if v in values and values[v].is_constant]
+        overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
         reason, shapes = _judge(present, node)
         if not quantized and computes_with_bytes(present, node):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
@@ -52,10 +55,9 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
             values[v] = replace(values[v], shape=shape, exact=True)
-    twice = _made_twice(graph)
-    if twice:
-        reasons = dict.fromkeys((node.index for node in graph.nodes), twice)
-    return Examination(replace(graph, values=values), reasons, divisible=not twice)
+    if overwritten:
+        reasons = dict.fromkeys((node.index for node in graph.nodes), overwritten)
+    return Examination(replace(graph, values=values), reasons, divisible=not overwritten)
 
 
 def _made_twice(graph: Graph) -> str:
@@ -65,12 +67,16 @@ def _made_twice(graph: Graph) -> str:
         seen.update(node.inputs)
         for v in node.outputs:
             if v in seen and v != ABSENT:
-                return (
-                    f"Node {node.index} ({node.op}) overwrites tensor {v}: such a model cannot be "
-                    "divided between the CPU and a device."
-                )
+                return _overwrites(node, v)
             seen.add(v)
     return ""
+
+
+def _overwrites(node: Node, value: int) -> str:
+    return (
+        f"Node {node.index} ({node.op}) overwrites tensor {value}: such a model cannot be divided "
+        "between the CPU and a device."
+    )
 
 
 def computes_with_bytes(graph: Graph, node: Node) -> bool:
@@ -103,7 +109,7 @@ def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     try:
         reason = _reason(graph, node, op)
         shapes = () if reason else op.infer(graph, node)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # What no converter writes and the runtime lets pass, such as a required input left out.
         return f"Its operands make no sense ({type(error).__name__}: {error}).", ()
     if not reason and (len(shapes) != len(node.outputs) or ABSENT in node.outputs):

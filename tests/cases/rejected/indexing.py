@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases.rejected.base import IMAGE, Rejected, computed, integers
+from cases.rejected.base import IMAGE, Rejected, Tensor, computed, integers
 from litegpu.graph import DType
 
 CASES = (
@@ -17,6 +17,23 @@ CASES = (
         (computed(4, 5), integers(1, 0), integers(4, 2), integers(1, 1)),
         params={"offset": True},
         reason="From [1, 0] on, the ends [4, 2] (offset = True) reach beyond the input.",
+    ),
+    Rejected(
+        "STRIDED_SLICE",
+        (computed(4, 5), integers(1, 0), integers(3, 5), integers(1, 1)),
+        params={"offset": True, "ellipsis_mask": 0b10},
+        reason="offset = True with an ellipsis.",
+    ),
+    Rejected(
+        "BATCH_TO_SPACE_ND",
+        (computed(4, 5, 6, 3), integers(2, 2), Tensor(shape=(2, 2), dtype=DType.INT64, data=0)),
+        "The paddings or crops (input 2) is INT64; int32 is needed.",
+    ),
+    Rejected(
+        "BROADCAST_TO",
+        (computed(5), integers(*(2,) * 34)),
+        "Its operands make no sense (RuntimeError: this function only supports up to 32 "
+        "dimensions but the array has 34.).",
     ),
     Rejected(
         "STRIDED_SLICE",
