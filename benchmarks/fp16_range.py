@@ -2,12 +2,14 @@
 
     python benchmarks/fp16_range.py times --before ../other-checkout/src
     python benchmarks/fp16_range.py ops --backend cuda --jobs 12
+    python benchmarks/fp16_range.py drawn --backend cuda --count 1000
     python benchmarks/fp16_range.py models --backend cuda MODEL.tflite ...
 
 `times` measures MobileNet v1 and ResNet-50 on CUDA at fp16, in processes that take turns between
 the two checkouts, and writes what they found to `results/h200_fp16_range.json`. `ops` runs the op
-table of the tests with inputs and weights scaled by 1e-8 to 1e6. `models` runs models whose inputs
-are scaled by 4, 100 and 1000. These two end with 1 if anything is wrong.
+table of the tests with inputs and weights scaled by 1e-8 to 1e6, `drawn` operations that are drawn
+at random as in the tests. `models` runs models whose inputs
+are scaled by 4, 100 and 1000. These end with 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +136,34 @@ def check_ops(backend: str, modes: Sequence[str], every: int, jobs: int) -> bool
     count = len(groups(cases.TABLE))
     pairs = [(g, s) for s in range(len(SCALES)) for g in range(count)][::every]
     tasks = [(g, s, backend, mode) for mode in modes for g, s in pairs]
+    return all_right(check_group, tasks, jobs, backend)
+
+
+def check_drawn(task: tuple[int, str]) -> dict[str, str]:
+    """Run a few drawn cases at a drawn scale and mode; return what is wrong."""
+    sys.path[:0] = [str(ROOT / "tests")]
+    from dice import Seeded
+    from magnitudes import SCALES, problems
+    from op_runner import MODES
+    from random_cases import FAMILIES
+
+    seed, backend = task
+    dice = Seeded(seed)
+    device = next(each for each in list_devices() if each.backend == backend)
+    mode, scale = dice.one_of(*MODES[2:]), dice.one_of(*SCALES)
+    drawn = [dice.one_of(*FAMILIES)(dice) for _ in range(dice.number(1, 3))]
+    found = problems(tuple({case.name: case for case in drawn}.values()), device, mode, scale)
+    about = f"{backend} {mode.name} {scale.name} draw {seed}"
+    return {f"{about} {name}": text for name, text in found.items()}
+
+
+def all_right(
+    check: Callable[[Any], dict[str, str]], tasks: Sequence[Any], jobs: int, backend: str
+) -> bool:
+    """Run tasks in processes, print what is wrong, and return whether nothing is."""
     wrong = 0
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for done, found in enumerate(pool.imap_unordered(check_group, tasks), 1):
+        for done, found in enumerate(pool.imap_unordered(check, tasks), 1):
             for name, text in found.items():
                 print(f"{name}: {text}", flush=True)
             wrong += len(found)
@@ -188,6 +215,11 @@ def main() -> int:
     ops.add_argument("--mode", action="append", help="fp16-direct and fp16-staged, unless given")
     ops.add_argument("--every", type=int, default=1, help="1: all pairs of group and scale")
     ops.add_argument("--jobs", type=int, default=os.cpu_count())
+    drawn = tools.add_parser("drawn", help="operations drawn at random, at other magnitudes")
+    drawn.add_argument("--backend", action="append", required=True)
+    drawn.add_argument("--count", type=int, default=1000)
+    drawn.add_argument("--seed", type=int, default=0, help="the first draw")
+    drawn.add_argument("--jobs", type=int, default=os.cpu_count())
     models = tools.add_parser("models", help="models with scaled inputs")
     models.add_argument("--backend", action="append", required=True)
     models.add_argument("names", nargs="+")
@@ -200,6 +232,14 @@ def main() -> int:
         return 0
     if arguments.tool == "models":
         return not check_models(arguments.names, arguments.backend)
+    if arguments.tool == "drawn":
+        seeds = range(arguments.seed, arguments.seed + arguments.count)
+        return not all(
+            [
+                all_right(check_drawn, [(s, backend) for s in seeds], arguments.jobs, backend)
+                for backend in arguments.backend
+            ]
+        )
     modes = arguments.mode or ["fp16-direct", "fp16-staged"]
     checks = [check_ops(each, modes, arguments.every, arguments.jobs) for each in arguments.backend]
     return not all(checks)
