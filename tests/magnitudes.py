@@ -6,8 +6,9 @@ import numpy as np
 
 from cases.base import HALF, Array, Case, NumpyCase, Scale
 from comparing import mismatch
-from fuzzing.rounding import HALF_ULP, TRIES, is_among, nudged_model
+from fuzzing.rounding import HALF_ULP, is_among, nudged_model
 from litegpu.backends.base import DeviceInfo
+from litegpu.codegen import HALF_TINY
 from litegpu.tools import runtime
 from model_runner import invoke
 from op_runner import MODES, Mode, Outcome, inputs_of, run, write
@@ -20,6 +21,10 @@ SCALES = tuple(
 )
 _SMALLEST = 1e-30
 """Results whose largest is smaller may lose digits on any device."""
+_TRIES = 24
+"""So many that steps (of FLOOR_MOD) beside which an element lies are found."""
+HALF_STEP = 2.0**-24
+"""The distance of the smallest halves."""
 _EXACT = MODES[0]
 """What says whether a case makes sense at a magnitude: whether float32 gives the CPU's answer."""
 
@@ -47,7 +52,7 @@ def _hangs_on_halves(case: Case, device: DeviceInfo, mode: Mode, scale: Scale) -
     if not mode.half or isinstance(case, NumpyCase) or isinstance(outcome, Exception):
         return False
     nearby = []
-    for number in range(TRIES):
+    for number in range(_TRIES):
         random = np.random.default_rng(number)
         content = nudged_model(write((case,), scale).reference, random, HALF_ULP / 2)
         target = runtime.interpreter(content, builtin_kernels=True)
@@ -59,9 +64,12 @@ def _hangs_on_halves(case: Case, device: DeviceInfo, mode: Mode, scale: Scale) -
 def _nudged(values: Array, random: np.random.Generator) -> Array:
     if values.dtype != np.float32:
         return values
-    factors = 1 + HALF_ULP / 2 * random.integers(-1, 2, values.shape)
-    found: Array = (values * factors).astype(np.float32)
-    return found
+    found = values * (1 + HALF_ULP / 2 * random.integers(-1, 2, values.shape))
+    if np.abs(values).max(initial=0) >= HALF_TINY:
+        # Half it stays, whatever becomes of its smallest elements.
+        found += HALF_STEP / 2 * random.integers(-1, 2, values.shape)
+    nudged: Array = found.astype(np.float32)
+    return nudged
 
 
 def _run(

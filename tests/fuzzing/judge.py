@@ -35,7 +35,7 @@ _WEIGHTED = (3, 4, 9, 67)
 """CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED and TRANSPOSE_CONV in the schema."""
 _LATE_SIZES = "bytes in the interpreter"
 """An error at the first invoke, where the CPU's kernels make another type than the file says."""
-_TANH, _DEQUANTIZE, _DENSIFY = 4, 6, 124
+_TANH, _DEQUANTIZE, _REDUCE_PROD, _DENSIFY = 4, 6, 81, 124
 """Numbers of a fused activation and of operations in the schema."""
 
 
@@ -87,7 +87,7 @@ class Judge:
         half = number % 4 == 3
         if self._loose:
             content = mutations.without_subnormals(content)
-        special = number % 5 == 4 and not half
+        special = number % 5 == 4 and not half and not _multiplies(content)
         task = Task(content, number, special=special, half=half, flushed=self._loose)
         return task, tuple(changes)
 
@@ -209,7 +209,9 @@ def difference(
     # The CPU's fused activations, NONE too, make the largest float of an infinity.
     expected, got = (np.clip(each, -largest, largest) for each in (expected, got))
     finite = np.isfinite(expected)
-    others = ~finite & (not loose) & ~np.isclose(expected, got, equal_nan=True)
+    # An infinity that was cut is one on a device, and so is what follows: decision 14.
+    finite &= (np.abs(expected) <= _SANE) | (np.abs(got) <= _SANE) | np.isnan(got)
+    others = ~np.isfinite(expected) & (not loose) & ~np.isclose(expected, got, equal_nan=True)
     for what, wrong in (
         ("not finite", finite & ~np.isfinite(got)),
         ("other infinities or NaNs", others),
@@ -244,6 +246,11 @@ def _are_sane(task: Task) -> bool:
             if found.dtype.kind == "f" and not np.all(np.abs(found.astype(np.float64)) <= _SANE):
                 return False
     return True
+
+
+def _multiplies(content: bytes) -> bool:
+    """Whether rare numbers leave the range of floats or not, as the order of products has it."""
+    return any(code.builtinCode == _REDUCE_PROD for code in mutations.parse(content).operatorCodes)
 
 
 def _differs_by_design(content: bytes) -> bool:
