@@ -12,6 +12,7 @@ import pytest
 
 from litegpu.errors import ModelError
 from litegpu.tools import cli
+from litegpu.version import __version__
 
 
 @pytest.fixture
@@ -119,3 +120,9 @@ def test_a_model_may_be_given_as_graph(
     monkeypatch.setitem(sys.modules, "litegpu.tools.check", cast(ModuleType, fake))
     assert cli.main(["check", *spelling]) == 0
     assert seen == ["zoo:x"]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "litegpu", "--version"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, f"litegpu {__version__}\n"), found.stderr

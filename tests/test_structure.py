@@ -54,6 +54,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "zoo": {"errors", "graph"},
     "tools": {"errors", "config", "version", "backends", "litegpu", "wording", "zoo", "ops"},
+    "__main__": {"tools"},
 }
 """What each layer may import: only layers that stand above it in this table."""
 
