@@ -57,6 +57,10 @@ class InterpreterError(LitegpuError, RuntimeError):
     """The TensorFlow Lite runtime refuses what the delegate asks of it."""
 
 
+class DelegateLibraryError(LitegpuError, RuntimeError):
+    """A shared library that was named as a delegate is missing, is none, refuses or crashes."""
+
+
 class ModelError(LitegpuError, ValueError):
     """A model file is missing, damaged, or not a TensorFlow Lite model."""
 

@@ -47,8 +47,13 @@ def _kind(
     return parsed
 
 
+def at_least(least: int) -> Callable[[str], Any]:
+    """Return the kind of flags that take a whole number of at least `least`."""
+    return _kind(int, lambda value: value >= least, f"a whole number of at least {least}")
+
+
 whole = _kind(int, lambda _: True, "a whole number")
-positive_int = _kind(int, lambda value: value >= 1, "a whole number of at least 1")
+positive_int = at_least(1)
 number = _kind(float, math.isfinite, "a finite number")
 positive = _kind(float, lambda value: 0 < value < math.inf, "a finite number above 0")
 divisor = _kind(
@@ -99,14 +104,20 @@ class FlagParser(argparse.ArgumentParser):
             )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv`; on bad usage print one line and exit with status 2."""
-        args, unknown = self.parse_known_args(self._normalised(argv))
+        """Parse `argv`; on bad usage print one line and exit with status 2.
+
+        `given` of the result has the names of the flags that `argv` sets, in its order.
+        """
+        words = self._normalised(argv)
+        args, unknown = self.parse_known_args(words)
         if unknown:
             name = unknown[0].split("=")[0]
             if name.startswith("--"):
                 known = did_you_mean(name, [f"--{known}" for known in self._flags])
                 self.error(f"unknown flag '{name}'.{known}")
             self.error(f"unexpected argument '{name}'.")
+        names = (word[2:].partition("=")[0] for word in words if word.startswith("--"))
+        args.given = tuple(dict.fromkeys(name for name in names if name in self._flags))
         return args
 
     def error(self, message: str) -> NoReturn:

@@ -50,7 +50,7 @@ def default_threads() -> int:
 def interpreter(
     model: bytes,
     delegate: Any = None,
-    threads: int = 1,
+    threads: int | None = 1,
     builtin_kernels: bool = False,
     allocate: bool = True,
 ) -> Any:
@@ -58,8 +58,9 @@ def interpreter(
 
     Args:
         model: the bytes of the .tflite file.
-        delegate: the GPU delegate, or None for the CPU (XNNPACK where the runtime has it).
-        threads: number of CPU threads.
+        delegate: the delegate, a tuple of some in the order in which they are applied, or None
+            for the CPU (XNNPACK where the runtime has it).
+        threads: number of CPU threads; None leaves it to the runtime.
         builtin_kernels: use the runtime's reference-quality built-in kernels, not XNNPACK.
         allocate: False leaves the tensors without memory. The delegate has been asked by then,
             of operations that the runtime lacks, too.
@@ -69,10 +70,11 @@ def interpreter(
     """
     runtime = load()
     resolvers = runtime.OpResolverType
+    delegates = delegate if isinstance(delegate, tuple) else (delegate,) if delegate else ()
     try:
         result = runtime.Interpreter(
             model_content=model,
-            experimental_delegates=[delegate] if delegate else None,
+            experimental_delegates=list(delegates) or None,
             num_threads=threads,
             experimental_op_resolver_type=(
                 resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO

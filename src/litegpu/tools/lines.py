@@ -1,0 +1,21 @@
+"""Lines in the manner of TensorFlow Lite's tools: `INFO: ` and `WARN: ` on stdout, else stderr."""
+
+from __future__ import annotations
+
+import sys
+
+
+def info(message: str) -> None:
+    """Print what people and scripts read."""
+    print(f"INFO: {message}", flush=True)
+
+
+def warn(message: str) -> None:
+    """Print what was asked for and cannot be had here."""
+    print(f"WARN: {message}", flush=True)
+
+
+def error(message: str) -> None:
+    """Print on stderr, after all that stdout was given, what went wrong."""
+    sys.stdout.flush()
+    print(f"ERROR: {message}", file=sys.stderr, flush=True)

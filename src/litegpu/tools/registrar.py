@@ -1,0 +1,340 @@
+"""The delegates that TensorFlow Lite's tools offer, by their flags: `--use_gpu=true` and others.
+
+Each provider is one row of a table: its flags, how its delegate is made, and what is said where
+there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu import ExperimentalFlags, GpuDelegate, InferencePreference, InferencePriority
+from litegpu.errors import DelegateLibraryError, MissingDependencyError, UnsupportedDeviceError
+from litegpu.tools import foreign, runtime
+from litegpu.tools.flags import Flag, at_least, whole
+from litegpu.tools.lines import info, warn
+
+_LAST = 2**31 - 1
+
+DEFAULT_FLAGS = (
+    Flag("num_threads", at_least(-1), -1, "CPU threads; -1 leaves their number to the runtime"),
+    Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: the least, 1"),
+    Flag(
+        *("min_nodes_per_partition", at_least(0), 0),
+        "least nodes of a part that runs on a delegate; 0: the delegate's own rule",
+    ),
+    Flag("delegate_serialize_dir", str, "", "folder to keep compiled kernels in, with the token"),
+    Flag("delegate_serialize_token", str, "", "name of the model among what is kept there"),
+    Flag("first_delegate_node_index", at_least(0), 0, "nodes before this one stay on the CPU"),
+    Flag("last_delegate_node_index", at_least(0), _LAST, "nodes after this one stay on the CPU"),
+)
+GPU_FLAGS = (
+    Flag("use_gpu", bool, False, "apply the GPU delegate"),
+    Flag(
+        "gpu_precision_loss_allowed", bool, True, "compute in half precision where that is faster"
+    ),
+    Flag("gpu_experimental_enable_quant", bool, True, "run quantized models on the GPU as well"),
+    Flag(
+        *("gpu_inference_for_sustained_speed", bool, False),
+        "measure which kernels are fastest: slower to start, faster to run",
+    ),
+    Flag("gpu_backend", str, "", "use this GPU API only: cl, gl, cuda or webgpu"),
+    Flag("gpu_invoke_loop_times", whole, -1, "for special builds of the original only"),
+    Flag("gpu_wait_type", str, "", "for iOS only: passive, active, do_not_wait or aggressive"),
+)
+EXTERNAL_FLAGS = (
+    Flag("external_delegate_path", str, "", "shared library with a delegate of another maker"),
+    Flag("external_delegate_options", str, "", "its options: key:value;key:value"),
+)
+XNNPACK_FLAGS = (
+    Flag(
+        *("use_xnnpack", bool, False),
+        "have XNNPACK run what no delegate takes; the runtime does unless this is false",
+    ),
+    Flag("xnnpack_force_fp16", bool, False, "have XNNPACK compute in half precision"),
+)
+NNAPI_FLAGS = (
+    Flag("use_nnapi", bool, False, "apply the NNAPI delegate (Android)"),
+    Flag("nnapi_execution_preference", str, "", "fast_single_answer, sustained_speed or low_power"),
+    Flag("nnapi_execution_priority", str, "", "default, low, medium or high"),
+    Flag("nnapi_accelerator_name", str, "", "name of NNAPI's device"),
+    Flag("disable_nnapi_cpu", bool, False, "never use NNAPI's own CPU"),
+    Flag("nnapi_allow_fp16", bool, False, "have NNAPI compute in half precision"),
+)
+HEXAGON_FLAGS = (
+    Flag("use_hexagon", bool, False, "apply the Hexagon delegate (Android)"),
+    Flag("hexagon_lib_path", str, "/data/local/tmp", "folder of Hexagon's libraries"),
+    Flag("hexagon_profiling", bool, False, "measure operations on Hexagon"),
+)
+COREML_FLAGS = (
+    Flag("use_coreml", bool, False, "apply the Core ML delegate (Apple)"),
+    Flag("coreml_version", whole, 0, "version of Core ML to convert for; 0: the newest"),
+)
+_UNKNOWN_HERE = ("gpu_invoke_loop_times", "gpu_wait_type")
+"""Flags of builds of the original for other platforms; everywhere else it does not know them."""
+
+LOG_NAMES = {
+    "num_threads": "#threads used for CPU inference",
+    "max_delegated_partitions": "Max number of delegated partitions",
+    "min_nodes_per_partition": "Min nodes per partition",
+    "delegate_serialize_dir": "Directory for delegate serialization",
+    "delegate_serialize_token": "Model-specific token/key for delegate serialization.",
+    "first_delegate_node_index": "Index of the first node that could be delegated",
+    "last_delegate_node_index": "Index of the last node that could be delegated",
+    "use_gpu": "Use gpu",
+    "gpu_precision_loss_allowed": "Allow lower precision in gpu",
+    "gpu_experimental_enable_quant": "Enable running quant models in gpu",
+    "gpu_inference_for_sustained_speed": "Prefer maximizing the throughput in gpu",
+    "gpu_backend": "GPU backend",
+    "external_delegate_path": "External delegate path",
+    "external_delegate_options": "External delegate options",
+    "use_nnapi": "Use NNAPI",
+    "nnapi_execution_preference": "NNAPI execution preference",
+    "nnapi_execution_priority": "Model execution priority in nnapi",
+    "nnapi_accelerator_name": "NNAPI accelerator name",
+    "disable_nnapi_cpu": "Disable NNAPI cpu",
+    "nnapi_allow_fp16": "Allow fp16 in NNAPI",
+    "use_hexagon": "Use Hexagon",
+    "hexagon_lib_path": "Hexagon lib path",
+    "hexagon_profiling": "Hexagon profiling",
+    "use_coreml": "Use CoreML",
+    "coreml_version": "CoreML version",
+    "use_xnnpack": "Use xnnpack",
+    "xnnpack_force_fp16": "xnnpack_force_fp16",
+}
+"""What the original calls each flag where it prints its value."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A delegate by the original's name; XNNPACK has no object, the runtime applies it last."""
+
+    name: str
+    delegate: Any = None
+
+
+@dataclass(frozen=True)
+class Delegates:
+    """What the flags ask for and this machine has.
+
+    `applied` is in the order of application. `builtin_kernels` says that the CPU works without
+    XNNPACK, `threads` how many threads it has (None: the runtime decides).
+    """
+
+    applied: tuple[Applied, ...]
+    threads: int | None
+    builtin_kernels: bool
+
+    @property
+    def gpu(self) -> GpuDelegate | None:
+        """The delegate of litegpu, if it is among them."""
+        found = (each.delegate for each in self.applied)
+        return next((each for each in found if isinstance(each, GpuDelegate)), None)
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """The objects that the runtime's interpreter is given."""
+        return tuple(each.delegate for each in self.applied if each.delegate is not None)
+
+    def interpreter(self, model: bytes, allocate: bool = True) -> Any:
+        """Return an interpreter of `model` with all of it; see `runtime.interpreter`."""
+        return runtime.interpreter(model, self.items, self.threads, self.builtin_kernels, allocate)
+
+    def describe(self) -> str:
+        """Return who computes, in their order, such as `GPU, CPU (XNNPACK, threads: 4)`."""
+        kernels = "built-in kernels" if self.builtin_kernels else "XNNPACK"
+        threads = "the runtime's choice" if self.threads is None else self.threads
+        names = [each.name for each in self.applied if each.delegate is not None]
+        return ", ".join([*names, f"CPU ({kernels}, threads: {threads})"])
+
+
+def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Delegates:
+    """Return the delegates that the flags ask for, in the order of their enabling flags.
+
+    Of one that this machine has not, a warning is printed: the CPU takes its place.
+
+    Args:
+        args: what a FlagParser made of REGISTRAR_FLAGS.
+        model: the .tflite file to try libraries of other makers with, see `foreign.load`.
+
+    Raises:
+        OptionsError: a flag has a value that it cannot have.
+        DelegateLibraryError: the library of an external delegate cannot be used.
+    """
+    _warn_of_unused(args)
+    made: list[tuple[int, Applied]] = []
+    for provider in PROVIDERS:
+        if getattr(args, provider.flag) and (each := provider.make(args, model)):
+            if not made:
+                info(f"{each.name} delegate created.")
+            made.append((_position(args, provider.flag), each))
+    made.sort(key=lambda pair: pair[0])
+    return Delegates(
+        applied=tuple(each for _, each in made),
+        threads=None if args.num_threads == -1 else max(args.num_threads, 1),
+        builtin_kernels="use_xnnpack" in args.given and not args.use_xnnpack,
+    )
+
+
+def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str]:
+    """Return `Use gpu: [1]` and so on, of each flag that was given, or of all of them."""
+    return [
+        f"{LOG_NAMES[flag.name]}: [{_shown(getattr(args, flag.name))}]"
+        for flag in REGISTRAR_FLAGS
+        if flag.name in LOG_NAMES and (verbose or flag.name in args.given)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _position(args: argparse.Namespace, flag: str) -> int:
+    """Return where the flag stands on the command line, 0 if a tool set it by itself."""
+    return args.given.index(flag) + 1 if flag in args.given else 0
+
+
+def _warn_of_unused(args: argparse.Namespace) -> None:
+    """Name what was given and changes nothing."""
+    unknown = [f"--{name}={getattr(args, name)}" for name in args.given if name in _UNKNOWN_HERE]
+    if unknown:
+        warn(f"Unconsumed cmdline flags: {' '.join(unknown)}")
+    for provider in PROVIDERS:
+        if getattr(args, provider.flag):
+            continue
+        for flag in provider.flags:
+            if flag.name in args.given and flag.name not in (provider.flag, *_UNKNOWN_HERE):
+                warn(
+                    f"`--{provider.flag}={provider.example}` must be set for the provided "
+                    f"{LOG_NAMES[flag.name]} ({_shown(getattr(args, flag.name))}) to be used."
+                )
+    if bool(args.delegate_serialize_dir) != bool(args.delegate_serialize_token):
+        warn(
+            "Nothing is kept: --delegate_serialize_dir and --delegate_serialize_token must both "
+            "be set."
+        )
+
+
+# Providers
+
+_Make = Callable[[argparse.Namespace, bytes | None], Applied | None]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One kind of delegates: `flag`, with a value such as `example`, asks for it."""
+
+    flag: str
+    example: str
+    flags: tuple[Flag, ...]
+    make: _Make
+
+
+def _external(args: argparse.Namespace, model: bytes | None) -> Applied | None:
+    options = foreign.parse_options("external_delegate_options", args.external_delegate_options)
+    path = args.external_delegate_path
+    return Applied("EXTERNAL", foreign.load("external_delegate_path", path, options, model))
+
+
+def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
+    try:
+        return Applied("GPU", GpuDelegate(**_gpu_options(args)))
+    except (UnsupportedDeviceError, MissingDependencyError) as error:
+        warn("GPU acceleration is unsupported on this platform.")
+        warn(str(error))
+        return None
+
+
+def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
+    kept = bool(args.delegate_serialize_dir and args.delegate_serialize_token)
+    flags = ExperimentalFlags.ENABLE_QUANT if args.gpu_experimental_enable_quant else 0
+    options: dict[str, Any] = {
+        "experimental_flags": flags | (ExperimentalFlags.ENABLE_SERIALIZATION if kept else 0),
+        "max_delegated_partitions": max(args.max_delegated_partitions, 1),
+        "first_delegate_node_index": args.first_delegate_node_index,
+        "last_delegate_node_index": args.last_delegate_node_index,
+        "min_nodes_per_partition": args.min_nodes_per_partition or None,
+        "backend": args.gpu_backend or None,
+    }
+    if kept:
+        options["serialization_dir"] = args.delegate_serialize_dir
+        options["model_token"] = args.delegate_serialize_token
+    if args.gpu_inference_for_sustained_speed:
+        options["inference_preference"] = InferencePreference.SUSTAINED_SPEED
+    if args.gpu_precision_loss_allowed:
+        options["inference_priority1"] = InferencePriority.MIN_LATENCY
+        options["inference_priority2"] = InferencePriority.MIN_MEMORY_USAGE
+        options["inference_priority3"] = InferencePriority.MAX_PRECISION
+    return options
+
+
+def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
+    if args.xnnpack_force_fp16:
+        warn("The Python runtime has no way to force XNNPACK to float16; it computes in float32.")
+    return Applied("XNNPACK")
+
+
+def _elsewhere(name: str, library: str, here: bool, warning: str) -> _Make:
+    """Return what makes a delegate that no Python runtime has: its library, where it can be."""
+
+    def make(args: argparse.Namespace, model: bytes | None) -> Applied | None:
+        flag = f"use_{name.lower()}"
+        folder = getattr(args, f"{name.lower()}_lib_path", "")
+        options = {
+            each: _shown(getattr(args, each))
+            for each in args.given
+            if each in FLAGS_OF[flag] and each != flag
+        }
+        try:
+            if here:
+                path = os.path.join(folder, library)
+                return Applied(name, foreign.load(flag, path, options, model))
+        except DelegateLibraryError as error:
+            warn(str(error))
+        warn(warning)
+        return None
+
+    return make
+
+
+_ANDROID = hasattr(sys, "getandroidapilevel")
+
+PROVIDERS = (
+    Provider("external_delegate_path", "FILE", EXTERNAL_FLAGS, _external),
+    Provider("use_gpu", "true", GPU_FLAGS, _gpu),
+    Provider(
+        *("use_hexagon", "true", HEXAGON_FLAGS),
+        _elsewhere(
+            *("Hexagon", "libhexagon_delegate.so", _ANDROID),
+            "Could not create Hexagon delegate: platform may not support delegate or required "
+            "libraries are missing",
+        ),
+    ),
+    Provider(
+        *("use_coreml", "true", COREML_FLAGS),
+        _elsewhere(
+            *("COREML", "libcoreml_delegate.dylib", sys.platform in ("darwin", "ios")),
+            "CoreML acceleration is unsupported on this platform.",
+        ),
+    ),
+    Provider(
+        *("use_nnapi", "true", NNAPI_FLAGS),
+        _elsewhere(
+            *("NNAPI", "libnnapi_delegate.so", _ANDROID),
+            "NNAPI acceleration is unsupported on this platform.",
+        ),
+    ),
+    Provider("use_xnnpack", "true", XNNPACK_FLAGS, _xnnpack),
+)
+"""All kinds of delegates, in the order in which they are created."""
+
+FLAGS_OF = {each.flag: tuple(flag.name for flag in each.flags) for each in PROVIDERS}
+"""The names of the flags of each provider, by the one that asks for it."""
+
+REGISTRAR_FLAGS = (*DEFAULT_FLAGS, *(flag for each in PROVIDERS for flag in each.flags))
+"""All flags about delegates that TensorFlow Lite's tools share, with their defaults."""
