@@ -21,6 +21,7 @@ QUICKLY = {
     "run": ("--num_runs=1", "--max_secs=1"),
     "demo": ("--num_runs=1", "--max_secs=1"),
     "profile": ("--repeats=1",),
+    "inference_diff": ("--num_runs=1",),
 }
 
 

@@ -20,6 +20,7 @@ TOOLS = {
     "check": "say what of a model would run on the GPU, and why the rest would not",
     "run": "run a model on a picture: result, latency and agreement with the CPU",
     "profile": "say where the time of a model goes, kernel by kernel",
+    "inference_diff": "compare a delegate with the CPU on random inputs: error of each output",
     "demo": "classify and segment a picture; the segmentation is drawn as a PNG",
 }
 
@@ -48,11 +49,12 @@ examples:
 
 
 _HELP = ("help", "-h", "--help")
+_MODEL_FLAGS = ("--graph", "--model_file")
 
 
 def help_text() -> str:
     """Return what `litegpu --help` prints."""
-    return HELP.format(tools="\n".join(f"  {name:<9}{text}" for name, text in TOOLS.items()))
+    return HELP.format(tools="\n".join(f"  {name:<16}{text}" for name, text in TOOLS.items()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,13 +104,14 @@ def _dispatch(args: Sequence[str]) -> int:
 
 
 def _graph_as_model(args: Sequence[str]) -> list[str]:
-    """Turn TensorFlow Lite's `--graph=MODEL` (or `--graph MODEL`) into the plain argument."""
+    """Turn TensorFlow Lite's `--graph=MODEL` and `--model_file MODEL` into the plain argument."""
     found: list[str] = []
     for arg in args:
-        if arg.startswith("--graph="):
-            found.append(arg.removeprefix("--graph="))
-        elif arg != "--graph":
+        flag, equals, value = arg.partition("=")
+        if flag not in _MODEL_FLAGS:
             found.append(arg)
+        elif equals:
+            found.append(value)
     return found
 
 

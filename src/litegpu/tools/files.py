@@ -67,8 +67,13 @@ def write_json(flag: str, path: str | None, content: Any) -> None:
     if path == STDOUT:
         print(text)
         return
+    write_bytes(flag, path, (text + "\n").encode())
+
+
+def write_bytes(flag: str, path: str, content: bytes) -> None:
+    """Write a file where a flag says. Raises FileError when that is impossible."""
     try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        Path(path).write_bytes(content)
     except OSError as error:
         raise cannot_write(flag, path, error) from error
     note(f"{flag}: {path}")

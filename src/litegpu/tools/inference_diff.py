@@ -1,0 +1,200 @@
+"""`litegpu inference_diff MODEL`: how far the delegate is from the CPU, on Gaussian data."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from litegpu.errors import LitegpuError, ModelError, OptionsError
+from litegpu.tools.console import progress
+from litegpu.tools.differences import (
+    Comparison,
+    GaussianInputs,
+    LatencyStatistics,
+    OutputDiff,
+    compare_runs,
+)
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
+from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.lines import error, info, warn
+from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates, make_delegates
+from litegpu.tools.runtime import interpreter
+from litegpu.tools.wire import message, repeated
+
+ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+FLAGS = (
+    Flag("delegate", str, "", "what to test: gpu, xnnpack, nnapi, hexagon or coreml"),
+    Flag("num_runs", positive_int, 50, "how many inputs are drawn"),
+    Flag("num_interpreter_threads", positive_int, 1, "CPU threads of what is tested"),
+    Flag("output_file_path", str, "", "write the metrics there, as EvaluationStageMetrics"),
+    Flag("reference", str, "", "have the CPU run this model instead", metavar="MODEL"),
+    Flag(
+        *("tolerance", positive, None),
+        "the part of an output's largest magnitude that an element may be off before its index is "
+        "told (default: 0.001, or 0.02 where the GPU computes in half precision)",
+    ),
+    *REGISTRAR_FLAGS,
+    JSON,
+)
+EXAMPLES = (
+    "litegpu inference_diff --model_file=model.tflite --delegate=gpu",
+    "litegpu inference_diff model.tflite --delegate=gpu --gpu_precision_loss_allowed=false",
+    "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl --num_runs=5 --json",
+)
+NOTES = (
+    "Both sides run on the same inputs, drawn from a normal distribution over the range of their "
+    "type: the model with the delegate, and the model on one thread of the CPU, without XNNPACK. "
+    "Errors of quantized outputs are in their integers.",
+)
+
+DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
+"""What --delegate may be."""
+TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run both sides, print how far they are apart; files are written last."""
+    try_to_write("output_file_path", args.output_file_path or None)
+    try_to_write("json", args.json)
+    lines_to = sys.stderr if prints_json(args) else sys.stdout
+    try:
+        with contextlib.redirect_stdout(lines_to):
+            model = find_model(args.model)
+            found = _evaluate(args, model)
+    except LitegpuError as failure:
+        if not isinstance(failure, OptionsError):
+            error("Could not run the task evaluation!")
+        raise
+    if args.output_file_path:
+        write_bytes("output_file_path", args.output_file_path, metrics(found))
+    write_json("json", args.json, {"model": model.source, **asdict(found)})
+    return 0
+
+
+def _evaluate(args: argparse.Namespace, model: FoundModel) -> Comparison:
+    reference = find_model(args.reference) if args.reference else model
+    delegates = choose_delegates(args, model.content)
+    test = delegates.interpreter(model.content)
+    _say_what_runs_where(delegates)
+    against = interpreter(reference.content, threads=1, builtin_kernels=True)
+    _check_alike(model, reference, test, against)
+    tolerance = args.tolerance or TOLERANCES[delegates.gpu.precision if delegates.gpu else "fp32"]
+    inputs = GaussianInputs(test.get_input_details())
+    found = compare_runs(
+        test, against, inputs, args.num_runs, tolerance, lambda runs: progress(runs, "runs")
+    )
+    for line in comparison_lines(found, tolerance):
+        info(line)
+    return found
+
+
+def choose_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
+    """Return what is tested: what --delegate names, and what the registrar's flags ask for.
+
+    Raises:
+        ModelError: --delegate names none.
+    """
+    if args.delegate and args.delegate not in DELEGATES:
+        warn(f"Unsupported TFLite delegate: {args.delegate}")
+        raise ModelError(
+            f"--delegate={args.delegate}: there is no such delegate. "
+            f"Use one of {', '.join(DELEGATES)}."
+        )
+    if "num_threads" in args.given:
+        warn("--num_threads is not used here: --num_interpreter_threads is what counts.")
+    enabled = {f"use_{args.delegate}": True} if args.delegate else {}
+    return make_delegates(
+        argparse.Namespace(
+            **{**vars(args), **enabled, "num_threads": args.num_interpreter_threads}
+        ),
+        model,
+    )
+
+
+def _say_what_runs_where(delegates: Delegates) -> None:
+    gpu = delegates.gpu
+    if gpu is None:
+        return
+    if gpu.report is not None:
+        info(gpu.report.summary())
+    if gpu.report is None or not gpu.report.delegated_nodes:
+        warn(
+            "Though GPU delegate is explicitly applied, the model graph will not be executed by "
+            "the delegate."
+        )
+
+
+def _check_alike(model: FoundModel, reference: FoundModel, test: Any, against: Any) -> None:
+    """Raise ModelError for two models that do not take or make the same tensors."""
+    for what in ("input", "output"):
+        sides = [_kinds(getattr(each, f"get_{what}_details")()) for each in (test, against)]
+        if sides[0] != sides[1]:
+            raise ModelError(
+                f"The {what}s of {model.source} are {', '.join(sides[0])}, those of "
+                f"{reference.source} are {', '.join(sides[1])}. "
+                "Give --reference a model with the same inputs and outputs."
+            )
+
+
+def _kinds(details: Sequence[dict[str, Any]]) -> list[str]:
+    return [f"{np.dtype(each['dtype']).name}{each['shape'].tolist()}" for each in details]
+
+
+def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
+    """Return the documented lines, and below each output's one what is worst in it."""
+    lines = [
+        f"Num evaluation runs: {found.num_runs}",
+        f"Reference run latency: {_latency(found.reference)}",
+        f"Test run latency: {_latency(found.test)}",
+    ]
+    for place, each in enumerate(found.outputs):
+        lines.append(
+            f"OutputDiff[{place}]: avg_error={each.avg_error:g}, std_dev={each.std_deviation:g}"
+        )
+        lines.append(f"OutputMax[{place}]: {_worst(each, tolerance)}")
+    return lines
+
+
+def _latency(found: LatencyStatistics) -> str:
+    return f"avg={found.avg_us:g}(us), std_dev={found.std_deviation_us}(us)"
+
+
+def _worst(found: OutputDiff, tolerance: float) -> str:
+    largest = f"max_error={found.max_error:g} at {list(found.max_error_index)}"
+    bad = found.first_bad
+    if bad is None:
+        return f"{largest}, no index beyond the tolerance of {tolerance:g}"
+    return (
+        f"{largest}, first_bad_index={list(bad.index)} in run {bad.run} "
+        f"({bad.test:g} instead of {bad.reference:g})"
+    )
+
+
+def metrics(found: Comparison) -> bytes:
+    """Return the result as TensorFlow Lite's EvaluationStageMetrics, serialized."""
+    errors = (
+        message(
+            (1, np.float32(each.largest_mean_error)),
+            (2, np.float32(each.min_error)),
+            (3, each.avg_error),
+            (4, np.float32(each.std_deviation)),
+        )
+        for each in found.outputs
+    )
+    profiler = message(
+        (1, _latency_metrics(found.reference)),
+        (2, _latency_metrics(found.test)),
+        *repeated(3, errors),
+    )
+    return message((1, found.num_runs), (2, message((5, profiler))))
+
+
+def _latency_metrics(found: LatencyStatistics) -> bytes:
+    return message(*enumerate(asdict(found).values(), start=1))

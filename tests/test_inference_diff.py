@@ -1,0 +1,330 @@
+"""`litegpu inference_diff`: its inputs, its figures, its lines and files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from litegpu.errors import ModelError
+from litegpu.tools import cli
+from litegpu.tools.differences import GaussianInputs, compare_runs
+from litegpu.tools.wire import message, repeated
+from litegpu.zoo.writer import ModelWriter
+from small_models import CPU_ONLY, chain, fully_convolutional
+
+Array = npt.NDArray[Any]
+Fields = list[tuple[int, Any]]
+
+
+def detail(kind: str, shape: Sequence[int] = (50, 40)) -> dict[str, Any]:
+    return {"name": kind, "index": 0, "shape": np.array(shape), "dtype": np.dtype(kind).type}
+
+
+def drawn(kind: str) -> Array:
+    return GaussianInputs([detail(kind)]).draw()[0]
+
+
+# Inputs
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_floats_are_normal_between_minus_one_and_one(kind: str) -> None:
+    values = drawn(kind)
+    assert values.dtype == kind and values.shape == (50, 40)
+    assert values.min() >= -1 and values.max() <= 1
+    # a normal distribution with a deviation of 2/3, cut at 1.5 deviations
+    assert float(values.astype(np.float64).std()) == pytest.approx(0.494, abs=0.03)
+    assert abs(float(values.astype(np.float64).mean())) < 0.04
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+def test_integers_have_the_range_of_their_type(kind: str) -> None:
+    values, limits = drawn(kind).astype(np.float64), np.iinfo(kind)
+    unit = (values - limits.min) / (float(limits.max) - limits.min)
+    assert drawn(kind).dtype == kind
+    assert 0 <= unit.min() < 0.02 and 0.98 < unit.max() <= 1
+    assert float(unit.std()) == pytest.approx(0.247, abs=0.015)
+
+
+def test_bools_are_both() -> None:
+    assert 0.4 < drawn("bool").mean() < 0.6
+
+
+def test_inputs_are_drawn_alike_every_time_and_differ_from_run_to_run() -> None:
+    inputs = GaussianInputs([detail("float32")])
+    first, second = inputs.draw()[0], inputs.draw()[0]
+    assert np.array_equal(first, drawn("float32"))
+    assert not np.array_equal(first, second)
+
+
+def test_an_input_that_is_not_drawn() -> None:
+    text = "InferenceProfilerStage only supports .*/int64/bool inputs, and 'complex64' is complex64"
+    with pytest.raises(ModelError, match=text):
+        GaussianInputs([detail("complex64")])
+
+
+# Figures
+
+
+class Side:
+    """An interpreter whose output is what it is told, one value a run."""
+
+    def __init__(self, results: Sequence[Array]) -> None:
+        self.results, self.invokes = results, 0
+
+    def get_output_details(self) -> list[dict[str, Any]]:
+        return [detail(self.results[0].dtype.name)]
+
+    def get_input_details(self) -> list[dict[str, Any]]:
+        return [detail("float32", (1,))]
+
+    def set_tensor(self, index: int, value: Array) -> None:
+        pass
+
+    def invoke(self) -> None:
+        self.invokes += 1
+
+    def get_tensor(self, index: int) -> Array:
+        return self.results[(self.invokes - 1) // 3]
+
+
+def compared(test: Sequence[Array], reference: Sequence[Array], tolerance: float = 0.1) -> Any:
+    sides = Side(test), Side(reference)
+    inputs = GaussianInputs(sides[0].get_input_details())
+    found = compare_runs(*sides, inputs, len(test), tolerance, iter)
+    assert [side.invokes for side in sides] == [3 * len(test)] * 2
+    return found
+
+
+def test_figures_are_of_the_runs_mean_errors() -> None:
+    reference = [np.array([[10.0, 0], [0, 0]], np.float32)] * 2
+    test = [np.array([[10.0, 1], [0, 0]], np.float32), np.array([[10.0, 1], [-4, 0]], np.float32)]
+    (output,) = compared(test, reference).outputs
+    assert (output.avg_error, output.std_deviation) == (0.75, 0.5)
+    assert (output.min_error, output.largest_mean_error) == (0.25, 1.25)
+    assert (output.max_error, output.max_error_run, output.max_error_index) == (4.0, 1, (1, 0))
+    bad = output.first_bad
+    assert (bad.run, bad.index, bad.test, bad.reference) == (1, (1, 0), -4.0, 0.0)
+
+
+def test_latencies_are_of_all_invokes() -> None:
+    found = compared([np.zeros((2,), np.float32)] * 2, [np.zeros((2,), np.float32)] * 2).test
+    assert found.min_us <= found.avg_us <= found.max_us
+    assert found.sum_us == pytest.approx(6 * found.avg_us)
+
+
+def test_quantized_outputs_are_compared_as_integers() -> None:
+    (output,) = compared([np.array([250], np.uint8)], [np.array([4], np.uint8)]).outputs
+    assert output.avg_error == output.max_error == 246
+
+
+def test_what_is_not_finite_is_far_away_unless_both_are() -> None:
+    inf, nan = np.inf, np.nan
+    reference = [np.array([inf, nan, 1, 1, -inf], np.float32)]
+    test = [np.array([inf, nan, 1, nan, inf], np.float32)]
+    (output,) = compared(test, reference).outputs
+    assert output.max_error == output.avg_error == inf
+    assert output.first_bad.index == (3,)
+    assert compared(reference, reference).outputs[0].max_error == 0
+
+
+def test_an_output_that_is_not_compared() -> None:
+    with pytest.raises(ModelError, match=r"only supports .* outputs, and 'float64' is float64"):
+        compared([np.zeros(1)], [np.zeros(1)])
+
+
+# The tool
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(fully_convolutional())
+    return str(path)
+
+
+def masked(text: str) -> list[str]:
+    """Return lines with # for numbers."""
+    return re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", text).splitlines()
+
+
+def test_lines(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["inference_diff", f"--model_file={model}", "--delegate=gpu", "--num_runs=2"]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert masked(out) == [
+        "INFO: GPU delegate created.",
+        "INFO: # operations will run on the GPU, and the remaining # operations will run on the "
+        "CPU.",
+        "INFO: Num evaluation runs: #",
+        "INFO: Reference run latency: avg=#(us), std_dev=#(us)",
+        "INFO: Test run latency: avg=#(us), std_dev=#(us)",
+        "INFO: OutputDiff[#]: avg_error=#, std_dev=#",
+        "INFO: OutputMax[#]: max_error=# at [#, #, #, #], no index beyond the tolerance of #",
+    ]
+    assert "Num evaluation runs: 2\n" in out
+    assert "tolerance of 0.02\n" in out
+
+
+def test_another_model_as_the_reference(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.tflite"
+    content = bytearray(fully_convolutional())
+    place = content.index(np.random.default_rng(3).normal(0, 0.2, 270).astype(np.float32).tobytes())
+    content[place : place + 4] = struct.pack("<f", 9.0)
+    other.write_bytes(content)
+    command = ["inference_diff", model, "--num_runs=1", f"--reference={other}"]
+    assert cli.main(command) == 0
+    found = re.search(r"max_error=(\S+) at .*, first_bad_index=\[", capsys.readouterr().out)
+    assert found and float(found[1]) > 0.01
+    assert cli.main([*command[:-1], f"--reference={model}", "--use_xnnpack=false"]) == 0
+    assert "OutputDiff[0]: avg_error=0, std_dev=0\n" in capsys.readouterr().out
+
+
+def test_a_reference_of_another_shape(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.tflite"
+    other.write_bytes(fully_convolutional((1, 5, 5, 3)))
+    assert cli.main(["inference_diff", model, f"--reference={other}"]) == 1
+    error = capsys.readouterr().err
+    assert "are float32[1, 9, 7, 3], those of" in error and "are float32[1, 5, 5, 3]" in error
+    assert "Give --reference a model with the same inputs and outputs." in error
+
+
+def test_nothing_on_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cpu.tflite"
+    path.write_bytes(chain([CPU_ONLY]))
+    assert cli.main(["inference_diff", str(path), "--delegate=gpu", "--num_runs=1"]) == 0
+    out = capsys.readouterr().out
+    assert "WARN: Though GPU delegate is explicitly applied, the model graph will not be" in out
+
+
+def test_threads_come_from_the_tools_own_flag(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inference_diff", model, "--num_threads=2", "--num_runs=1"]) == 0
+    warning = "WARN: --num_threads is not used here: --num_interpreter_threads is what counts.\n"
+    assert capsys.readouterr().out.startswith(warning)
+
+
+def test_json_is_alone_on_stdout(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["inference_diff", model, "--delegate=gpu", "--num_runs=2", "--json"]
+    assert cli.main(command) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["model"], found["num_runs"], len(found["outputs"])) == (model, 2, 1)
+    assert 0 <= found["outputs"][0]["avg_error"] <= found["outputs"][0]["max_error"] < 0.01
+    assert "INFO: OutputDiff[0]: avg_error=" in captured.err
+
+
+def parsed(content: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the fields of a message in the wire format."""
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        found = shift = 0
+        while True:
+            byte = content[place]
+            place += 1
+            found |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return found
+
+    while place < len(content):
+        tag = varint()
+        size = {0: 0, 1: 8, 5: 4}.get(tag & 7)
+        if size == 0:
+            yield tag >> 3, varint()
+            continue
+        size = varint() if size is None else size
+        part = content[place : place + size]
+        place += size
+        kind = {1: "<d", 5: "<f"}.get(tag & 7)
+        yield tag >> 3, struct.unpack(kind, part)[0] if kind else part
+
+
+def test_the_wire_format() -> None:
+    # the examples of the format's own description: 150 and "testing"
+    assert message((1, 150)) == bytes.fromhex("089601")
+    assert message((2, "testing")) == bytes.fromhex("120774657374696e67")
+    assert message(*repeated(4, [3, 270])) == bytes.fromhex("2003208e02")
+    assert message((1, -1)) == b"\x08" + b"\xff" * 9 + b"\x01"
+    assert message((1, np.float32(1.0)), (2, 1.0)) == bytes.fromhex("0d0000803f11000000000000f03f")
+
+
+def test_the_metrics_file(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, data = tmp_path / "metrics.pb", tmp_path / "diff.json"
+    command = ["inference_diff", model, "--delegate=gpu", "--num_runs=2", f"--json={data}"]
+    assert cli.main([*command, f"--output_file_path={target}"]) == 0
+    found = json.loads(data.read_text(encoding="utf-8"))
+    stage = dict(parsed(target.read_bytes()))
+    assert stage[1] == 2
+    profiler = dict(parsed(dict(parsed(stage[2]))[5]))
+    for number, side in ((1, "reference"), (2, "test")):
+        times = dict(parsed(profiler[number]))
+        assert list(times.values()) == list(found[side].values())
+    errors = dict(parsed(profiler[3]))
+    output = found["outputs"][0]
+    names = ("largest_mean_error", "min_error", "avg_error", "std_deviation")
+    assert errors == {
+        place: pytest.approx(output[name], rel=1e-6) for place, name in enumerate(names, start=1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("argument", "status", "message"),
+    [
+        ("--delegate=GPU", 1, "--delegate=GPU: there is no such delegate. Use one of nnapi, gpu,"),
+        ("--num_runs=0", 2, "'0' is not a whole number of at least 1"),
+        ("--tolerance=-1", 2, "'-1' is not a finite number above 0"),
+        ("--reference=nothing", 1, "No model 'nothing'"),
+        ("--output_file_path=/no/such/folder/m.pb", 1, "m.pb: the file cannot be written: "),
+    ],
+)
+def test_impossible_wishes_are_named(
+    argument: str, status: int, message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inference_diff", model, argument]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_delegate_fails_in_the_known_words(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inference_diff", model, "--delegate=cpu"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "WARN: Unsupported TFLite delegate: cpu\n"
+    assert "ERROR: Could not run the task evaluation!\n" in captured.err
+
+
+def test_an_output_of_another_type_fails_the_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 4), "float32")
+    writer.output(writer.op("CAST", [x], [(1, 4)], dtype="int64"))
+    path = tmp_path / "cast.tflite"
+    path.write_bytes(writer.build())
+    assert cli.main(["inference_diff", str(path), "--num_runs=1"]) == 1
+    error = capsys.readouterr().err
+    assert "ERROR: Could not run the task evaluation!\n" in error
+    assert "InferenceProfilerStage only supports float32/int8/uint8/int32/bool outputs" in error
+
+
+def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inference_diff", "--model_file=missing"]) == 1
+    assert "No model 'missing'" in capsys.readouterr().err
+    assert cli.main(["inference_diff"]) == 2
+    assert "the following arguments are required: MODEL" in capsys.readouterr().err
