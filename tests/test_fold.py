@@ -11,7 +11,7 @@ import pytest
 from litegpu import GpuDelegate
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter, TensorRef
-from small_models import CPU_ONLY, assert_close, interpreter, random, reference, run
+from small_models import CPU_ONLY, assert_close, interpreter, random, reference, run, step
 
 Make = Callable[["Integers"], TensorRef]
 
@@ -175,3 +175,16 @@ def test_constants_of_integers_are_handed_out() -> None:
     np.testing.assert_array_equal(negative, -x)
     assert (shape.tolist(), part.tolist()) == ([2, 3, 4, 5], [3, 4])
     assert shape.dtype == part.dtype == np.int32
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_a_rank_is_an_integer_whatever_the_file_says(dtype: str) -> None:
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+    rank = writer.op("RANK", [step(writer, "NEG", x)], [()], dtype=dtype)
+    writer.output(rank, step(writer, "ABS", x))
+    values = random(2, 3)
+    got = run(interpreter(writer.build(), GpuDelegate()), values)
+    for wanted, found in zip(reference(writer.build(), values), got, strict=True):
+        assert wanted.dtype == found.dtype
+        np.testing.assert_array_equal(wanted, found)

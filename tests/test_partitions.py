@@ -383,3 +383,18 @@ def test_what_a_split_costs() -> None:
     assert one is not None
     assert (one.round_trips, one.copied_bytes) == (1, 4000)
     assert one.seconds == pytest.approx(4000 / rates.copied)
+
+
+def test_a_tensor_that_the_cpu_makes_of_another_type() -> None:
+    """The file says float32, the CPU's NEG makes int64 of int64: its elements would be misread."""
+    writer = ModelWriter()
+    x = writer.input((2, 3), "int64")
+    negative = writer.op("NEG", [x], [(2, 3)], dtype="float32")
+    writer.output(step(writer, "EXP", step(writer, "ABS", negative)))
+    delegate = GpuDelegate(min_nodes_per_partition=0)
+    with pytest.raises(RuntimeError, match="Tensor 1 is INT64 in the interpreter"):
+        interpreter(writer.build(), delegate)
+    assert str(delegate.error) == (
+        "Tensor 1 is INT64 in the interpreter, and FLOAT32 in the model's file. Use the "
+        "interpreter without the delegate."
+    )

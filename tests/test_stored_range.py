@@ -65,6 +65,50 @@ def there_and_back(writer: ModelWriter, x: TensorRef, up: TensorRef, down: Tenso
     return times(writer, pool(writer, x), down, "back")
 
 
+SMALL_DIVISOR = np.array([1.0, -3.0, 1e-9, 2.0], np.float32)
+"""Half makes a zero of the third, which nobody notices beside the others."""
+
+
+def by_constant(writer: ModelWriter, x: TensorRef, _: TensorRef) -> TensorRef:
+    divisor = writer.constant(SMALL_DIVISOR)
+    return writer.op("DIV", [x, divisor], [x.shape], options={"fused_activation_function": "NONE"})
+
+
+def by_computed(writer: ModelWriter, x: TensorRef, y: TensorRef) -> TensorRef:
+    y = step(writer, "ABS", pool(writer, y))
+    pooled = pool(writer, x)
+    options = {"fused_activation_function": "NONE"}
+    return writer.op("DIV", [pooled, y], [pooled.shape], options=options)
+
+
+def of_moved(op: str) -> Any:
+    def write(writer: ModelWriter, _: TensorRef, y: TensorRef) -> TensorRef:
+        order = writer.constant(np.array([0, 2, 1, 3], np.int32))
+        moved = writer.op("TRANSPOSE", [step(writer, "ABS", pool(writer, y)), order], [y.shape])
+        return step(writer, op, moved)
+
+    return write
+
+
+@device
+@pytest.mark.parametrize(
+    "write",
+    [by_constant, by_computed, of_moved("LOG"), of_moved("RSQRT")],
+    ids=["constant", "computed", "LOG", "RSQRT"],
+)
+def test_what_half_makes_zero_is_no_divisor(device: DeviceInfo, write: Any) -> None:
+    """A finite answer never becomes infinite."""
+    writer = ModelWriter()
+    x, y = writer.input((1, 4, 4, 4)), writer.input((1, 4, 4, 4))
+    writer.output(write(writer, x, y))
+    values = random(1, 4, 4, 4), np.broadcast_to(SMALL_DIVISOR, (1, 4, 4, 4)).copy()
+    target = interpreter(writer.build(), delegate(device))
+    (expected,), (got,) = reference(writer.build(), *values), run(target, *values)
+    assert np.isfinite(expected).all()
+    for lane in range(4):
+        assert not mismatch(expected[..., lane], got[..., lane], HALF)
+
+
 def factors(magnitude: float) -> tuple[Array, Array]:
     return np.full(ONE, magnitude, np.float32), np.full(ONE, 1 / magnitude, np.float32)
 

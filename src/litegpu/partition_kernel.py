@@ -13,10 +13,11 @@ from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.engine.tuning import Tuner, Tuning
 from litegpu.errors import InterpreterError, ModelError
-from litegpu.graph import Graph
+from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.ops.support import examine
 from litegpu.runtime_abi import bridge, structs
+from litegpu.runtime_abi.enums import DTYPES
 from litegpu.runtime_abi.lending import Lending
 from litegpu.runtime_abi.reader import tensor_at
 from litegpu.wording import shown_names
@@ -103,10 +104,12 @@ class PartitionKernel:
     def prepare(self, context: int) -> None:
         """Compile anew if shapes have changed, and give the outputs their shapes.
 
-        Raises ModelError when the new shapes make a node impossible.
+        Raises ModelError when the new shapes make a node impossible, or an input has another type
+        than in the file.
         """
         self._lending.take_back(context)
         self._tensors = 0
+        self._check_types(structs.TfLiteContext.from_address(context).tensors or 0)
         self.shape(context)
         if self.graph is not self._compiled_graph:
             compiled = self._compile(self.graph)
@@ -167,6 +170,17 @@ class PartitionKernel:
             changed(self)
         self._lend(context)
         self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
+
+    def _check_types(self, tensors: int) -> None:
+        """Raise ModelError where a kernel of the CPU makes another type than the file states."""
+        for v in sources(self.graph):
+            stated = self.graph.values[v].dtype
+            found = DTYPES.get(tensor_at(tensors, v).type, DType.OTHER)
+            if found is not stated:
+                raise ModelError(
+                    f"Tensor {v} is {found.name} in the interpreter, and {stated.name} in the "
+                    "model's file. Use the interpreter without the delegate."
+                )
 
     def _check_sizes(self, tensors: int) -> None:
         """Raise InterpreterError where a tensor has not the bytes that are copied."""

@@ -35,6 +35,8 @@ _WEIGHTED = (3, 4, 9, 67)
 """CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED and TRANSPOSE_CONV in the schema."""
 _LATE_SIZES = "bytes in the interpreter"
 """An error at the first invoke, where the CPU's kernels make another type than the file says."""
+_TYPES = "in the model's file"
+"""The same, noticed before the first invoke: the types are what those kernels make of them."""
 _TANH, _DEQUANTIZE, _REDUCE_PROD, _DENSIFY = 4, 6, 81, 124
 """Numbers of a fused activation and of operations in the schema."""
 
@@ -112,9 +114,9 @@ class Judge:
         if expected.status in ("crashed", "hung"):
             return "CPU crashes", ""
         got = self._on_device(task)
-        lies = expected.status == "refused" and _LATE_SIZES in got.fault
+        lies = (expected.status == "refused" and _LATE_SIZES in got.fault) or _TYPES in got.fault
         if LATE_SHAPES in got.fault or lies:
-            return "file lies about shapes", ""
+            return "file lies", ""
         problem = verdict(expected, got, task.half, _are_sane(task), self._loose)
         alone = got.status == "ran" and not got.accepted and expected.status == "ran"
         if problem and (alone or not self._repeats(task, expected)):

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
-from litegpu.graph import DType, Graph, Node, Value
+from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.ops.base import COPY, as_float32
 from litegpu.ops.concatenation import regions
+from litegpu.ops.elementwise import FUNCTIONS
 from litegpu.ops.halves import fits_half
 from litegpu.ops.move import MOVE
 from litegpu.ops.reshape import RESHAPE
@@ -81,7 +82,8 @@ def assign(
     `stage_boundary` puts padded copies between the partition's inputs and outputs and its
     kernels; tests use it to see the padded side of every kernel.
     """
-    graph = _carrying(keeping(_with_copies(graph, stage_boundary), precise))
+    graph = keeping(_with_copies(graph, stage_boundary), precise)
+    graph = _carrying(keeping(graph, _near_poles(graph)))
     layout = Layout(graph, half_from)
     for v in graph.inputs:
         layout.storages[v] = _dense(graph.values[v])
@@ -112,6 +114,28 @@ def keeping(graph: Graph, precise: Collection[int]) -> Graph:
     """Mark values, as far as the graph has them, as precise."""
     marked = {v: replace(graph.values[v], precise=True) for v in precise if v in graph.values}
     return replace(graph, values={**graph.values, **marked})
+
+
+def _near_poles(graph: Graph) -> set[int]:
+    """Return the values whose smallest elements make the largest results, as divisors do.
+
+    Half would make zeros of them, and the steps that read them infinities of these.
+    """
+    found: set[int] = set()
+    for node in reversed(graph.nodes):
+        running = any(v in found for v in node.outputs)
+        for stage in reversed(node.stages):
+            function = FUNCTIONS[stage.function]
+            read = [*stage.operands]
+            read.insert(stage.position, SELF)
+            near = {read[pole] for pole in function.poles}
+            if running and function.through_zero:
+                near.update(read)
+            running = SELF in near
+            found |= near - {SELF}
+        if running and node.op in _CARRIERS:
+            found.update(v for v in node.inputs if v != ABSENT)
+    return found
 
 
 def _carrying(graph: Graph) -> Graph:

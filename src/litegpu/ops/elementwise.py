@@ -36,7 +36,8 @@ class Function:
     """An expression, the highest op version that means it, and the node parameters it uses.
 
     `takes` and `gives` are the types of its operands and of its result, which is never infinite or
-    beyond the range of half if `bounded`.
+    beyond the range of half if `bounded`. It makes an infinity of a zero in the inputs numbered
+    `poles`, and zero of zero if it is `through_zero`: what is rounded to zero matters there.
     """
 
     expression: str
@@ -45,6 +46,8 @@ class Function:
     takes: Types = FLOATS
     gives: Types = FLOATS
     bounded: bool = False
+    poles: tuple[int, ...] = ()
+    through_zero: bool = False
 
 
 def _truth(condition: str) -> Function:
@@ -57,7 +60,7 @@ _TANH_GELU = "TANH4(SPLAT4(0.797884561f) * ({a} + SPLAT4(0.044715f) * {a} * {a} 
 
 
 UNARY: Mapping[str, Function] = {
-    "ABS": Function("ABS4({a})"),
+    "ABS": Function("ABS4({a})", through_zero=True),
     "CEIL": Function("CEIL4({a})"),
     "COS": Function("COS4({a})", bounded=True),
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
@@ -68,35 +71,38 @@ UNARY: Mapping[str, Function] = {
         f"{{a}} * SPLAT4(0.166666667f) * {_clamp('0.0f', '6.0f', '({a} + SPLAT4(3.0f))')}"
     ),
     "LEAKY_RELU": Function(
-        f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})", params=("alpha",)
+        f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * SPLAT4({{alpha}}), {{a}})",
+        params=("alpha",),
+        through_zero=True,
     ),
-    "LOG": Function("LOG4({a})"),
+    "LOG": Function("LOG4({a})", poles=(0,)),
     "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS),
     "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))", bounded=True),
-    "NEG": Function("-{a}"),
-    "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})"),
-    "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True),
+    "NEG": Function("-{a}", through_zero=True),
+    "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True),
+    "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
     "RELU_0_TO_1": Function(_clamp("0.0f", "1.0f"), bounded=True),
-    "RSQRT": Function(f"{_ONE} / SQRT4({{a}})"),
+    "RSQRT": Function(f"{_ONE} / SQRT4({{a}})", poles=(0,)),
     "SIGN": Function(
         f"WHERE4(LESS4({{a}}, {_ZERO}), -{_ONE}, WHERE4(LESS4({_ZERO}, {{a}}), {_ONE}, {{a}}))"
     ),
     "SIN": Function("SIN4({a})", bounded=True),
-    "SQRT": Function("SQRT4({a})"),
-    "SQUARE": Function("{a} * {a}"),
+    "SQRT": Function("SQRT4({a})", through_zero=True),
+    "SQUARE": Function("{a} * {a}", through_zero=True),
     "TANH": Function("TANH4({a})", bounded=True),
 }
 
 BINARY: Mapping[str, Function] = {
     "ADD": Function("{a} + {b}"),
-    "DIV": Function("{a} / {b}"),
+    "DIV": Function("{a} / {b}", poles=(1,), through_zero=True),
     "EQUAL": _truth("EQUAL4({a}, {b})"),
-    "FLOOR_DIV": Function("FLOOR4({a} / {b})"),
+    "FLOOR_DIV": Function("FLOOR4({a} / {b})", poles=(1,)),
     # The remainder has the sign of the divisor. A product of both might vanish.
     "FLOOR_MOD": Function(
         f"WHERE4(LESS4(WHERE4(LESS4({{b}}, {_ZERO}), -{_REMAINDER}, {_REMAINDER}), {_ZERO}), "
-        f"{_REMAINDER} + {{b}}, {_REMAINDER})"
+        f"{_REMAINDER} + {{b}}, {_REMAINDER})",
+        poles=(1,),
     ),
     "GREATER": _truth("LESS4({b}, {a})"),
     "GREATER_EQUAL": _truth("LESS_EQUAL4({b}, {a})"),
@@ -104,13 +110,13 @@ BINARY: Mapping[str, Function] = {
     "LESS_EQUAL": _truth("LESS_EQUAL4({a}, {b})"),
     "LOGICAL_AND": Function("{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS),
     "LOGICAL_OR": Function("MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS),
-    "MAXIMUM": Function("WHERE4(LESS4({b}, {a}), {a}, {b})"),
-    "MINIMUM": Function("WHERE4(LESS4({a}, {b}), {a}, {b})"),
-    "MUL": Function("{a} * {b}", max_version=3),
+    "MAXIMUM": Function("WHERE4(LESS4({b}, {a}), {a}, {b})", through_zero=True),
+    "MINIMUM": Function("WHERE4(LESS4({a}, {b}), {a}, {b})", through_zero=True),
+    "MUL": Function("{a} * {b}", max_version=3, through_zero=True),
     "NOT_EQUAL": Function(
         f"WHERE4(EQUAL4({{a}}, {{b}}), {_ZERO}, {_ONE})", max_version=4, takes=HELD, gives=BOOLS
     ),
-    "POW": Function("POW4({a}, {b})"),
+    "POW": Function("POW4({a}, {b})", poles=(0,)),
     "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
     "SQUARED_DIFFERENCE": Function("({a} - {b}) * ({a} - {b})"),
     "SUB": Function("{a} - {b}", max_version=3),

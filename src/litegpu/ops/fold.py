@@ -84,8 +84,9 @@ def _evaluate(
 ) -> list[Array] | None:
     first, target = inputs[0], graph.values[node.outputs[0]].dtype
     if node.op in ("SHAPE", "RANK") and first.shape != UNKNOWN:
-        if node.op == "SHAPE" and TYPE_CODES.get(node.params["out_type"]) is not target:
-            return None  # the CPU would give the result the type of the parameters
+        given = DType.INT32 if node.op == "RANK" else TYPE_CODES.get(node.params["out_type"])
+        if given is not target:
+            return None  # the CPU gives the result this type, whatever the file says
         sizes = first.shape if node.op == "SHAPE" else len(first.shape)
         return [np.asarray(sizes, target.value)]
     arrays = [value.data for value in inputs if value.data is not None]
