@@ -14,11 +14,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from litegpu.errors import DelegateLibraryError, LitegpuError, OptionsError
+from litegpu.errors import DelegateLibraryError, OptionsError
 from litegpu.tools import runtime
 
-_FAILED = 3
-"""Exit status of the process that tries a library, where the library only said no."""
+_REFUSED = 87
+"""Exit status of the process that tries a library where nothing worse happens than a refusal."""
 
 
 def parse_options(flag: str, text: str) -> dict[str, str]:
@@ -39,11 +39,11 @@ def parse_options(flag: str, text: str) -> dict[str, str]:
     return found
 
 
-def load(flag: str, path: str, options: Mapping[str, str], model: bytes | None = None) -> Any:
+def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None = None) -> Any:
     """Return the delegate of a shared library, for the runtime's interpreter.
 
     Args:
-        flag: the name of the flag that asked for it, for errors.
+        asked: the flag with its value that asked for it, for errors.
         path: the file, or a name that the system's loader finds.
         options: keys and values that the library understands.
         model: a .tflite file that another process runs once with this delegate, to begin with.
@@ -52,59 +52,85 @@ def load(flag: str, path: str, options: Mapping[str, str], model: bytes | None =
     Raises:
         DelegateLibraryError: the library is missing, is none, refuses, or ends its process.
     """
-    command = [sys.executable, "-m", __name__, path, json.dumps(dict(options))]
+    known = os.path.abspath(path) if os.path.exists(path) else path
+    command = [sys.executable, "-m", __name__, known, json.dumps(dict(options))]
     tried = subprocess.run(command, input=model or b"", capture_output=True, check=False)
-    said = tried.stderr.decode(errors="replace").strip()
-    if tried.returncode == _FAILED:
-        raise DelegateLibraryError(
-            f"--{flag}={path}: {said.splitlines()[-1]} Give the path of a shared library for this "
-            "machine that exports tflite_plugin_create_delegate and "
-            "tflite_plugin_destroy_delegate, and the options that it knows."
-        )
+    said = [line for line in tried.stderr.decode(errors="replace").split("\n") if _tells(line)]
+    if tried.returncode == _REFUSED and said:
+        raise DelegateLibraryError(f"{asked}: {said[-1]}")
     if tried.returncode:
+        words = f" Its last words: {said[-1]}" if said else ""
         raise DelegateLibraryError(
-            f"--{flag}={path}: the library {_ending(tried.returncode)}, as a process of its own "
-            f"that tried it showed.{_last(said)} Use another build of it, or run without it."
+            f"{asked}: {_ending(tried.returncode)} It was tried in a process of its own."
+            f"{words} Use another build of it, or run without it."
         )
-    return runtime.load().load_delegate(path, dict(options))
+    return _create(known, options)
+
+
+def _tells(line: str) -> bool:
+    """Whether a line is more than the runtime's news."""
+    return bool(line.strip()) and not line.startswith("INFO:")
 
 
 def _ending(status: int) -> str:
     """Say how a process ended: POSIX tells a signal by a negative number."""
     if status < 0:
-        return f"crashes ({signal.strsignal(-status)})"
-    return f"ends the process (status {status:#x})"
+        return f"The library crashes: {signal.strsignal(-status)}."
+    return f"The library ends the process with status {status:#x}."
 
 
-def _last(said: str) -> str:
-    return f" Its last words: {said.splitlines()[-1]}" if said else ""
-
-
-def _try(path: str, options: dict[str, str], model: bytes) -> None:
-    """Load the library and run the model with it, where there is one.
+def _create(path: str, options: Mapping[str, str]) -> Any:
+    """Return the delegate of a library.
 
     Raises:
-        DelegateLibraryError: the runtime or the library says what is wrong.
+        DelegateLibraryError: the loader or the library says what is wrong.
     """
     try:
-        delegate = runtime.load().load_delegate(path, options)
-        if model:
-            runtime.interpreter(model, delegate).invoke()
+        return runtime.load().load_delegate(path, dict(options))
+    except OSError as error:
+        raise DelegateLibraryError(
+            f"It cannot be loaded ({_words(error)}). Give the path of a shared library that was "
+            "built for this machine."
+        ) from error
     except AttributeError as error:
-        raise DelegateLibraryError(f"it is a library, but not a delegate ({error}).") from error
-    except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, LitegpuError):
-            raise
-        raise DelegateLibraryError(f"{' '.join(str(error).split()).rstrip('.')}.") from error
+        raise DelegateLibraryError(
+            f"It is a library without a delegate ({_words(error)}). A delegate's exports "
+            "tflite_plugin_create_delegate and tflite_plugin_destroy_delegate."
+        ) from error
+    except ValueError as error:
+        raise DelegateLibraryError(
+            f"It makes no delegate ({_words(error)}). Check the options that it is given."
+        ) from error
+
+
+def _run(delegate: Any, model: bytes) -> None:
+    """Run a model once on zeros.
+
+    Raises:
+        DelegateLibraryError: the runtime refuses it with this delegate.
+    """
+    try:
+        runtime.interpreter(model, delegate).invoke()
+    except (RuntimeError, ValueError) as error:
+        raise DelegateLibraryError(
+            f"It is loaded, but this model does not run with it ({_words(error)}). Run it without "
+            "this delegate, or use another build of it."
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def main(path: str, options: str) -> int:
     """Try a library in this process, which the library may end; the model comes from stdin."""
     try:
-        _try(path, json.loads(options), sys.stdin.buffer.read())
-    except LitegpuError as error:
+        delegate = _create(path, json.loads(options))
+        if model := sys.stdin.buffer.read():
+            _run(delegate, model)
+    except DelegateLibraryError as error:
         print(error, file=sys.stderr, flush=True)
-        os._exit(_FAILED)  # the runtime's half-made delegate would be destroyed, noisily
+        os._exit(_REFUSED)  # the runtime would destroy the delegate that it did not get
     return 0
 
 

@@ -173,12 +173,20 @@ def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Dele
             if not made:
                 info(f"{each.name} delegate created.")
             made.append((_position(args, provider.flag), each))
-    made.sort(key=lambda pair: pair[0])
     return Delegates(
-        applied=tuple(each for _, each in made),
+        applied=_in_order(made),
         threads=None if args.num_threads == -1 else max(args.num_threads, 1),
         builtin_kernels="use_xnnpack" in args.given and not args.use_xnnpack,
     )
+
+
+def _in_order(made: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
+    """Return the delegates by the place of their flags, but XNNPACK last."""
+    wanted = [each for _, each in sorted(made, key=lambda pair: pair[0])]
+    possible = sorted(wanted, key=lambda each: each.delegate is None)
+    if possible != wanted:
+        warn("The Python runtime applies XNNPACK by itself, after all other delegates.")
+    return tuple(possible)
 
 
 def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str]:
@@ -238,7 +246,9 @@ class Provider:
 def _external(args: argparse.Namespace, model: bytes | None) -> Applied | None:
     options = foreign.parse_options("external_delegate_options", args.external_delegate_options)
     path = args.external_delegate_path
-    return Applied("EXTERNAL", foreign.load("external_delegate_path", path, options, model))
+    return Applied(
+        "EXTERNAL", foreign.load(f"--external_delegate_path={path}", path, options, model)
+    )
 
 
 def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
@@ -279,21 +289,21 @@ def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
     return Applied("XNNPACK")
 
 
-def _elsewhere(name: str, library: str, here: bool, warning: str) -> _Make:
+def _elsewhere(name: str, library: str, platforms: tuple[str, ...], warning: str) -> _Make:
     """Return what makes a delegate that no Python runtime has: its library, where it can be."""
 
     def make(args: argparse.Namespace, model: bytes | None) -> Applied | None:
         flag = f"use_{name.lower()}"
-        folder = getattr(args, f"{name.lower()}_lib_path", "")
+        where = f"{name.lower()}_lib_path"
         options = {
             each: _shown(getattr(args, each))
             for each in args.given
-            if each in FLAGS_OF[flag] and each != flag
+            if each in FLAGS_OF[flag] and each not in (flag, where)
         }
         try:
-            if here:
-                path = os.path.join(folder, library)
-                return Applied(name, foreign.load(flag, path, options, model))
+            if _platform() in platforms:
+                path = os.path.join(getattr(args, where, ""), library)
+                return Applied(name, foreign.load(f"--{flag}=true ({path})", path, options, model))
         except DelegateLibraryError as error:
             warn(str(error))
         warn(warning)
@@ -302,7 +312,10 @@ def _elsewhere(name: str, library: str, here: bool, warning: str) -> _Make:
     return make
 
 
-_ANDROID = hasattr(sys, "getandroidapilevel")
+def _platform() -> str:
+    """Return `sys.platform`, but `android` where Python calls that `linux`, as it did once."""
+    return "android" if hasattr(sys, "getandroidapilevel") else sys.platform
+
 
 PROVIDERS = (
     Provider("external_delegate_path", "FILE", EXTERNAL_FLAGS, _external),
@@ -310,7 +323,7 @@ PROVIDERS = (
     Provider(
         *("use_hexagon", "true", HEXAGON_FLAGS),
         _elsewhere(
-            *("Hexagon", "libhexagon_delegate.so", _ANDROID),
+            *("Hexagon", "libhexagon_delegate.so", ("android",)),
             "Could not create Hexagon delegate: platform may not support delegate or required "
             "libraries are missing",
         ),
@@ -318,14 +331,14 @@ PROVIDERS = (
     Provider(
         *("use_coreml", "true", COREML_FLAGS),
         _elsewhere(
-            *("COREML", "libcoreml_delegate.dylib", sys.platform in ("darwin", "ios")),
+            *("COREML", "libcoreml_delegate.dylib", ("darwin", "ios")),
             "CoreML acceleration is unsupported on this platform.",
         ),
     ),
     Provider(
         *("use_nnapi", "true", NNAPI_FLAGS),
         _elsewhere(
-            *("NNAPI", "libnnapi_delegate.so", _ANDROID),
+            *("NNAPI", "libnnapi_delegate.so", ("android",)),
             "NNAPI acceleration is unsupported on this platform.",
         ),
     ),

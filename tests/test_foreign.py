@@ -1,0 +1,141 @@
+"""Delegates in shared libraries of other makers, compiled here: loaded, run, refused, crashing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from c_compiler import shared_library
+from litegpu.errors import DelegateLibraryError, OptionsError
+from litegpu.tools import registrar
+from litegpu.tools.flags import FlagParser
+from litegpu.tools.foreign import parse_options
+from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
+from small_models import assert_close, chain, random, reference, run
+
+MODEL, X = chain(["ABS", "ROUND"]), random(1, 4, 4, 4) * 9
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    parser = FlagParser("litegpu test", "a test")
+    parser.add_flags(REGISTRAR_FLAGS)
+    return parser.parse(argv)
+
+
+def flags(library: Path, options: str = "") -> argparse.Namespace:
+    return parsed(f"--external_delegate_path={library}", f"--external_delegate_options={options}")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_library('#include "external_delegate.h"', tmp_path_factory.mktemp("external"))
+
+
+def test_it_is_loaded_and_runs(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = make_delegates(flags(library, "scale:3"), MODEL)
+    assert capsys.readouterr().out == "INFO: EXTERNAL delegate created.\n"
+    assert found.gpu is None
+    assert found.describe() == "EXTERNAL, CPU (XNNPACK, threads: the runtime's choice)"
+    assert_close(run(found.interpreter(MODEL), X), [np.round(3 * np.abs(X))])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_first_of_two_takes_what_both_can(library: Path, order: int) -> None:
+    gpu = ["--use_gpu=true", "--gpu_precision_loss_allowed=false"]
+    other = [f"--external_delegate_path={library}", "--external_delegate_options=scale:3"]
+    found = make_delegates(parsed(*(gpu + other if order > 0 else other + gpu)), MODEL)
+    assert [each.name for each in found.applied] == ["GPU", "EXTERNAL"][::order]
+    (got,) = run(found.interpreter(MODEL), X)
+    assert_close([got], [np.round((1 if order > 0 else 3) * np.abs(X))])
+
+
+def test_a_file_of_this_folder_needs_no_slash(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(library.parent)
+    found = make_delegates(flags(Path(library.name)), MODEL)
+    assert_close(run(found.interpreter(MODEL), X), reference(MODEL, X))
+
+
+CRASHES = {
+    "create": "The library (crashes|ends the process)",
+    "prepare": "The library (crashes|ends the process)",
+    "invoke": "The library (crashes|ends the process)",
+    "destroy": "The library (crashes|ends the process)",
+    "exit": r"ends the process with status 0x5\. .* Its last words: the licence is over Use an",
+    "apply": r"It is loaded, but this model does not run with it \(The runtime refuses .*another",
+}
+
+
+@pytest.mark.parametrize("where", CRASHES)
+def test_what_it_does_to_its_process_is_an_error_here(library: Path, where: str) -> None:
+    with pytest.raises(DelegateLibraryError, match=CRASHES[where]) as caught:
+        make_delegates(flags(library, f"fail:{where}"), MODEL)
+    assert str(caught.value).startswith(f"--external_delegate_path={library}: ")
+
+
+def test_an_option_that_it_does_not_know(library: Path) -> None:
+    said = r"It makes no delegate \(.*no such option: colour\)\. Check the options"
+    with pytest.raises(DelegateLibraryError, match=said):
+        make_delegates(flags(library, "scale:2;colour:red"))
+
+
+def test_a_library_without_a_delegate(tmp_path: Path) -> None:
+    path = shared_library("int nothing;", tmp_path)
+    said = r"a library without a delegate \(.*tflite_plugin_create_delegate.*\)\. A delegate's"
+    with pytest.raises(DelegateLibraryError, match=said):
+        make_delegates(flags(path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a constructor of GCC or Clang")
+def test_a_library_that_crashes_when_it_is_loaded(tmp_path: Path) -> None:
+    source = "#include <stdlib.h>\n__attribute__((constructor)) static void f(void) { abort(); }"
+    with pytest.raises(DelegateLibraryError, match=r"The library crashes: Aborted\. It was"):
+        make_delegates(flags(shared_library(source, tmp_path)))
+
+
+def test_files_that_are_no_library(tmp_path: Path) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("not a library")
+    for path in (text, tmp_path, tmp_path / "missing.so"):
+        with pytest.raises(DelegateLibraryError, match=r"It cannot be loaded \(.*\)\. Give the"):
+            make_delegates(flags(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "'a' is not one key, one ':' and one value"),
+        ("a:b:c", "'a:b:c' is not one key"),
+        (":b", "':b' is not one key"),
+        ("a:1;a:2", "'a:2' comes twice. Write key:value, with ';' between two"),
+        ("a:1,b:2", "'a:1,b:2' is not one key"),
+    ],
+)
+def test_malformed_options(text: str, said: str) -> None:
+    with pytest.raises(OptionsError, match=f"--flag={text}: {said}"):
+        parse_options("flag", text)
+
+
+def test_options_keep_their_order() -> None:
+    assert [*parse_options("flag", "b:2;a:;").items()] == [("b", "2"), ("a", "")]
+
+
+def test_a_platform_with_hexagon(
+    library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the platform has one, its library is found and told its flags."""
+    library.with_name("libhexagon_delegate.so").write_bytes(library.read_bytes())
+    monkeypatch.setattr(registrar, "_platform", lambda: "android")
+    folder = f"--hexagon_lib_path={library.parent}"
+    (found,) = make_delegates(parsed("--use_hexagon=true", folder), MODEL).applied
+    assert found.name == "Hexagon" and found.delegate is not None
+    assert capsys.readouterr().out == "INFO: Hexagon delegate created.\n"
+    make_delegates(parsed("--use_hexagon=true", folder, "--hexagon_profiling=true"), MODEL)
+    first, second = capsys.readouterr().out.splitlines()
+    assert "no such option: hexagon_profiling" in first
+    assert second.startswith("WARN: Could not create Hexagon delegate: platform may not")
