@@ -37,7 +37,7 @@ _LATE_SIZES = "bytes in the interpreter"
 """An error at the first invoke, where the CPU's kernels make another type than the file says."""
 _TYPES = "in the model's file"
 """The same, noticed before the first invoke: the types are what those kernels make of them."""
-_TANH, _DEQUANTIZE, _REDUCE_PROD, _DENSIFY = 4, 6, 81, 124
+_TANH, _DEQUANTIZE, _RESHAPE, _REDUCE_PROD, _DENSIFY = 4, 6, 22, 81, 124
 """Numbers of a fused activation and of operations in the schema."""
 
 
@@ -260,8 +260,8 @@ def _differs_by_design(content: bytes) -> bool:
 
     Those ignore TANH as a fused activation, and take the bytes of float16 constants for float32
     unless DEQUANTIZE reads them; those of bools, too, where weights are read, and what lies behind.
-    Those of numbers that they take for strings tell where the strings lie, and DENSIFY looks for
-    the sparsity of a dense tensor.
+    Those of numbers that they take for strings tell where the strings lie, RESHAPE copies as many
+    as its output takes in another type, and DENSIFY looks for the sparsity of a dense tensor.
     """
     model = mutations.parse(content)
     (graph, *_), types = model.subgraphs, schema.members("TensorType")
@@ -275,6 +275,10 @@ def _differs_by_design(content: bytes) -> bool:
             return True
         sequence = type(options).__name__.endswith("LSTMOptionsT")
         if getattr(options, "fusedActivationFunction", 0) == _TANH and not sequence:
+            return True
+        ends = [*operator.inputs[:1], *operator.outputs[:1]]
+        kinds = {graph.tensors[i].type for i in ends if 0 <= i < len(graph.tensors)}
+        if code.builtinCode == _RESHAPE and len(kinds) > 1:
             return True
         if code.builtinCode == _DENSIFY and not all(
             graph.tensors[i].sparsity for i in operator.inputs if 0 <= i < len(graph.tensors)

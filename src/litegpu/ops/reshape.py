@@ -117,8 +117,9 @@ class Reshape(Op):
         """Return the requested shape (-1 = what is left), or None when it is not known."""
         if len(node.inputs) > 1 and node.inputs[1] != ABSENT:
             shape = graph.values[node.inputs[1]]
-            if shape.data is not None and shape.dtype is DType.INT32:
-                return tuple(int(size) for size in np.ravel(shape.data))
+            # The CPU looks no further than at a list.
+            if shape.data is not None and shape.dtype is DType.INT32 and shape.data.ndim == 1:
+                return tuple(map(int, shape.data))
             return None
         sizes: Shape | None = node.params.get("shape")
         # A lone 0 is how old converters wrote the shape of a scalar.

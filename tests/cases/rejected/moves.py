@@ -98,6 +98,11 @@ CASES = (
         (computed(2, 3), Tensor(shape=(2,), dtype=DType.INT64, data=3)),
         "The new shape is neither a constant tensor nor a parameter of the node.",
     ),
+    Rejected(
+        "RESHAPE",
+        (computed(2, 3), Tensor(shape=(1, 2), dtype=DType.INT32, data=(3, 2))),
+        "The new shape is neither a constant tensor nor a parameter of the node.",
+    ),
     Rejected("RESHAPE", (computed(2, 3), integers(4, -1)), "[2, 3] cannot be reshaped to [4, -1]."),
     Rejected(
         "RESHAPE", (computed(2, 3), integers(-1, -1)), "[2, 3] cannot be reshaped to [-1, -1]."
