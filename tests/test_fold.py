@@ -188,3 +188,16 @@ def test_a_rank_is_an_integer_whatever_the_file_says(dtype: str) -> None:
     for wanted, found in zip(reference(writer.build(), values), got, strict=True):
         assert wanted.dtype == found.dtype
         np.testing.assert_array_equal(wanted, found)
+
+
+def test_float16_weights_that_the_file_calls_integers() -> None:
+    """What the CPU makes of them is float32 all the same; nothing is folded then."""
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+    half = writer.constant(np.full((2, 3), 0.5, np.float16))
+    weights = writer.op("DEQUANTIZE", [half], [(2, 3)], dtype="int16", version=3)
+    writer.output(step(writer, "NEG", x), weights)
+    delegate = GpuDelegate()
+    got = run(interpreter(writer.build(), delegate), random(2, 3))
+    assert_close(got, reference(writer.build(), random(2, 3)))
+    assert delegate.error is None

@@ -74,7 +74,7 @@ def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
     """Whether results are of the types that the file states; float16 weights stay what they are."""
     types = [value.dtype for value in outputs if value is not None]
     return len(found) == len(types) and all(
-        array.dtype.name in (dtype.value, "float16")
+        array.dtype.name == dtype.value or (array.dtype.name, dtype) == ("float16", DType.FLOAT32)
         for array, dtype in zip(found, types, strict=True)
     )
 
