@@ -11,7 +11,7 @@ import pytest
 
 from c_compiler import shared_library
 from litegpu.errors import DelegateLibraryError, OptionsError
-from litegpu.tools import registrar
+from litegpu.tools import cli, registrar
 from litegpu.tools.flags import FlagParser
 from litegpu.tools.foreign import parse_options
 from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
@@ -130,7 +130,7 @@ def test_a_platform_with_hexagon(
 ) -> None:
     """Where the platform has one, its library is found and told its flags."""
     library.with_name("libhexagon_delegate.so").write_bytes(library.read_bytes())
-    monkeypatch.setattr(registrar, "_platform", lambda: "android")
+    monkeypatch.setattr(registrar, "platform", lambda: "android")
     folder = f"--hexagon_lib_path={library.parent}"
     (found,) = make_delegates(parsed("--use_hexagon=true", folder), MODEL).applied
     assert found.name == "Hexagon" and found.delegate is not None
@@ -139,3 +139,18 @@ def test_a_platform_with_hexagon(
     first, second = capsys.readouterr().out.splitlines()
     assert "no such option: hexagon_profiling" in first
     assert second.startswith("WARN: Could not create Hexagon delegate: platform may not")
+
+
+def test_a_tool_with_it(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model.tflite"
+    model.write_bytes(chain(["ABS"]))
+    tool = ["inference_diff", str(model), "--num_runs=1", f"--external_delegate_path={library}"]
+    assert cli.main([*tool, "--external_delegate_options=scale:1"]) == 0
+    assert "OutputDiff[0]: avg_error=0, " in capsys.readouterr().out
+    assert cli.main([*tool, "--external_delegate_options=scale:3"]) == 0
+    assert "OutputDiff[0]: avg_error=0, " not in capsys.readouterr().out
+    assert cli.main([*tool, "--external_delegate_options=fail:invoke"]) == 1
+    captured = capsys.readouterr()
+    assert "OutputDiff" not in captured.out
+    assert f"error: --external_delegate_path={library}: The library " in captured.err
+    assert cli.main([*tool, "--external_delegate_options=scale"]) == 2

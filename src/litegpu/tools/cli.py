@@ -17,6 +17,7 @@ from litegpu.version import __version__
 
 TOOLS = {
     "devices": "list the usable devices of every backend, or why there are none",
+    "delegates": "say which delegates this machine has, and which one a model should use",
     "check": "say what of a model would run on the GPU, and why the rest would not",
     "run": "run a model on a picture: result, latency and agreement with the CPU",
     "profile": "say where the time of a model goes, kernel by kernel",
@@ -124,10 +125,13 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
     # What a reader of the tool's figures must know, where there is something.
     notes = (f"litegpu {name}: {TOOLS[name]}.", *getattr(tool, "NOTES", ()))
     about = "\n\n".join(paragraph(text) for text in notes)
-    words = [f"litegpu {name}", *map(str.upper, tool.ARGUMENTS), "[--FLAG=VALUE ...]"]
+    optional = getattr(tool, "OPTIONAL", ())
+    shown = [f"[{each.upper()}]" if each in optional else each.upper() for each in tool.ARGUMENTS]
+    words = [f"litegpu {name}", *shown, "[--FLAG=VALUE ...]"]
     parser = FlagParser(words[0], about, tool.EXAMPLES, usage=" ".join(words))
     for argument, text in tool.ARGUMENTS.items():
-        parser.add_argument(argument, metavar=argument.upper(), help=text)
+        count = "?" if argument in optional else None
+        parser.add_argument(argument, metavar=argument.upper(), help=text, nargs=count)
     parser.add_flags(tool.FLAGS)
     return parser
 

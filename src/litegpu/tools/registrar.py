@@ -289,59 +289,64 @@ def _xnnpack(args: argparse.Namespace, _: bytes | None) -> Applied | None:
     return Applied("XNNPACK")
 
 
-def _elsewhere(name: str, library: str, platforms: tuple[str, ...], warning: str) -> _Make:
-    """Return what makes a delegate that no Python runtime has: its library, where it can be."""
+@dataclass(frozen=True)
+class Elsewhere:
+    """A delegate that no Python runtime has: a library has it, on its platforms."""
 
-    def make(args: argparse.Namespace, model: bytes | None) -> Applied | None:
-        flag = f"use_{name.lower()}"
-        where = f"{name.lower()}_lib_path"
+    name: str
+    library: str
+    platforms: tuple[str, ...]
+    warning: str
+
+    @property
+    def flag(self) -> str:
+        """The flag that asks for it."""
+        return f"use_{self.name.lower()}"
+
+    def make(self, args: argparse.Namespace, model: bytes | None) -> Applied | None:
+        """Return it, or None with the original's warning; the library is told its flags."""
+        where = f"{self.name.lower()}_lib_path"
         options = {
             each: _shown(getattr(args, each))
             for each in args.given
-            if each in FLAGS_OF[flag] and each not in (flag, where)
+            if each in FLAGS_OF[self.flag] and each not in (self.flag, where)
         }
         try:
-            if _platform() in platforms:
-                path = os.path.join(getattr(args, where, ""), library)
-                return Applied(name, foreign.load(f"--{flag}=true ({path})", path, options, model))
+            if platform() in self.platforms:
+                path = os.path.join(getattr(args, where, ""), self.library)
+                asked = f"--{self.flag}=true ({path})"
+                return Applied(self.name, foreign.load(asked, path, options, model))
         except DelegateLibraryError as error:
             warn(str(error))
-        warn(warning)
+        warn(self.warning)
         return None
 
-    return make
 
-
-def _platform() -> str:
+def platform() -> str:
     """Return `sys.platform`, but `android` where Python calls that `linux`, as it did once."""
     return "android" if hasattr(sys, "getandroidapilevel") else sys.platform
 
 
+HEXAGON = Elsewhere(
+    *("Hexagon", "libhexagon_delegate.so", ("android",)),
+    "Could not create Hexagon delegate: platform may not support delegate or required libraries "
+    "are missing",
+)
+COREML = Elsewhere(
+    *("COREML", "libcoreml_delegate.dylib", ("darwin", "ios")),
+    "CoreML acceleration is unsupported on this platform.",
+)
+NNAPI = Elsewhere(
+    *("NNAPI", "libnnapi_delegate.so", ("android",)),
+    "NNAPI acceleration is unsupported on this platform.",
+)
+
 PROVIDERS = (
     Provider("external_delegate_path", "FILE", EXTERNAL_FLAGS, _external),
     Provider("use_gpu", "true", GPU_FLAGS, _gpu),
-    Provider(
-        *("use_hexagon", "true", HEXAGON_FLAGS),
-        _elsewhere(
-            *("Hexagon", "libhexagon_delegate.so", ("android",)),
-            "Could not create Hexagon delegate: platform may not support delegate or required "
-            "libraries are missing",
-        ),
-    ),
-    Provider(
-        *("use_coreml", "true", COREML_FLAGS),
-        _elsewhere(
-            *("COREML", "libcoreml_delegate.dylib", ("darwin", "ios")),
-            "CoreML acceleration is unsupported on this platform.",
-        ),
-    ),
-    Provider(
-        *("use_nnapi", "true", NNAPI_FLAGS),
-        _elsewhere(
-            *("NNAPI", "libnnapi_delegate.so", ("android",)),
-            "NNAPI acceleration is unsupported on this platform.",
-        ),
-    ),
+    Provider(HEXAGON.flag, "true", HEXAGON_FLAGS, HEXAGON.make),
+    Provider(COREML.flag, "true", COREML_FLAGS, COREML.make),
+    Provider(NNAPI.flag, "true", NNAPI_FLAGS, NNAPI.make),
     Provider("use_xnnpack", "true", XNNPACK_FLAGS, _xnnpack),
 )
 """All kinds of delegates, in the order in which they are created."""

@@ -1,0 +1,218 @@
+"""`litegpu delegates [MODEL]`: the delegates of this machine, and which one a model should use."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu import GpuDelegate
+from litegpu.errors import MissingDependencyError, UnsupportedDeviceError
+from litegpu.tools import runtime
+from litegpu.tools.console import note, print_table, print_text
+from litegpu.tools.delegation import with_delegate
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
+from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.registrar import COREML, HEXAGON, NNAPI, Elsewhere, platform
+from litegpu.wording import counted, shown_time
+from litegpu.zoo import kinds
+
+ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME; without it, the machine alone"}
+OPTIONAL = ("model",)
+FLAGS = (JSON,)
+EXAMPLES = ("litegpu delegates", "litegpu delegates model.tflite", "litegpu delegates --json")
+NOTES = (
+    "What GPU and XNNPACK take of each type is tried here, on models of one operation. What the "
+    "others take is what TensorFlow Lite's guide says of them.",
+    "A file of int8 does not tell whether it was trained quantized: it counts as integer.",
+)
+
+_ELSEWHERE = {
+    "NNAPI": (NNAPI, "Android", {kinds.FLOAT32, kinds.DYNAMIC, kinds.INTEGER, kinds.TRAINED}),
+    "Hexagon": (HEXAGON, "Android on Snapdragon", {kinds.INTEGER, kinds.TRAINED}),
+    "Core ML": (COREML, "iOS, macOS", {kinds.FLOAT32, kinds.FLOAT16}),
+}
+"""Delegates for other platforms: where they run and, as the guide says, which models."""
+_GPU, _XNNPACK = "GPU", "XNNPACK"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A delegate: its flag, where there is one, whether this machine has it and which or why."""
+
+    name: str
+    flag: str
+    platforms: str
+    here: bool
+    details: str
+    takes: tuple[str, ...]
+    """The types of models that it runs, of `kinds.KINDS`."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to use, as the tools' flag, and why."""
+
+    name: str
+    flag: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A model, its type of `kinds.KINDS`, and what it should use."""
+
+    source: str
+    type: str
+    recommended: Recommendation
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print both tables, and for a model what it should use; the exit status is 0."""
+    try_to_write("json", args.json)
+    model = find_model(args.model) if args.model else None
+    gpu, refusal = _open_gpu()
+    entries = [
+        _gpu_entry(gpu, refusal),
+        _xnnpack_entry(),
+        *map(_elsewhere, _ELSEWHERE),
+        _external(),
+    ]
+    found = _look_at(model, gpu, refusal) if model else None
+    if not prints_json(args):
+        _print_tables(entries, found)
+    shown = {"delegates": entries, "model": found}
+    write_json("json", args.json, {name: _plain(each) for name, each in shown.items()})
+    return 0
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_plain(each) for each in item]
+    return item and dataclasses.asdict(item)
+
+
+def _look_at(model: FoundModel, gpu: GpuDelegate | None, refusal: str) -> Seen:
+    note(f"model: {model.source}")
+    advice = recommend(model.content, gpu, refusal)
+    return Seen(model.source, kinds.kind_of(model.content), advice)
+
+
+def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommendation:
+    """Return what a model should use here, by litegpu's estimate.
+
+    Args:
+        model: a .tflite file.
+        gpu: the delegate to use if it pays, or None.
+        refusal: why it is None.
+
+    Raises:
+        ModelError: the runtime refuses the model.
+    """
+    threads = runtime.default_threads()
+    if gpu is None:
+        runtime.interpreter(model)
+        return _cpu(f"There is no GPU to use: {refusal}")
+    kept = with_delegate(model, gpu, threads)
+    report = gpu.report
+    del kept
+    if report is None or not report.delegated_nodes:
+        first = [f"{each.op}: {each.reason}" for each in report.rejected[:1]] if report else []
+        return _cpu(" ".join(["The GPU would run none of its operations.", *first]))
+    if gpu.device.software:
+        return _cpu(f"{gpu.device.title} is no GPU but the CPU behind a GPU's interface.")
+    share = f"{len(report.delegated_nodes)} of {report.total_nodes} operations run on it"
+    estimates = [part.estimate for part in report.partitions if part.estimate]
+    on_cpu = sum(each.cpu_seconds for each in estimates)
+    on_gpu = sum(each.gpu_seconds for each in estimates)
+    times = (
+        f"by estimate in {shown_time(on_gpu)} and what the arithmetic takes, against "
+        f"{shown_time(on_cpu)} on the CPU ({counted(threads, 'thread')})"
+    )
+    if estimates and on_cpu <= on_gpu:
+        return _cpu(f"{gpu.device.title} is not worth the way there: {share}, {times}.")
+    return Recommendation(_GPU, "--use_gpu=true", f"{share}, {times}. See both with `litegpu run`.")
+
+
+def _cpu(reason: str) -> Recommendation:
+    return Recommendation(f"{_XNNPACK}, on the CPU", "--use_xnnpack=true", reason)
+
+
+def _open_gpu() -> tuple[GpuDelegate | None, str]:
+    """Return the delegate, or None and why there is none."""
+    try:
+        return GpuDelegate(), ""
+    except (UnsupportedDeviceError, MissingDependencyError) as error:
+        return None, str(error)
+
+
+def _gpu_entry(gpu: GpuDelegate | None, refusal: str) -> Entry:
+    takes = [kind for kind in kinds.KINDS if gpu and _gpu_takes(gpu, kinds.sample(kind))]
+    details = f"{gpu.device.title}{' (software)' * gpu.device.software}" if gpu else refusal
+    platforms = "Linux, macOS, Windows"
+    return Entry(_GPU, "--use_gpu=true", platforms, gpu is not None, details, tuple(takes))
+
+
+def _gpu_takes(gpu: GpuDelegate, model: bytes) -> bool:
+    kept = with_delegate(model, gpu, builtin_kernels=True)
+    taken = bool(gpu.report and gpu.report.whole_graph)
+    del kept
+    return taken
+
+
+def _xnnpack_entry() -> Entry:
+    takes = tuple(kind for kind in kinds.KINDS if _xnnpack_takes(kinds.sample(kind)))
+    details = "part of the runtime" if takes else "this runtime was built without it"
+    return Entry(_XNNPACK, "--use_xnnpack=true", "all", bool(takes), details, takes)
+
+
+def _xnnpack_takes(model: bytes) -> bool:
+    """Whether the runtime's own delegate is in the plan: nothing else could be."""
+    plan = runtime.interpreter(model)._get_ops_details()
+    return any("DELEGATE" in each["op_name"].upper() for each in plan)
+
+
+def _elsewhere(name: str) -> Entry:
+    delegate, platforms, takes = _ELSEWHERE[name]
+    here = platform() in delegate.platforms
+    flag = f"--{delegate.flag}=true"
+    return Entry(name, flag, platforms, here, _library(delegate, here), _in_order(takes))
+
+
+def _library(delegate: Elsewhere, here: bool) -> str:
+    return f"if {delegate.library} is found" if here else f"not on {platform()}"
+
+
+def _external() -> Entry:
+    flag, details = "--external_delegate_path=FILE", "any library of another maker"
+    return Entry("external", flag, "all", True, details, ())
+
+
+def _in_order(takes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(takes, key=kinds.KINDS.index))
+
+
+def _print_tables(entries: list[Entry], found: Seen | None) -> None:
+    print_table(
+        ("delegate", "platforms", "here", "which", "?flag"),
+        [(each.name, each.platforms, _yes(each.here), each.details, each.flag) for each in entries],
+    )
+    typed = [each for each in entries if each.takes or each.name == _GPU]
+    rows = [
+        (
+            f"{kind} (this model)" if found and found.type == kind else kind,
+            *(_yes(kind in each.takes) for each in typed),
+        )
+        for kind in kinds.KINDS
+    ]
+    print_table(("type of model", *(each.name for each in typed)), rows)
+    if found:
+        advice = found.recommended
+        print()
+        print_text(f"recommended: {advice.name} ({advice.flag}). {advice.reason}", "  ")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
