@@ -21,6 +21,8 @@ QUICKLY = {
     "run": ("--num_runs=1", "--max_secs=1"),
     "demo": ("--num_runs=1", "--max_secs=1"),
     "profile": ("--repeats=1",),
+    "benchmark": ("--num_runs=1", "--min_secs=0", "--warmup_min_secs=0"),
+    "benchmark_model": ("--num_runs=1", "--min_secs=0", "--warmup_min_secs=0"),
     "inference_diff": ("--num_runs=1",),
 }
 

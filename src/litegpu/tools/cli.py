@@ -21,9 +21,12 @@ TOOLS = {
     "check": "say what of a model would run on the GPU, and why the rest would not",
     "run": "run a model on a picture: result, latency and agreement with the CPU",
     "profile": "say where the time of a model goes, kernel by kernel",
+    "benchmark_model": "measure latency and memory as TensorFlow Lite's own tool does",
     "inference_diff": "compare a delegate with the CPU on random inputs: error of each output",
     "demo": "classify and segment a picture; the segmentation is drawn as a PNG",
 }
+SHORT = {"benchmark": "benchmark_model"}
+"""Other names of tools."""
 
 HELP = """\
 usage: litegpu TOOL [ARGUMENTS]
@@ -96,6 +99,7 @@ def _dispatch(args: Sequence[str]) -> int:
     if name == "--version":
         print(f"litegpu {__version__}")
         return 0
+    name = SHORT.get(name, name)
     if name not in TOOLS:
         return _fail(f"error: unknown tool '{name}'.{did_you_mean(name, TOOLS)}", 2)
     tool = importlib.import_module(f"litegpu.tools.{name}")

@@ -1,0 +1,71 @@
+"""Memory of this process on the host: now, and the most so far."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+try:
+    import resource
+except ImportError:  # Windows
+    _has_peak = False
+else:
+    _has_peak = True
+
+_STATUS = Path("/proc/self/status")
+_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in a unit of `ru_maxrss`."""
+
+
+def peak_kb() -> int | None:
+    """Return the most KB that were resident at once, None where the system does not tell."""
+    if not _has_peak:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT // 1024
+
+
+def resident_kb() -> dict[str, int]:
+    """Return the KB that are resident now by kind (VmRSS is all); empty except on Linux."""
+    try:
+        lines = _STATUS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    kinds = ("VmRSS", "RssAnon", "RssFile", "RssShmem")
+    found = (line.split() for line in lines)
+    return {w[0][:-1]: int(w[1]) for w in found if len(w) == 3 and w[0][:-1] in kinds}
+
+
+class PeakMonitor:
+    """Looks at the resident memory every so often, in a thread, while the `with` block runs."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval = interval_ms / 1000
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak_mb = 0.0
+        """The most that was seen, in MB; 0 where the system does not tell."""
+
+    def __enter__(self) -> PeakMonitor:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        self._look()
+        while not self._stop.wait(self._interval):
+            self._look()
+
+    def _look(self) -> None:
+        now = resident_kb().get("VmRSS", peak_kb() or 0) / 1024
+        self.peak_mb = max(self.peak_mb, now)

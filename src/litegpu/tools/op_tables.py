@@ -1,0 +1,147 @@
+"""Where the time of runs goes, operation by operation, in the tables of TensorFlow Lite's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.tools.stats import Stats
+from litegpu.tools.wire import message, repeated
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation of a run, and its time."""
+
+    kind: str
+    name: str
+    ms: float
+
+
+@dataclass(frozen=True)
+class Block:
+    """The operations of one graph, or inside one delegate, and the times of whole runs in µs."""
+
+    rows: tuple[Row, ...]
+    timings: Stats
+    delegate: str = ""
+
+    @property
+    def total_ms(self) -> float:
+        """The sum of all operations."""
+        return sum(row.ms for row in self.rows)
+
+
+_TOP = 10
+"""Rows of the table of the slowest operations."""
+_NODE_WIDTHS = (24, 9, 9, 8, 8, 10, 9)
+_NODES = ("node type", "first", "avg ms", "%", "cdf%", "mem KB", "times called", "Name")
+_NODES_CSV = ("node type", "first", "avg_ms", "%", "cdf%", "mem KB", "times called", "name")
+_TYPE_WIDTHS = (24, 9, 10, 11, 11, 10, 10)
+_TYPE_ROW_WIDTHS = (24, 9, 10, 11, 11, 10, 9)
+_TYPES = ("Node type", "count", "avg ms", "avg %", "cdf %", "mem KB", "times called")
+_TYPES_CSV = ("node type", "count", "avg_ms", "avg %", "cdf %", "mem KB", "times called")
+
+_Line = Callable[[Sequence[str], Sequence[int]], str]
+
+
+def block_text(block: Block, csv: bool = False) -> str:
+    """Return all tables of a block."""
+    line = _comma_line if csv else _tab_line
+    slowest = sorted(block.rows, key=lambda row: -row.ms)[:_TOP]
+    memory = Stats()
+    parts = [
+        *_nodes("Run Order", block.rows, block.total_ms, line, csv),
+        *_nodes("Top by Computation Time", slowest, block.total_ms, line, csv),
+        f"Number of nodes executed: {len(block.rows)}",
+        *_types(block, line, csv),
+        f"Timings (microseconds): {block.timings.text()}",
+        f"Memory (bytes): {memory.text()}",
+        f"{len(block.rows)} nodes observed",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _title(text: str) -> str:
+    return f"{'=' * 30} {text} {'=' * 30}"
+
+
+def _tab_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=False)]
+    return "".join(f"\t{cell}" for cell in [*padded, *cells[len(widths) :]])
+
+
+def _comma_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return ", ".join(cells)
+
+
+def _heading(names: Sequence[str], csv: bool) -> list[str]:
+    return list(names) if csv else [f"[{name}]" for name in names]
+
+
+def _nodes(title: str, rows: Sequence[Row], total: float, line: _Line, csv: bool) -> Iterable[str]:
+    yield _title(title)
+    yield line(_heading(_NODES_CSV if csv else _NODES, csv), _NODE_WIDTHS)
+    passed = 0.0
+    for row in rows:
+        passed += row.ms
+        time, shares = f"{row.ms:.3f}", (_percent(row.ms, total), _percent(passed, total))
+        yield line((row.kind, time, time, *shares, "0.000", "1", row.name), _NODE_WIDTHS)
+    yield ""
+
+
+def _types(block: Block, line: _Line, csv: bool) -> Iterable[str]:
+    yield _title("Summary by node type")
+    yield line(_heading(_TYPES_CSV if csv else _TYPES, csv), _TYPE_WIDTHS)
+    groups: dict[str, list[float]] = {}
+    for row in block.rows:
+        groups.setdefault(row.kind, []).append(row.ms)
+    passed = 0.0
+    ordered = sorted(groups.items(), key=lambda each: (sum(each[1]), each[0]), reverse=True)
+    for kind, times in ordered:
+        count, total = str(len(times)), sum(times)
+        passed += total
+        shares = (_percent(total, block.total_ms), _percent(passed, block.total_ms))
+        yield line((kind, count, f"{total:.3f}", *shares, "0.000", count), _TYPE_ROW_WIDTHS)
+    yield ""
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.3f}%"
+
+
+def profile_message(model: str, init: Block, runs: Sequence[Block]) -> bytes:
+    """Return the whole profile as BenchmarkProfilingData."""
+    return message((1, model), (2, _model_message([init])), (3, _model_message(runs)))
+
+
+def _model_message(blocks: Sequence[Block]) -> bytes:
+    return message(*((2 if block.delegate else 1, _block_message(block)) for block in blocks))
+
+
+def _block_message(block: Block) -> bytes:
+    """Return a block as SubGraphProfilingData or, of a delegate, as DelegateProfilingData."""
+    ops = [
+        message(
+            (1, row.kind),
+            (2, _stat(row)),
+            (3, message((9, 0))),
+            (4, 1),
+            (5, row.name),
+            (6, place),
+        )
+        for place, row in enumerate(block.rows)
+    ]
+    if block.delegate:
+        return message((1, block.delegate), *repeated(2, ops))
+    return message((2, 0), *repeated(3, ops))
+
+
+def _stat(row: Row) -> bytes:
+    us = round(row.ms * 1e3)
+    flat = [(4, np.float32(0)), (5, np.float32(0))]
+    same = ((number, us) for number in (6, 7, 8))
+    return message((1, us), (2, us), (3, us), *flat, *same, (9, 1))
