@@ -6,7 +6,8 @@ import numpy as np
 
 from cases.base import HALF, Array, Case, NumpyCase, Scale
 from comparing import mismatch
-from fuzzing.rounding import HALF_ULP, is_among, nudged_model
+from fuzzing.nudging import nudged_model
+from fuzzing.rounding import HALF_ULP, is_among
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import HALF_TINY
 from litegpu.tools import runtime

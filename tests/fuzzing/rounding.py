@@ -7,15 +7,12 @@ the inputs, of the constants, and of each result on its way to the nodes that re
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fuzzing import mutations
 from fuzzing.worker import ULP, Arrays, Result, Task
-from litegpu.zoo import schema
 
 TRIES = 6
 HALF_ULP = 2.0**-10
@@ -63,67 +60,8 @@ def nudged(task: Task, number: int) -> Task:
 
     By one in the first tries, by a few in the last: those undo ties.
     """
-    random = np.random.default_rng([task.seed, number])
     ulp = (HALF_ULP if task.half else ULP) * (4 if number > TRIES // 2 else 1)
-    content = nudged_model(task.content, random, ulp)
-    return replace(task, content=content, nudge=number, ulp=ulp)
-
-
-def nudged_model(content: bytes, random: np.random.Generator, ulp: float) -> bytes:
-    """Return a model whose constants and results are changed by that much or not at all."""
-    model = mutations.parse(content)
-    draft = mutations.Draft(model, random)
-    _nudge_results(draft, ulp)
-    for tensor in model.subgraphs[0].tensors:
-        with contextlib.suppress(mutations.NotApplicableError):
-            found = draft.elements(tensor)
-            if found.dtype == np.float32:
-                with np.errstate(all="ignore"):
-                    found *= (1 + ulp * random.integers(-1, 2, found.shape)).astype(np.float32)
-                draft.give(tensor, found.tobytes())
-    return mutations.pack(model)
-
-
-def _nudge_results(draft: mutations.Draft, ulp: float) -> None:
-    """Let a MUL follow every node, by a factor for each of its float results."""
-    tables, graph = schema.tables(), draft.graph
-    code = tables.OperatorCodeT()
-    code.builtinCode = code.deprecatedBuiltinCode = schema.members("BuiltinOperator")["MUL"]
-    code.version = 1
-    draft.model.operatorCodes.append(code)
-    operators, graph.operators = graph.operators, []
-    for operator in operators:
-        graph.operators.append(operator)
-        operator.outputs = list(operator.outputs)
-        for place, target in enumerate(operator.outputs):
-            if not 0 <= target < len(graph.tensors):
-                continue
-            tensor = graph.tensors[target]
-            if tensor.type != _FLOAT32 or tensor.isVariable or draft.data(tensor):
-                continue
-            factor = np.float32(1 + ulp * draft.random.integers(-1, 2))
-            operator.outputs[place] = _tensor(draft, tensor.shape)
-            multiply = tables.OperatorT()
-            multiply.opcodeIndex = len(draft.model.operatorCodes) - 1
-            multiply.inputs = [operator.outputs[place], _tensor(draft, [], factor.tobytes())]
-            multiply.outputs = [target]
-            multiply.builtinOptionsType = schema.members("BuiltinOptions")["MulOptions"]
-            multiply.builtinOptions = tables.MulOptionsT()
-            graph.operators.append(multiply)
-
-
-_FLOAT32 = 0
-"""The number of this type in the schema."""
-
-
-def _tensor(draft: mutations.Draft, shape: Sequence[int], data: bytes = b"") -> int:
-    """Add a tensor of floats and return its number."""
-    tensor = schema.tables().TensorT()
-    tensor.shape, tensor.type = shape, _FLOAT32
-    if data:
-        draft.give(tensor, data)
-    draft.graph.tensors.append(tensor)
-    return len(draft.graph.tensors) - 1
+    return replace(task, nudge=number, ulp=ulp)
 
 
 def _kinds(arrays: Arrays) -> list[tuple[tuple[int, ...], str]]:

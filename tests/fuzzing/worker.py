@@ -17,6 +17,8 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
+from fuzzing.nudging import nudged_model
+
 Arrays = tuple[npt.NDArray[Any], ...]
 
 _MEMORY_BYTES = 12 << 30
@@ -39,7 +41,7 @@ class Task:
     half: bool = False
     options: dict[str, Any] | None = None
     nudge: int = 0
-    """Another number than 0 changes the floats of the inputs by `ulp` or not at all."""
+    """Another number than 0 changes floats of model and inputs by `ulp` or not at all."""
     ulp: float = ULP
     before: float = 12345.0
     """What the outputs hold before."""
@@ -140,7 +142,12 @@ def perform(task: Task) -> Result:
     delegate = None if task.options is None else GpuDelegate(**task.options)
     outputs: Arrays = ()
     try:
-        interpreter = runtime.interpreter(task.content, delegate, builtin_kernels=True)
+        content = task.content
+        if task.nudge:
+            content = nudged_model(
+                content, np.random.default_rng([task.seed, task.nudge]), task.ulp
+            )
+        interpreter = runtime.interpreter(content, delegate, builtin_kernels=True)
         outputs, status, text = _invoke(interpreter, task), "ran", ""
     except (RuntimeError, ValueError, MemoryError) as error:
         status, text = "refused", f"{type(error).__name__}: {error}"

@@ -1,0 +1,90 @@
+"""Changes a model's numbers by about an ulp, those too that it computes on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fuzzing import mutations
+from litegpu.tools import runtime
+from litegpu.zoo import schema
+
+
+def nudged_model(content: bytes, random: np.random.Generator, ulp: float) -> bytes:
+    """Return a model whose constants and results are changed by that much or not at all."""
+    model = mutations.parse(content)
+    draft = mutations.Draft(model, random)
+    _nudge_results(draft, ulp, _shapes(content))
+    for tensor in model.subgraphs[0].tensors:
+        with contextlib.suppress(mutations.NotApplicableError):
+            found = draft.elements(tensor)
+            if found.dtype == np.float32:
+                with np.errstate(all="ignore"):
+                    found *= (1 + ulp * random.integers(-1, 2, found.shape)).astype(np.float32)
+                draft.give(tensor, found.tobytes())
+    return mutations.pack(model)
+
+
+def _shapes(content: bytes) -> dict[int, tuple[int, ...]]:
+    """Return the shapes that the runtime gives to tensors, as far as it knows them beforehand."""
+    details = runtime.interpreter(content, builtin_kernels=True).get_tensor_details()
+    return {each["index"]: tuple(map(int, each["shape"])) for each in details}
+
+
+def _nudge_results(
+    draft: mutations.Draft, ulp: float, shapes: Mapping[int, tuple[int, ...]]
+) -> None:
+    """Let a MUL follow every node, by a factor for each element of its float results."""
+    tables, graph = schema.tables(), draft.graph
+    code = tables.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.members("BuiltinOperator")["MUL"]
+    code.version = 1
+    draft.model.operatorCodes.append(code)
+    operators, graph.operators = graph.operators, []
+    for operator in operators:
+        graph.operators.append(operator)
+        operator.outputs = list(operator.outputs)
+        for place, target in enumerate(operator.outputs):
+            if not 0 <= target < len(graph.tensors):
+                continue
+            tensor = graph.tensors[target]
+            if tensor.type != _FLOAT32 or tensor.isVariable or draft.data(tensor):
+                continue
+            shape = shapes.get(int(target), ())
+            factors = 1 + ulp * draft.random.integers(-1, 2, shape if _is_small(shape) else ())
+            operator.outputs[place] = _tensor(draft, tensor.shape)
+            multiply = tables.OperatorT()
+            multiply.opcodeIndex = len(draft.model.operatorCodes) - 1
+            multiply.inputs = [
+                operator.outputs[place],
+                _constant(draft, factors.astype(np.float32)),
+            ]
+            multiply.outputs = [target]
+            multiply.builtinOptionsType = schema.members("BuiltinOptions")["MulOptions"]
+            multiply.builtinOptions = tables.MulOptionsT()
+            graph.operators.append(multiply)
+
+
+_FLOAT32 = 0
+"""The number of this type in the schema."""
+
+
+def _is_small(shape: tuple[int, ...]) -> bool:
+    return math.prod(shape) <= 1 << 18
+
+
+def _tensor(draft: mutations.Draft, shape: Sequence[int]) -> int:
+    """Add a tensor of floats and return its number."""
+    tensor = schema.tables().TensorT()
+    tensor.shape, tensor.type = shape, _FLOAT32
+    draft.graph.tensors.append(tensor)
+    return len(draft.graph.tensors) - 1
+
+
+def _constant(draft: mutations.Draft, values: np.ndarray) -> int:
+    number = _tensor(draft, values.shape)
+    draft.give(draft.graph.tensors[number], values.tobytes())
+    return number
