@@ -13,7 +13,7 @@ from litegpu import GpuDelegate
 from litegpu.errors import ExecutionError
 from litegpu.tools import benchmark_model, cli
 from litegpu.tools.memory import resident_kb
-from small_models import CPU_ONLY, chain
+from small_models import CPU_ONLY, chain, with_subgraphs
 from test_inference_diff import parsed
 
 QUICK = ("--num_runs=3", "--min_secs=0", "--warmup_min_secs=0")
@@ -344,6 +344,16 @@ def test_a_profile_of_a_shared_graph(
     rest = [line for line in lines if line.startswith("CPU, ")]
     assert rest[0].endswith(", 1, 2 nodes, and the runtime, which does not tell them apart")
     assert "Profiling Info" not in capsys.readouterr().out
+
+
+def test_a_profile_has_only_the_graph_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saved(tmp_path, with_subgraphs(chain(["ABS"]), chain(["LOGISTIC"])))
+    assert benchmark(model, *GPU, "--enable_op_profiling") == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"Number of nodes executed: (\d+)", text) == ["2", "1", "1"]
+    assert "LOGISTIC" not in text
 
 
 def test_a_profile_of_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

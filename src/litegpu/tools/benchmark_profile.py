@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from litegpu import DelegationReport, GpuDelegate, Profile
+from litegpu import DelegationReport, GpuDelegate, Partition, PartitionProfile, Profile
 from litegpu.errors import OptionsError
 from litegpu.tools.files import cannot_write, write_bytes
 from litegpu.tools.lines import info, warn
@@ -44,8 +44,8 @@ def take_blocks(gpu: GpuDelegate | None, target: Any, runs: Stats) -> list[Block
     profile = gpu.profile(target, repeats=_REPEATS, peaks=False)
     kernels = (
         Row(kernel.op, f"{kernel.name}:{kernel.node}", kernel.seconds * 1e3)
-        for part in profile.partitions
-        for kernel in part.kernels
+        for _, times in _parts(report, profile)
+        for kernel in times.kernels
     )
     return [
         Block(tuple(_nodes(report, profile)), runs),
@@ -54,14 +54,21 @@ def take_blocks(gpu: GpuDelegate | None, target: Any, runs: Stats) -> list[Block
 
 
 def _nodes(report: DelegationReport, profile: Profile) -> Iterator[Row]:
-    outputs = {part.nodes: ", ".join(part.outputs) for part in report.partitions}
-    for place, part in enumerate(profile.partitions):
-        name = f"[{outputs.get(part.nodes, 'another subgraph')}]:{place}"
-        yield Row(KERNEL, name, sum(part.host_seconds.values()) * 1e3)
+    for place, (part, times) in enumerate(_parts(report, profile)):
+        name = f"[{', '.join(part.outputs)}]:{place}"
+        yield Row(KERNEL, name, sum(times.host_seconds.values()) * 1e3)
     rest = report.total_nodes - len(report.delegated_nodes)
     if rest:
         name = f"{rest} nodes, and the runtime, which does not tell them apart"
         yield Row("CPU", name, (profile.outside_seconds or 0.0) * 1e3)
+
+
+def _parts(
+    report: DelegationReport, profile: Profile
+) -> Iterator[tuple[Partition, PartitionProfile]]:
+    """Yield the partitions of the graph that runs, the first one of the model."""
+    for part in report.partitions:
+        yield part, next(times for times in profile.partitions if times.nodes == part.nodes)
 
 
 def write_profile(mode: str, path: str, model: str, init: Block, runs: Sequence[Block]) -> None:
