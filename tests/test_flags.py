@@ -77,3 +77,19 @@ def test_help_shows_defaults_and_examples(capsys: pytest.CaptureFixture[str]) ->
     assert "(default: 50)" in text
     assert "(default: false)" in text
     assert "litegpu test model.tflite" in text
+
+
+def test_help_may_have_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parser().parse(["--help=true"])
+    assert stop.value.code == 0 and "--num_runs" in capsys.readouterr().out
+    assert parser().parse(["m", "--help=false"]).model == "m"
+    with pytest.raises(SystemExit):
+        parser().parse(["m", "--help=maybe"])
+    assert "ignored explicit argument 'maybe'" in capsys.readouterr().err
+
+
+def test_given_names_the_flags_of_the_command_line_in_their_order() -> None:
+    args = parser().parse(["--precision=fp16", "m", "--num-runs", "3", "--json", "--num_runs=4"])
+    assert args.given == ("precision", "num_runs", "json")
+    assert parser().parse(["m"]).given == ()

@@ -11,7 +11,7 @@ import pytest
 
 from c_compiler import shared_library
 from litegpu.errors import DelegateLibraryError, OptionsError
-from litegpu.tools import cli, registrar
+from litegpu.tools import cli, registrar, runtime
 from litegpu.tools.flags import FlagParser
 from litegpu.tools.foreign import parse_options
 from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
@@ -57,6 +57,7 @@ def test_a_file_of_this_folder_needs_no_slash(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(library.parent)
+    Path("json.py").write_text("raise ImportError('no module for a tool to import')")
     found = make_delegates(flags(Path(library.name)), MODEL)
     assert_close(run(found.interpreter(MODEL), X), reference(MODEL, X))
 
@@ -82,6 +83,20 @@ def test_an_option_that_it_does_not_know(library: Path) -> None:
     said = r"It makes no delegate \(.*no such option: colour\)\. Check the options"
     with pytest.raises(DelegateLibraryError, match=said):
         make_delegates(flags(library, "scale:2;colour:red"))
+
+
+def test_a_library_that_works_only_once(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a device does that has room for one user, and that user was the trial."""
+
+    class Runtime:
+        def load_delegate(self, *_: object) -> None:
+            raise ValueError("the device is taken")
+
+    monkeypatch.setattr(runtime, "load", Runtime)
+    with pytest.raises(
+        DelegateLibraryError, match=r"_path=.*: It makes no delegate \(the device is"
+    ):
+        make_delegates(flags(library))
 
 
 def test_a_library_without_a_delegate(tmp_path: Path) -> None:

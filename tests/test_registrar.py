@@ -96,6 +96,7 @@ _QUANT, _SERIAL = ExperimentalFlags.ENABLE_QUANT, ExperimentalFlags.ENABLE_SERIA
         (["--gpu_backend=gl"], {"backend": "gl"}),
         (["--max_delegated_partitions=3"], {"max_delegated_partitions": 3}),
         (["--min_nodes_per_partition=2"], {"min_nodes_per_partition": 2}),
+        (["--min_nodes_per_partition=-1"], {"min_nodes_per_partition": None}),
         (
             ["--first_delegate_node_index=1", "--last_delegate_node_index=5"],
             {"first_delegate_node_index": 1, "last_delegate_node_index": 5},

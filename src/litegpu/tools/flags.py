@@ -129,6 +129,9 @@ class FlagParser(argparse.ArgumentParser):
         result = []
         for position, arg in enumerate(argv):
             name, equals, value = arg.partition("=")
+            if name == "--help" and value.lower() in _BOOLS:  # argparse's takes no value
+                result += ["--help"] * _BOOLS[value.lower()]
+                continue
             if name.startswith("--"):
                 name = "--" + name[2:].replace("-", "_")
                 flag = self._flags.get(name[2:])

@@ -17,6 +17,14 @@ from typing import Any
 from litegpu.errors import DelegateLibraryError, OptionsError
 from litegpu.tools import runtime
 
+_PROGRAM = """
+import sys
+sys.path[:] = {}
+from litegpu.tools.foreign import main
+sys.exit(main(*sys.argv[1:]))
+"""
+"""What tries a library: with this process's path, or modules of the current folder would hide its.
+"""
 _REFUSED = 87
 """Exit status of the process that tries a library where nothing worse happens than a refusal."""
 
@@ -53,7 +61,7 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
         DelegateLibraryError: the library is missing, is none, refuses, or ends its process.
     """
     known = os.path.abspath(path) if os.path.exists(path) else path
-    command = [sys.executable, "-m", __name__, known, json.dumps(dict(options))]
+    command = [sys.executable, "-c", _PROGRAM.format(sys.path), known, json.dumps(dict(options))]
     tried = subprocess.run(command, input=model or b"", capture_output=True, check=False)
     said = [line for line in tried.stderr.decode(errors="replace").split("\n") if _tells(line)]
     if tried.returncode == _REFUSED and said:
@@ -64,7 +72,10 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
             f"{asked}: {_ending(tried.returncode)} It was tried in a process of its own."
             f"{words} Use another build of it, or run without it."
         )
-    return _create(known, options)
+    try:
+        return _create(known, options)
+    except DelegateLibraryError as error:
+        raise DelegateLibraryError(f"{asked}: {error}") from error
 
 
 def _tells(line: str) -> bool:
@@ -132,7 +143,3 @@ def main(path: str, options: str) -> int:
         print(error, file=sys.stderr, flush=True)
         os._exit(_REFUSED)  # the runtime would destroy the delegate that it did not get
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

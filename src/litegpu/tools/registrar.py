@@ -25,8 +25,8 @@ DEFAULT_FLAGS = (
     Flag("num_threads", at_least(-1), -1, "CPU threads; -1 leaves their number to the runtime"),
     Flag("max_delegated_partitions", whole, 0, "most parts to run on a delegate; 0: the least, 1"),
     Flag(
-        *("min_nodes_per_partition", at_least(0), 0),
-        "least nodes of a part that runs on a delegate; 0: the delegate's own rule",
+        *("min_nodes_per_partition", whole, 0),
+        "least nodes of a part that runs on a delegate; 0 or less: the delegate's own rule",
     ),
     Flag("delegate_serialize_dir", str, "", "folder to keep compiled kernels in, with the token"),
     Flag("delegate_serialize_token", str, "", "name of the model among what is kept there"),
@@ -63,8 +63,11 @@ NNAPI_FLAGS = (
     Flag("nnapi_execution_preference", str, "", "fast_single_answer, sustained_speed or low_power"),
     Flag("nnapi_execution_priority", str, "", "default, low, medium or high"),
     Flag("nnapi_accelerator_name", str, "", "name of NNAPI's device"),
-    Flag("disable_nnapi_cpu", bool, False, "never use NNAPI's own CPU"),
+    Flag("disable_nnapi_cpu", bool, True, "never use NNAPI's own CPU"),
     Flag("nnapi_allow_fp16", bool, False, "have NNAPI compute in half precision"),
+    Flag("nnapi_allow_dynamic_dimensions", bool, False, "sizes may change without compilation"),
+    Flag("nnapi_use_burst_mode", bool, False, "keep NNAPI ready for one invoke after the other"),
+    Flag("nnapi_support_library_path", str, "", "NNAPI's support library"),
 )
 HEXAGON_FLAGS = (
     Flag("use_hexagon", bool, False, "apply the Hexagon delegate (Android)"),
@@ -99,6 +102,9 @@ LOG_NAMES = {
     "nnapi_accelerator_name": "NNAPI accelerator name",
     "disable_nnapi_cpu": "Disable NNAPI cpu",
     "nnapi_allow_fp16": "Allow fp16 in NNAPI",
+    "nnapi_allow_dynamic_dimensions": "Allow dynamic dimensions in NNAPI",
+    "nnapi_use_burst_mode": "Use burst mode in NNAPI",
+    "nnapi_support_library_path": "NNAPI SL path",
     "use_hexagon": "Use Hexagon",
     "hexagon_lib_path": "Hexagon lib path",
     "hexagon_profiling": "Hexagon profiling",
@@ -268,7 +274,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "max_delegated_partitions": max(args.max_delegated_partitions, 1),
         "first_delegate_node_index": args.first_delegate_node_index,
         "last_delegate_node_index": args.last_delegate_node_index,
-        "min_nodes_per_partition": args.min_nodes_per_partition or None,
+        "min_nodes_per_partition": max(args.min_nodes_per_partition, 0) or None,
         "backend": args.gpu_backend or None,
     }
     if kept:
