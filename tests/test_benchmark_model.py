@@ -258,6 +258,23 @@ def test_settings_that_the_runtime_lacks_are_named(
     ) in lines
 
 
+def test_flags_that_need_another_are_named(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.csv"
+    flags = (f"--op_profiling_output_file={path}", "--memory_footprint_check_interval_ms=9")
+    assert benchmark(model, *flags) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for needed, name, value in (
+        ("enable_op_profiling", "op_profiling_output_file", path),
+        ("report_peak_memory_footprint", "memory_footprint_check_interval_ms", 9),
+    ):
+        assert (
+            f"WARN: `--{needed}=true` must be set for the provided {name} ({value}) to be used."
+        ) in lines
+    assert not path.exists()
+
+
 def test_a_dry_run_runs_nothing(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,7 +37,7 @@ PARAMETERS = (
         "Use caching",
     ),
     (Flag("benchmark_name", str, "", "name in the result file"), "Benchmark name"),
-    (Flag("output_prefix", str, "", "printed, as the original does"), "Output prefix"),
+    (Flag("output_prefix", str, "", "only printed, as by the original"), "Output prefix"),
     (Flag("warmup_runs", at_least(0), 1, "least number of warm-up runs"), "Min warmup runs"),
     (
         Flag("warmup_min_secs", number, 0.5, "least seconds that warm-up runs go on"),
@@ -45,11 +45,16 @@ PARAMETERS = (
     ),
     (Flag("dry_run", bool, False, "load everything, run nothing"), "Run w/o invoking kernels"),
     (
-        Flag("report_peak_memory_footprint", bool, False, "look at the memory all the while"),
+        Flag("report_peak_memory_footprint", bool, False, "watch the memory while everything runs"),
         "Report the peak memory footprint",
     ),
     (
-        Flag("memory_footprint_check_interval_ms", positive_int, 50, "and how often"),
+        Flag(
+            "memory_footprint_check_interval_ms",
+            positive_int,
+            50,
+            "milliseconds between two looks at the memory",
+        ),
         "Memory footprint check interval (ms)",
     ),
     (
@@ -84,7 +89,7 @@ PARAMETERS = (
         "Op profiling output mode.",
     ),
     (
-        Flag("op_profiling_output_file", str, "", "write that there", metavar="FILE"),
+        Flag("op_profiling_output_file", str, "", "write the op profile there", metavar="FILE"),
         "Op profiling output file.",
     ),
     (
@@ -92,7 +97,12 @@ PARAMETERS = (
         "Max initial profiling buffer entries",
     ),
     (
-        Flag("allow_dynamic_profiling_buffer_increase", bool, False, "no effect here, as well"),
+        Flag(
+            "allow_dynamic_profiling_buffer_increase",
+            bool,
+            False,
+            "no effect here: nothing is dropped",
+        ),
         "Allow dynamic increase on profiling buffer entries",
     ),
     (
@@ -128,6 +138,13 @@ _BEYOND_PYTHON = (
 )
 """Settings of the runtime that its Python interface lacks."""
 _NO_BUFFER = ("max_profiling_buffer_entries", "allow_dynamic_profiling_buffer_increase")
+_NEEDS = {
+    "memory_footprint_check_interval_ms": "report_peak_memory_footprint",
+    "op_profiling_output_mode": "enable_op_profiling",
+    "op_profiling_output_file": "enable_op_profiling",
+    "profiling_output_csv_file": "enable_op_profiling",
+}
+"""Flags that do something only together with another one."""
 
 
 def print_parameters(args: argparse.Namespace) -> None:
@@ -154,5 +171,10 @@ def warn_of_unused(args: argparse.Namespace) -> None:
     for name in args.given:
         if name in _BEYOND_PYTHON and getattr(args, name):
             warn(f"--{name} has no effect: the runtime's Python interface has no such setting.")
+        if name in _NEEDS and not getattr(args, _NEEDS[name]):
+            warn(
+                f"`--{_NEEDS[name]}=true` must be set for the provided {name} "
+                f"({_shown(getattr(args, name))}) to be used."
+            )
         if name in _NO_BUFFER:
             warn(f"--{name} has no effect: no buffer limits how much is profiled.")
