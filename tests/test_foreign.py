@@ -67,7 +67,7 @@ CRASHES = {
     "prepare": "The library (crashes|ends the process)",
     "invoke": "The library (crashes|ends the process)",
     "destroy": "The library (crashes|ends the process)",
-    "exit": r"ends the process with status 0x5\. .* Its last words: the licence is over Use an",
+    "exit": r"ends the process with status 0x5\. .* Its last words: 'the licence is over'\. Use an",
     "apply": r"It is loaded, but this model does not run with it \(The runtime refuses .*another",
 }
 

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from litegpu import ExperimentalFlags, GpuDelegate, InferencePreference, InferencePriority
+from litegpu import (
+    ExperimentalFlags,
+    GpuDelegate,
+    InferencePreference,
+    InferencePriority,
+    list_devices,
+)
 from litegpu.errors import OptionsError, UnsupportedDeviceError
 from litegpu.options import GpuDelegateOptions, make_options
 from litegpu.tools import registrar
@@ -24,7 +30,6 @@ from small_models import assert_close, chain, random, reference, run
 
 MODEL = chain(["ABS", "ROUND"])
 X = random(1, 4, 4, 4)
-MORE = ("--gpu_backend=cl", "--num_threads=2")
 
 
 def parsed(*argv: str) -> argparse.Namespace:
@@ -63,12 +68,14 @@ def test_without_flags_the_runtime_does_as_it_likes(capsys: pytest.CaptureFixtur
 
 
 def test_the_gpu_delegate_runs_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    found = make_delegates(parsed("--use_gpu=true", "--gpu_precision_loss_allowed=false", *MORE))
+    backend = list_devices()[-1].backend
+    flags = ["--gpu_precision_loss_allowed=false", "--num_threads=2", f"--gpu_backend={backend}"]
+    found = make_delegates(parsed("--use_gpu=true", *flags))
     assert capsys.readouterr().out == "INFO: GPU delegate created.\n"
     check(found)
     assert isinstance(found.gpu, GpuDelegate) and found.items == (found.gpu,)
     assert found.gpu.report is not None
-    assert (found.gpu.report.backend, found.gpu.report.delegated_nodes) == ("opencl", [0])
+    assert (found.gpu.report.backend, found.gpu.report.delegated_nodes) == (backend, [0])
     assert found.describe() == "GPU, CPU (XNNPACK, threads: 2)"
 
 

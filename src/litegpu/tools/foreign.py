@@ -67,7 +67,7 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
     if tried.returncode == _REFUSED and said:
         raise DelegateLibraryError(f"{asked}: {said[-1]}")
     if tried.returncode:
-        words = f" Its last words: {said[-1]}" if said else ""
+        words = f" Its last words: '{said[-1]}'." if said else ""
         raise DelegateLibraryError(
             f"{asked}: {_ending(tried.returncode)} It was tried in a process of its own."
             f"{words} Use another build of it, or run without it."
