@@ -323,6 +323,21 @@ def test_an_output_of_another_type_fails_the_evaluation(
     assert "InferenceProfilerStage only supports float32/int8/uint8/int32/bool outputs" in error
 
 
+def test_inputs_that_the_model_cannot_run_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = ModelWriter()
+    indices = writer.input((4,), "int32")
+    table = writer.constant(np.ones((3, 2), np.float32))
+    writer.output(writer.op("GATHER", [table, indices], [(4, 2)], options={"axis": 0}))
+    path = tmp_path / "gather.tflite"
+    path.write_bytes(writer.build())
+    assert cli.main(["inference_diff", str(path), "--num_runs=1"]) == 1
+    error = capsys.readouterr().err
+    assert "The model cannot run on these inputs: " in error
+    assert "out of bounds" in error
+
+
 def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inference_diff", "--model_file=missing"]) == 1
     assert "No model 'missing'" in capsys.readouterr().err

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import flatbuffers
 import numpy as np
 
 from litegpu.zoo import schema
+from litegpu.zoo.objects import pack as pack
+from litegpu.zoo.objects import parse as parse
 
 INTEGERS = (0, 1, -1, 2, 3, 4, 5, 7, 8, -2, 16, 100, 127, -128, 1 << 20, 2**31 - 1, -(2**31))
 FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0, -0.0, 1e-40, 1e30, -3e38, np.inf, -np.inf, np.nan)
@@ -344,19 +345,6 @@ MUTATIONS: tuple[Callable[[Draft], str], ...] = (
     *(elements, elements, elements, buffer, into_constant, operands, operation),
     *(quantization, variable, ends),
 )
-
-
-def parse(content: bytes) -> Any:
-    """Return a file as the schema's objects."""
-    tables = schema.tables()
-    return tables.ModelT.InitFromObj(tables.Model.GetRootAs(content, 0))
-
-
-def pack(model: Any) -> bytes:
-    """Return objects as the bytes of a file."""
-    builder = flatbuffers.Builder(1 << 12)
-    builder.Finish(model.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
-    return bytes(builder.Output())
 
 
 def without_subnormals(content: bytes) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from litegpu import (
@@ -84,12 +86,19 @@ def with_delegate(
 
     What the delegate logs meanwhile is all in its report, so only LITEGPU_DEBUG shows it twice.
     """
+    with quietly():
+        return interpreter(model, delegate, threads, builtin_kernels)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keep what delegates log to errors meanwhile, unless LITEGPU_DEBUG wants it all."""
     log = logging.getLogger("litegpu")
     level = log.level
     if not config.debug_level():
         log.setLevel(logging.ERROR)
     try:
-        return interpreter(model, delegate, threads, builtin_kernels)
+        yield
     finally:
         log.setLevel(level)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
-from litegpu.tools.runtime import set_inputs
+from litegpu.tools.runtime import invoke, set_inputs
 
 INVOKES = 3
 """How often each side is timed in a run, as in TensorFlow Lite's tool."""
@@ -114,10 +114,10 @@ def distances(test: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64
     return np.where(same, 0.0, np.where(np.isfinite(found), found, np.inf))
 
 
-def allowed_distance(reference: NDArray[Any], tolerance: float) -> float:
-    """Return how far elements may be away: a part of the reference's largest finite magnitude."""
+def magnitude(reference: NDArray[Any]) -> float:
+    """Return the largest finite magnitude, by which distances are judged; 1 where all is 0."""
     finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
-    return tolerance * float(finite.max(initial=0.0))
+    return float(finite.max(initial=0.0)) or 1.0
 
 
 @dataclass
@@ -135,12 +135,12 @@ class _OutputErrors:
         self.means.append(float(found.mean()) if found.size else 0.0)
         if not found.size:
             return
-        place = _index(int(found.argmax()), found.shape)
+        place = index_of(int(found.argmax()), found.shape)
         if found[place] > self.worst[0]:
             self.worst = (float(found[place]), run, place)
-        beyond = found > allowed_distance(reference, tolerance)
+        beyond = found > tolerance * magnitude(reference)
         if self.bad is None and beyond.any():
-            place = _index(int(beyond.argmax()), found.shape)
+            place = index_of(int(beyond.argmax()), found.shape)
             self.bad = BadElement(run, place, float(test[place]), float(reference[place]))
 
     def result(self) -> OutputDiff:
@@ -181,7 +181,8 @@ def compare_runs(
         progress: called with the runs, yields them.
 
     Raises:
-        ModelError: the outputs' types are not those that the tool compares, or are two kinds.
+        ModelError: the outputs' types are not those that the tool compares, or a side cannot run
+            what is drawn.
     """
     details = test.get_output_details(), reference.get_output_details()
     for each in details:
@@ -206,7 +207,7 @@ def compare_runs(
 
 def _timed(target: Any) -> int:
     start = time.perf_counter_ns()
-    target.invoke()
+    invoke(target)
     return (time.perf_counter_ns() - start) // 1000
 
 
@@ -216,7 +217,8 @@ def _statistics(times: Sequence[int]) -> LatencyStatistics:
     return LatencyStatistics(times[-1], max(times), min(times), sum(times), average, deviation)
 
 
-def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def index_of(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of an element by its place among all."""
     return tuple(map(int, np.unravel_index(place, shape)))
 
 

@@ -24,6 +24,8 @@ from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, wr
 from litegpu.tools.flags import Flag, positive, positive_int
 from litegpu.tools.lines import error, info, warn
 from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.per_node import Finding, PerNode
+from litegpu.tools.per_node_text import print_finding
 from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates, make_delegates
 from litegpu.tools.runtime import interpreter
 from litegpu.tools.wire import message, repeated
@@ -40,12 +42,17 @@ FLAGS = (
         "the part of an output's largest magnitude that an element may be off before its index is "
         "told (default: 0.001, or 0.02 where the GPU computes in half precision)",
     ),
+    Flag(
+        *("per_node", bool, False),
+        "where an output is beyond the tolerance: say which node goes wrong first, and what helps",
+    ),
     *REGISTRAR_FLAGS,
     JSON,
 )
 EXAMPLES = (
     "litegpu inference_diff --model_file=model.tflite --delegate=gpu",
     "litegpu inference_diff model.tflite --delegate=gpu --gpu_precision_loss_allowed=false",
+    "litegpu inference_diff model.tflite --delegate=gpu --per_node --tolerance=0.0001",
     "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl --num_runs=5 --json",
 )
 NOTES = (
@@ -67,18 +74,22 @@ def main(args: argparse.Namespace) -> int:
     try:
         with contextlib.redirect_stdout(lines_to):
             model = find_model(args.model)
-            found = _evaluate(args, model)
+            found, node = _evaluate(args, model)
     except LitegpuError as failure:
         if not isinstance(failure, OptionsError):
             error("Could not run the task evaluation!")
         raise
     if args.output_file_path:
         write_bytes("output_file_path", args.output_file_path, metrics(found))
-    write_json("json", args.json, {"model": model.source, **asdict(found)})
+    content = {"model": model.source, **asdict(found)}
+    if args.per_node:
+        content["per_node"] = asdict(node) if node else None
+    write_json("json", args.json, content)
     return 0
 
 
-def _evaluate(args: argparse.Namespace, model: FoundModel) -> Comparison:
+def _evaluate(args: argparse.Namespace, model: FoundModel) -> tuple[Comparison, Finding | None]:
+    """Compare, and look for the node that goes wrong where that is asked for."""
     reference = find_model(args.reference) if args.reference else model
     delegates = choose_delegates(args, model.content)
     test = delegates.interpreter(model.content)
@@ -92,7 +103,17 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> Comparison:
     )
     for line in comparison_lines(found, tolerance):
         info(line)
-    return found
+    if not args.per_node:
+        return found, None
+    bad_runs = [output.first_bad.run for output in found.outputs if output.first_bad]
+    if not bad_runs:
+        info("No output is beyond the tolerance: there is no node to look for.")
+        return found, None
+    inputs = GaussianInputs(test.get_input_details())
+    *_, values = (inputs.draw() for _ in range(min(bad_runs) + 1))
+    node = PerNode(model.content, reference.content, delegates, values).find(tolerance)
+    print_finding(node, tolerance)
+    return found, node
 
 
 def choose_delegates(args: argparse.Namespace, model: bytes) -> Delegates:

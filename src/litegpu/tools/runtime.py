@@ -53,6 +53,7 @@ def interpreter(
     threads: int | None = 1,
     builtin_kernels: bool = False,
     allocate: bool = True,
+    keep_tensors: bool = False,
 ) -> Any:
     """Return an interpreter, ready to run.
 
@@ -64,6 +65,7 @@ def interpreter(
         builtin_kernels: use the runtime's reference-quality built-in kernels, not XNNPACK.
         allocate: False leaves the tensors without memory. The delegate has been asked by then,
             of operations that the runtime lacks, too.
+        keep_tensors: let all tensors be readable after an invoke, not only the outputs.
 
     Raises:
         ModelError: the runtime refuses the model.
@@ -76,6 +78,7 @@ def interpreter(
             model_content=model,
             experimental_delegates=list(delegates) or None,
             num_threads=threads,
+            experimental_preserve_all_tensors=keep_tensors,
             experimental_op_resolver_type=(
                 resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO
             ),
@@ -126,6 +129,23 @@ def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
     """Give each input of the interpreter its value, in the order of `get_input_details()`."""
     for detail, value in zip(target.get_input_details(), values, strict=True):
         target.set_tensor(detail["index"], value)
+
+
+def invoke(target: Any) -> None:
+    """Run an interpreter once.
+
+    Raises:
+        ModelError: the runtime refuses what the inputs hold.
+    """
+    try:
+        target.invoke()
+    except LitegpuError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"The model cannot run on these inputs: {_sentence(error)} "
+            "Use a model that can, or inputs that it takes."
+        ) from error
 
 
 def outputs(source: Any) -> list[Output]:

@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from litegpu.errors import ModelError
 from litegpu.graph.ir import ABSENT, Quantization
-from litegpu.zoo import schema
+from litegpu.zoo import objects, schema
 
 Shape = Sequence[int]
 """Tensor dimensions; -1 stands for one that is only known when the model runs."""
 
-_BUFFER_ALIGNMENT = 16
 _SCHEMA_VERSION = 3
 _DEQUANTIZE_FLOAT16_VERSION = 2
 
@@ -222,12 +221,9 @@ class ModelWriter:
         model.description = self._description
         model.subgraphs = [subgraph]
         model.operatorCodes = [self._operator_code(*key) for key in self._codes]
-        model.buffers = [_AlignedBuffer(tables, content) for content in self._buffers]
+        model.buffers = [objects.buffer_of(content) for content in self._buffers]
         model.signatureDefs = self._signatures or None
-        flatbuffers = schema.require("flatbuffers", "flatbuffers")
-        builder = flatbuffers.Builder(sum(len(content) + 64 for content in self._buffers))
-        builder.Finish(model.Pack(builder), file_identifier=schema.FILE_IDENTIFIER)
-        return bytes(builder.Output())
+        return objects.pack(model)
 
     def _tensor(
         self,
@@ -330,18 +326,3 @@ class ModelWriter:
                 "Use only tensors of the writer that the operation is added to."
             )
         return ref.index
-
-
-class _AlignedBuffer:
-    """Packs one buffer table with its data aligned as the schema asks, which its code forgets."""
-
-    def __init__(self, tables: Any, content: bytes) -> None:
-        self._table = tables.BufferT()
-        self._content = content
-
-    def Pack(self, builder: Any) -> int:  # noqa: N802 - called by the generated code
-        if self._content:
-            builder.Prep(_BUFFER_ALIGNMENT, len(self._content))
-            self._table.data = np.frombuffer(self._content, np.uint8)
-        offset: int = self._table.Pack(builder)
-        return offset

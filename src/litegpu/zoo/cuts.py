@@ -1,0 +1,121 @@
+"""Models that are parts of a model: some of its nodes, whose inputs are what these read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.graph.ir import ABSENT
+from litegpu.zoo import objects, schema
+
+Values = Mapping[int, NDArray[Any]]
+"""What tensors of the model hold, by their numbers."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of a model as a file. Its tensors have the numbers that they have in the model."""
+
+    content: bytes
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class CuttableModel:
+    """The main graph of a model, of which parts are cut out."""
+
+    def __init__(self, content: bytes) -> None:
+        """Parse the file. Raises MissingDependencyError without the packages that it takes."""
+        self._model = objects.parse(content)
+        self._graph = self._model.subgraphs[0]
+        self._held = [len(objects.content(buffer)) > 0 for buffer in self._model.buffers]
+        names = {number: name for name, number in schema.members("BuiltinOperator").items()}
+        self.ops = [self._op_name(node, names) for node in self._graph.operators]
+        self.node_inputs = [_present(node.inputs) for node in self._graph.operators]
+        self.node_outputs = [_present(node.outputs) for node in self._graph.operators]
+
+    def _op_name(self, node: Any, names: Mapping[int, str]) -> str:
+        code = self._model.operatorCodes[node.opcodeIndex]
+        if code.customCode:
+            return _text(code.customCode)
+        return names[max(code.builtinCode, code.deprecatedBuiltinCode)]
+
+    def name_of(self, tensor: int) -> str:
+        """Return the name of a tensor."""
+        return _text(self._graph.tensors[tensor].name)
+
+    def is_constant(self, tensor: int) -> bool:
+        """Return whether the file holds what the tensor holds."""
+        buffer: int = self._graph.tensors[tensor].buffer
+        return self._held[buffer]
+
+    def read_from_outside(self, nodes: Sequence[int]) -> list[int]:
+        """Return the tensors that nodes, in their order, read and neither make nor keep."""
+        made: set[int] = set()
+        found: dict[int, None] = {}
+        for node in nodes:
+            for tensor in self.node_inputs[node]:
+                kept = self.is_constant(tensor) or self._graph.tensors[tensor].isVariable
+                if tensor not in made and not kept:
+                    found[tensor] = None
+            made.update(self.node_outputs[node])
+        return list(found)
+
+    def read_by_others(self, nodes: Sequence[int]) -> list[int]:
+        """Return the tensors that nodes make for other nodes or for the user."""
+        own = set(nodes)
+        others = (n for n in range(len(self.ops)) if n not in own)
+        wanted = {tensor for node in others for tensor in self.node_inputs[node]}
+        wanted.update(map(int, self._graph.outputs))
+        return [tensor for tensor in self.made(nodes) if tensor in wanted]
+
+    def made(self, nodes: Iterable[int]) -> list[int]:
+        """Return all tensors that nodes make."""
+        return [tensor for node in nodes for tensor in self.node_outputs[node]]
+
+    def cut(self, nodes: Sequence[int], outputs: Sequence[int], values: Values) -> Cut:
+        """Return the model of some nodes that makes some of their tensors its outputs.
+
+        The shapes are those of `values`, so that what a part is given fits.
+        """
+        inputs = self.read_from_outside(nodes)
+        graph = copy.copy(self._graph)
+        graph.operators = [self._graph.operators[node] for node in nodes]
+        graph.inputs, graph.outputs = inputs, list(outputs)
+        used = {*inputs, *outputs, *(t for n in nodes for t in self.node_inputs[n])}
+        graph.tensors = [
+            self._tensor(number, values, held=number in used)
+            for number in range(len(self._graph.tensors))
+        ]
+        model = copy.copy(self._model)
+        model.subgraphs = [graph, *self._model.subgraphs[1:]]
+        needed = {tensor.buffer for each in model.subgraphs for tensor in each.tensors}
+        empty = objects.buffer_of(b"")
+        model.buffers = [
+            buffer if number in needed else empty
+            for number, buffer in enumerate(self._model.buffers)
+        ]
+        model.signatureDefs = model.metadata = model.metadataBuffer = None
+        return Cut(objects.pack(model), tuple(inputs), tuple(outputs))
+
+    def _tensor(self, number: int, values: Values, held: bool) -> Any:
+        tensor = copy.copy(self._graph.tensors[number])
+        if number in values and not self.is_constant(number):
+            tensor.shape = [int(size) for size in np.shape(values[number])]
+            tensor.shapeSignature = None
+        if not held:
+            tensor.buffer = 0
+        return tensor
+
+
+def _present(tensors: Any) -> list[int]:
+    return [int(t) for t in (() if tensors is None else tensors) if int(t) != ABSENT]
+
+
+def _text(name: bytes | None) -> str:
+    return "" if name is None else name.decode(errors="replace")

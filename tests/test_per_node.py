@@ -1,0 +1,288 @@
+"""`litegpu inference_diff --per_node`: it names the node that was made to go wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pytest
+
+from litegpu.ops import affine, elementwise
+from litegpu.tools import cli
+from litegpu.tools import per_node as per_node_tool
+from litegpu.tools.per_node import PerNode
+from litegpu.tools.per_node_text import print_finding
+from litegpu.tools.registrar import Delegates
+from litegpu.tools.runtime import interpreter, set_inputs
+from litegpu.zoo.cuts import CuttableModel
+from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
+from small_models import convolution, random, step
+
+Finding = dict[str, Any]
+RENDER = importlib.import_module("litegpu.codegen.render")
+"""The module, whose package has a function of this name."""
+QUICK = ("--num_runs=1", "--per_node")
+FP32 = "--gpu_precision_loss_allowed=false"
+
+
+def pool(writer: ModelWriter, x: TensorRef, size: int = 2) -> TensorRef:
+    options = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
+    windows = {"filter_height": size, "filter_width": size}
+    return writer.op("MAX_POOL_2D", [x], [x.shape], options={**options, **windows}, name="pooled")
+
+
+def pointwise(writer: ModelWriter, x: TensorRef, channels: int) -> TensorRef:
+    """Add a 1x1 CONV_2D without an activation."""
+    weights = random(channels, 1, 1, x.shape[3], seed=4)
+    operands = [x, writer.constant(weights), writer.constant(random(channels, seed=5))]
+    sizes = ("stride_h", "stride_w", "dilation_h_factor", "dilation_w_factor")
+    options = {"padding": "VALID", **dict.fromkeys(sizes, 1)}
+    return writer.op("CONV_2D", operands, [(*x.shape[:3], channels)], options=options)
+
+
+def branched(wrong: float = 0.0) -> bytes:
+    """Return a model of two branches; `wrong` is added to one weight of node 4.
+
+    Nodes: 0 CONV_2D, 1 MAX_POOL_2D, 2 SIN, 3 CONV_2D, 4 MUL by a constant, 5 CONCATENATION,
+    6 CONV_2D.
+    """
+    writer = ModelWriter()
+    x = writer.input((1, 8, 6, 4))
+    first = convolution(writer, x, 8, seed=1)
+    pooled = pool(writer, first)
+    wave = step(writer, "SIN", pooled, name="wave")
+    other = pointwise(writer, x, 8)
+    factors = np.linspace(0.5, 2, 8, dtype=np.float32)
+    factors[3] += wrong
+    factor = writer.constant(factors, name="factors")
+    scaled = writer.op("MUL", [other, factor], [other.shape], name="scaled")
+    joined = writer.op(
+        "CONCATENATION", [wave, scaled], [(1, 8, 6, 16)], options={"axis": 3}, name="joined"
+    )
+    writer.output(convolution(writer, joined, 4, seed=3))
+    return writer.build()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(branched())
+    return str(path)
+
+
+def per_node(
+    capsys: pytest.CaptureFixture[str], model: str, *flags: str, delegate: str = "gpu"
+) -> Finding:
+    """Return what the tool finds."""
+    command = ["inference_diff", model, *QUICK, f"--delegate={delegate}"]
+    capsys.readouterr()
+    assert cli.main([*command, "--json", *flags]) == 0
+    found: Finding = json.loads(capsys.readouterr().out)["per_node"]
+    return found
+
+
+def as_finding(found: Finding) -> per_node_tool.Finding:
+    """Return the finding that JSON tells of."""
+    kinds = {
+        "tensors": per_node_tool.TensorRange,
+        "kernels": per_node_tool.Kernel,
+        "trials": per_node_tool.Trial,
+    }
+    lists = {name: tuple(kind(**each) for each in found[name]) for name, kind in kinds.items()}
+    return per_node_tool.Finding(**{**found, **lists})
+
+
+def helping(found: Finding) -> dict[str, bool]:
+    return {trial["flag"]: trial["helps"] for trial in found["trials"]}
+
+
+def tensors(found: Finding) -> dict[str, Finding]:
+    return {each["name"]: each for each in found["tensors"]}
+
+
+# Who is guilty
+
+
+def test_a_broken_template(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = RENDER._environment()
+    assert environment.loader
+    text, *_ = environment.loader.get_source(environment, "pool_2d.jinja")
+    broken = text.replace("k < height * width", "k < height * width - 1")
+    assert broken != text
+    loader = jinja2.ChoiceLoader([jinja2.DictLoader({"pool_2d.jinja": broken}), environment.loader])
+    monkeypatch.setattr(RENDER, "_environment", lambda: environment.overlay(loader=loader))
+    found = per_node(capsys, model, FP32)
+    assert (found["node"], found["op"], found["nodes"]) == (1, "MAX_POOL_2D", [1])
+    assert (found["place"], found["alone"]) == ("GPU", True)
+    assert "pool_2d" in {kernel["template"] for kernel in found["kernels"]}
+    result = tensors(found)["pooled"]
+    assert result["role"] == "result" and result["test_high"] <= result["high"]
+    assert helping(found)["--last_delegate_node_index=0"]
+    assert FP32 not in helping(found)
+
+
+def test_a_broken_step_that_is_fused(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = elementwise.FUNCTIONS["COS"]
+    monkeypatch.setitem(elementwise.FUNCTIONS, "SIN", wrong)
+    found = per_node(capsys, model, FP32)
+    assert (found["node"], found["op"], found["nodes"]) == (2, "SIN", [2])
+    (kernel,) = found["kernels"]
+    assert 2 in kernel["nodes"]
+    assert tensors(found)["pooled"]["role"] == "input"
+
+
+def test_a_pass_that_goes_wrong_only_where_nodes_are_fused(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = affine.after
+
+    def twice(*args: Any) -> affine.Operands:
+        held = right(*args)
+        return affine.Operands(2 * held.weights, held.bias)
+
+    monkeypatch.setattr(affine, "after", twice)
+    found = per_node(capsys, model, FP32)
+    assert (found["node"], found["nodes"], found["ops"]) == (4, [3, 4], ["CONV_2D", "MUL"])
+    assert not found["alone"]
+    assert helping(found)["--last_delegate_node_index=2"]
+
+
+def test_digits_that_half_loses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = ModelWriter()
+    shape: Shape = (1, 512, 1024, 4)
+    x = writer.input(shape)
+    offset = [writer.constant(np.float32(value)) for value in (3000.0, -3000.0)]
+    far = writer.op("ADD", [pool(writer, x), offset[0]], [shape], name="far")
+    back = writer.op("ADD", [pool(writer, far), offset[1]], [shape], name="back")
+    writer.output(step(writer, "ABS", back))
+    path = tmp_path / "digits.tflite"
+    path.write_bytes(writer.build())
+    found = per_node(capsys, str(path))
+    assert (found["node"], found["nodes"], found["alone"]) == (3, [1, 2, 3], False)
+    assert tensors(found)["far"]["float16_step"] == 2
+    assert tensors(found)["far"]["role"] == "between"
+    assert helping(found)[FP32]
+    print_finding(as_finding(found), 0.02)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "where the result of each is read they agree" in words
+    assert "At float32 it agrees: float16 has steps of 2 at numbers such as 3001 in 'far'." in words
+
+
+def test_a_wrong_weight(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wrong.tflite"
+    path.write_bytes(branched(wrong=0.75))
+    found = per_node(capsys, str(path), f"--reference={model}")
+    assert (found["node"], found["op"], found["nodes"]) == (4, "MUL", [4])
+    factors = tensors(found)["factors"]
+    assert (factors["role"], factors["difference"], factors["index"]) == ("constant", 0.75, [3])
+    assert helping(found)["no delegate at all"] is False
+
+
+def test_a_wrong_weight_on_the_cpu(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.tflite"
+    path.write_bytes(branched(wrong=0.75))
+    flags = (f"--reference={model}", "--last_delegate_node_index=2", "--min_nodes_per_partition=1")
+    found = per_node(capsys, str(path), *flags)
+    assert (found["node"], found["place"], found["kernels"]) == (4, "CPU", [])
+    assert list(helping(found)) == ["no delegate at all"]
+    found = per_node(capsys, str(path), f"--reference={model}", delegate="xnnpack")
+    assert (found["node"], found["place"]) == (4, "CPU")
+
+
+# Nobody is
+
+
+def test_two_sides_that_agree(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert per_node(capsys, model, FP32) is None
+    assert cli.main(["inference_diff", model, "--delegate=gpu", "--per_node", FP32]) == 0
+    text = "INFO: No output is beyond the tolerance: there is no node to look for.\n"
+    assert capsys.readouterr().out.endswith(text)
+
+
+def test_errors_that_no_part_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = [random(1, 8, 6, 4)]
+    sides = PerNode(branched(), branched(), Delegates((), 1, builtin_kernels=True), inputs)
+    assert sides.find(1e-9) is None
+    print_finding(None, 1e-9)
+    assert "small errors add up over all of it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_reference_of_other_nodes(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = ModelWriter()
+    x = writer.input((1, 8, 6, 4))
+    writer.output(step(writer, "ABS", x))
+    other = tmp_path / "other.tflite"
+    other.write_bytes(writer.build())
+    command = ["inference_diff", model, "--delegate=gpu", "--num_runs=1", "--per_node"]
+    assert cli.main([*command, f"--reference={other}"]) == 1
+    error = capsys.readouterr().err
+    assert "the reference has 1 nodes, and they are not the 7 of the model, one by one" in error
+    assert "Leave --per_node out" in error
+
+
+def test_what_is_printed(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wrong.tflite"
+    path.write_bytes(branched(wrong=0.75))
+    command = ["inference_diff", str(path), "--delegate=gpu", "--num_runs=1", "--per_node", FP32]
+    assert cli.main([*command, f"--reference={model}"]) == 0
+    text = capsys.readouterr().out
+    words = " ".join(text.split())
+    assert "The first node that parts from the CPU is node 4, MUL, on the GPU: its" in words
+    assert "It does so by itself, given the CPU's values." in words
+    lines = [line.split() for line in text.splitlines()]
+    assert next(line[:6] for line in lines if line[:1] == ["factors"]) == [
+        "factors",
+        "constant",
+        "8",
+        "float32",
+        "0.5",
+        "2",
+    ]
+    assert any(line[:4] == ["no", "delegate", "at", "all"] and line[-1] == "no" for line in lines)
+
+
+# Cutting
+
+
+def test_every_part_of_a_model_computes_what_the_whole_does() -> None:
+    content, x = branched(), random(1, 8, 6, 4)
+    model = CuttableModel(content)
+    assert model.ops[:2] == ["CONV_2D", "MAX_POOL_2D"]
+    whole = interpreter(content, builtin_kernels=True, keep_tensors=True)
+    set_inputs(whole, [x])
+    whole.invoke()
+    made = [t for node in range(7) for t in model.node_outputs[node]]
+    values = {t: whole.get_tensor(t) for t in [*model.read_from_outside(range(7)), *made]}
+    for first in range(7):
+        for last in range(first, 7):
+            nodes = range(first, last + 1)
+            outputs = model.read_by_others(nodes)
+            assert outputs
+            cut = model.cut(nodes, outputs, values)
+            part = interpreter(cut.content, builtin_kernels=True)
+            for tensor in cut.inputs:
+                part.set_tensor(tensor, values[tensor])
+            part.invoke()
+            for tensor in cut.outputs:
+                assert np.array_equal(part.get_tensor(tensor), values[tensor])
+
+
+def test_a_part_has_only_its_own_constants() -> None:
+    content = branched()
+    model = CuttableModel(content)
+    values = {0: random(1, 8, 6, 4)}
+    alone = model.cut([0], model.made([0]), values).content
+    everything = model.cut(range(7), model.made([6]), values).content
+    assert len(alone) < len(everything) - 3 * 3 * 8 * 4 * 4
