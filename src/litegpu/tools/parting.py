@@ -75,8 +75,11 @@ class Search:
             end = _first(ends, lambda place: self._parts(segment, nodes[: place + 1], exposed))
         else:
             return None
-        starts = range(end, -1, -1)
-        start = _first(starts, lambda place: self._parts(segment, nodes[place : end + 1], exposed))
+        # Mostly it is one node, which a single cut shows.
+        start = end
+        if end and not self._parts(segment, nodes[end : end + 1], exposed):
+            starts = range(end - 1, -1, -1)
+            start = _first(starts, lambda at: self._parts(segment, nodes[at : end + 1], exposed))
         found = nodes[start : end + 1]
         return Parting(found, segment, exposed, self._run(segment, found, exposed))
 
