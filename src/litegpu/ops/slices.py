@@ -158,8 +158,8 @@ def _check_bounds(graph: Graph, node: Node) -> str:
     if 0 in strides:
         return f"stride values must be non-zero, not {strides}."
     offset = node.params.get("offset", False)
-    if offset and ellipses:
-        return "offset = True with an ellipsis."
+    if offset and (ellipses or node.params.get("end_mask", 0)):
+        return "offset = True with an ellipsis or an end mask."
     if offset and _leaves(graph, node):
         return f"From {begin} on, the ends {end} (offset = True) reach beyond the input."
     if min(map(len, ranges_of(graph, node)), default=1) < 1:

@@ -22,7 +22,13 @@ CASES = (
         "STRIDED_SLICE",
         (computed(4, 5), integers(1, 0), integers(3, 5), integers(1, 1)),
         params={"offset": True, "ellipsis_mask": 0b10},
-        reason="offset = True with an ellipsis.",
+        reason="offset = True with an ellipsis or an end mask.",
+    ),
+    Rejected(
+        "STRIDED_SLICE",
+        (computed(4, 5), integers(1, 0), integers(3, 5), integers(1, 1)),
+        params={"offset": True, "end_mask": 0b1},
+        reason="offset = True with an ellipsis or an end mask.",
     ),
     Rejected(
         "BATCH_TO_SPACE_ND",
