@@ -37,8 +37,8 @@ FLAGS = (
 )
 EXAMPLES = (
     "litegpu benchmark_model --graph=model.tflite --use_gpu=true",
-    "litegpu benchmark --graph=zoo:mobilenet_v1_1.0_224 --use_gpu=true --gpu_backend=cl",
-    "litegpu benchmark --graph=model.tflite --num_threads=4 --result_file_path=result.pb",
+    "litegpu benchmark --graph=zoo:mobilenet_v1_1.0_224 --use_gpu=true",
+    "litegpu benchmark --graph=model.tflite --result_file_path=result.pb",
 )
 NOTES = (
     "Flags and lines are those of TensorFlow Lite's benchmark_model; percentiles, throughput and "

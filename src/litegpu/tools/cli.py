@@ -16,14 +16,14 @@ from litegpu.tools.flags import FlagParser
 from litegpu.version import __version__
 
 TOOLS = {
-    "devices": "list the usable devices of every backend, or why there are none",
-    "delegates": "say which delegates this machine has, and which one a model should use",
-    "check": "say what of a model would run on the GPU, and why the rest would not",
-    "run": "run a model on a picture: result, latency and agreement with the CPU",
+    "devices": "list every backend's usable devices, or why it has none",
+    "delegates": "say which delegates there are, and which one a model needs",
+    "check": "say what of a model runs on the GPU, and why the rest does not",
+    "run": "run a model on a picture: result, latency, distance to the CPU",
     "profile": "say where the time of a model goes, kernel by kernel",
     "benchmark_model": "measure latency and memory as TensorFlow Lite's own tool does",
-    "inference_diff": "compare a delegate with the CPU on random inputs: error of each output",
-    "demo": "classify and segment a picture; the segmentation is drawn as a PNG",
+    "inference_diff": "compare a delegate's outputs on random inputs with the CPU's",
+    "demo": "classify and segment a picture, and draw it as a PNG",
 }
 SHORT = {"benchmark": "benchmark_model"}
 """Other names of tools."""

@@ -51,9 +51,9 @@ FLAGS = (
 )
 EXAMPLES = (
     "litegpu inference_diff --model_file=model.tflite --delegate=gpu",
-    "litegpu inference_diff model.tflite --delegate=gpu --gpu_precision_loss_allowed=false",
-    "litegpu inference_diff model.tflite --delegate=gpu --per_node --tolerance=0.0001",
-    "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl --num_runs=5 --json",
+    "litegpu inference_diff model.tflite --delegate=gpu --num_runs=5 --json",
+    "litegpu inference_diff model.tflite --delegate=gpu --per_node",
+    "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl",
 )
 NOTES = (
     "Both sides run on the same inputs, drawn from a normal distribution over the range of their "
