@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -64,6 +65,9 @@ class Result:
     accepted: tuple[str, ...] = field(default=())
 
 
+_STARTING = threading.Lock()
+
+
 class Worker:
     """A process that runs tasks one by one; it is replaced when it crashes or hangs."""
 
@@ -106,7 +110,8 @@ class Worker:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             perturb = {"MALLOC_PERTURB_": str(self._perturb)}
-            with mock.patch.dict(os.environ, perturb):
+            # Another job's process would begin while the variables are put back, with none at all.
+            with _STARTING, mock.patch.dict(os.environ, perturb):
                 serve = functools.partial(_serve, work=self._work)
                 self._process = context.Process(target=serve, args=(theirs,), daemon=True)
                 self._process.start()
