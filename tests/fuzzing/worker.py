@@ -83,6 +83,12 @@ class Worker:
 
     def run(self, task: Task, seconds: float) -> Result:
         """Run a task; a crash, or no answer in time, is a result like others."""
+        fresh = self._pipe is None
+        found = self._run(task, seconds)
+        # One that ends at its first task may have failed to begin, where memory is short.
+        return self._run(task, seconds) if fresh and found.status == "crashed" else found
+
+    def _run(self, task: Task, seconds: float) -> Result:
         pipe = self._start()
         try:
             pipe.send(task)
