@@ -324,15 +324,20 @@ def test_what_another_delegate_runs(
 # Memory
 
 
-def test_the_peak_is_seen_while_it_lasts() -> None:
-    if not memory.resident_kb():
-        pytest.skip("only Linux tells what is resident now")
-    before = memory.resident_kb()["VmRSS"] / 1024
+def test_the_peak_is_seen_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file as Linux has it, so that every system sees the same."""
+    status = tmp_path / "status"
+    monkeypatch.setattr(memory, "_STATUS", status)
+    status.write_text("VmPeak:\t 999999 kB\nVmRSS:\t  1024 kB\nRssAnon:\t  512 kB\n")
+    assert memory.resident_kb() == {"VmRSS": 1024, "RssAnon": 512}
+    monkeypatch.setattr(memory, "peak_kb", lambda: 0)
     with memory.PeakMonitor(1) as monitor:
-        content = np.ones(64 << 20, np.uint8)
-        time.sleep(0.2)
-        del content
-    assert monitor.peak_mb > before + 50
+        status.write_text("VmRSS:\t 65536 kB\n")
+        deadline = time.monotonic() + 30
+        while monitor.peak_mb < 64 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        status.write_text("VmRSS:\t  2048 kB\n")
+    assert monitor.peak_mb == 64
 
 
 def test_systems_that_do_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend_suite import FLOATS, GROUP, REVERSE, WHERE, adding, cell, floats, kernel, program, run
-from cuda_emulator import EmulatedDevice, is_usable
+from cuda_emulator import EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import Device, Dispatch
 from litegpu.backends.folding import fold, fold_launches
@@ -15,12 +15,15 @@ LIMITED = ("opengl", "webgpu", "cuda")
 FOUND = [info for info in backends.list_devices() if info.backend in LIMITED]
 
 
-@pytest.fixture(params=[*FOUND, None], ids=[*(info.backend for info in FOUND), "emulated"])
+@pytest.fixture(
+    params=[
+        *(pytest.param(info, id=info.backend) for info in FOUND),
+        pytest.param(None, id="emulated", marks=needs_emulator),
+    ]
+)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Return a device that launches 2 work groups on an axis at most; CUDA's y axis takes more."""
     if request.param is None:
-        if not is_usable():
-            pytest.skip("no C++ compiler for the emulator")
         opened: Device = EmulatedDevice()
         monkeypatch.setattr(opened, "limits", _CUDA_LIMITS)
         return opened
