@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from litegpu.tools.flags import Flag, at_least, number, positive_int, whole
 from litegpu.tools.lines import info, warn
 from litegpu.tools.registrar import parameter_lines
-from litegpu.tools.stats import figure
+from litegpu.tools.stats import shown_value
 
 PARAMETERS = (
     (
@@ -153,17 +152,11 @@ def print_parameters(args: argparse.Namespace) -> None:
     for flag, text in PARAMETERS:
         name = flag.name if flag else "num_threads"
         if args.verbose or name in args.given or name == "graph":
-            info(f"{text}: [{_shown(getattr(args, name))}]")
+            info(f"{text}: [{shown_value(getattr(args, name))}]")
         if name == "graph":
             info("Signature to run: []")
     for line in parameter_lines(args, args.verbose):
         info(line)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return figure(value)
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def warn_of_unused(args: argparse.Namespace) -> None:
@@ -174,7 +167,7 @@ def warn_of_unused(args: argparse.Namespace) -> None:
         if name in _NEEDS and not getattr(args, _NEEDS[name]):
             warn(
                 f"`--{_NEEDS[name]}=true` must be set for the provided {name} "
-                f"({_shown(getattr(args, name))}) to be used."
+                f"({shown_value(getattr(args, name))}) to be used."
             )
         if name in _NO_BUFFER:
             warn(f"--{name} has no effect: no buffer limits how much is profiled.")

@@ -18,6 +18,7 @@ from litegpu.errors import DelegateLibraryError, MissingDependencyError, Unsuppo
 from litegpu.tools import foreign, runtime
 from litegpu.tools.flags import Flag, at_least, whole
 from litegpu.tools.lines import info, warn
+from litegpu.tools.stats import shown_value
 
 _LAST = 2**31 - 1
 
@@ -198,14 +199,10 @@ def _in_order(made: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
 def parameter_lines(args: argparse.Namespace, verbose: bool = False) -> list[str]:
     """Return `Use gpu: [1]` and so on, of each flag that was given, or of all of them."""
     return [
-        f"{LOG_NAMES[flag.name]}: [{_shown(getattr(args, flag.name))}]"
+        f"{LOG_NAMES[flag.name]}: [{shown_value(getattr(args, flag.name))}]"
         for flag in REGISTRAR_FLAGS
         if flag.name in LOG_NAMES and (verbose or flag.name in args.given)
     ]
-
-
-def _shown(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _position(args: argparse.Namespace, flag: str) -> int:
@@ -225,7 +222,7 @@ def _warn_of_unused(args: argparse.Namespace) -> None:
             if flag.name in args.given and flag.name not in (provider.flag, *_UNKNOWN_HERE):
                 warn(
                     f"`--{provider.flag}={provider.example}` must be set for the provided "
-                    f"{LOG_NAMES[flag.name]} ({_shown(getattr(args, flag.name))}) to be used."
+                    f"{LOG_NAMES[flag.name]} ({shown_value(getattr(args, flag.name))}) to be used."
                 )
     if bool(args.delegate_serialize_dir) != bool(args.delegate_serialize_token):
         warn(
@@ -313,7 +310,7 @@ class Elsewhere:
         """Return it, or None with the original's warning; the library is told its flags."""
         where = f"{self.name.lower()}_lib_path"
         options = {
-            each: _shown(getattr(args, each))
+            each: shown_value(getattr(args, each))
             for each in args.given
             if each in FLAGS_OF[self.flag] and each not in (self.flag, where)
         }

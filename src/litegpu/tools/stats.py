@@ -14,6 +14,13 @@ def figure(value: float) -> str:
     return f"{value:.6g}"
 
 
+def shown_value(value: object) -> str:
+    """Return a flag's value as the original prints it: 1 and 0 for true and false."""
+    if isinstance(value, float):
+        return figure(value)
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
 @dataclass(frozen=True)
 class Stats:
     """Whole numbers in the order in which they were measured: microseconds, or bytes."""
