@@ -69,6 +69,17 @@ def test_progress_is_told_to_a_terminal_and_wiped(monkeypatch: pytest.MonkeyPatc
     assert text.endswith("\r" + " " * len("GPU: 0 of 3") + "\r")
 
 
+def test_progress_says_how_fast_it_is_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    seconds = iter((0.0, 0.0, 2.0, 4.0, 6.0))
+    monkeypatch.setattr("litegpu.tools.console.time.monotonic", lambda: next(seconds))
+    assert list(progress((item for item in "abcd"), "pictures", total=200)) == list("abcd")
+    lines = [line.rstrip() for line in terminal.getvalue().split("\r")]
+    assert lines[:2] == ["", "pictures: [....................] 1 of 200, 0.5/s, 0:06:38 left"]
+    assert lines[3] == "pictures: [....................] 3 of 200, 0.5/s, 0:06:34 left"
+
+
 def test_progress_that_is_left_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -5,12 +5,13 @@ Where there is no terminal nothing is wrapped or left out, so that files and pip
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import TypeVar
 
 from litegpu import config
@@ -29,6 +30,8 @@ _MOST = 4000
 """Characters of a line that are printed: lists of operations are long, too."""
 _REDRAWN_AFTER = 0.1
 """Seconds between two states of a progress line."""
+_BAR = 20
+"""Characters of a progress bar."""
 
 
 def terminal_width() -> int | None:
@@ -78,20 +81,37 @@ def note(message: str) -> None:
     print("\n".join(printable(line, _MOST) for line in message.split("\n")), file=sys.stderr)
 
 
-def progress(items: Sequence[Item], label: str) -> Iterator[Item]:
-    """Yield `items`, and where stderr is a terminal say there how many of them were taken."""
+def progress(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+    """Yield `items`; where stderr is a terminal, draw there how far it is and how fast.
+
+    `total` is how many items there are, where they do not know it themselves (by `len`).
+    """
     if not sys.stderr.isatty():
         yield from items
         return
-    shown, line = 0.0, ""
+    count = len(items) if isinstance(items, Sized) and total is None else total or 0
+    begin, shown, line = time.monotonic(), 0.0, ""
     try:
         for number, item in enumerate(items):
-            if time.monotonic() - shown >= _REDRAWN_AFTER:
-                shown, line = time.monotonic(), f"{label}: {number} of {len(items)}"
+            now = time.monotonic()
+            if now - shown >= _REDRAWN_AFTER:
+                text = f"{label}: {_pace(number, count, now - begin)}"
+                shown, line = now, text.ljust(len(line))
                 print(f"\r{line}", end="", file=sys.stderr, flush=True)
             yield item
     finally:
         print("\r" + " " * len(line), end="\r", file=sys.stderr, flush=True)
+
+
+def _pace(done: int, total: int, seconds: float) -> str:
+    """Return a bar, how much of it is done, how much that is a second, and the time left."""
+    told = f"{done} of {total}"
+    if not done or not seconds:
+        return told
+    rate = done / seconds
+    bar = "#" * (_BAR * done // max(total, 1))
+    left = datetime.timedelta(seconds=round(max(total - done, 0) / rate))
+    return f"[{bar:.<{_BAR}}] {told}, {rate:.3g}/s, {left} left"
 
 
 def _clean(cell: str) -> str:
