@@ -75,6 +75,9 @@ class FakeDriver:
         "MULTIPROCESSOR_COUNT",
         "MAX_THREADS_PER_BLOCK",
         "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+        "PCI_DOMAIN_ID",
+        "PCI_BUS_ID",
+        "PCI_DEVICE_ID",
     )
     CUlaunchConfig = staticmethod(lambda: SimpleNamespace(numAttrs=0))
     CUlaunchAttribute = staticmethod(lambda: SimpleNamespace(value=SimpleNamespace()))

@@ -49,6 +49,9 @@ class DeviceInfo:
     """Whether CUDA's thread block clusters (compute capability 9.0) exist."""
     warp_groups: bool = False
     """Whether CUDA's matrix instructions of four warps (just compute capability 9.0) exist."""
+    pci_address: str = ""
+    """Domain, bus, device and function, as `00000000:3b:00.0`; empty where the API does not tell.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON-able data."""
@@ -58,6 +61,11 @@ class DeviceInfo:
     def title(self) -> str:
         """Name it in a line: ``opencl:0 NVIDIA H200``."""
         return f"{self.backend}:{self.index} {self.name}"
+
+
+def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
+    """Return an address as the drivers' own tools write it."""
+    return f"{domain:08x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any, TypeVar
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
+from litegpu.backends.base import (
+    Backend,
+    Device,
+    DeviceInfo,
+    Program,
+    Recording,
+    pci_address,
+)
 from litegpu.backends.cuda_driver import (
     FATAL,
     NOT_LOADED,
@@ -165,6 +172,9 @@ def _describe(index: int) -> DeviceInfo:
         tensor_cores=(major, minor) >= (8, 0),
         clusters=(major, minor) >= (9, 0),
         warp_groups=(major, minor) == (9, 0),
+        pci_address=pci_address(
+            *(_attribute(index, f"PCI_{part}_ID") for part in ("DOMAIN", "BUS", "DEVICE"))
+        ),
     )
 
 

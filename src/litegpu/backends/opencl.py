@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
+from litegpu.backends.base import (
+    Backend,
+    Device,
+    DeviceInfo,
+    Program,
+    Recording,
+    pci_address,
+)
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl_build import build
 from litegpu.backends.opencl_library import TITLE, load_pocl_apart
@@ -25,6 +32,8 @@ from litegpu.errors import (
 
 _GPU, _CPU = 1 << 2, 1 << 1
 """Bits of CL_DEVICE_TYPE."""
+
+_NVIDIA_FACTS = "cl_nv_device_attribute_query"
 
 _ALIGNMENT = 128
 """Bytes; loads of a work group then begin at a cache line."""
@@ -108,7 +117,16 @@ def _describe(index: int, device: Any) -> DeviceInfo:
         half_arithmetic="cl_khr_fp16" in extensions,
         buffer_alignment=_ALIGNMENT,
         max_arguments=device.max_parameter_size // 16,
+        pci_address=_pci_address(device) if _NVIDIA_FACTS in extensions else "",
     )
+
+
+def _pci_address(device: Any) -> str:
+    """Return the address of one of NVIDIA's devices, whose slot is device and function in one."""
+    facts = _pyopencl().device_info
+    names = (facts.PCI_DOMAIN_ID_NV, facts.PCI_BUS_ID_NV, facts.PCI_SLOT_ID_NV)
+    domain, bus, slot = (int(device.get_info(name)) for name in names)
+    return pci_address(domain, bus, slot >> 3, slot & 7)
 
 
 class OpenCLDevice(Device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from litegpu.tools.benchmark_energy import ENERGY_PARAMETERS
 from litegpu.tools.flags import Flag, at_least, number, positive_int, whole
 from litegpu.tools.lines import info, warn
 from litegpu.tools.registrar import parameter_lines
@@ -128,6 +129,11 @@ PARAMETERS = (
         Flag("result_file_path", str, "", "write a BenchmarkResult there", metavar="FILE"),
         "File path to save the benchmark result in binary proto format",
     ),
+    (
+        Flag("batch", at_least(0), 0, "first dimension of every input; 0: the model's own"),
+        "Batch",
+    ),
+    *ENERGY_PARAMETERS,
 )
 """The flags of this tool in the order in which they are printed, with the original's names."""
 
@@ -142,6 +148,8 @@ _NEEDS = {
     "op_profiling_output_mode": "enable_op_profiling",
     "op_profiling_output_file": "enable_op_profiling",
     "profiling_output_csv_file": "enable_op_profiling",
+    "energy_min_secs": "measure_energy",
+    "energy_idle_secs": "measure_energy",
 }
 """Flags that do something only together with another one."""
 

@@ -1,0 +1,122 @@
+"""Gets a model ready for benchmark_model: found, given its delegates, its shapes and inputs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from litegpu.errors import LitegpuError, ModelError
+from litegpu.tools.benchmark_inputs import Layer, input_values, resize_inputs
+from litegpu.tools.benchmark_plan import delegate_nodes, say_what_runs_where
+from litegpu.tools.lines import error, info
+from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.op_tables import Block, Row
+from litegpu.tools.registrar import Delegates, make_delegates
+from litegpu.tools.runtime import set_batch, set_inputs
+from litegpu.tools.stats import Stats, figure
+
+
+@dataclass(frozen=True)
+class Session:
+    """An interpreter that is ready to run, and how it came to be."""
+
+    model: FoundModel
+    target: Any
+    delegates: Delegates
+    values: list[NDArray[Any]]
+    init_us: int
+    init: Block
+
+    def set_inputs(self) -> None:
+        """Give the interpreter its inputs anew."""
+        set_inputs(self.target, self.values)
+
+
+def load(args: argparse.Namespace) -> FoundModel:
+    """Return the model of --graph.
+
+    Raises:
+        ModelError, DownloadError: there is none.
+    """
+    if not args.graph:
+        raise ModelError("Please specify the name of your TF Lite input file with --graph")
+    try:
+        model = find_model(args.graph)
+    except LitegpuError:
+        error(f"Failed to load model {args.graph}")
+        raise
+    info(f"Loaded model {args.graph}")
+    return model
+
+
+def open_session(
+    args: argparse.Namespace, model: FoundModel, layers: list[Layer], start: float
+) -> Session:
+    """Return the interpreter with its delegates and inputs; `start` is when the work began.
+
+    Raises:
+        LitegpuError: a flag does not fit the model, or the runtime or a delegate refuses it.
+    """
+    delegates = make_delegates(args, model.content)
+    if len(delegates.applied) > 1:
+        info(f"Going to apply {len(delegates.applied)} delegates one after another.")
+    applying = time.perf_counter()
+    target = _apply(delegates, model)
+    applied = time.perf_counter()
+    if args.list_signatures:
+        raise _signatures(target)
+    nodes = delegate_nodes(target)
+    with explained("Failed to allocate tensors!"):
+        resize_inputs(target, layers)
+        if args.batch:
+            set_batch(target, args.batch)
+        target.allocate_tensors()
+    allocated = time.perf_counter()
+    say_what_runs_where(delegates, nodes, target, args.require_full_delegation)
+    info(f"The input model file size (MB): {figure(len(model.content) / 1e6)}")
+    values = input_values(target.get_input_details(), layers)
+    init_us = int((time.perf_counter() - start) * 1e6)
+    info(f"Initialized session in {figure(init_us / 1000)}ms.")
+    rows = (
+        Row("ModifyGraphWithDelegate", "ModifyGraphWithDelegate/0", (applied - applying) * 1e3),
+        Row("AllocateTensors", "AllocateTensors/0", (allocated - applied) * 1e3),
+    )
+    return Session(model, target, delegates, values, init_us, Block(rows, Stats((init_us,))))
+
+
+def _apply(delegates: Delegates, model: FoundModel) -> Any:
+    try:
+        return delegates.interpreter(model.content, allocate=False)
+    except LitegpuError as failure:
+        if delegates.items and not isinstance(failure, ModelError):
+            names = [each.name for each in delegates.applied if each.delegate is not None]
+            error(f"Failed to apply {' or '.join(names)} delegate.")
+        raise
+
+
+def _signatures(target: Any) -> ModelError:
+    """Print the signatures; return what ends the tool then."""
+    keys = list(target.get_signature_list())
+    info(f"The Model contains {len(keys)} signature key(s).")
+    if keys:
+        info("They are listed below: ")
+    for key in keys:
+        info(f"-> Signature Key: {key}")
+    return ModelError("--list_signatures only lists them. Leave it out to run the model.")
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn the runtime's own errors into ModelError."""
+    try:
+        yield
+    except LitegpuError:
+        raise
+    except (RuntimeError, ValueError) as failure:
+        raise ModelError(f"{what} {' '.join(str(failure).split())}") from failure
