@@ -231,6 +231,31 @@ def test_a_process_that_gives_no_answer(
         worker.close()
 
 
+def crash_on_the_cpu(task: Task) -> Result:
+    """Crash when run, with nothing on the device."""
+    return abort(task) if task.invoked else Result("ran")
+
+
+def crash_on_the_device(task: Task) -> Result:
+    """Crash when run, with a node on the device."""
+    return abort(task) if task.invoked else Result("ran", accepted=("ADD",))
+
+
+@pytest.mark.parametrize(
+    ("work", "outcome"), [(crash_on_the_cpu, "CPU crashes"), (crash_on_the_device, "wrong")]
+)
+def test_a_crash_is_the_cpus_where_the_delegate_takes_nothing(
+    work: Callable[[Task], Result], outcome: str
+) -> None:
+    judge = Judge(SEEDS, {})
+    judge._device = Worker(work=work)
+    task, _ = judge.mutant(next(iter(SEEDS)), 0)
+    try:
+        assert judge.outcome(task)[0] == outcome
+    finally:
+        judge.close()
+
+
 # The verdicts
 
 
