@@ -59,22 +59,19 @@ def test_rows_and_table(
     ways = ("XNNPACK 8 threads", "litegpu opencl fp32", "litegpu cuda fp32")
     found = measured(script, tmp_path, "--ways", *ways)
     assert [row["way"] for row in found["rows"]] == list(ways)
-    assert found["idle_watts"] == pytest.approx({"GPU": 80, "CPU": 20}, rel=0.1)
+    assert found["idle_watts"] == pytest.approx({"GPU": 80, "CPU": 20}, rel=0.2)
     cpu, opencl, _ = found["rows"]
     assert cpu["meters"][0]["joules"] == pytest.approx(
-        80 * cpu["busy_seconds"] / cpu["runs"], rel=0.1
+        80 * cpu["busy_seconds"] / cpu["runs"], rel=0.2
     )
     assert opencl["norm_error"] < 1e-4
     text = capsys.readouterr().out
     assert (tmp_path / "new" / "energy.txt").read_text() == text
     assert "not measured: no meter of the fan\n" in text
-    assert "At rest: GPU 80.0 W, CPU 20.0 W\n" in text
-    rows = {
-        line.split("  ")[2].strip(): line for line in text.splitlines() if "0.25_128  1 " in line
-    }
-    numbers = r" +[\d.]+ +- +- +- +20 +[\d.]+ +-?[\d.e-]+$"
-    assert re.search(numbers, rows["XNNPACK 8 threads"]), "the GPU only waits for it"
-    assert re.search(r" +[\d.]+ +80 +[\d.]+ ", rows["litegpu opencl fp32"])
+    assert re.search(r"At rest: GPU [78]\d\.\d W, CPU [12]\d\.\d W\n", text)
+    numbers = r" +[\d.]+ +- +- +- +\d\d +[\d.]+ +-?[\d.e-]+\n"
+    assert re.search(rf"XNNPACK 8 threads{numbers}", text), "the GPU only waits for it"
+    assert re.search(r"litegpu opencl fp32 +[\d.]+ +[78]\d +[\d.]+ ", text)
 
 
 def test_what_cannot_be_measured(
