@@ -73,6 +73,10 @@ class FileError(LitegpuError, OSError):
     """A file that the user named cannot be read, cannot be written, or holds something else."""
 
 
+class WorkerError(LitegpuError, RuntimeError):
+    """A process that ran samples failed or was lost, and others could not take its work."""
+
+
 class MissingDependencyError(LitegpuError, ImportError):
     """An optional Python package is needed and not installed."""
 

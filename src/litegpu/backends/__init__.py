@@ -80,7 +80,7 @@ def select(backend: str | None, device: int | str | None) -> Device:
     backend = backend or config.text("LITEGPU_BACKEND")
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
     if backend:
-        numbered = {info.index: info for info in _devices_of(backend)}
+        numbered = {info.index: info for info in devices_of(backend)}
     else:
         numbered = dict(enumerate(_all_candidates()))
     if device == "":
@@ -108,8 +108,11 @@ def next_after(current: DeviceInfo) -> Device | None:
     return None
 
 
-def _devices_of(asked: str) -> list[DeviceInfo]:
-    """Return the devices of a backend, or of the part of WebGPU that an alias names."""
+def devices_of(asked: str) -> list[DeviceInfo]:
+    """Return the devices of a backend, or of the part of WebGPU that an alias names.
+
+    Raises OptionsError for an unknown name, and why it has none where that is so.
+    """
     name = SHORT.get(asked.lower(), asked.lower())
     if name in BACKENDS:
         return _devices(BACKENDS[name])
@@ -233,6 +236,7 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "Recording",
+    "devices_of",
     "is_free",
     "list_devices",
     "next_after",

@@ -1,0 +1,106 @@
+"""Engines spread samples over delegates: those of one machine, or of a cluster.
+
+    plan = engines.plan(model, args.batch)
+    job = engines.Job(model, plan, open, prepare, finish)
+    run = engines.start(job, engines.chunks(items, plan), engines.settings(args), backend, device)
+    for result in run.meter.watch(run.results): ...
+
+What an engine does never changes a result: samples are cut into the same batches everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from litegpu.errors import OptionsError, did_you_mean
+from litegpu.tools import runtime
+from litegpu.tools.engines import local
+from litegpu.tools.engines.jobs import (
+    Arrays,
+    Item,
+    Job,
+    Place,
+    Plan,
+    Result,
+    Settings,
+    Tensor,
+    Value,
+    chunk_size,
+    chunks,
+)
+from litegpu.tools.engines.places import places
+from litegpu.tools.engines.planning import plan
+from litegpu.tools.engines.stages import Meter, Run, Stage
+from litegpu.tools.flags import Flag, at_least, positive
+
+__all__ = [
+    "ENGINE_FLAGS",
+    "Arrays",
+    "Job",
+    "Meter",
+    "Place",
+    "Plan",
+    "Result",
+    "Run",
+    "Settings",
+    "Stage",
+    "Tensor",
+    "chunk_size",
+    "chunks",
+    "plan",
+    "settings",
+    "start",
+]
+
+ENGINES = ("local", "ray")
+
+ENGINE_FLAGS = (
+    Flag("engine", str, "local", "local: this machine; ray: a Ray cluster", metavar="NAME"),
+    Flag("batch", at_least(0), 0, "samples at once; 0: 16, or 1 where the model has no batch"),
+    Flag("workers", at_least(0), 0, "how many delegates work side by side; 0: one a GPU"),
+    Flag(
+        *("gpus_per_worker", positive, 1.0),
+        "GPUs of a worker; 0.5 has two workers share one",
+    ),
+    Flag("decode_threads", at_least(0), 0, "threads of a worker that decode; 0: by its CPUs"),
+)
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """Return what ENGINE_FLAGS ask for. Raises OptionsError for an engine that does not exist."""
+    if args.engine not in ENGINES:
+        raise OptionsError(
+            f"--engine={args.engine}: there is no such engine.{did_you_mean(args.engine, ENGINES)}"
+        )
+    return Settings(args.engine, args.workers, args.decode_threads, args.gpus_per_worker)
+
+
+def start(
+    job: Job[Item, Value],
+    pieces: Sequence[Any],
+    wanted: Settings,
+    backend: str | None = None,
+    device: int | str | None = None,
+) -> Run[Value]:
+    """Return the results of all samples of `pieces` (see `chunks`), in their order.
+
+    Args:
+        job: what is done with each.
+        pieces: the chunks that workers take.
+        wanted: the engine and how much of the machine it uses.
+        backend: the GPU API that the delegate's options name, if they do.
+        device: the device that they name: then all workers share that one.
+
+    Raises:
+        OptionsError: the settings ask for what is not here.
+        MissingDependencyError: the engine's package is not installed.
+    """
+    if wanted.engine == "ray":
+        from litegpu.tools.engines import ray_data
+
+        return ray_data.start(job, pieces, wanted, backend)
+    where = places(wanted, backend, device)
+    threads = wanted.decode_threads or max(runtime.default_threads() // len(where), 1)
+    return Run(local.run(job, pieces, where, threads), Meter(len(where), threads))

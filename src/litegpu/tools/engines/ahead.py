@@ -1,0 +1,92 @@
+"""An iterator that works in a thread of its own, some items ahead of who takes them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+_LOOK_S = 0.1
+"""Between two looks for Ctrl-C, which does not end a wait on every system."""
+_PATIENCE_S = 10.0
+"""How long a thread may take to end what it is at."""
+
+
+@contextmanager
+def ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
+    """Take `items` in another thread, at most `depth` before they are wanted.
+
+    What they raise is raised to whom takes them. At the end of the context the thread ends after
+    the item that it is at; a generator is closed in its thread.
+    """
+    channel: _Channel[Item] = _Channel(depth)
+    thread = threading.Thread(target=channel.fill, args=(items,), daemon=True)
+    thread.start()
+    try:
+        yield channel.taken()
+    finally:
+        channel.close()
+        thread.join(_PATIENCE_S)
+
+
+class _Channel(Generic[Item]):
+    """A bounded queue between two threads."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._closed = self._ended = False
+        self._error: BaseException | None = None
+
+    def fill(self, items: Iterable[Item]) -> None:
+        """Put all items in, until the other side closes."""
+        iterator = iter(items)
+        try:
+            for item in iterator:
+                if not self._put(item):
+                    break
+        except BaseException as error:
+            self._error = error
+        finally:
+            try:
+                getattr(iterator, "close", lambda: None)()
+            except BaseException as error:
+                self._error = self._error or error
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def taken(self) -> Iterator[Item]:
+        """Yield the items."""
+        while True:
+            with self._changed:
+                while not self._items and not self._ended:
+                    self._changed.wait(_LOOK_S)
+                if not self._items:
+                    if self._error:
+                        raise self._error
+                    return
+                item = self._items.popleft()
+                self._changed.notify_all()
+            yield item
+
+    def close(self) -> None:
+        """Want nothing more."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def _put(self, item: Item) -> bool:
+        with self._changed:
+            while len(self._items) >= self._depth and not self._closed:
+                self._changed.wait(_LOOK_S)
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._closed

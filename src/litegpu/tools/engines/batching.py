@@ -1,0 +1,110 @@
+"""Models for other batches: sizes that a file writes down where the batch should decide them.
+
+Most converters write RESHAPE to [1, 1001], say, which no batch but 1 fits. Here the first of such
+sizes is multiplied. Whether the model then does for each sample what it did is tried by `planning`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import MissingDependencyError, ModelError
+from litegpu.zoo import objects, schema
+
+_SHAPE_OPERANDS = {
+    "RESHAPE": 1,
+    "BROADCAST_TO": 1,
+    "FILL": 0,
+    "SLICE": 2,
+    "STRIDED_SLICE": 2,
+    "TRANSPOSE_CONV": 0,
+}
+"""Which operand holds a shape, or the end of a range in each dimension."""
+
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, struct.error, TypeError, ValueError)
+"""What the schema's code raises of files that it cannot read."""
+
+
+def rewritten(model: bytes, own: int, batch: int) -> bytes:
+    """Return a model with `batch` in place of its own number of samples.
+
+    Changed are constants that hold shapes of what follows from the inputs, and the shapes of
+    inputs and states.
+
+    Raises:
+        ModelError: the file has several graphs, or cannot be read without the runtime.
+    """
+    try:
+        found = objects.parse(model)
+        if len(found.subgraphs) != 1:
+            raise ModelError("It has several graphs.")
+        _Rewriting(found, own, batch).run()
+        return objects.pack(found)
+    except ModelError:
+        raise
+    except (MissingDependencyError, *_DAMAGED) as error:
+        raise ModelError(f"Its shapes cannot be changed: {error}") from error
+
+
+class _Rewriting:
+    """One graph whose samples become `batch` where they were `own`."""
+
+    def __init__(self, model: Any, own: int, batch: int) -> None:
+        self._model, (self._graph,) = model, model.subgraphs
+        self._own, self._batch = own, batch
+        codes = {number: name for name, number in schema.members("BuiltinOperator").items()}
+        self._names = [
+            codes.get(max(each.builtinCode, each.deprecatedBuiltinCode), "")
+            for each in model.operatorCodes
+        ]
+
+    def run(self) -> None:
+        """Change all shapes that follow from the inputs."""
+        tensors = self._graph.tensors
+        reached = {int(each) for each in self._graph.inputs}
+        states = {number for number, each in enumerate(tensors) if each.isVariable}
+        for number in reached | states:
+            tensors[number].shape = self._sized(np.array(tensors[number].shape))
+        for operator in self._graph.operators:
+            operands = [int(each) for each in operator.inputs]
+            place = _SHAPE_OPERANDS.get(self._names[operator.opcodeIndex])
+            name = self._names[operator.opcodeIndex]
+            if not reached.isdisjoint(operands) or name == "FILL":
+                if place is not None and place < len(operands):
+                    operator.inputs = operands
+                    operator.inputs[place] = self._resized(operands[place])
+                if name == "RESHAPE" and operator.builtinOptions is not None:
+                    written = operator.builtinOptions.newShape
+                    if written is not None and len(written):
+                        operator.builtinOptions.newShape = self._sized(np.array(written))
+                reached.update(int(each) for each in operator.outputs)
+
+    def _resized(self, number: int) -> int:
+        """Return the number of a tensor like this one for the batch: itself if it may stay."""
+        tensor = self._graph.tensors[number]
+        data = objects.content(self._model.buffers[tensor.buffer])
+        type_names = {each: name for name, each in schema.members("TensorType").items()}
+        kind = type_names[tensor.type].lower()
+        if not data or kind not in ("int32", "int64"):
+            return number
+        values: NDArray[Any] = np.frombuffer(data, kind)
+        sized = self._sized(values)
+        if values.shape != tuple(tensor.shape) or np.array_equal(sized, values):
+            return number
+        fresh = schema.tables().TensorT()
+        fresh.name, fresh.type, fresh.shape = tensor.name, tensor.type, tensor.shape
+        fresh.buffer = len(self._model.buffers)
+        self._model.buffers.append(objects.buffer_of(sized.astype(kind).tobytes()))
+        self._graph.tensors.append(fresh)
+        return len(self._graph.tensors) - 1
+
+    def _sized(self, shape: NDArray[Any]) -> NDArray[Any]:
+        """Return a shape with its first size for the batch; -1 already means any."""
+        sized = shape.copy()
+        if len(shape) and shape[0] > 0 and shape[0] % self._own == 0:
+            sized[0] = shape[0] // self._own * self._batch
+        return sized

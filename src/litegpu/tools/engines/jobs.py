@@ -1,0 +1,134 @@
+"""What engines are given and what they give back; all of it can be sent to other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+Arrays = list[NDArray[Any]]
+"""One array for each input or output of a model, in its order."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a model as one sample has it.
+
+    `shape` is without the batch where the model has one. `dynamic` says that only a run tells it.
+    `quantization` is (scale, zero point); a scale of 0 says that there is none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    quantization: tuple[float, int] = (0.0, 0)
+    dynamic: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model takes samples: `batch` of them at once.
+
+    `model` is its file, changed where shapes that are written in it would allow no such batch.
+    `batched` says that the first dimension of its inputs and outputs counts samples; else a
+    sample is all of each tensor. `why_single` says why no more than the model's own number go in.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    batch: int
+    batched: bool
+    model: bytes = field(repr=False)
+    why_single: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The GPU of a worker; None leaves the choice to the delegate's options."""
+
+    backend: str | None = None
+    device: int | str | None = None
+
+
+@dataclass(frozen=True)
+class Job(Generic[Item, Value]):
+    """What is done with every sample.
+
+    Functions are called in the process of a worker: `open` once, in the thread that then infers;
+    `prepare` in several threads, ahead of that; `finish` after it. What `prepare` and `finish`
+    raise counts against the sample alone.
+
+    Args:
+        plan: the model and how it takes samples, see `planning.plan`.
+        open: returns an interpreter of the model whose tensors have no memory yet.
+        prepare: returns a sample's inputs, of the shapes and types of `plan.inputs`; a batch of 1
+            may stand before.
+        finish: returns what is kept of a sample, from its outputs as the model gives them.
+        name: what errors call a sample.
+        read: returns the samples of a chunk; a chunk is a sequence of them unless told otherwise.
+    """
+
+    plan: Plan
+    open: Callable[[bytes, Place], Any]
+    prepare: Callable[[Item, Plan], Arrays]
+    finish: Callable[[Item, Arrays], Value]
+    name: Callable[[Item], str] = str
+    read: Callable[[Any], Iterable[Item]] = iter
+
+
+@dataclass(frozen=True)
+class Result(Generic[Value]):
+    """What became of a sample: its value, or None and why it has none; times in seconds.
+
+    `infer_s` is the sample's share of the time of its batch.
+    """
+
+    name: str
+    value: Value | None
+    error: str = ""
+    prepare_s: float = 0.0
+    infer_s: float = 0.0
+    finish_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an engine spreads work; 0 leaves a number to it.
+
+    `gpus_per_worker` below 1 has several workers share a GPU.
+    """
+
+    engine: str = "local"
+    workers: int = 0
+    decode_threads: int = 0
+    gpus_per_worker: float = 1.0
+
+
+def chunks(items: Sequence[Item], plan: Plan) -> list[Sequence[Item]]:
+    """Cut samples into pieces that workers take, each of whole batches."""
+    size = chunk_size(plan)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def chunk_size(plan: Plan) -> int:
+    """Return how many samples a chunk has: whole batches, of little memory when they are done.
+
+    It follows from the model alone, so every engine makes the same batches.
+    """
+    sample = sum(each.nbytes for each in (*plan.inputs, *plan.outputs)) or 1
+    batches = min(_CHUNK_BYTES // (sample * plan.batch), -(-_CHUNK_SAMPLES // plan.batch))
+    return plan.batch * max(batches, 1)
+
+
+_CHUNK_BYTES = 64 << 20
+_CHUNK_SAMPLES = 64

@@ -1,0 +1,183 @@
+"""The engine of one machine: in this process where there is one worker, else a process each."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic
+
+from litegpu.errors import LitegpuError, WorkerError
+from litegpu.tools.console import note
+from litegpu.tools.engines.ahead import ahead
+from litegpu.tools.engines.jobs import Item, Job, Place, Result, Value
+from litegpu.tools.engines.worker import Done, Worker, reason
+
+_WORKER_CHUNKS = 2
+"""Chunks that a worker has at once: while it ends one it begins the next."""
+_WINDOW = 4
+"""Chunks a worker that may be under way or wait for their turn."""
+_TRIES = 3
+"""How many workers a chunk may take with it before it counts as the cause."""
+_LOOK_S = 0.2
+
+
+def run(
+    job: Job[Item, Value], chunks: Sequence[Any], places: Sequence[Place], decode_threads: int
+) -> Iterator[Result[Value]]:
+    """Yield the results of all samples in their order.
+
+    Raises:
+        WorkerError: workers that were given the same samples were lost again and again.
+    """
+    if len(places) == 1:
+        done = _in_this_process(job, chunks, places[0], decode_threads)
+        with ahead(done, _WINDOW) as results:
+            for each in results:
+                yield from each.results
+    else:
+        with contextlib.closing(_Crew(job, chunks, places, decode_threads)) as crew:
+            yield from crew.results()
+
+
+def _in_this_process(
+    job: Job[Item, Value], chunks: Sequence[Any], place: Place, decode_threads: int
+) -> Iterator[Done[Value]]:
+    with contextlib.closing(Worker(job, place, decode_threads)) as worker:
+        yield from worker.run(enumerate(chunks))
+
+
+def _serve(connection: Connection, job: Job[Any, Any], place: Place, decode_threads: int) -> None:
+    """Be a worker: take numbered chunks until None comes, send what is Done or an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    with ahead(iter(connection.recv, None), depth=_WORKER_CHUNKS + 1) as chunks:
+        try:
+            with contextlib.closing(Worker(job, place, decode_threads)) as worker:
+                for done in worker.run(chunks):
+                    connection.send(done)
+        except (EOFError, OSError):  # the parent is gone
+            return
+        except LitegpuError as error:
+            connection.send(error)
+        except Exception as error:
+            connection.send(WorkerError(f"A worker failed: {reason(error)}"))
+
+
+class _Process(Generic[Value]):
+    """A worker's process, and the chunks that it was given."""
+
+    def __init__(self, job: Job[Any, Value], place: Place, decode_threads: int) -> None:
+        context = multiprocessing.get_context("spawn")  # no GPU API survives a fork
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, job, place, decode_threads), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self.place = place
+        self.chunks: list[int] = []
+
+    def give(self, number: int, chunk: Any) -> None:
+        """Hand over a chunk; a worker that is gone is noticed when it is listened to."""
+        self.chunks.append(number)
+        with contextlib.suppress(OSError):
+            self.connection.send((number, chunk))
+
+    def end(self) -> str:
+        """End it now; return how it ended."""
+        self._process.terminate()
+        self._process.join(_LOOK_S * 10)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.connection.close()
+        code = self._process.exitcode or 0
+        return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+    def how_it_died(self) -> str:
+        """Return how a process that closed its connection ended."""
+        self._process.join(_LOOK_S * 10)
+        return self.end()
+
+
+class _Crew(Generic[Value]):
+    """Several workers, and the order of what they have done."""
+
+    def __init__(
+        self,
+        job: Job[Any, Value],
+        chunks: Sequence[Any],
+        places: Sequence[Place],
+        decode_threads: int,
+    ) -> None:
+        self._job, self._chunks, self._decode_threads = job, chunks, decode_threads
+        self._todo = deque(range(len(chunks)))
+        self._finished: dict[int, list[Result[Value]]] = {}
+        self._partial: dict[int, list[Result[Value]]] = {}
+        self._lost = [0] * len(chunks)
+        self._next = 0
+        self._workers = [self._hire(place) for place in places[: len(chunks)]]
+
+    def _hire(self, place: Place) -> _Process[Value]:
+        return _Process(self._job, place, self._decode_threads)
+
+    def results(self) -> Iterator[Result[Value]]:
+        """Yield the results of all chunks in order."""
+        while self._next < len(self._chunks):
+            self._give_work()
+            self._listen()
+            while self._next in self._finished:
+                yield from self._finished.pop(self._next)
+                self._next += 1
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+    def _give_work(self) -> None:
+        window = self._next + _WINDOW * len(self._workers)
+        for worker in sorted(self._workers, key=lambda each: len(each.chunks)):
+            while self._todo and len(worker.chunks) < _WORKER_CHUNKS and self._todo[0] < window:
+                number = self._todo.popleft()
+                worker.give(number, self._chunks[number])
+
+    def _listen(self) -> None:
+        by_connection = {each.connection: each for each in self._workers}
+        for ready in wait(list(by_connection), _LOOK_S):
+            worker = by_connection[ready]  # type: ignore[index]
+            try:
+                self._take(worker, worker.connection.recv())
+            except (EOFError, OSError):
+                self._replace(worker)
+
+    def _take(self, worker: _Process[Value], found: Done[Value] | LitegpuError) -> None:
+        if isinstance(found, LitegpuError):
+            raise found
+        self._partial.setdefault(found.chunk, []).extend(found.results)
+        if found.final:
+            worker.chunks.remove(found.chunk)
+            self._finished[found.chunk] = self._partial.pop(found.chunk)
+
+    def _replace(self, worker: _Process[Value]) -> None:
+        """Give the chunks of a lost worker to others, and its place to a new one."""
+        how = worker.how_it_died()
+        for number in worker.chunks:
+            self._partial.pop(number, None)
+            self._lost[number] += 1
+        if worker.chunks and self._lost[worker.chunks[0]] >= _TRIES:
+            suspect = self._chunks[worker.chunks[0]]
+            names = [self._job.name(item) for item in self._job.read(suspect)]
+            raise WorkerError(
+                f"{_TRIES} workers were lost ({how}) while they were at the samples from "
+                f"{names[0]} to {names[-1]}. Look for a crash in a decoder or driver, or for a "
+                "lack of memory; fewer --workers or --decode_threads need less."
+            )
+        note(f"A worker was lost ({how}); another one takes its work.")
+        self._todo.extendleft(reversed(worker.chunks))
+        self._todo = deque(sorted(self._todo))
+        self._workers[self._workers.index(worker)] = self._hire(worker.place)

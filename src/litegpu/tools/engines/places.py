@@ -1,0 +1,45 @@
+"""Which GPU a worker gets."""
+
+from __future__ import annotations
+
+import contextlib
+
+from litegpu import backends, config
+from litegpu.errors import LitegpuError, OptionsError
+from litegpu.tools.engines.jobs import Place, Settings
+
+
+def places(wanted: Settings, backend: str | None, device: int | str | None) -> list[Place]:
+    """Return the GPU of each worker on this machine: all of the best API's, or what is asked for.
+
+    Without a GPU there is one worker, unless told otherwise, in the delegate's own place.
+
+    Raises:
+        OptionsError: a worker would need more than one GPU.
+    """
+    refuse_several_gpus(wanted)
+    gpus = [] if device not in (None, "") or config.text("LITEGPU_DEVICE") else gpus_of(backend)
+    # The one GPU there is the delegate finds by itself, or another API if that one refuses.
+    here = [Place(each.backend, each.index) for each in gpus] if len(gpus) > 1 else [Place()]
+    sharing = max(int(1 / wanted.gpus_per_worker), 1) if gpus else 1
+    count = wanted.workers or len(here) * sharing
+    return [here[number % len(here)] for number in range(count)]
+
+
+def gpus_of(backend: str | None) -> list[backends.DeviceInfo]:
+    """Return the GPUs of one API: of `backend`, or of the best one that has some; no software."""
+    backend = backend or config.text("LITEGPU_BACKEND")
+    with contextlib.suppress(LitegpuError):  # whoever opens the delegate says what is wrong
+        found = backends.devices_of(backend) if backend else backends.list_devices()
+        gpus = [each for each in found if not each.software]
+        return [each for each in gpus if each.backend == gpus[0].backend]
+    return []
+
+
+def refuse_several_gpus(wanted: Settings) -> None:
+    """Raise OptionsError where a worker is to have more than one GPU."""
+    if wanted.gpus_per_worker > 1:
+        raise OptionsError(
+            f"--gpus_per_worker={wanted.gpus_per_worker:g}: a delegate uses one GPU. "
+            "Give 1, or less to have several workers share one."
+        )

@@ -1,0 +1,171 @@
+"""How a model takes samples: whether its first dimension counts them, and how many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from litegpu.errors import ModelError
+from litegpu.tools import runtime
+from litegpu.tools.engines.batching import rewritten
+from litegpu.tools.engines.jobs import Arrays, Place, Plan, Tensor
+from litegpu.tools.images import random_tensor
+
+Open = Callable[[bytes, Place], Any]
+
+AUTOMATIC_BATCH = 16
+"""Enough for most of what batches save; more takes memory and makes the first result late."""
+_TRIED_BATCH = 2
+"""Times the model's own batch."""
+_TOLERANCE = 1e-3
+"""Of an output's largest magnitude: kernels of another batch may add in another order."""
+
+
+def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> Plan:
+    """Return how a model takes samples, found out on the CPU.
+
+    The first dimension counts samples where all inputs and outputs have the same. Such a model
+    gets `batch` of them at once if it can be resized, its outputs follow, and no sample changes
+    what another one gets: that is tried with random inputs.
+
+    Args:
+        model: the .tflite file.
+        batch: samples at once; 0 takes as many as pay, or the several that the model has.
+        open_model: makes an interpreter where the CPU alone cannot run the model.
+
+    Raises:
+        ModelError: the runtime refuses the model, or it cannot take such a batch.
+    """
+    own = _Trial(model, open_model)
+    refusal = "" if own.batched else "its inputs and outputs do not share a first dimension"
+    wanted, found = batch or (AUTOMATIC_BATCH if own.batch == 1 else own.batch), model
+    if own.batched and wanted != own.batch:
+        for form in (lambda _: model, lambda size: rewritten(model, own.batch, size)):
+            form_found, refusal = own.resized(form, wanted)
+            if form_found is not None:
+                found = form_found
+                break
+    possible = (own.batch if refusal else wanted) if own.batched else 1
+    if batch and possible != batch:
+        raise ModelError(
+            f"The model cannot run with batch={batch}: {refusal}. "
+            f"Leave --batch out, or use --batch={possible}."
+        )
+    return Plan(own.inputs, own.outputs, possible, own.batched, found, refusal)
+
+
+class _Trial:
+    """A model on the CPU, run once with its own batch."""
+
+    def __init__(self, model: bytes, open_model: Open | None) -> None:
+        self._open_model = open_model
+        self._interpreter = _open(model, open_model)
+        self._interpreter.allocate_tensors()
+        inputs = self._interpreter.get_input_details()
+        values = self._run([random_tensor(each) for each in inputs])
+        outputs = self._interpreter.get_output_details()
+        first = {value.shape[:1] for value in values}
+        first |= {tuple(int(size) for size in each["shape"][:1]) for each in inputs}
+        self.batched = len(first) == 1 and () not in first and bool(inputs)
+        self.batch = next(iter(first))[0] if self.batched else 1
+        skip = int(self.batched)
+        self.inputs = tuple(_tensor(each, tuple(each["shape"])[skip:], skip) for each in inputs)
+        self.outputs = tuple(
+            _tensor(each, value.shape[skip:], skip)
+            for each, value in zip(outputs, values, strict=True)
+        )
+
+    def resized(self, form: Callable[[int], bytes], batch: int) -> tuple[bytes | None, str]:
+        """Return a model that takes so many samples at once, or None and why there is none.
+
+        Each sample must get what it gets by itself, from the model as it is. Fewer samples show
+        that as well.
+
+        Args:
+            form: returns the model, changed for a number of samples.
+            batch: how many samples there are to be.
+        """
+        few = min(batch, _TRIED_BATCH * self.batch)
+        try:
+            if wrong := self._difference(self._open(form(few), few), few):
+                return None, wrong
+            found = form(batch)
+            self._open(found, batch)
+        except ModelError as error:
+            return None, _core(error)
+        return found, ""
+
+    def _open(self, model: bytes, batch: int) -> Any:
+        found = _open(model, self._open_model)
+        runtime.set_batch(found, batch)
+        return found
+
+    def _difference(self, resized: Any, batch: int) -> str:
+        """Return how samples that run together differ from each by itself, empty if they do not."""
+        random = np.random.default_rng(0)
+        details = resized.get_input_details()
+        noise = [random_tensor(each, int(random.integers(1 << 30))) for each in details]
+        together = self._run(noise, resized)
+        for tensor, values in zip(self.outputs, together, strict=True):
+            if values.shape[:1] != (batch,) or (
+                values.shape[1:] != tensor.shape and not tensor.dynamic
+            ):
+                return f"the output '{tensor.name}' then has the shape {list(values.shape)}"
+        for start in range(0, batch - self.batch + 1, self.batch):
+            part = slice(start, start + self.batch)
+            alone = self._run([values[part] for values in noise])
+            if not all(map(_close, [values[part] for values in together], alone)):
+                return "a sample then changes what others get"
+        return ""
+
+    def _run(self, inputs: Arrays, interpreter: Any = None) -> Arrays:
+        used = interpreter or self._interpreter
+        runtime.set_inputs(used, inputs)
+        used.reset_all_variables()
+        runtime.invoke(used)
+        return [used.get_tensor(each["index"]) for each in used.get_output_details()]
+
+
+def _open(model: bytes, open_model: Open | None) -> Any:
+    """Return an interpreter without memory: on the CPU where that has all operations."""
+    threads = runtime.default_threads()
+    if open_model is not None:
+        try:
+            runtime.interpreter(model, threads=threads)
+        except ModelError:
+            return open_model(model, Place())
+    return runtime.interpreter(model, threads=threads, allocate=False)
+
+
+def _core(error: ModelError) -> str:
+    """Return what the runtime said, without what stands around it."""
+    text = " ".join(str(error).split())
+    for remedy in (" Leave --batch out", " Use a model that can"):
+        text = text.split(remedy)[0]
+    return text.partition(": ")[2].rstrip(".") or text.rstrip(".")
+
+
+def _tensor(detail: dict[str, Any], shape: tuple[int, ...], skip: int) -> Tensor:
+    known = [int(size) for size in detail.get("shape_signature", detail["shape"])]
+    dynamic = -1 in known[skip:] or len(known) != len(detail["shape"])
+    scale, zero = detail["quantization"]
+    return Tensor(
+        detail["name"],
+        tuple(int(size) for size in shape),
+        np.dtype(detail["dtype"]),
+        (float(scale), int(zero)),
+        dynamic,
+    )
+
+
+def _close(got: Any, want: Any) -> bool:
+    """Whether both agree but for the order of sums; NaN is NaN."""
+    if got.shape != want.shape:
+        return False
+    if got.dtype.kind not in "fc":
+        scale = 1 if got.dtype.kind in "iu" else 0  # an integer may be rounded the other way
+        return bool(np.all(np.abs(got.astype(np.float64) - want.astype(np.float64)) <= scale))
+    largest = float(np.max(np.abs(want), initial=0, where=np.isfinite(want)))
+    return bool(np.allclose(got, want, rtol=0, atol=_TOLERANCE * largest, equal_nan=True))

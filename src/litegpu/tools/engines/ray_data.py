@@ -1,0 +1,194 @@
+"""The engine of a cluster: Ray Data gives chunks to actors, each with a delegate of its own.
+
+A lost actor or machine is replaced, and its chunks are done again, by Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from litegpu import config
+from litegpu.errors import LitegpuError, OptionsError, WorkerError, missing_dependency
+from litegpu.tools.engines.jobs import Item, Job, Place, Result, Settings, Value
+from litegpu.tools.engines.places import gpus_of, refuse_several_gpus
+from litegpu.tools.engines.stages import Meter, Run
+from litegpu.tools.engines.worker import Worker, reason
+
+_TASK_CHUNKS = 8
+"""The most chunks of a task: between two tasks of an actor nothing overlaps."""
+_TASKS = 4
+"""Tasks of an actor at least, where there are so many chunks: the last ones end together."""
+_THREADS = 4
+"""The most threads to decode that a worker gets by itself."""
+
+
+def start(
+    job: Job[Item, Value], pieces: Sequence[Any], wanted: Settings, backend: str | None
+) -> Run[Value]:
+    """Return the results of a cluster in order: RAY_ADDRESS's, or one of this machine alone.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        OptionsError: no machine of the cluster has what a worker needs.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise missing_dependency("ray", "ray", "The engine 'ray'") from error
+    refuse_several_gpus(wanted)
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(ray)
+    try:
+        nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        workers, threads, gpus = _sizes(nodes, wanted)
+    except BaseException:
+        _leave(ray, ours)
+        raise
+    results = _results(ray, job, pieces, (workers, threads, gpus), backend, ours)
+    return Run(results, Meter(workers, threads))
+
+
+def _connect(ray: Any) -> None:
+    try:
+        # Nothing is sent home by a cluster that nobody started by hand.
+        with config.placeholder("RAY_USAGE_STATS_ENABLED", "0"):
+            ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise WorkerError(
+            f"There is no Ray cluster to work on: {' '.join(str(error).split())} "
+            "Start one with `ray start --head`, name it in RAY_ADDRESS, or unset that."
+        ) from error
+
+
+def _leave(ray: Any, ours: bool) -> None:
+    if ours:
+        ray.shutdown()
+
+
+def _sizes(nodes: list[dict[str, float]], wanted: Settings) -> tuple[int, int, float]:
+    """Return how many workers there are, the decoding threads of each, and its GPUs."""
+    has_gpus = any(node.get("GPU") for node in nodes)
+    gpus = wanted.gpus_per_worker if has_gpus else 0.0
+    most = int(max((node.get("CPU", 0) for node in nodes), default=0))
+    room = [int(node.get("GPU", 0) / gpus) if gpus else 1 for node in nodes]
+    workers = wanted.workers or max(sum(room), 1)
+    per_node = -(-workers // max(sum(1 for each in room if each), 1))
+    threads = wanted.decode_threads or min(max(most // per_node, 1), _THREADS)
+    if threads > most:
+        raise OptionsError(
+            f"--decode_threads={threads}: a worker needs so many CPUs, and no machine of this Ray "
+            f"cluster has more than {most}. Use fewer, or `ray start` one with more --num-cpus."
+        )
+    return workers, threads, gpus
+
+
+def _results(
+    ray: Any,
+    job: Job[Item, Value],
+    pieces: Sequence[Any],
+    sizes: tuple[int, int, float],
+    backend: str | None,
+    ours: bool,
+) -> Iterator[Result[Value]]:
+    workers, threads, gpus = sizes
+    try:
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        done = ray.data.from_items(tasks := _tasks(pieces, workers), override_num_blocks=len(tasks))
+        done = done.map_batches(
+            _Actor,
+            fn_constructor_args=(ray.put(job), threads, backend),
+            batch_size=1,
+            batch_format="numpy",
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            num_cpus=threads,
+            num_gpus=gpus or None,
+        )
+        expected = iter(range(len(pieces)))
+        for row in done.iter_rows():
+            yield from _opened(row, expected)
+    except LitegpuError:
+        raise
+    except ray.exceptions.RayError as error:
+        raise WorkerError(f"Ray gave up: {reason(error)}") from error
+    finally:
+        _leave(ray, ours)
+
+
+def _tasks(pieces: Sequence[Any], workers: int) -> list[dict[str, Any]]:
+    """Return runs of chunks: long ones where there are many."""
+    length = min(max(len(pieces) // (workers * _TASKS), 1), _TASK_CHUNKS)
+    numbered = list(enumerate(pieces))
+    return [
+        {"task": pickle.dumps(numbered[start : start + length])}
+        for start in range(0, len(numbered), length)
+    ]
+
+
+def _opened(row: dict[str, Any], expected: Iterator[int]) -> list[Result[Any]]:
+    """Return the results of a chunk, which must be the next one."""
+    number, found = pickle.loads(row["done"])
+    if isinstance(found, LitegpuError):
+        raise found
+    if number != next(expected, None):
+        raise WorkerError(f"Ray gave chunk {number} out of its turn. Report this as a bug.")
+    results: list[Result[Any]] = found
+    return results
+
+
+class _Actor:
+    """A worker in a process of Ray's. What goes wrong with it travels as a result.
+
+    An exception would have Ray start the actor again, and hide its type.
+    """
+
+    def __init__(self, job: Any, decode_threads: int, backend: str | None) -> None:
+        import ray
+
+        self._error: LitegpuError | None = None
+        job = ray.get(job) if isinstance(job, ray.ObjectRef) else job
+        try:
+            self._worker = Worker(job, _place(ray, backend), decode_threads)
+        except LitegpuError as error:
+            self._error = error
+
+    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for task in batch["task"]:
+            for done in self._run(pickle.loads(task)):
+                yield {"done": np.array([pickle.dumps(done)], dtype=object)}
+
+    def _run(self, task: list[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        try:
+            if self._error:
+                raise self._error
+            results: list[Result[Any]] = []
+            for done in self._worker.run(task):
+                results.extend(done.results)
+                if done.final:
+                    yield done.chunk, results
+                    results = []
+        except LitegpuError as error:
+            yield task[0][0], error
+        except Exception as error:
+            yield task[0][0], WorkerError(f"A worker failed: {reason(error)}")
+
+
+def _place(ray: Any, backend: str | None) -> Place:
+    """Return the GPU that Ray gave this actor, where it did not hide the others from its API."""
+    gpus = gpus_of(backend)
+    with contextlib.suppress(ValueError):  # names of parts of a GPU are no numbers
+        given = [int(each) for each in ray.get_gpu_ids()]
+        if len(gpus) > 1 and given:
+            mine = gpus[given[0] % len(gpus)]
+            return Place(mine.backend, mine.index)
+    return Place()

@@ -1,0 +1,148 @@
+"""What each stage of a run could do by itself, and how far the stages overlapped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from litegpu.tools.console import print_table, print_text
+from litegpu.tools.engines.jobs import Result, Value
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: how many worked on it side by side, for how many seconds in all, on what."""
+
+    name: str
+    workers: int
+    busy_s: float
+    samples: int
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds that the run would take if there were only this stage."""
+        return self.busy_s / self.workers
+
+    @property
+    def rate(self) -> float:
+        """Samples a second that it could do by itself; 0 if it did nothing."""
+        return self.samples / self.alone_s if self.alone_s else 0.0
+
+
+@dataclass
+class Meter:
+    """Adds up the times of results, and of what is done with them in this process.
+
+    Args:
+        workers: how many infer side by side.
+        decode_threads: how many threads each has to decode.
+    """
+
+    workers: int
+    decode_threads: int
+    prepare_s: float = 0.0
+    infer_s: float = 0.0
+    finish_s: float = 0.0
+    write_s: float = 0.0
+    decoded: int = 0
+    inferred: int = 0
+    failed: int = 0
+    samples: int = 0
+    wall_s: float = 0.0
+    _start: float = field(default=0.0, repr=False)
+
+    def watch(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
+        """Yield the results, and count the time until they are over as the run's.
+
+        It starts with the first result: until then workers open their delegates.
+        """
+        for result in results:
+            now = time.perf_counter()
+            self._start = self._start or now - result.prepare_s - result.infer_s
+            self._add(result)
+            yield result
+            after = time.perf_counter()
+            self.write_s += after - now
+            self.wall_s = after - self._start
+
+    def _add(self, result: Result[Any]) -> None:
+        self.samples += 1
+        self.failed += bool(result.error)
+        self.decoded += 1
+        self.inferred += result.infer_s > 0
+        self.prepare_s += result.prepare_s
+        self.infer_s += result.infer_s
+        self.finish_s += result.finish_s
+
+    def stages(self) -> list[Stage]:
+        """Return the stages in their order."""
+        threads = self.workers * self.decode_threads
+        return [
+            Stage("decode", threads, self.prepare_s, self.decoded),
+            Stage("infer", self.workers, self.infer_s + self.finish_s, self.inferred),
+            Stage("write", 1, self.write_s, self.samples),
+        ]
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of the whole run."""
+        return self.samples / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def overlap(self) -> float:
+        """How much of what could be done side by side was: 1 where the slowest stage never waits.
+
+        0 is the time of one stage after the other.
+        """
+        alone = [stage.alone_s for stage in self.stages()]
+        saved, most = sum(alone) - self.wall_s, sum(alone) - max(alone)
+        return min(max(saved / most, 0.0), 1.0) if most > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures for JSON; seconds, and samples a second."""
+        return {
+            "samples": self.samples,
+            "failed": self.failed,
+            "seconds": self.wall_s,
+            "rate": self.rate,
+            "overlap": self.overlap,
+            "stages": [
+                {
+                    "name": stage.name,
+                    "workers": stage.workers,
+                    "busy_seconds": stage.busy_s,
+                    "rate": stage.rate,
+                }
+                for stage in self.stages()
+            ],
+        }
+
+    def print(self, unit: str = "samples") -> None:
+        """Print a table of the stages, and how far they overlapped."""
+        print_table(
+            ("stage", ">side by side", ">busy s", f">{unit}/s by itself"),
+            [
+                (each.name, str(each.workers), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
+                for each in self.stages()
+            ],
+        )
+        after_another = sum(stage.alone_s for stage in self.stages())
+        print()
+        print_text(
+            f"{self.samples} {unit} in {self.wall_s:.2f} s: {self.rate:.1f} {unit}/s. One stage "
+            f"after the other would take {after_another:.2f} s: they overlap by "
+            f"{self.overlap:.0%} of what is possible."
+        )
+
+
+@dataclass(frozen=True)
+class Run(Generic[Value]):
+    """Samples under way: their results in order, and the meter that may watch them.
+
+    `results` is a generator; closing it ends all workers.
+    """
+
+    results: Iterator[Result[Value]]
+    meter: Meter

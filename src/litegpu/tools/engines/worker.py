@@ -1,0 +1,207 @@
+"""One delegate and the threads that decode for it: what every engine has in each of its places."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import LitegpuError, ModelError
+from litegpu.tools import runtime
+from litegpu.tools.delegation import quietly
+from litegpu.tools.engines.ahead import ahead
+from litegpu.tools.engines.jobs import Arrays, Item, Job, Place, Plan, Result, Tensor, Value
+
+_BATCHES_AHEAD = 2
+"""Batches that wait for the GPU, decoded; those that are being decoded come on top."""
+
+
+@dataclass(frozen=True)
+class Done(Generic[Value]):
+    """Results of a batch of chunk number `chunk`, the last of which is `final`."""
+
+    chunk: int
+    results: list[Result[Value]]
+    final: bool
+
+
+@dataclass
+class _Batch(Generic[Item]):
+    """A batch on its way; without items it only says that its chunk is over."""
+
+    chunk: int
+    items: list[Item]
+    prepared: list[Future[tuple[Arrays, str, float]]]
+    final: bool
+
+
+class Worker(Generic[Item, Value]):
+    """Runs chunks of samples in order; use it in one thread."""
+
+    def __init__(self, job: Job[Item, Value], place: Place, decode_threads: int) -> None:
+        """Open the job's interpreter. Raises what `job.open` does, and ModelError."""
+        self._job = job
+        self._session = Session(job, place)
+        self._pool = ThreadPoolExecutor(decode_threads, "litegpu-decode")
+        self._depth = max(_BATCHES_AHEAD, -(-2 * decode_threads // job.plan.batch))
+
+    def close(self) -> None:
+        """End the threads; what they have not begun they leave."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[Done[Value]]:
+        """Yield the results of numbered chunks, in order, batch by batch."""
+        with ahead(self._batches(chunks), self._depth) as batches:
+            for batch in batches:
+                yield Done(batch.chunk, self._infer(batch), batch.final)
+
+    def _batches(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[_Batch[Item]]:
+        """Yield batches that are being decoded; none has samples of two chunks."""
+        for number, chunk in chunks:
+            items = iter(self._job.read(chunk))
+            batch = list(itertools.islice(items, self._job.plan.batch))
+            while True:
+                following = list(itertools.islice(items, self._job.plan.batch))
+                prepared = [self._pool.submit(self._prepare, item) for item in batch]
+                yield _Batch(number, batch, prepared, not following)
+                if not following:
+                    break
+                batch = following
+
+    def _prepare(self, item: Item) -> tuple[Arrays, str, float]:
+        """Return the inputs of a sample, or why there are none, and the seconds that it took."""
+        start = time.perf_counter()
+        arrays, error = [], ""
+        try:
+            arrays = [
+                _checked(array, tensor)
+                for array, tensor in zip(
+                    self._job.prepare(item, self._job.plan), self._job.plan.inputs, strict=True
+                )
+            ]
+        except Exception as problem:  # a sample may hold anything
+            error = reason(problem)
+        return arrays, error, time.perf_counter() - start
+
+    def _infer(self, batch: _Batch[Item]) -> list[Result[Value]]:
+        prepared = [future.result() for future in batch.prepared]
+        good = [place for place, (_, error, _) in enumerate(prepared) if not error]
+        outputs, seconds = self._outputs([prepared[place][0] for place in good], good)
+        results = []
+        for place, (item, (_, error, prepare_s)) in enumerate(
+            zip(batch.items, prepared, strict=True)
+        ):
+            found = outputs.get(place, error)
+            infer_s = seconds / max(len(good), 1) if not error else 0.0
+            results.append(self._finish(item, found, prepare_s, infer_s))
+        return results
+
+    def _outputs(
+        self, samples: list[Arrays], places: list[int]
+    ) -> tuple[dict[int, Arrays | str], float]:
+        """Return the outputs of each sample by its place in the batch, or why it has none."""
+        if not samples:
+            return {}, 0.0
+        start = time.perf_counter()
+        found: dict[int, Arrays | str] = {}
+        try:
+            found.update(zip(places, self._session.run(samples, places), strict=True))
+        except ModelError as error:  # of what the inputs hold: find out whose
+            if len(samples) == 1:
+                found[places[0]] = reason(error)
+            else:
+                for sample, place in zip(samples, places, strict=True):
+                    found.update(self._outputs([sample], [place])[0])
+        return found, time.perf_counter() - start
+
+    def _finish(
+        self, item: Item, found: Arrays | str, prepare_s: float, infer_s: float
+    ) -> Result[Value]:
+        start = time.perf_counter()
+        value, error = None, ""
+        if isinstance(found, str):
+            error = found
+        else:
+            try:
+                value = self._job.finish(item, found)
+            except Exception as problem:  # as of preparing
+                error = reason(problem)
+        took = time.perf_counter() - start
+        return Result(self._job.name(item), value, error, prepare_s, infer_s, took)
+
+
+class Session:
+    """An interpreter for a job's batches. A batch that is not full has zeros at its end.
+
+    So has one of whose samples some have no inputs: what a sample gets does not depend on others.
+    """
+
+    def __init__(self, job: Job[Any, Any], place: Place) -> None:
+        """Open the interpreter and give it the batch of the job's plan."""
+        self._plan = job.plan
+        with quietly():
+            self._interpreter = job.open(job.plan.model, place)
+            allocate(self._interpreter, job.plan)
+        self._inputs = [
+            (each["index"], np.zeros(tuple(each["shape"]), each["dtype"]))
+            for each in self._interpreter.get_input_details()
+        ]
+        self._outputs = [each["index"] for each in self._interpreter.get_output_details()]
+
+    def run(self, samples: list[Arrays], places: list[int]) -> list[Arrays]:
+        """Return the outputs of samples that stand at these places of a batch.
+
+        Raises:
+            ModelError: the model refuses what they hold.
+        """
+        for number, (index, values) in enumerate(self._inputs):
+            if self._plan.batched:
+                values[:] = 0
+                for place, sample in zip(places, samples, strict=True):
+                    values[place] = sample[number]
+            else:
+                values[...] = samples[0][number]
+            self._interpreter.set_tensor(index, values)
+        self._interpreter.reset_all_variables()  # samples do not follow from one another
+        runtime.invoke(self._interpreter)
+        # get_tensor copies, so a row of it need not: it goes where its batch goes
+        found = [self._interpreter.get_tensor(index) for index in self._outputs]
+        return [
+            [values[place] if self._plan.batched else values for values in found]
+            for place in places
+        ]
+
+
+def allocate(interpreter: Any, plan: Plan) -> None:
+    """Give an interpreter's tensors memory, for the batch of the plan."""
+    if plan.batched and plan.batch != _own_batch(interpreter):
+        runtime.set_batch(interpreter, plan.batch)
+    else:
+        interpreter.allocate_tensors()
+
+
+def _own_batch(interpreter: Any) -> int:
+    return int(interpreter.get_input_details()[0]["shape"][0])
+
+
+def _checked(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    if array.shape == (1, *tensor.shape):
+        array = array[0]
+    if array.shape != tensor.shape or array.dtype != tensor.dtype:
+        raise ModelError(
+            f"The input '{tensor.name}' takes {tensor.dtype} of shape {list(tensor.shape)}, "
+            f"not {array.dtype} of shape {list(array.shape)}. Give an array like that."
+        )
+    return array
+
+
+def reason(error: BaseException) -> str:
+    """Return what people read of an error."""
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, LitegpuError) else f"{type(error).__name__}: {text}"
