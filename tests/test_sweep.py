@@ -78,7 +78,7 @@ def test_a_sweep(model: str, tmp_path: Path) -> None:
     assert found["reference"] == BUILTIN and found["threads"] == 1
     assert list(found["absent"]) == ["cuda"]
     assert rows["opencl", "fp32"]["relative_l2"] < 1e-5
-    assert 1e-5 < rows["opencl", "fp16"]["relative_l2"] < 1e-2
+    assert rows["opencl", "fp16"]["relative_l2"] < 1e-2
     assert rows[CPU, "fp32"]["relative_l2"] < 1e-5
     assert rows[BUILTIN, "fp32"]["relative_l2"] is None
     assert rows["opencl", "fp16"]["nodes_on_gpu"] == rows["opencl", "fp16"]["nodes"]
