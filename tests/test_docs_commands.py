@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from eval_models import detector
 from litegpu import zoo
 from litegpu.tools.images import default_picture
 
@@ -52,8 +54,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with the files that the documents speak of."""
     shutil.copy(default_picture(), tmp_path / "picture.jpg")
     (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
+    add_evaluation(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def add_evaluation(folder: Path) -> None:
+    """Add a detector, two pictures, what is on them, and the names of what models tell apart."""
+    (folder / "images").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        shutil.copy(folder / "picture.jpg", folder / "images" / name)
+    names = [f"class {number}" for number in range(1001)]
+    (folder / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    (folder / "truth.txt").write_text("class 1\nclass 2\n", encoding="utf-8")
+    (folder / "objects.txt").write_text("background\nperson\n", encoding="utf-8")
+    (folder / "detector.tflite").write_bytes(detector([[0, 0, 1, 1]], [0], [0.9]))
+    instances = {
+        "images": [{"id": 1, "file_name": "a.jpg", "width": 9, "height": 9}],
+        "annotations": [
+            {
+                "id": 1,
+                "image_id": 1,
+                "category_id": 1,
+                "bbox": [0, 0, 9, 9],
+                "area": 81,
+                "iscrowd": 0,
+            }
+        ],
+        "categories": [{"id": 1, "name": "person"}],
+    }
+    (folder / "instances.json").write_text(json.dumps(instances), encoding="utf-8")
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -23,9 +23,17 @@ TOOLS = {
     "profile": "say where the time of a model goes, kernel by kernel",
     "benchmark_model": "measure latency and memory as TensorFlow Lite's own tool does",
     "inference_diff": "compare a delegate's outputs on random inputs with the CPU's",
+    "imagenet_image_classification": "say how often a classifier is right, on pictures",
+    "coco_object_detection": "say how well a detector finds objects, on pictures",
+    "generate_validation_labels": "write what is on ImageNet's validation pictures, in words",
+    "preprocess_coco_minival": "write what is on COCO's pictures, for the evaluation",
     "demo": "classify and segment a picture, and draw it as a PNG",
 }
-SHORT = {"benchmark": "benchmark_model"}
+SHORT = {
+    "benchmark": "benchmark_model",
+    "imagenet": "imagenet_image_classification",
+    "coco": "coco_object_detection",
+}
 """Other names of tools."""
 
 HELP = """\
@@ -58,7 +66,17 @@ _MODEL_FLAGS = ("--graph", "--model_file")
 
 def help_text() -> str:
     """Return what `litegpu --help` prints."""
-    return HELP.format(tools="\n".join(f"  {name:<16}{text}" for name, text in TOOLS.items()))
+    return HELP.format(tools="\n".join(_tool_lines(*each) for each in TOOLS.items()))
+
+
+def _tool_lines(name: str, text: str) -> str:
+    """Return a tool and what it does, below each other where the name is long."""
+    gap = " " * (_NAMES - len(name)) if len(name) < _NAMES else "\n" + " " * (_NAMES + 2)
+    return f"  {name}{gap}{text}"
+
+
+_NAMES = 16
+"""Columns that the help keeps for names of tools."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

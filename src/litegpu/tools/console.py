@@ -77,6 +77,7 @@ def paragraph(text: str, indent: str = "") -> str:
 
 def note(message: str) -> None:
     """Say on stderr what is going on, after all that stdout was given; results go to stdout."""
+    wipe()
     sys.stdout.flush()
     print("\n".join(printable(line, _MOST) for line in message.split("\n")), file=sys.stderr)
 
@@ -90,17 +91,35 @@ def progress(items: Iterable[Item], label: str, total: int | None = None) -> Ite
         yield from items
         return
     count = len(items) if isinstance(items, Sized) and total is None else total or 0
-    begin, shown, line = time.monotonic(), 0.0, ""
+    begin, shown = time.monotonic(), 0.0
     try:
         for number, item in enumerate(items):
             now = time.monotonic()
             if now - shown >= _REDRAWN_AFTER:
-                text = f"{label}: {_pace(number, count, now - begin)}"
-                shown, line = now, text.ljust(len(line))
-                print(f"\r{line}", end="", file=sys.stderr, flush=True)
+                shown = now
+                _draw(f"{label}: {_pace(number, count, now - begin)}")
             yield item
     finally:
-        print("\r" + " " * len(line), end="\r", file=sys.stderr, flush=True)
+        wipe()
+
+
+def _draw(line: str) -> None:
+    """Put a progress line in the place of the one that stands there."""
+    global _drawn
+    print("\r" + line.ljust(_drawn), end="", file=sys.stderr, flush=True)
+    _drawn = len(line)
+
+
+def wipe() -> None:
+    """Clear the progress line, where there is one, so that other text may stand in its place."""
+    global _drawn
+    if _drawn:
+        print("\r" + " " * _drawn, end="\r", file=sys.stderr, flush=True)
+        _drawn = 0
+
+
+_drawn = 0
+"""Characters of the progress line that the terminal shows."""
 
 
 def _pace(done: int, total: int, seconds: float) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
+from litegpu.tools.latencies import LatencyStatistics
 from litegpu.tools.runtime import invoke, set_inputs
 
 INVOKES = 3
@@ -51,18 +52,6 @@ class GaussianInputs:
         while (outside := (values < 0) | (values >= 1)).any():
             values[outside] = self._random.normal(_MEAN, _DEVIATION, int(outside.sum()))
         return values
-
-
-@dataclass(frozen=True)
-class LatencyStatistics:
-    """Times of invokes in microseconds; the deviation is a population's, cut to a whole number."""
-
-    last_us: int
-    max_us: int
-    min_us: int
-    sum_us: int
-    avg_us: float
-    std_deviation_us: int
 
 
 @dataclass(frozen=True)
@@ -200,7 +189,7 @@ def compare_runs(
                 tolerance,
             )
     return Comparison(
-        *(num_runs, _statistics(times[1]), _statistics(times[0])),
+        *(num_runs, LatencyStatistics.of(times[1]), LatencyStatistics.of(times[0])),
         tuple(found.result() for found in errors),
     )
 
@@ -209,12 +198,6 @@ def _timed(target: Any) -> int:
     start = time.perf_counter_ns()
     invoke(target)
     return (time.perf_counter_ns() - start) // 1000
-
-
-def _statistics(times: Sequence[int]) -> LatencyStatistics:
-    average = sum(times) / len(times)
-    deviation = int(np.std(times))
-    return LatencyStatistics(times[-1], max(times), min(times), sum(times), average, deviation)
 
 
 def index_of(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:

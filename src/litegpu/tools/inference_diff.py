@@ -11,31 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.errors import LitegpuError, ModelError, OptionsError
+from litegpu.errors import ModelError
 from litegpu.tools.console import progress
 from litegpu.tools.differences import (
     Comparison,
     GaussianInputs,
-    LatencyStatistics,
     OutputDiff,
     compare_runs,
 )
+from litegpu.tools.evaluation import (
+    DELEGATE,
+    DELEGATES,
+    METRICS_FILE,
+    THREADS,
+    failing_task,
+    say_what_runs_where,
+    task_delegates,
+)
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
-from litegpu.tools.lines import error, info, warn
+from litegpu.tools.lines import info, warn
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.per_node import Finding, PerNode
 from litegpu.tools.per_node_text import print_finding
-from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates, make_delegates
+from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates
 from litegpu.tools.runtime import interpreter
 from litegpu.tools.wire import message, repeated
 
 ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
 FLAGS = (
-    Flag("delegate", str, "", "what to test: gpu, xnnpack, nnapi, hexagon or coreml"),
+    DELEGATE,
     Flag("num_runs", positive_int, 50, "how many inputs are drawn"),
-    Flag("num_interpreter_threads", positive_int, 1, "CPU threads of what is tested"),
-    Flag("output_file_path", str, "", "write the metrics there, as EvaluationStageMetrics"),
+    THREADS,
+    METRICS_FILE,
     Flag("reference", str, "", "have the CPU run this model instead", metavar="MODEL"),
     Flag(
         *("tolerance", positive, None),
@@ -61,8 +69,6 @@ NOTES = (
     "Errors of quantized outputs are in their integers.",
 )
 
-DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
-"""What --delegate may be."""
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
 
 
@@ -71,14 +77,9 @@ def main(args: argparse.Namespace) -> int:
     try_to_write("output_file_path", args.output_file_path or None)
     try_to_write("json", args.json)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
-    try:
-        with contextlib.redirect_stdout(lines_to):
-            model = find_model(args.model)
-            found, node = _evaluate(args, model)
-    except LitegpuError as failure:
-        if not isinstance(failure, OptionsError):
-            error("Could not run the task evaluation!")
-        raise
+    with contextlib.redirect_stdout(lines_to), failing_task():
+        model = find_model(args.model)
+        found, node = _evaluate(args, model)
     if args.output_file_path:
         write_bytes("output_file_path", args.output_file_path, metrics(found))
     content = {"model": model.source, **asdict(found)}
@@ -91,9 +92,9 @@ def main(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace, model: FoundModel) -> tuple[Comparison, Finding | None]:
     """Compare, and look for the node that goes wrong where that is asked for."""
     reference = find_model(args.reference) if args.reference else model
-    delegates = choose_delegates(args, model.content)
+    delegates = _choose_delegates(args, model.content)
     test = delegates.interpreter(model.content)
-    _say_what_runs_where(delegates)
+    say_what_runs_where(delegates)
     against = interpreter(reference.content, threads=1, builtin_kernels=True)
     _check_alike(model, reference, test, against)
     tolerance = args.tolerance or TOLERANCES[delegates.gpu.precision if delegates.gpu else "fp32"]
@@ -116,40 +117,15 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> tuple[Comparison, 
     return found, node
 
 
-def choose_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
-    """Return what is tested: what --delegate names, and what the registrar's flags ask for.
-
-    Raises:
-        ModelError: --delegate names none.
-    """
+def _choose_delegates(args: argparse.Namespace, model: bytes) -> Delegates:
+    """Return what is tested. Raises ModelError where --delegate names none."""
     if args.delegate and args.delegate not in DELEGATES:
         warn(f"Unsupported TFLite delegate: {args.delegate}")
         raise ModelError(
             f"--delegate={args.delegate}: there is no such delegate. "
             f"Use one of {', '.join(DELEGATES)}."
         )
-    if "num_threads" in args.given:
-        warn("--num_threads is not used here: --num_interpreter_threads is what counts.")
-    enabled = {f"use_{args.delegate}": True} if args.delegate else {}
-    return make_delegates(
-        argparse.Namespace(
-            **{**vars(args), **enabled, "num_threads": args.num_interpreter_threads}
-        ),
-        model,
-    )
-
-
-def _say_what_runs_where(delegates: Delegates) -> None:
-    gpu = delegates.gpu
-    if gpu is None:
-        return
-    if gpu.report is not None:
-        info(gpu.report.summary())
-    if gpu.report is None or not gpu.report.delegated_nodes:
-        warn(
-            "Though GPU delegate is explicitly applied, the model graph will not be executed by "
-            "the delegate."
-        )
+    return task_delegates(args, model)
 
 
 def _check_alike(model: FoundModel, reference: FoundModel, test: Any, against: Any) -> None:
@@ -172,8 +148,8 @@ def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
     """Return the documented lines, and below each output's one what is worst in it."""
     lines = [
         f"Num evaluation runs: {found.num_runs}",
-        f"Reference run latency: {_latency(found.reference)}",
-        f"Test run latency: {_latency(found.test)}",
+        f"Reference run latency: {found.reference.text()}",
+        f"Test run latency: {found.test.text()}",
     ]
     for place, each in enumerate(found.outputs):
         lines.append(
@@ -181,10 +157,6 @@ def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
         )
         lines.append(f"OutputMax[{place}]: {_worst(each, tolerance)}")
     return lines
-
-
-def _latency(found: LatencyStatistics) -> str:
-    return f"avg={found.avg_us:g}(us), std_dev={found.std_deviation_us}(us)"
 
 
 def _worst(found: OutputDiff, tolerance: float) -> str:
@@ -210,12 +182,8 @@ def metrics(found: Comparison) -> bytes:
         for each in found.outputs
     )
     profiler = message(
-        (1, _latency_metrics(found.reference)),
-        (2, _latency_metrics(found.test)),
+        (1, found.reference.message()),
+        (2, found.test.message()),
         *repeated(3, errors),
     )
     return message((1, found.num_runs), (2, message((5, profiler))))
-
-
-def _latency_metrics(found: LatencyStatistics) -> bytes:
-    return message(*enumerate(asdict(found).values(), start=1))

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 
+from litegpu.tools.console import wipe
+
 
 def info(message: str) -> None:
     """Print what people and scripts read."""
+    wipe()
     print(f"INFO: {message}", flush=True)
 
 
 def warn(message: str) -> None:
     """Print what was asked for and cannot be had here."""
+    wipe()
     print(f"WARN: {message}", flush=True)
 
 
 def error(message: str) -> None:
     """Print on stderr, after all that stdout was given, what went wrong."""
+    wipe()
     sys.stdout.flush()
     print(f"ERROR: {message}", file=sys.stderr, flush=True)

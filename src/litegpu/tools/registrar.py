@@ -273,6 +273,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "last_delegate_node_index": args.last_delegate_node_index,
         "min_nodes_per_partition": max(args.min_nodes_per_partition, 0) or None,
         "backend": args.gpu_backend or None,
+        "device": getattr(args, "gpu_device", None),  # no flag: workers on several GPUs set it
     }
     if kept:
         options["serialization_dir"] = args.delegate_serialize_dir

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from litegpu.tools.runtime import Output
 
 TOP = 5
 FEWEST_CLASSES = 10
-TOP_COLUMNS = (">top", ">score", ">class", "name")
 
 
 def class_count(outputs: list[Output]) -> int:
@@ -30,15 +28,15 @@ def best_classes(output: Output) -> list[tuple[int, float]]:
     return [(int(best), float(scores[best])) for best in np.argsort(-scores, kind="stable")[:TOP]]
 
 
-def top_rows(best: Iterable[tuple[int, float]], labels: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yield rows of TOP_COLUMNS for classes, (number, score) each; `labels` may be empty."""
-    for place, (number, score) in enumerate(best, 1):
-        yield str(place), f"{score:.4f}", str(number), labels[number] if labels else ""
-
-
 def print_top(output: Output, labels: list[str]) -> None:
     """Print the classes with the highest scores; `labels` may be empty."""
-    print_table(TOP_COLUMNS, top_rows(best_classes(output), labels))
+    print_table(
+        (">top", ">score", ">class", "name"),
+        [
+            (str(place), f"{score:.4f}", str(best), labels[best] if labels else "")
+            for place, (best, score) in enumerate(best_classes(output), 1)
+        ],
+    )
 
 
 def summary(output: Output) -> dict[str, Any]:

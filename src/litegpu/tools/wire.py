@@ -1,9 +1,9 @@
-"""Messages in Protocol Buffers' wire format, from field numbers and values."""
+"""Messages in Protocol Buffers' wire format: written from field numbers and values, and read."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -42,3 +42,46 @@ def _varint(value: int) -> bytes:
         rest >>= 7
     found.append(rest)
     return bytes(found)
+
+
+def fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield the fields of a message, (number, value) each: strings and messages as their bytes.
+
+    Raises:
+        ValueError: it is no message in this format.
+    """
+    place = 0
+    while place < len(content):
+        tag, place = _read_varint(content, place)
+        if not tag >> 3:
+            raise ValueError(f"field number 0 at byte {place - 1}")
+        kind = tag & 7
+        if kind == _VARINT:
+            value, place = _read_varint(content, place)
+            yield tag >> 3, value
+            continue
+        if kind == _BYTES:
+            size, place = _read_varint(content, place)
+        elif kind in _FIXED:
+            size = struct.calcsize(_FIXED[kind])
+        else:
+            raise ValueError(f"wire type {kind} at byte {place - 1}")
+        part = content[place : place + size]
+        if len(part) < size:
+            raise ValueError(f"it ends {size - len(part)} bytes within field {tag >> 3}")
+        place += size
+        yield tag >> 3, part if kind == _BYTES else struct.unpack(_FIXED[kind], part)[0]
+
+
+_FIXED = {_DOUBLE: "<d", _FLOAT: "<f"}
+_LONGEST_VARINT = 10
+
+
+def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+    """Return the number at a place, and the place behind it."""
+    found = 0
+    for count, byte in enumerate(content[place : place + _LONGEST_VARINT]):
+        found |= (byte & 127) << 7 * count
+        if byte < 128:
+            return found, place + count + 1
+    raise ValueError(f"no number ends after byte {place}")

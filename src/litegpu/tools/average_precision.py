@@ -1,0 +1,141 @@
+"""Mean average precision by the rule of TensorFlow Lite's evaluation of COCO detections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IOU_THRESHOLDS = tuple(float(np.float32(0.5 + 0.05 * step)) for step in range(10))
+"""0.5 to 0.95, as float32 holds them: that is what an overlap is compared with."""
+
+_RECALL_STEPS = 100
+"""Precision is sampled at recalls of 0 to 1 in so many steps."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """An object in a picture; the box is (top, left, bottom, right) as parts of its sides."""
+
+    class_id: int
+    box: tuple[float, float, float, float]
+    score: float = 1.0
+
+
+@dataclass(frozen=True)
+class AveragePrecision:
+    """`at` has the mean over the classes for each threshold of the overlap, `overall` their mean.
+
+    `classes` has each class's mean over the thresholds. Without any object all is empty or 0.
+    """
+
+    at: tuple[tuple[float, float], ...]
+    overall: float
+    classes: dict[int, float]
+
+
+def average_precision(
+    pictures: Iterable[tuple[Sequence[Detection], Sequence[Detection]]],
+) -> AveragePrecision:
+    """Return the figures of all pictures, (objects that are there, objects that were found) each.
+
+    A class counts where any picture has it or a model finds it: with 0 in the latter case alone.
+    """
+    truth, found = _by_class(pictures)
+    table = {
+        each: _class_precisions(truth.get(each, []), found.get(each, []))
+        for each in sorted(truth.keys() | found.keys())
+    }
+    if not table:
+        return AveragePrecision((), 0.0, {})
+    means = np.mean(list(table.values()), axis=0)
+    return AveragePrecision(
+        at=tuple(zip(IOU_THRESHOLDS, means.tolist(), strict=True)),
+        overall=float(means.mean()),
+        classes={each: float(np.mean(values)) for each, values in table.items()},
+    )
+
+
+_Placed = tuple[int, Detection]
+"""A picture's number, and an object in it."""
+
+
+def _by_class(
+    pictures: Iterable[tuple[Sequence[Detection], Sequence[Detection]]],
+) -> tuple[dict[int, list[_Placed]], dict[int, list[_Placed]]]:
+    sides: tuple[dict[int, list[_Placed]], ...] = ({}, {})
+    for number, picture in enumerate(pictures):
+        for side, objects in zip(sides, picture, strict=True):
+            for each in objects:
+                side.setdefault(each.class_id, []).append((number, each))
+    return sides[0], sides[1]
+
+
+def _class_precisions(truth: list[_Placed], found: list[_Placed]) -> list[float]:
+    """Return the average precision of a class at each threshold."""
+    if not truth:
+        return [0.0] * len(IOU_THRESHOLDS)
+    boxes: dict[int, list[Detection]] = {}
+    for number, each in truth:
+        boxes.setdefault(number, []).append(each)
+    ranked = sorted(found, key=lambda placed: _rank(placed[1]))  # stable: ties as they came
+    overlaps = [(number, _overlaps(each, boxes.get(number, ()))) for number, each in ranked]
+    return [_sampled(_hits(overlaps, threshold), len(truth)) for threshold in IOU_THRESHOLDS]
+
+
+def _rank(found: Detection) -> float:
+    """Return what sorts the best score first, and those that are no number last."""
+    return math.inf if math.isnan(found.score) else -found.score
+
+
+def _overlaps(found: Detection, objects: Sequence[Detection]) -> list[float]:
+    """Return intersection over union with each object; float32 throughout, as in the original."""
+    if not objects:
+        return []
+    box = np.asarray(found.box, np.float32)
+    others = np.asarray([each.box for each in objects], np.float32)
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    shared = _area(low, high)
+    union = _area(box[:2], box[2:]) + _area(others[:, :2], others[:, 2:]) - shared
+    with np.errstate(divide="ignore", invalid="ignore"):
+        result: NDArray[np.float32] = np.where(union > 0, shared / union, np.float32(0))
+    return [float(each) for each in result]
+
+
+def _area(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:
+    sides = np.maximum(high - low, np.float32(0))
+    result: NDArray[np.float32] = sides[..., 0] * sides[..., 1]
+    return result
+
+
+def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list[bool]:
+    """Say of each detection, best score first, whether it takes an object that was still free.
+
+    It takes the free object of its picture that it overlaps most, if it does so enough.
+    """
+    taken: dict[int, set[int]] = {}
+    result = []
+    for number, shares in overlaps:
+        used = taken.setdefault(number, set())
+        free = [place for place in range(len(shares)) if place not in used]
+        best = max(free, key=shares.__getitem__, default=None)
+        hit = best is not None and shares[best] >= threshold
+        if hit and best is not None:
+            used.add(best)
+        result.append(hit)
+    return result
+
+
+def _sampled(hits: Sequence[bool], objects: int) -> float:
+    """Return the mean, over the recalls, of the best precision at such a recall or a higher one."""
+    correct = np.cumsum(hits, dtype=np.int64)
+    precision = correct / np.arange(1, len(hits) + 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    # whole numbers: correct / objects >= step / steps
+    first = np.searchsorted(
+        correct * _RECALL_STEPS, np.arange(_RECALL_STEPS + 1) * objects, side="left"
+    )
+    return float(np.append(best, 0.0)[first].sum() / (_RECALL_STEPS + 1))

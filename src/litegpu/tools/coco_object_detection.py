@@ -1,0 +1,199 @@
+"""`litegpu coco_object_detection MODEL`: the mean average precision of a detector, on pictures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from litegpu.errors import MissingDependencyError, ModelError
+from litegpu.tools import picture_evaluation as evaluation
+from litegpu.tools.average_precision import AveragePrecision, Detection, average_precision
+from litegpu.tools.coco_api import CocoFigures, coco_figures
+from litegpu.tools.engines.jobs import Arrays, Plan
+from litegpu.tools.flags import Flag
+from litegpu.tools.ground_truth import GroundTruth, read_ground_truth
+from litegpu.tools.lines import info, warn
+from litegpu.tools.preprocessing import Preprocessing, for_input
+from litegpu.tools.stats import figure
+from litegpu.tools.wire import message, repeated
+
+ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+FLAGS = (
+    evaluation.PICTURES,
+    Flag(
+        *("ground_truth_proto", str, ""),
+        "what is on the pictures: a binary ObjectDetectionGroundTruth, COCO's instances JSON, or "
+        "lines of image,class,top,left,bottom,right",
+        metavar="FILE",
+    ),
+    evaluation.LABELS,
+    Flag("debug_mode", bool, False, "print what is found on each picture"),
+    *evaluation.TASK_FLAGS,
+)
+EXAMPLES = (
+    "litegpu coco model.tflite --delegate=gpu --ground_truth_images_path=val2017 \\\n"
+    "    --ground_truth_proto=instances_val2017.json --model_output_labels=labels.txt",
+)
+NOTES = (
+    "Pictures are resized to the model's input without looking at half-pixel centres, as "
+    "TensorFlow Lite's tool does. The first line of the labels is the background; the model's "
+    "class 0 is the second one. Beside the tool's figure stands that of COCO's own rule, if "
+    "pycocotools is installed.",
+)
+
+CLASS_OFFSET = 1
+"""What is added to the model's classes: it does not count the background."""
+_OUTPUTS = ("boxes [1, N, 4]", "classes [1, N]", "scores [1, N]", "count [1]")
+_RANKS = (3, 2, 2, 1)
+_AT, _OVERALL = "Average Precision [IOU Threshold={}]", "Overall mAP"
+
+
+def detections(_: str, outputs: Arrays) -> tuple[Detection, ...]:
+    """Return what the model has found, from the outputs of its post-processing.
+
+    A class that is no number becomes -1, which no labels have.
+    """
+    boxes, classes, scores, count = (np.asarray(each) for each in outputs)
+    boxes, classes, scores = boxes.reshape(-1, 4), classes.reshape(-1), scores.reshape(-1)
+    number = float(count.reshape(-1)[0])
+    found = int(min(max(number, 0), len(scores))) if number == number else 0
+    known = np.where(np.isfinite(classes), classes, -1 - CLASS_OFFSET)
+    return tuple(
+        Detection(int(each) + CLASS_OFFSET, (box[0], box[1], box[2], box[3]), float(score))
+        for each, box, score in zip(known[:found], boxes[:found].tolist(), scores, strict=False)
+    )
+
+
+@dataclass(frozen=True)
+class DetectionTask:
+    """The pictures that are evaluated, and what is on them, if anybody knows."""
+
+    paths: tuple[str, ...]
+    truth: GroundTruth | None
+    classes: int
+    debug: bool
+
+    def check(self, plan: Plan) -> Preprocessing:
+        """Return how pictures are prepared. Raises ModelError where the model is no detector."""
+        ranks = tuple(len(each.shape) + plan.batched for each in plan.outputs)
+        floats = all(each.dtype == np.float32 for each in plan.outputs)
+        if len(plan.inputs) != 1 or ranks != _RANKS or not floats:
+            outputs = ", ".join(
+                f"{each.dtype.name}{[1, *each.shape] if plan.batched else list(each.shape)}"
+                for each in plan.outputs
+            )
+            raise ModelError(
+                "Object detection model must have 1 input & 4 outputs: float32 "
+                f"{', '.join(_OUTPUTS)}. This one has {len(plan.inputs)} and {len(plan.outputs)}: "
+                f"{outputs}. Use a model that ends in its post-processing."
+            )
+        return for_input(plan.inputs[0], plan.batched)
+
+    def take(self, path: str, value: tuple[Detection, ...]) -> None:
+        """Print what was found, where that is asked for.
+
+        Raises:
+            ModelError: a class is none of the labels'.
+        """
+        name = Path(path).name
+        self._check_classes(self._objects(name))
+        self._check_classes(value)
+        if self.debug:
+            _print_objects(name, value)
+
+    def result(self, values: Sequence[tuple[Detection, ...] | None]) -> evaluation.Figures:
+        """Return the precisions, as ObjectDetectionAveragePrecisionMetrics, too."""
+        if self.truth is None:
+            warn("mAP metrics are meaningless w/o ground truth.")
+            return evaluation.Figures([f"{_OVERALL}: 0"], None, {"overall_map": None})
+        found = {
+            Path(path).name: objects
+            for path, objects in zip(self.paths, values, strict=True)
+            if objects is not None
+        }
+        if not self.truth.pictures.keys() & found.keys():
+            warn("None of the pictures is in the ground truth, by the names of their files.")
+        precision = average_precision((self._objects(name), each) for name, each in found.items())
+        coco = _coco(self.truth, found)
+        at = [f"{_AT.format(figure(each))}: {figure(value)}" for each, value in precision.at]
+        own = [f"pycocotools: {coco.text()}"] if coco else []
+        return evaluation.Figures(
+            [*at, f"{_OVERALL}: {figure(precision.overall)}", *own],
+            _metrics(precision),
+            {
+                "overall_map": precision.overall,
+                "average_precision": dict(precision.at),
+                "class_map": precision.classes,
+                "pycocotools": asdict(coco) if coco else None,
+            },
+        )
+
+    def _objects(self, name: str) -> tuple[Detection, ...]:
+        """Return what is on a picture; nothing where nobody says."""
+        known = self.truth.pictures.get(name) if self.truth else None
+        return known.objects if known else ()
+
+    def _check_classes(self, objects: Sequence[Detection]) -> None:
+        for each in objects:
+            if not 0 <= each.class_id < self.classes:
+                raise ModelError(
+                    f"Encountered invalid class ID: {each.class_id}. --model_output_labels has "
+                    f"{self.classes} lines, the first of which is the background. "
+                    "Give the labels of this model and these pictures."
+                )
+
+
+def _coco(truth: GroundTruth, found: dict[str, tuple[Detection, ...]]) -> CocoFigures | None:
+    """Return COCO's own figures; None, with a warning, where pycocotools is not installed."""
+    try:
+        return coco_figures(truth.dataset, found)
+    except MissingDependencyError as error:
+        warn(str(error))
+        return None
+
+
+def _print_objects(name: str, objects: Sequence[Detection]) -> None:
+    info(f"Image: {name}\n")
+    for place, each in enumerate(objects):
+        top, left, bottom, right = map(figure, each.box)
+        info(f"Object [{place}]")
+        info(f"  Score: {figure(each.score)}")
+        info(f"  Class-ID: {each.class_id}")
+        info("  Bounding Box:")
+        info(f"    Normalized Top: {top}")
+        info(f"    Normalized Bottom: {bottom}")
+        info(f"    Normalized Left: {left}")
+        info(f"    Normalized Right: {right}")
+    info("=" * 54 + "\n")
+
+
+def _metrics(precision: AveragePrecision) -> bytes:
+    at = (
+        message((1, np.float32(threshold)), (2, np.float32(value)))
+        for threshold, value in precision.at
+    )
+    return message(*repeated(1, at), (2, np.float32(precision.overall)))
+
+
+def detection_task(args: argparse.Namespace) -> DetectionTask:
+    """Return what the files of the flags say. Raises FileError where one cannot be read."""
+    folder = evaluation.needed(args, evaluation.PICTURES)
+    labels_file = evaluation.needed(args, evaluation.LABELS)
+    truth_file = args.ground_truth_proto
+    paths = evaluation.files_in(folder, (labels_file, truth_file))
+    labels = evaluation.read_lines(labels_file, "model output labels")
+    truth = read_ground_truth(truth_file, labels) if truth_file else None
+    kept = tuple(paths[: args.num_images or None])
+    return DetectionTask(kept, truth, len(labels), args.debug_mode)
+
+
+KIND = evaluation.Kind("Finished", 7, detection_task, detections)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Evaluate, print the figures, write the files."""
+    return evaluation.run(args, KIND)

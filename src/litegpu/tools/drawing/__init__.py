@@ -1,1 +1,0 @@
-"""What a model says about a picture, drawn on it: boxes, points, masks, bars."""

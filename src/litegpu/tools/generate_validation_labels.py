@@ -1,0 +1,72 @@
+"""`litegpu generate_validation_labels`: what is on ImageNet's validation pictures, in words."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from litegpu.errors import FileError, missing_dependency
+from litegpu.tools.files import try_to_write, write_bytes
+from litegpu.tools.flags import Flag
+from litegpu.tools.picture_evaluation import needed, read_lines
+
+ARGUMENTS: dict[str, str] = {}
+DEVKIT = Flag(
+    "ilsvrc_devkit_dir", str, "", "folder of the ILSVRC 2012 development kit", metavar="FOLDER"
+)
+OUTPUT = Flag(
+    "validation_labels_output", str, "", "text file to write, one label a line", metavar="FILE"
+)
+FLAGS = (DEVKIT, OUTPUT)
+EXAMPLES = (
+    "litegpu generate_validation_labels --ilsvrc_devkit_dir=ILSVRC2012_devkit_t12 \\\n"
+    "    --validation_labels_output=truth.txt",
+)
+NOTES = (
+    "The kit numbers what is on each picture by synset; the labels are the first word of each "
+    "synset. They are right for imagenet_image_classification where the labels of the model are "
+    "such words, too.",
+)
+
+_SYNSETS = Path("data", "meta.mat")
+_NUMBERS = Path("data", "ILSVRC2012_validation_ground_truth.txt")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the labels; raises FileError where the folder is no such kit."""
+    folder, output = Path(needed(args, DEVKIT)), needed(args, OUTPUT)
+    try_to_write(OUTPUT.name, output)
+    words = synset_words(folder / _SYNSETS)
+    numbers = read_lines(str(folder / _NUMBERS), "validation ground truth")
+    labels = []
+    for number in numbers:
+        if not number.strip().isdecimal() or int(number) not in words:
+            raise FileError(
+                f"'{folder / _NUMBERS}' has the line '{number}', which is no synset of "
+                f"{_SYNSETS.name}. Give --{DEVKIT.name} the unchanged kit."
+            )
+        labels.append(words[int(number)])
+    write_bytes(OUTPUT.name, output, "".join(f"{label}\n" for label in labels).encode())
+    return 0
+
+
+def synset_words(path: Path) -> dict[int, str]:
+    """Return the first word of each synset by its number.
+
+    Raises:
+        FileError: the file cannot be read, or has no synsets.
+        MissingDependencyError: scipy is not installed.
+    """
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise missing_dependency("scipy", "ilsvrc", "Reading ImageNet's synsets") from error
+    try:
+        synsets = loadmat(path, squeeze_me=True)["synsets"]
+        number, _, words, *_ = synsets.dtype.names  # by place, as the kit's readme lists them
+        return {int(each[number]): str(each[words]).split(",")[0] for each in synsets}
+    except Exception as error:  # scipy's reader has no type of errors of its own
+        raise FileError(
+            f"The synsets '{path}' cannot be read: {getattr(error, 'strerror', None) or error}. "
+            f"Give --{DEVKIT.name} the folder of the ILSVRC 2012 development kit."
+        ) from error

@@ -1,0 +1,191 @@
+"""`litegpu imagenet_image_classification MODEL`: how often a classifier is right, on pictures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.errors import FileError, ModelError
+from litegpu.tools import picture_evaluation as evaluation
+from litegpu.tools.engines.jobs import Arrays, Plan
+from litegpu.tools.flags import Flag
+from litegpu.tools.lines import warn
+from litegpu.tools.preprocessing import CENTRAL_FRACTION, Preprocessing, for_input
+from litegpu.tools.stats import figure
+from litegpu.tools.wire import message, repeated
+
+ARGUMENTS = {"model": "a .tflite file (also --model_file=FILE), a known name, or zoo:NAME"}
+GROUND_TRUTH = Flag(
+    *("ground_truth_labels", str, ""),
+    "text file with the name of what is on each picture, one a line, in the order of the pictures",
+    metavar="FILE",
+)
+FLAGS = (
+    evaluation.PICTURES,
+    GROUND_TRUTH,
+    evaluation.LABELS,
+    Flag(
+        *("denylist_file_path", str, ""),
+        "text file with the numbers of pictures to leave out, counted from 1, one a line",
+        metavar="FILE",
+    ),
+    *evaluation.TASK_FLAGS,
+)
+EXAMPLES = (
+    "litegpu imagenet model.tflite --delegate=gpu \\\n"
+    "    --ground_truth_images_path=images --ground_truth_labels=truth.txt \\\n"
+    "    --model_output_labels=labels.txt --num_images=1000",
+)
+NOTES = (
+    "Of each picture the central 87.5 % are taken, as a square, and resized to the model's input "
+    "without looking at half-pixel centres: as TensorFlow Lite's tool does, so that its figures "
+    "can be compared. A picture is right at rank k if its name is among the k best.",
+)
+
+RANKS = 10
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The best classes of a picture, the best first, and their scores."""
+
+    classes: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+def best_classes(_: str, outputs: Arrays) -> Guess:
+    """Return the classes with the highest scores; of equal ones the first come first.
+
+    Scores are taken as the model gives them, by the type of its output.
+    """
+    scores = outputs[0].reshape(-1).astype(np.float32)
+    order = np.argsort(-scores, kind="stable")[:RANKS]
+    return Guess(tuple(order.tolist()), tuple(scores[order].tolist()))
+
+
+def top_accuracies(ranks: Sequence[int | None]) -> list[float]:
+    """Return the parts of pictures that are right at rank 1, 2, … 10; a rank counts from 0."""
+    hits = np.zeros(RANKS, np.int64)
+    for rank in ranks:
+        if rank is not None:
+            hits[rank:] += 1
+    return [float(each) for each in hits / max(len(ranks), 1)]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The pictures that are evaluated, what is on each, and the names of the model's classes."""
+
+    paths: tuple[str, ...]
+    truth: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def check(self, plan: Plan) -> Preprocessing:
+        """Return how pictures are prepared. Raises ModelError where the model is no classifier."""
+        if len(plan.inputs) != 1 or len(plan.outputs) != 1:
+            raise ModelError(
+                f"Model must have 1 input & 1 output, not {len(plan.inputs)} and "
+                f"{len(plan.outputs)}. Use a classifier."
+            )
+        prepare = for_input(plan.inputs[0], plan.batched, CENTRAL_FRACTION)
+        output = plan.outputs[0]
+        if not plan.batched or output.shape != (len(self.labels),):
+            shape = [1, *output.shape] if plan.batched else list(output.shape)
+            raise ModelError(
+                f"Invalid model_output_shape_: '{output.name}' is {shape}, and "
+                f"--{evaluation.LABELS.name} has {len(self.labels)} lines. "
+                f"Use a model with an output of [1, {len(self.labels)}], or its own labels."
+            )
+        if output.dtype.name not in ("float32", "uint8", "int8"):
+            raise ModelError(
+                f"model_output_type_ not supported: '{output.name}' is {output.dtype.name}. "
+                "Use a model with an output of float32, uint8 or int8."
+            )
+        return prepare
+
+    def take(self, path: str, value: Guess) -> None:
+        """Nothing is said of single pictures."""
+
+    def result(self, values: Sequence[Guess | None]) -> evaluation.Figures:
+        """Return the accuracies, as TopkAccuracyEvalMetrics, too."""
+        accuracies = top_accuracies(
+            [
+                self._rank(guess, truth)
+                for guess, truth in zip(values, self.truth, strict=True)
+                if guess
+            ]
+        )
+        return evaluation.Figures(
+            [f"Top-{place} Accuracy: {figure(each)}" for place, each in enumerate(accuracies, 1)],
+            message(*repeated(1, map(np.float32, accuracies))),
+            {"top_k_accuracies": accuracies},
+        )
+
+    def _rank(self, guess: Guess, truth: str) -> int | None:
+        names = (self.labels[each] for each in guess.classes)
+        return next((rank for rank, name in enumerate(names) if name == truth), None)
+
+
+def classification(args: argparse.Namespace) -> Classification:
+    """Return what the files of the flags say. Raises FileError where they do not fit together."""
+    folder, truth_file, labels_file = (
+        evaluation.needed(args, flag)
+        for flag in (evaluation.PICTURES, GROUND_TRUTH, evaluation.LABELS)
+    )
+    paths = evaluation.files_in(folder, (truth_file, labels_file, args.denylist_file_path))
+    truth = evaluation.read_lines(truth_file, "ground truth labels")
+    if len(paths) != len(truth):
+        others = [path for path in paths if not path.lower().endswith((".jpg", ".jpeg", ".rgb8"))]
+        told = f", of which {len(others)} are no pictures, such as '{others[0]}'" if others else ""
+        raise FileError(
+            f"Number of images and ground truth labels is not same: '{folder}' has {len(paths)} "
+            f"files{told}, and '{truth_file}' {len(truth)} lines. "
+            "Give a folder of pictures only, and one line for each."
+        )
+    labels = evaluation.read_lines(labels_file, "model output labels")
+    if len(labels) < RANKS:
+        raise FileError(
+            f"k is too large: there are {RANKS} ranks, and '{labels_file}' has {len(labels)} "
+            "lines. Give the labels of a model that tells more classes apart."
+        )
+    denied = _denied(args.denylist_file_path, len(paths))
+    kept = [place for place in range(len(paths)) if place + 1 not in denied]
+    kept = kept[: args.num_images or None]
+    names = frozenset(labels)
+    unknown = [truth[place] for place in kept if truth[place] not in names]
+    if unknown:
+        warn(
+            f"{len(unknown)} of {len(kept)} ground truth labels are none of the model's, such as "
+            f"'{unknown[0]}': these pictures count as wrong."
+        )
+    return Classification(
+        tuple(paths[place] for place in kept), tuple(truth[place] for place in kept), tuple(labels)
+    )
+
+
+def _denied(path: str, count: int) -> set[int]:
+    """Return the numbers of pictures that are left out."""
+    if not path:
+        return set()
+    found = set()
+    for line in evaluation.read_lines(path, "denylist"):
+        if not line.strip():
+            continue
+        if not line.strip().isdecimal() or not 1 <= int(line) <= count:
+            raise FileError(
+                f"The denylist '{path}' has the line '{line}', which is no number of a picture. "
+                f"Give numbers from 1 to {count}, one a line."
+            )
+        found.add(int(line))
+    return found
+
+
+KIND = evaluation.Kind("Evaluated", 4, classification, best_classes)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Evaluate, print the figures, write the files."""
+    return evaluation.run(args, KIND)

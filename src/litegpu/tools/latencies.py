@@ -1,0 +1,36 @@
+"""Latencies in the words and messages of TensorFlow Lite's evaluation tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from litegpu.tools.wire import message
+
+
+@dataclass(frozen=True)
+class LatencyStatistics:
+    """Times in microseconds; the deviation is a population's, cut to a whole number."""
+
+    last_us: int
+    max_us: int
+    min_us: int
+    sum_us: int
+    avg_us: float
+    std_deviation_us: int
+
+    @classmethod
+    def of(cls, times: Sequence[int]) -> LatencyStatistics:
+        """Return the figures of at least one time, in the order in which they were taken."""
+        average, deviation = sum(times) / len(times), int(np.std(times))
+        return cls(times[-1], max(times), min(times), sum(times), average, deviation)
+
+    def text(self) -> str:
+        """Return what stands behind `latency: `."""
+        return f"avg={self.avg_us:g}(us), std_dev={self.std_deviation_us}(us)"
+
+    def message(self) -> bytes:
+        """Return a LatencyMetrics, serialized."""
+        return message(*enumerate(asdict(self).values(), start=1))
