@@ -1,5 +1,5 @@
 /* A delegate of another maker: it takes every ABS and multiplies its result by the option `scale`.
-   The option `fail` makes it refuse or crash where it says. */
+   The option `fail` makes it refuse, hang or crash where it says. */
 #include "abi_structs.h"
 #include <math.h>
 #include <stdio.h>
@@ -68,6 +68,7 @@ EXPORT void *tflite_plugin_create_delegate(char **keys, char **values, size_t co
     }
   }
   if (fails("create")) crash();
+  while (fails("hang")) {}
   if (fails("exit")) {
     fputs("the licence is over\n", stderr);
     exit(5);

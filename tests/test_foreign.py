@@ -11,7 +11,7 @@ import pytest
 
 from c_compiler import shared_library
 from litegpu.errors import DelegateLibraryError, OptionsError
-from litegpu.tools import cli, registrar, runtime
+from litegpu.tools import cli, foreign, registrar, runtime
 from litegpu.tools.flags import FlagParser
 from litegpu.tools.foreign import parse_options
 from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
@@ -77,6 +77,14 @@ def test_what_it_does_to_its_process_is_an_error_here(library: Path, where: str)
     with pytest.raises(DelegateLibraryError, match=CRASHES[where]) as caught:
         make_delegates(flags(library, f"fail:{where}"), MODEL)
     assert str(caught.value).startswith(f"--external_delegate_path={library}: ")
+
+
+def test_a_library_that_hangs(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "PATIENCE_SECS", 3.0)
+    with pytest.raises(
+        DelegateLibraryError, match=r"_path=.*: The library hangs for 3 s\. It was tried"
+    ):
+        make_delegates(flags(library, "fail:hang"), MODEL)
 
 
 def test_an_option_that_it_does_not_know(library: Path) -> None:

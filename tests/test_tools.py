@@ -114,7 +114,7 @@ def test_run_summarises_other_outputs(capsys: pytest.CaptureFixture[str]) -> Non
 def test_run_without_an_image_input_refuses_a_picture(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("litegpu.tools.run.is_image_input", lambda detail: False)
+    monkeypatch.setattr("litegpu.tools.viewer.is_image_input", lambda detail: False)
     assert cli.main(["run", SMALL, "--image", default_picture()]) == 2
     error = capsys.readouterr().err
     assert "no input of this model takes a picture; their shapes are [1, 128, 128, 3]" in error

@@ -148,6 +148,9 @@ _NEEDS = {
     "op_profiling_output_mode": "enable_op_profiling",
     "op_profiling_output_file": "enable_op_profiling",
     "profiling_output_csv_file": "enable_op_profiling",
+    "csv": "sweep",
+    **dict.fromkeys(("sweep_backends", "sweep_precisions", "sweep_batches", "sweep_goal"), "sweep"),
+    **dict.fromkeys(("sweep_tolerance", "sweep_timeout_secs"), "sweep"),
     "energy_min_secs": "measure_energy",
     "energy_idle_secs": "measure_energy",
 }

@@ -30,18 +30,21 @@ from litegpu.tools.lines import error, info, warn
 from litegpu.tools.memory import PeakMonitor, peak_kb
 from litegpu.tools.registrar import REGISTRAR_FLAGS
 from litegpu.tools.stats import Pace, Stats, figure, timed_runs
+from litegpu.tools.sweep import SWEEP_FLAGS, sweep
 
 ARGUMENTS: dict[str, str] = {}
 FLAGS = (
     *(flag for flag, _ in PARAMETERS if flag),
     Flag("verbose", bool, False, "print the value of every flag"),
     *REGISTRAR_FLAGS,
+    *SWEEP_FLAGS,
     JSON,
 )
 EXAMPLES = (
     "litegpu benchmark_model --graph=model.tflite --use_gpu=true",
     "litegpu benchmark --graph=zoo:mobilenet_v1_1.0_224 --use_gpu=true",
     "litegpu benchmark --graph=model.tflite --result_file_path=result.pb",
+    "litegpu benchmark --graph=model.tflite --sweep --sweep_batches=1,8",
 )
 NOTES = (
     "Flags and lines are those of TensorFlow Lite's benchmark_model; percentiles, throughput and "
@@ -53,6 +56,8 @@ _FILES = ("op_profiling_output_file", "output_filepath", "result_file_path")
 
 def main(args: argparse.Namespace) -> int:
     """Measure the model and print everything; files are written last."""
+    if args.sweep:
+        return sweep(args)
     try:
         try_to_write("json", args.json)
         with contextlib.redirect_stdout(sys.stderr if prints_json(args) else sys.stdout):

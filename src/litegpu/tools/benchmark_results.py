@@ -182,6 +182,7 @@ def _tensors(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "name": each["name"],
             "shape": [int(size) for size in each["shape"]],
             "type": np.dtype(each["dtype"]).name,
+            "quantization": [float(each["quantization"][0]), int(each["quantization"][1])],
         }
         for each in details
     ]

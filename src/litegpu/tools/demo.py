@@ -6,23 +6,28 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from litegpu.tools import segmentation
+import numpy as np
+
 from litegpu.tools.console import note, print_table
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
+from litegpu.tools.drawing.masks import Masks
+from litegpu.tools.drawing.names import PASCAL_VOC
+from litegpu.tools.drawing.saving import save_picture
 from litegpu.tools.files import cannot_write, try_to_write
 from litegpu.tools.flags import Flag
+from litegpu.tools.framing import STRETCH, framed
 from litegpu.tools.images import centre_crop, default_picture, open_picture
 from litegpu.tools.labels import NamedLabels, find_labels, read_labels
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.results import class_count
 from litegpu.tools.run import (
     MEASURE_FLAGS,
-    PICTURE_FLAGS,
     compare_sides,
     print_comparison,
     print_result,
     ran_on_gpu,
 )
+from litegpu.tools.viewer import PICTURE_FLAGS
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,20 +75,15 @@ def segment(picture: Image.Image, args: argparse.Namespace) -> bool:
     model = _announce("Segmentation", SEGMENTER)
     delegate = make_delegate(args)
     result = compare_sides(model, delegate, picture, args)
-    scores = result.outputs[0].values
-    classes = segmentation.class_map(scores)
-    print_table(
-        ("class", ">share of the picture"),
-        [
-            (segmentation.class_name(number), f"{share:.1%}")
-            for number, share in segmentation.shares(classes)
-        ],
-    )
-    print_comparison(result, delegate, args.num_threads)
+    classes = result.outputs[0].values[0].argmax(-1).astype(np.int32)
     height, width = classes.shape
-    cropped = centre_crop(picture, width, height)
     drawing_size = (DRAWING_WIDTH, round(DRAWING_WIDTH * height / width))
-    _save(segmentation.draw(cropped.resize(drawing_size), classes), Path(args.output))
+    masks = Masks(classes, PASCAL_VOC, framed(drawing_size, (width, height), STRETCH))
+    print_table(*masks.table())
+    print_comparison(result, delegate, args.num_threads)
+    cropped = centre_crop(picture, width, height).resize(drawing_size)
+    save_picture("output", args.output, masks.draw(cropped))
+    print(f"The segmentation is in {args.output}")
     return ran_on_gpu(delegate)
 
 
@@ -102,11 +102,3 @@ def _make_folder(output: Path) -> None:
     except OSError as error:
         raise cannot_write("output", str(output), error) from error
     try_to_write("output", str(output))
-
-
-def _save(drawing: Image.Image, path: Path) -> None:
-    try:
-        drawing.save(path, "PNG")
-    except OSError as error:
-        raise cannot_write("output", str(path), error) from error
-    print(f"The segmentation is in {path}")

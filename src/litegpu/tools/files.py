@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from litegpu.errors import FileError
+from litegpu.errors import FileError, LitegpuError
 from litegpu.tools.console import note
 from litegpu.tools.flags import Flag
 
@@ -72,11 +75,37 @@ def write_json(flag: str, path: str | None, content: Any) -> None:
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
     """Write a file where a flag says. Raises FileError when that is impossible."""
-    try:
-        Path(path).write_bytes(content)
-    except OSError as error:
-        raise cannot_write(flag, path, error) from error
+    with replacing(flag, path) as part:
+        part.write_bytes(content)
     note(f"{flag}: {path}")
+
+
+@contextlib.contextmanager
+def replacing(flag: str, path: str) -> Iterator[Path]:
+    """Give a file to write, which takes the place of `path` once all of it is written.
+
+    Until then, and after an error or an interrupt, what was there stays as it was. It has the same
+    suffix and lies in the same folder. What is no file, such as a device, is written itself.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        part = target
+    else:
+        part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
+    try:
+        yield part
+        if part is not target:
+            part.replace(target)
+    except OSError as error:
+        if isinstance(error, LitegpuError):
+            raise
+        raise cannot_write(flag, path, error) from error
+    finally:
+        if part is not target:
+            part.unlink(missing_ok=True)
 
 
 def _finite(content: Any) -> Any:

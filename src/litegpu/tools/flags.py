@@ -59,6 +59,7 @@ positive = _kind(float, lambda value: 0 < value < math.inf, "a finite number abo
 divisor = _kind(
     float, lambda value: math.isfinite(value) and value != 0, "a finite number other than 0"
 )
+share = _kind(float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 _bool = _kind(lambda text: _BOOLS[text.lower()], lambda _: True, "one of true, false, 1, 0")
 
 
@@ -67,6 +68,13 @@ def member(names: type[enum.IntEnum]) -> Callable[[str], Any]:
     known = {name.lower(): int(each) for name, each in names.__members__.items()}
     known |= {str(int(each)): int(each) for each in names}
     return _kind(lambda text: known[text.lower()], lambda _: True, f"one of {listed(names)}")
+
+
+def one_of(names: Iterable[str]) -> Callable[[str], Any]:
+    """Return the kind of flags that take one of these words, in any case."""
+    known = {name.lower(): name for name in names}
+    what = f"one of {', '.join(known.values())}"
+    return _kind(lambda text: known[text.lower()], lambda _: True, what)
 
 
 def listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from litegpu.errors import DelegateLibraryError, OptionsError
 from litegpu.tools import runtime
+from litegpu.tools.children import run_module
 
-_PROGRAM = """
-import sys
-sys.path[:] = {}
-from litegpu.tools.foreign import main
-sys.exit(main(*sys.argv[1:]))
-"""
-"""What tries a library: with this process's path, or modules of the current folder would hide its.
-"""
+PATIENCE_SECS = 120.0
+"""How long a library may take to begin and to run the model once."""
 _REFUSED = 87
 """Exit status of the process that tries a library where nothing worse happens than a refusal."""
 
@@ -58,18 +51,18 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
             None: it only creates the delegate. Later invokes are this process's own risk.
 
     Raises:
-        DelegateLibraryError: the library is missing, is none, refuses, or ends its process.
+        DelegateLibraryError: the library is missing, is none, refuses, hangs, or ends its process.
     """
     known = os.path.abspath(path) if os.path.exists(path) else path
-    command = [sys.executable, "-c", _PROGRAM.format(sys.path), known, json.dumps(dict(options))]
-    tried = subprocess.run(command, input=model or b"", capture_output=True, check=False)
-    said = [line for line in tried.stderr.decode(errors="replace").split("\n") if _tells(line)]
-    if tried.returncode == _REFUSED and said:
+    tried = run_module(__name__, [known, json.dumps(dict(options))], PATIENCE_SECS, model or b"")
+    said = [line for line in tried.errors.split("\n") if _tells(line)]
+    if tried.status == _REFUSED and said:
         raise DelegateLibraryError(f"{asked}: {said[-1]}")
-    if tried.returncode:
+    if tried.status != 0:
         words = f" Its last words: '{said[-1]}'." if said else ""
+        limit = f" for {PATIENCE_SECS:g} s" if tried.status is None else ""
         raise DelegateLibraryError(
-            f"{asked}: {_ending(tried.returncode)} It was tried in a process of its own."
+            f"{asked}: The library {tried.how()}{limit}. It was tried in a process of its own."
             f"{words} Use another build of it, or run without it."
         )
     try:
@@ -81,13 +74,6 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
 def _tells(line: str) -> bool:
     """Whether a line is more than the runtime's news."""
     return bool(line.strip()) and not line.startswith("INFO:")
-
-
-def _ending(status: int) -> str:
-    """Say how a process ended: POSIX tells a signal by a negative number."""
-    if status < 0:
-        return f"The library crashes: {signal.strsignal(-status)}."
-    return f"The library ends the process with status {status:#x}."
 
 
 def _create(path: str, options: Mapping[str, str]) -> Any:
@@ -133,8 +119,12 @@ def _words(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-def main(path: str, options: str) -> int:
-    """Try a library in this process, which the library may end; the model comes from stdin."""
+def main(arguments: Sequence[str]) -> int:
+    """Try the library with the options of two arguments, a path and JSON; the model is on stdin.
+
+    The library may end this process.
+    """
+    path, options = arguments
     try:
         delegate = _create(path, json.loads(options))
         if model := sys.stdin.buffer.read():

@@ -11,9 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu.errors import FileError, ModelError, missing_dependency
+from litegpu.tools.framing import CROP, Frame, framed
 
 if TYPE_CHECKING:
     from PIL import Image
+
+Scale = float | tuple[float, ...]
+"""A number for all channels of a picture, or one for each."""
 
 # By the number of channels of the input; four-channel inputs expect an empty mask in the last one.
 MODES = {1: "L", 3: "RGB", 4: "RGB"}
@@ -102,19 +106,22 @@ def is_image_input(detail: dict[str, Any]) -> bool:
 
 def centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
     """Return the largest part around the centre with the aspect ratio of `width` to `height`."""
-    scale = min(picture.width / width, picture.height / height)
-    crop_width, crop_height = max(round(width * scale), 1), max(round(height * scale), 1)
-    left, top = (picture.width - crop_width) // 2, (picture.height - crop_height) // 2
-    return picture.crop((left, top, left + crop_width, top + crop_height))
+    return picture.crop(framed(picture.size, (width, height), CROP).box)
 
 
 def to_tensor(
-    picture: Image.Image, detail: dict[str, Any], mean: float = 127.5, std: float = 127.5
+    picture: Image.Image,
+    detail: dict[str, Any],
+    mean: Scale = 127.5,
+    std: Scale = 127.5,
+    frame: Frame | None = None,
 ) -> NDArray[Any]:
     """Return `picture` as the value of the input that `detail` describes, `[N, H, W, C]`.
 
-    The picture is cropped around its centre and resized. Float inputs get `(pixel - mean) / std`,
-    uint8 inputs the pixel, int8 inputs the pixel minus 128; each batch entry is the same.
+    What `frame` shows of the picture is resized; without one it is cropped around its centre.
+    Outside of the picture there is black. Float inputs get `(pixel - mean) / std`, where both are
+    a number or one a channel, uint8 inputs the pixel, int8 inputs the pixel minus 128; each batch
+    entry is the same.
 
     Raises:
         ModelError: the input's type is none of these.
@@ -122,7 +129,8 @@ def to_tensor(
     from PIL import Image
 
     batch, height, width, channels = (int(size) for size in detail["shape"])
-    cropped = centre_crop(picture, width, height).convert(MODES[channels])
+    shown = frame or framed(picture.size, (width, height), CROP)
+    cropped = picture.crop(shown.box).convert(MODES[channels])
     resized = cropped.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
     values = _typed(pixels, detail, mean, std)
@@ -142,11 +150,12 @@ def random_tensor(detail: dict[str, Any], seed: int = 0) -> NDArray[Any]:
 
 
 def _typed(
-    pixels: NDArray[np.float32], detail: dict[str, Any], mean: float, std: float
+    pixels: NDArray[np.float32], detail: dict[str, Any], mean: Scale, std: Scale
 ) -> NDArray[Any]:
     kind = np.dtype(detail["dtype"])
     if kind.kind == "f":
-        return ((pixels - mean) / std).astype(kind)
+        scaled: NDArray[Any] = (pixels - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
+        return scaled.astype(kind)
     offsets = {np.dtype(np.uint8): 0, np.dtype(np.int8): 128}
     if kind not in offsets:
         raise ModelError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from litegpu.tools.runtime import Output
 
 TOP = 5
 FEWEST_CLASSES = 10
+TOP_COLUMNS = (">top", ">score", ">class", "name")
 
 
 def class_count(outputs: list[Output]) -> int:
@@ -28,15 +30,15 @@ def best_classes(output: Output) -> list[tuple[int, float]]:
     return [(int(best), float(scores[best])) for best in np.argsort(-scores, kind="stable")[:TOP]]
 
 
+def top_rows(best: Iterable[tuple[int, float]], labels: list[str]) -> Iterator[tuple[str, ...]]:
+    """Yield rows of TOP_COLUMNS for classes, (number, score) each; `labels` may be empty."""
+    for place, (number, score) in enumerate(best, 1):
+        yield str(place), f"{score:.4f}", str(number), labels[number] if labels else ""
+
+
 def print_top(output: Output, labels: list[str]) -> None:
     """Print the classes with the highest scores; `labels` may be empty."""
-    print_table(
-        (">top", ">score", ">class", "name"),
-        [
-            (str(place), f"{score:.4f}", str(best), labels[best] if labels else "")
-            for place, (best, score) in enumerate(best_classes(output), 1)
-        ],
-    )
+    print_table(TOP_COLUMNS, top_rows(best_classes(output), labels))
 
 
 def summary(output: Output) -> dict[str, Any]:

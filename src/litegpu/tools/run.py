@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from litegpu import DelegationReport, GpuDelegate
-from litegpu.errors import ModelError, OptionsError
+from litegpu.errors import ModelError
 from litegpu.tools.console import note, print_table
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
+from litegpu.tools.drawing.finding import Finding
+from litegpu.tools.drawing.saving import check_output, save_picture
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
-from litegpu.tools.flags import Flag, divisor, number, positive, positive_int
-from litegpu.tools.images import is_image_input, open_picture, random_tensor, to_tensor
+from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.images import open_picture
 from litegpu.tools.labels import find_labels, read_labels
 from litegpu.tools.measure import Agreement, Latency, compare, time_invokes
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.results import best_classes, class_count, print_summary, print_top, summary
 from litegpu.tools.runtime import Output, default_threads, interpreter, outputs, set_inputs
+from litegpu.tools.viewer import PICTURE_FLAGS, VIEW_FLAGS, Viewer, make_inputs
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,14 +33,11 @@ MEASURE_FLAGS = (
     Flag("max_secs", positive, 10.0, "stop timing a side after this many seconds"),
     Flag("num_threads", positive_int, default_threads(), "CPU threads"),
 )
-PICTURE_FLAGS = (
-    Flag("labels", str, None, "text file with the name of one class a line"),
-    Flag("input_mean", number, 127.5, "float inputs get (pixel - input_mean) / input_std"),
-    Flag("input_std", divisor, 127.5, "see input_mean"),
-)
 FLAGS = (
     Flag("image", str, None, "the picture to run on; without it, seeded noise", metavar="FILE"),
+    Flag("output", str, None, "draw the answer into this file: PNG, JPEG or WebP", metavar="FILE"),
     *PICTURE_FLAGS,
+    *VIEW_FLAGS,
     *DELEGATE_FLAGS,
     *MEASURE_FLAGS,
     JSON,
@@ -45,12 +45,18 @@ FLAGS = (
 EXAMPLES = (
     "litegpu run mobilenet_v2_1.0_224 --image=picture.jpg",
     "litegpu run model.tflite --image=picture.png --labels=labels.txt",
+    "litegpu run detector.tflite --image=street.jpg --output=boxes.png",
+    "litegpu run model.tflite --image=face.jpg --output=out.png --task=landmarks",
     "litegpu run model.tflite --backend=gl --precision=fp16",
     "litegpu run model.tflite --num_runs=20 --json=results.json",
 )
 NOTES = (
-    "A picture is turned upright, laid on white where it is transparent, cropped around its centre "
-    "and resized. Of an animation the first frame is taken, of 16 bits a channel the upper 8.",
+    "A picture is turned upright and laid on white where it is transparent. Of an animation the "
+    "first frame is taken, of 16 bits a channel the upper 8. It gets the input's shape by --fit: "
+    "its middle (crop), distorted (stretch) or whole between black bars (letterbox).",
+    "What the model is for follows from its outputs, operations and metadata, or --task says it: "
+    "boxes, points, masks, another picture or the best classes are printed, and drawn into "
+    "--output.",
     "Latencies stand beside those of the runtime's fastest CPU kernels (XNNPACK). The agreement is "
     "with its built-in ones; what the GPU leaves to the CPU they run on both sides.",
 )
@@ -69,18 +75,25 @@ class Comparison:
 def main(args: argparse.Namespace) -> int:
     """Run the model once on each side and show everything; 0 unless nothing ran on the GPU."""
     try_to_write("json", args.json)
+    check_output(args)
     picture = open_picture(args.image) if args.image is not None else None
     named = read_labels(args.labels)
     model = find_model(args.model)
     delegate = make_delegate(args)
     note(f"model: {model.source}")
     shown = not prints_json(args)
-    result = compare_sides(model, delegate, picture, args, shown)
+    viewer = Viewer(model.content, args, named)
+    result = compare_sides(model, delegate, picture, args, shown, viewer)
+    finding = viewer.read(result.outputs)
     labels = find_labels(named, model.content, class_count(result.outputs))
     if shown:
-        print_result(result.outputs, labels)
+        print_finding(finding, result.outputs, labels)
         print_comparison(result, delegate, args.num_threads)
     found = {"model": model.source, **_as_dict(result, delegate.report, labels)}
+    if finding:
+        found |= {"task": viewer.to_dict(), "found": finding.to_dict()}
+    if picture and finding and args.output is not None:
+        save_picture("output", args.output, finding.draw(picture))
     write_json("json", args.json, found)
     return 0 if ran_on_gpu(delegate) else 1
 
@@ -96,8 +109,11 @@ def compare_sides(
     picture: Image.Image | None,
     args: argparse.Namespace,
     shown: bool = True,
+    viewer: Viewer | None = None,
 ) -> Comparison:
     """Run and time the model with the delegate and without; print the report on the way.
+
+    A viewer finds out what the model is for, and says how the picture is shown to it.
 
     The timing is against the runtime's fastest CPU kernels (XNNPACK), the agreement against its
     built-in ones.
@@ -105,7 +121,11 @@ def compare_sides(
     on_gpu = with_delegate(model.content, delegate, args.num_threads)
     if shown:
         print_report(delegate)
-    inputs = make_inputs(on_gpu.get_input_details(), picture, args)
+    if picture and viewer:
+        viewer.begin(on_gpu, picture)
+        inputs = viewer.inputs(picture)
+    else:
+        inputs = make_inputs(on_gpu.get_input_details(), picture, args)
     set_inputs(on_gpu, inputs)
     gpu = time_invokes(on_gpu, args.num_runs, args.max_secs, "GPU")
     got = outputs(on_gpu)
@@ -119,30 +139,21 @@ def compare_sides(
     return Comparison(got, gpu, cpu, agreement)
 
 
-def make_inputs(
-    details: list[dict[str, Any]], picture: Image.Image | None, args: argparse.Namespace
-) -> list[NDArray[Any]]:
-    """Return a value for each input: the picture for the first that takes one, noise elsewhere."""
-    values = [random_tensor(detail) for detail in details]
-    if picture:
-        takers = [place for place, detail in enumerate(details) if is_image_input(detail)]
-        if not takers:
-            shapes = ", ".join(str(detail["shape"].tolist()) for detail in details)
-            raise OptionsError(
-                f"--image={args.image}: no input of this model takes a picture; their shapes are "
-                f"{shapes}, a picture needs [N, H, W, 1, 3 or 4]. Run it without --image."
-            )
-        place = takers[0]
-        values[place] = to_tensor(picture, details[place], args.input_mean, args.input_std)
-    return values
-
-
 def print_result(results: list[Output], labels: list[str]) -> None:
     """Print the top classes of a classifier, a summary of any other model."""
     if class_count(results):
         print_top(results[0], labels)
     else:
         print_summary(results)
+
+
+def print_finding(finding: Finding | None, results: list[Output], labels: list[str]) -> None:
+    """Print what a model says about a picture, or its outputs where that is not known."""
+    if finding is None:
+        print_result(results, labels)
+        return
+    headings, rows = finding.table()
+    print_table(headings, rows)
 
 
 def print_comparison(result: Comparison, delegate: GpuDelegate, threads: int) -> None:

@@ -151,12 +151,13 @@ def invoke(target: Any) -> None:
 def outputs(source: Any) -> list[Output]:
     """Return all outputs of the interpreter; quantised ones become real numbers."""
     return [
-        Output(detail["name"], _dequantised(source.get_tensor(detail["index"]), detail))
+        Output(detail["name"], dequantised(source.get_tensor(detail["index"]), detail))
         for detail in source.get_output_details()
     ]
 
 
-def _dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
+def dequantised(values: NDArray[Any], detail: dict[str, Any]) -> NDArray[Any]:
+    """Return the real numbers of a tensor; those that are not quantised stay what they are."""
     scale, zero_point = detail["quantization"]
     if not scale:
         return values

@@ -49,6 +49,36 @@ class CuttableModel:
         """Return the name of a tensor."""
         return _text(self._graph.tensors[tensor].name)
 
+    def shape_of(self, tensor: int) -> tuple[int, ...]:
+        """Return the shape that the file gives a tensor."""
+        shape = self._graph.tensors[tensor].shape
+        return tuple(map(int, () if shape is None else shape))
+
+    def range_of(self, tensor: int) -> tuple[float, float] | None:
+        """Return the least and the largest value of a tensor of bytes; None of any other."""
+        found = self._graph.tensors[tensor]
+        lowest = {_type("UINT8"): 0, _type("INT8"): -128}.get(found.type)
+        quantized = found.quantization
+        if lowest is None or quantized is None or quantized.scale is None:
+            return None
+        if len(quantized.scale) != 1 or len(quantized.zeroPoint) != 1:
+            return None
+        low = lowest - int(quantized.zeroPoint[0])
+        scale = float(quantized.scale[0])
+        return low * scale, (low + 255) * scale
+
+    def custom_options(self, node: int) -> bytes:
+        """Return the options of a custom operation; none of a built-in one."""
+        options = self._graph.operators[node].customOptions
+        return b"" if options is None else bytes(options)
+
+    def attached(self, name: str) -> bytes:
+        """Return what the file keeps as metadata under a name; nothing where it has none."""
+        for entry in self._model.metadata or ():
+            if _text(entry.name) == name and 0 <= entry.buffer < len(self._model.buffers):
+                return objects.content(self._model.buffers[entry.buffer])
+        return b""
+
     def is_constant(self, tensor: int) -> bool:
         """Return whether the file holds what the tensor holds."""
         buffer: int = self._graph.tensors[tensor].buffer
@@ -115,6 +145,10 @@ class CuttableModel:
 
 def _present(tensors: Any) -> list[int]:
     return [int(t) for t in (() if tensors is None else tensors) if int(t) != ABSENT]
+
+
+def _type(name: str) -> int:
+    return schema.members("TensorType")[name]
 
 
 def _text(name: bytes | None) -> str:

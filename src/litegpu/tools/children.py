@@ -1,0 +1,81 @@
+"""Python programs of litegpu in processes of their own, which may crash or hang there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_PROGRAM = """
+import sys
+sys.path[:] = {}
+from {} import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""Runs the `main` of a module with this process's path, or modules of the current folder would
+hide its."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its status, None where it was stopped for it took too long."""
+
+    status: int | None
+    output: str
+    errors: str
+
+    def how(self) -> str:
+        """Say how it ended, in the middle of a sentence."""
+        if self.status is None:
+            return "hangs"
+        if self.status < 0:  # POSIX tells a signal so
+            return f"crashes: {signal.strsignal(-self.status)}"
+        return f"ends the process with status {self.status:#x}"
+
+
+def run_module(
+    module: str, arguments: Sequence[str], timeout: float | None = None, given: bytes = b""
+) -> Ended:
+    """Run the `main` of a module on `arguments` in a process of its own.
+
+    It gets no signal of the terminal's. It does not outlive this call: one that takes longer than
+    `timeout` seconds is killed with what it started, and so is one that an exception leaves behind.
+
+    Args:
+        module: has a function `main` that takes a list of arguments and returns an exit status.
+        arguments: the list.
+        timeout: seconds, None: as long as it takes.
+        given: what it reads from stdin.
+    """
+    windows = sys.platform == "win32"
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM.format(sys.path, module), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=not windows,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) if windows else 0,
+    ) as process:
+        status: int | None = None
+        try:
+            output, errors = process.communicate(given, timeout)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            output, errors = process.communicate()
+        except BaseException:
+            _kill(process)
+            raise
+    return Ended(status, output.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):  # it has just ended
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""What a model says about a picture, drawn on it: boxes, points, masks, bars."""

@@ -1,0 +1,109 @@
+"""The best classes of a classifier, drawn as bars below the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from litegpu.errors import ModelError
+from litegpu.tools.drawing.facts import ModelFacts
+from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
+from litegpu.tools.drawing.ink import DARK, LIGHT, Ink, colour
+from litegpu.tools.labels import find_labels
+from litegpu.tools.results import TOP_COLUMNS, best_classes, class_count, top_rows
+from litegpu.tools.runtime import Output
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_NAME_SHARE = 0.45
+"""Of the width, for the names."""
+_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes with the highest scores, (number, score) each, and the names of all."""
+
+    best: tuple[tuple[int, float], ...]
+    labels: list[str]
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """Return the picture above a bar for each class."""
+        from PIL import Image
+
+        line = Ink(picture.copy()).line_height
+        canvas = Image.new("RGB", (picture.width, picture.height + (_ROWS + 1) * line), LIGHT)
+        canvas.paste(picture)
+        ink = Ink(canvas, picture.size)
+        scores = [score for _, score in self.best]
+        low = 0.0 if min(scores, default=0) >= 0 else min(scores)
+        high = max(1.0 if low == 0 else low, *scores, low + 1e-12)
+        margin, start = line / 2, round(picture.width * _NAME_SHARE)
+        room = picture.width - start - margin - ink.length("0.0000 ")
+        for row, (number, score) in enumerate(self.best):
+            middle = picture.height + (row + 1) * line
+            name = self.labels[number] if self.labels else f"class {number}"
+            ink.text((margin, middle), ink.shortened(name, start - 1.5 * margin), DARK)
+            end = start + max(room, 1) * (score - low) / (high - low)
+            ink.area((start, middle - line / 3, max(end, start + 1), middle + line / 3), colour(4))
+            ink.text((end + margin / 2, middle), f"{score:.4f}", DARK)
+        return canvas
+
+    def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return a row for each class."""
+        return TOP_COLUMNS, list(top_rows(self.best, self.labels))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the classes, the best first."""
+        return {
+            "classes": [
+                {"class": each, "score": score, "name": self.labels[each] if self.labels else ""}
+                for each, score in self.best
+            ]
+        }
+
+    def brief(self) -> str:
+        """Return the best class."""
+        if not self.best:
+            return "no class"
+        number, score = self.best[0]
+        return f"{self.labels[number] if self.labels else f'class {number}'} {score:.2f}"
+
+
+def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
+    """Return why a model tells classes apart."""
+    place = find(outputs)
+    if place is None:
+        return None
+    why = f"'{outputs[place].name}' is a vector of {outputs[place].values.size} numbers"
+    return Evidence(bool(class_count(list(outputs))), why)
+
+
+def find(outputs: Outputs) -> int | None:
+    """Return the output that is the longest vector, or None without one."""
+    vectors = [
+        place
+        for place, each in enumerate(outputs)
+        if each.values.size >= 2 and max(each.values.shape) == each.values.size
+    ]
+    return max(vectors, key=lambda place: outputs[place].values.size, default=None)
+
+
+def read(outputs: Outputs, scene: Scene) -> Classes:
+    """Return the best classes.
+
+    Raises:
+        ModelError: no output is a vector of scores.
+        FileError: the labels file that the user named has another number of lines.
+    """
+    place = find(outputs)
+    if place is None:
+        raise ModelError(
+            "No output of this model is a vector with a score for each class. "
+            "Choose another --task."
+        )
+    scores: Output = outputs[place]
+    labels = find_labels(scene.named, scene.content, scores.values.size)
+    return Classes(tuple(best_classes(scores)), labels)

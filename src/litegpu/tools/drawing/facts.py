@@ -1,0 +1,147 @@
+"""What a model's file says about its outputs: which operation makes them, from what, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from litegpu.ops.flexbuffers import read_map
+from litegpu.tools.drawing import metadata
+from litegpu.zoo.cuts import CuttableModel
+
+POST_PROCESS = "TFLite_Detection_PostProcess"
+_KEEPS_VALUES = {"DEQUANTIZE", "QUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "CAST", "TRANSPOSE"}
+_WHITE = 255.0
+_PROBABILITIES = {"LOGISTIC", "SOFTMAX"}
+
+
+class Grid(NamedTuple):
+    """A map of features that an output was joined from."""
+
+    height: int
+    width: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model's first graph, looked at from its outputs; tensors are named by their numbers."""
+
+    model: CuttableModel
+    inputs: tuple[int, ...]
+    """The tensors that are the model's inputs, in the interpreter's order."""
+    outputs: tuple[int, ...]
+    """The tensors that are the model's outputs, in the interpreter's order."""
+    input_size: tuple[int, int]
+    """Width and height of the input that takes the picture."""
+
+    @cached_property
+    def notes(self) -> metadata.Metadata:
+        """What the metadata say."""
+        return metadata.read(self.model.attached(metadata.NAME))
+
+    def note(self, output: int) -> metadata.TensorNotes:
+        """Return what the metadata say about an output, by its place."""
+        found = self.notes.outputs
+        return found[output] if len(found) == len(self.outputs) else metadata.TensorNotes()
+
+    def scaling(self, place: int) -> tuple[metadata.Numbers, metadata.Numbers] | None:
+        """Return mean and deviation of the pixels that an input of floats wants, where known.
+
+        The metadata say it, or the bytes that the model turns the input into, whose range is that
+        of all pixels.
+        """
+        notes = self.notes.inputs
+        if place < len(notes) and notes[place].mean:
+            return notes[place].mean, notes[place].std
+        readers = [n for n, read in enumerate(self.model.node_inputs) if self.inputs[place] in read]
+        if len(readers) != 1 or self.model.ops[readers[0]] != "QUANTIZE":
+            return None
+        found = self.model.range_of(self.model.node_outputs[readers[0]][0])
+        if found is None or not found[0] < found[1]:
+            return None
+        step = _WHITE / (found[1] - found[0])
+        return (-found[0] * step,), (step,)
+
+    def maker(self, tensor: int) -> int | None:
+        """Return the node that makes a tensor, past those that only move its values."""
+        node = self._makers.get(tensor)
+        while node is not None and self.model.ops[node] in _KEEPS_VALUES:
+            node = self._makers.get(self.model.node_inputs[node][0])
+        return node
+
+    def op_of(self, output: int) -> str:
+        """Return the operation whose values an output has; empty where there is none."""
+        node = self.maker(self.outputs[output])
+        return "" if node is None else self.model.ops[node]
+
+    def is_probability(self, output: int) -> bool:
+        """Return whether an output holds probabilities: it ends in LOGISTIC or SOFTMAX.
+
+        Of a concatenation all parts must.
+        """
+        return self._is_probability(self.outputs[output], 0)
+
+    def _is_probability(self, tensor: int, depth: int) -> bool:
+        node = self.maker(tensor)
+        if node is None or depth > _MOST_CONCATENATIONS:
+            return False
+        if self.model.ops[node] == "CONCATENATION":
+            parts = self.model.node_inputs[node]
+            return all(self._is_probability(each, depth + 1) for each in parts)
+        return self.model.ops[node] in _PROBABILITIES
+
+    def read_by(self, output: int) -> tuple[int, ...]:
+        """Return the shape of what the operation behind an output reads first."""
+        node = self.maker(self.outputs[output])
+        return () if node is None else self.model.shape_of(self.model.node_inputs[node][0])
+
+    def place_in_post_process(self, output: int) -> int | None:
+        """Return which output of a detector's last operation this is; None of any other model."""
+        node = self._makers.get(self.outputs[output])
+        if node is None or self.model.ops[node] != POST_PROCESS:
+            return None
+        return self.model.node_outputs[node].index(self.outputs[output])
+
+    def post_process_options(self) -> Mapping[str, Any]:
+        """Return the options of the detector's last operation; none where they are damaged."""
+        for node, op in enumerate(self.model.ops):
+            if op == POST_PROCESS:
+                try:
+                    return read_map(self.model.custom_options(node))
+                except ValueError:
+                    return {}
+        return {}
+
+    def grids(self, output: int) -> list[Grid]:
+        """Return the maps of features that an output is made of, in the order of its rows.
+
+        They are found behind concatenations and moves; none where anything else is between.
+        """
+        return self._grids(self.outputs[output], 0)
+
+    def _grids(self, tensor: int, depth: int) -> list[Grid]:
+        node = self._makers.get(tensor)
+        shape = self.model.shape_of(tensor)
+        if node is None or depth > _MOST_CONCATENATIONS:
+            return []
+        op, inputs = self.model.ops[node], self.model.node_inputs[node]
+        if len(shape) == 4 and op not in _KEEPS_VALUES | _PROBABILITIES | {"CONCATENATION"}:
+            return [Grid(*shape[1:])]
+        if op == "CONCATENATION":
+            parts = [self._grids(each, depth + 1) for each in inputs]
+            return [grid for part in parts for grid in part] if all(parts) else []
+        if op in _KEEPS_VALUES | _PROBABILITIES:
+            return self._grids(inputs[0], depth + 1)
+        return []
+
+    @cached_property
+    def _makers(self) -> Mapping[int, int]:
+        made = enumerate(self.model.node_outputs)
+        return {tensor: node for node, tensors in made for tensor in tensors}
+
+
+_MOST_CONCATENATIONS = 32
+"""How many nodes may lie between an output and its maps of features."""

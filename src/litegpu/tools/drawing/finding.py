@@ -1,0 +1,58 @@
+"""What every kind of answer can do, and what reading one takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from litegpu.tools.drawing.facts import ModelFacts
+from litegpu.tools.framing import Frame
+from litegpu.tools.labels import NamedLabels
+from litegpu.tools.runtime import Output
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+class Finding(Protocol):
+    """What a model says about one picture."""
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """Return the picture with the answer on it or beside it; the size follows from its size."""
+        ...
+
+    def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return headings, as `print_table` takes them, and rows."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer for JSON, with places in pixels of the picture."""
+        ...
+
+    def brief(self) -> str:
+        """Return the answer in a few words."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What reading an answer takes, beside the outputs."""
+
+    facts: ModelFacts
+    frame: Frame
+    named: NamedLabels | None
+    """The labels file that the user named."""
+    content: bytes
+    """The model's file, which may hold labels."""
+    min_score: float
+
+
+class Evidence(NamedTuple):
+    """Why a model may be for a task."""
+
+    certain: bool
+    why: str
+
+
+Outputs = Sequence[Output]

@@ -1,0 +1,152 @@
+"""Lines, dots and words that are seen on any picture, in sizes that follow from its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFont
+
+Colour = tuple[int, int, int]
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+DARK, LIGHT = (0, 0, 0), (255, 255, 255)
+_COLOURS: tuple[Colour, ...] = (
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+)
+"""Okabe and Ito's colours, which people with any kind of colour blindness tell apart."""
+_SHADES = ((1.0, 0.0), (0.55, 0.0), (0.5, 127.5))
+"""Factor and addend of further rounds through the colours: as they are, darker, lighter."""
+_SMALLEST_TEXT, _TEXT_SHARE = 11, 30
+_THINNEST_LINE, _LINE_SHARE = 2, 150
+_PADDING = 0.25
+"""Of the size of a text, around it."""
+
+
+def colour(number: int) -> Colour:
+    """Return the colour of a class or an object by its number: 21 of them, then again."""
+    factor, addend = _SHADES[number // len(_COLOURS) % len(_SHADES)]
+    red, green, blue = (round(part * factor + addend) for part in _COLOURS[number % len(_COLOURS)])
+    return red, green, blue
+
+
+def palette(numbers: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the colours of numbers, `[len(numbers), 3]`."""
+    return np.array([colour(number) for number in numbers], np.uint8).reshape(-1, 3)
+
+
+def contrasting(background: Colour) -> Colour:
+    """Return black or white, whichever is read better on a background (WCAG's contrast)."""
+    parts = [part / 255 for part in background]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return DARK if (luminance + 0.05) ** 2 > 1.05 * 0.05 else LIGHT
+
+
+def text_size(size: tuple[int, int]) -> int:
+    """Return the height of the letters on a picture of that width and height."""
+    return max(_SMALLEST_TEXT, round(min(size) / _TEXT_SHARE))
+
+
+def line_width(size: tuple[int, int]) -> int:
+    """Return how thick lines on a picture of that width and height are."""
+    return max(_THINNEST_LINE, round(min(size) / _LINE_SHARE))
+
+
+class Ink:
+    """Draws on one picture, which it changes."""
+
+    def __init__(self, picture: Image.Image, like: tuple[int, int] | None = None) -> None:
+        """Take a picture in RGB; sizes follow from `like`, or from its own size."""
+        from PIL import ImageDraw, ImageFont
+
+        self.size = picture.size
+        self.text_size = text_size(like or picture.size)
+        self.width = line_width(like or picture.size)
+        self._draw = ImageDraw.Draw(picture)
+        self._font: ImageFont.ImageFont | ImageFont.FreeTypeFont
+        self._font = ImageFont.load_default(self.text_size)
+        self._taken: list[Box] = []
+
+    @property
+    def line_height(self) -> int:
+        """The height of a line of text with its background."""
+        return round(self.text_size * (1.2 + 2 * _PADDING))
+
+    def length(self, text: str) -> float:
+        """Return how wide a text is."""
+        return float(self._draw.textlength(text, font=self._font))
+
+    def shortened(self, text: str, room: float) -> str:
+        """Return a text, cut where it is wider than that."""
+        if self.length(text) <= room:
+            return text
+        while text and self.length(text + "…") > room:
+            text = text[:-1]
+        return text + "…"
+
+    def text(self, place: Point, text: str, fill: Colour, anchor: str = "lm") -> None:
+        """Write without a background; the anchor is Pillow's: left or right, at the middle."""
+        self._draw.text(place, text, fill=fill, font=self._font, anchor=anchor)
+
+    def area(self, box: Box, fill: Colour, outline: Colour | None = None) -> None:
+        """Fill a rectangle."""
+        self._draw.rectangle(box, fill=fill, outline=outline)
+
+    def box(self, box: Box, fill: Colour) -> None:
+        """Draw a rectangle between lines in the opposite shade, seen on any picture."""
+        edge, width = contrasting(fill), self.width
+        self._draw.rectangle(_grown(box, 1), outline=edge, width=width + 2)
+        self._draw.rectangle(box, outline=fill, width=width)
+
+    def line(self, start: Point, end: Point, fill: Colour) -> None:
+        """Draw a line with a dark edge."""
+        self._draw.line([start, end], fill=DARK, width=self.width + 2)
+        self._draw.line([start, end], fill=fill, width=self.width)
+
+    def dot(self, place: Point, fill: Colour, scale: float = 1.5) -> None:
+        """Draw a point with an edge in the opposite shade."""
+        (x, y), radius = place, max(self.width * scale, 1.0)
+        box = (x - radius, y - radius, x + radius, y + radius)
+        self._draw.ellipse(_grown(box, 1), fill=contrasting(fill))
+        self._draw.ellipse(box, fill=fill)
+
+    def label(self, box: Box, text: str, fill: Colour) -> None:
+        """Write a text on its own background over a box, where it hides no other text.
+
+        The first place that is free is taken: above the box, inside at its top, below it.
+        """
+        room = self.size[0] - 1
+        text = self.shortened(text, room - self.text_size)
+        height = self.line_height
+        width = self.length(text) + 2 * _PADDING * self.text_size
+        left = min(max(box[0], 0), max(room - width, 0))
+        tops = [box[1] - height, box[1], box[3] - height, box[3]]
+        within = [min(max(top, 0), max(self.size[1] - height, 0)) for top in tops]
+        spots = [(left, top, left + width, top + height) for top in within]
+        free = [s for s in spots if not any(_overlap(s, other) for other in self._taken)]
+        spot = free[0] if free else spots[0]
+        self._taken.append(spot)
+        self._draw.rectangle(spot, fill=fill)
+        place = (left + _PADDING * self.text_size, spot[1] + height / 2)
+        self.text(place, text, contrasting(fill))
+
+
+def _grown(box: Box, by: float) -> Box:
+    return box[0] - by, box[1] - by, box[2] + by, box[3] + by
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,0 +1,230 @@
+"""Segmentations: the class of each pixel, drawn over the picture with a legend beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import ModelError
+from litegpu.tools.drawing.anchors import sigmoid
+from litegpu.tools.drawing.facts import ModelFacts
+from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
+from litegpu.tools.drawing.ink import DARK, LIGHT, Ink, colour, palette
+from litegpu.tools.drawing.names import has_background, name_of, pixel_names
+from litegpu.tools.framing import Frame
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Array = NDArray[Any]
+OPACITY = 0.6
+LEGEND_LETTERS = 12
+"""How wide the legend is, in heights of its letters."""
+_SMALLEST_SHARE = 0.001
+_MOST_CLASSES = 512
+"""A map of more channels holds features, not scores of classes."""
+_NOT_SEEN = -1
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The class of each cell of a map over what the model's input showed, `[H, W]`."""
+
+    classes: NDArray[np.int32]
+    names: tuple[str, ...]
+    frame: Frame
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """Return `picture` under the colours of the classes, with a legend at its right."""
+        from PIL import Image
+
+        numbers = self.over_picture()
+        pixels = np.asarray(picture).astype(np.float32)
+        plain = (numbers == _NOT_SEEN) | (numbers == self._background)
+        known = np.unique(numbers)
+        colours = palette(known.tolist())[np.searchsorted(known, numbers)]
+        pixels[~plain] += (colours[~plain] - pixels[~plain]) * np.float32(OPACITY)
+        pixels[_edges(numbers)] = DARK
+        side = Ink(picture.copy())
+        canvas = Image.new(
+            "RGB", (picture.width + LEGEND_LETTERS * side.text_size, picture.height), LIGHT
+        )
+        canvas.paste(Image.fromarray(pixels.astype(np.uint8)))
+        self._draw_legend(Ink(canvas, picture.size), picture.width)
+        return canvas
+
+    def over_picture(self) -> NDArray[np.int32]:
+        """Return the class of each pixel of the picture, -1 where the model saw nothing of it."""
+        from PIL import Image
+
+        whole = Image.new("I", self.frame.picture, _NOT_SEEN)
+        mask = Image.fromarray(self.classes).resize(self.frame.size, Image.Resampling.NEAREST)
+        whole.paste(mask, self.frame.box[:2])
+        found: NDArray[np.int32] = np.asarray(whole).astype(np.int32)
+        return found
+
+    def shares(self) -> list[tuple[int, float]]:
+        """Return (class, share of the pixels that the model saw), largest first.
+
+        Classes that hardly occur are left out.
+        """
+        seen = self._seen()
+        numbers, counts = np.unique(seen, return_counts=True)
+        found = [
+            (int(number), float(count) / seen.size)
+            for number, count in zip(numbers, counts, strict=True)
+        ]
+        return sorted(
+            [item for item in found if item[1] >= _SMALLEST_SHARE], key=lambda item: -item[1]
+        )
+
+    def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return a row for each class."""
+        return ("class", ">share of the picture"), [
+            (name_of(self.names, number), f"{share:.1%}") for number, share in self.shares()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the share of each class."""
+        return {
+            "segments": [
+                {"class": number, "name": name_of(self.names, number), "share": share}
+                for number, share in self.shares()
+            ]
+        }
+
+    def brief(self) -> str:
+        """Return the largest shares."""
+        return ", ".join(f"{name_of(self.names, n)} {share:.0%}" for n, share in self.shares()[:3])
+
+    @property
+    def _background(self) -> int:
+        """The class that gets no colour."""
+        return 0 if has_background(self.names) else _NOT_SEEN
+
+    def _seen(self) -> NDArray[np.int32]:
+        """Return the cells that show the picture, without those of the bars beside it."""
+        height, width = self.classes.shape
+        (left, top, _, _), size = self.frame.box, self.frame.size
+        x0, y0, x1, y1 = self.frame.visible
+        columns = [round((x - left) / size[0] * width) for x in (x0, x1)]
+        rows = [round((y - top) / size[1] * height) for y in (y0, y1)]
+        seen = self.classes[rows[0] : rows[1], columns[0] : columns[1]]
+        return seen if seen.size else self.classes
+
+    def _draw_legend(self, ink: Ink, left: int) -> None:
+        margin = ink.text_size // 2
+        room = (LEGEND_LETTERS - 3) * ink.text_size
+        for row, (number, share) in enumerate(self.shares()):
+            middle = margin + (row + 0.5) * ink.line_height
+            half = ink.text_size / 2
+            fill = LIGHT if number == self._background else colour(number)
+            box = (left + margin, middle - half, left + margin + 2 * half, middle + half)
+            ink.area(box, fill, outline=DARK)
+            percent = f"  {share:.1%}"
+            name = ink.shortened(name_of(self.names, number), room - ink.length(percent))
+            ink.text((left + margin + 3 * half, middle), name + percent, DARK)
+
+
+def _edges(numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return where a class ends at the right or below."""
+    found = np.zeros(numbers.shape, bool)
+    found[:, :-1] |= numbers[:, :-1] != numbers[:, 1:]
+    found[:-1] |= numbers[:-1] != numbers[1:]
+    return found
+
+
+def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
+    """Return why a model says of each pixel what it shows."""
+    place = find(outputs)
+    if place is None:
+        return None
+    values = outputs[place].values
+    height, width = values.shape[1:3]
+    channels = _channels(values)
+    said = f"'{outputs[place].name}' is a map of {height}×{width}"
+    if values.dtype.kind in "iu":
+        return Evidence(channels == 0, f"{said} whole numbers")
+    if channels == 1:
+        sure = facts.is_probability(place) or bool(values.min() >= 0 and values.max() <= 1)
+        return Evidence(sure, f"{said} {'probabilities' if sure else 'numbers'}")
+    if channels == 3 and not sums_to_one(values):
+        return Evidence(False, f"{said} with 3 numbers each") if not _bounded(values) else None
+    whole = (width, height) == facts.input_size or sums_to_one(values)
+    return Evidence(whole, f"{said} with scores of {channels} classes")
+
+
+def read(outputs: Outputs, scene: Scene) -> Masks:
+    """Return the class of each pixel.
+
+    Raises:
+        ModelError: no output is a map.
+        FileError: the labels file that the user named has another number of lines.
+    """
+    place = find(outputs)
+    if place is None:
+        raise ModelError(
+            "No output of this model is a map of classes, [1, H, W], or of their scores, "
+            "[1, H, W, classes]. Choose another --task."
+        )
+    values = outputs[place].values
+    channels = _channels(values)
+    if channels == 0:
+        classes = values.reshape(values.shape[1:3]).astype(np.int32)
+        known = scene.facts.read_by(place) if scene.facts.op_of(place) == "ARG_MAX" else ()
+        count = known[-1] if known else 0
+    elif channels == 1:
+        plane = values[0, :, :, 0].astype(np.float64) if values.ndim == 4 else values[0]
+        likely = (
+            plane
+            if scene.facts.is_probability(place) or (plane.min() >= 0 and plane.max() <= 1)
+            else sigmoid(plane)
+        )
+        classes, count = (likely >= scene.min_score).astype(np.int32), 1
+    else:
+        classes, count = values[0].argmax(axis=-1).astype(np.int32), channels
+    return Masks(classes, pixel_names(scene, count), scene.frame)
+
+
+def find(outputs: Outputs) -> int | None:
+    """Return the output that is the finest map of classes or scores, or None without one."""
+    maps = [
+        place
+        for place, each in enumerate(outputs)
+        if _is_map(each.values.shape) and each.values.dtype.kind in "fiu"
+    ]
+    return max(maps, key=lambda place: outputs[place].values.shape[1], default=None)
+
+
+def _is_map(shape: tuple[int, ...]) -> bool:
+    if len(shape) not in (3, 4) or shape[0] != 1 or min(shape[1:3]) < 2:
+        return False
+    return shape[3] <= _MOST_CLASSES if len(shape) == 4 else shape[2] > _NARROW
+
+
+_NARROW = 18
+"""Lists `[1, N, numbers]` of fewer numbers a row are no maps."""
+
+
+def _channels(values: Array) -> int:
+    """Return how many scores a cell has; 0 where it has the number of its class."""
+    channels = values.shape[3] if values.ndim == 4 else 1
+    return 0 if channels == 1 and values.dtype.kind in "iu" else channels
+
+
+def sums_to_one(values: Array) -> bool:
+    """Return whether the channels of each cell are probabilities of classes."""
+    sums = values.astype(np.float64).sum(-1)
+    return bool(values.min() >= 0 and np.abs(sums - 1).max() < _DISTRIBUTION_ERROR)
+
+
+_DISTRIBUTION_ERROR = 0.02
+
+
+def _bounded(values: Array) -> bool:
+    """Return whether all numbers may be those of pixels."""
+    return bool(values.min() >= -1.05 and values.max() <= 255.5)

@@ -1,0 +1,166 @@
+"""The metadata that a .tflite file may carry: how pictures are scaled, what outputs are.
+
+They are a FlatBuffer of their own. Numbers below are those of its schema's fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from litegpu.zoo import schema
+
+NAME = "TFLITE_METADATA"
+"""Under which name a .tflite file keeps them."""
+
+Numbers = tuple[float, ...]
+"""One number for each channel, or one for all."""
+
+_SUBGRAPHS = 4
+_INPUTS, _OUTPUTS = 2, 3
+_TENSOR_NAME, _CONTENT, _UNITS, _FILES = 0, 3, 4, 6
+_CONTENT_KIND, _CONTENT_PROPERTIES = 0, 1
+_BOXES = 3
+_BOX_ORDER, _BOX_FORM, _BOX_UNIT = 0, 1, 2
+_UNIT_KIND, _UNIT_OPTIONS = 0, 1
+_NORMALIZATION = 1
+_MEAN, _STD = 0, 1
+_FILE_NAME, _FILE_KIND = 0, 2
+_LABEL_FILES = (2, 3)
+"""Kinds of associated files: the labels of an axis, or of values."""
+
+
+@dataclass(frozen=True)
+class TensorNotes:
+    """What the metadata say about an input or output; empty where they say nothing."""
+
+    name: str = ""
+    mean: Numbers = ()
+    std: Numbers = ()
+    label_files: tuple[str, ...] = ()
+    is_boxes: bool = False
+    box_order: tuple[int, ...] = ()
+    """Where left, top, right and bottom are in a box, where that is said."""
+    box_form: int = 0
+    """1: left, top, right, bottom. 2: corner and size. 3: centre and size. 0: not said."""
+    in_pixels: bool = False
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What the metadata say about a model's first graph."""
+
+    inputs: tuple[TensorNotes, ...] = ()
+    outputs: tuple[TensorNotes, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table in a FlatBuffer, whose fields are read by number."""
+
+    table: Any
+    numbers: Any = field(repr=False)
+
+    def at(self, number: int) -> int:
+        """Return where a field lies, 0 where it is left out."""
+        offset = self.table.Offset(4 + 2 * number)
+        return int(offset + self.table.Pos) if offset else 0
+
+    def child(self, number: int) -> _Table | None:
+        """Return the table that a field holds."""
+        place = self.at(number)
+        return self._table(self.table.Indirect(place)) if place else None
+
+    def children(self, number: int) -> Iterator[_Table]:
+        """Yield the tables in a vector."""
+        for place in self._elements(number, 4):
+            yield self._table(self.table.Indirect(place))
+
+    def text(self, number: int) -> str:
+        """Return a text, empty where there is none."""
+        place = self.at(number)
+        return self.table.String(place).decode(errors="replace") if place else ""
+
+    def byte(self, number: int) -> int:
+        """Return a number of one byte, 0 where there is none."""
+        place = self.at(number)
+        return int(self.table.Get(self.numbers.Uint8Flags, place)) if place else 0
+
+    def vector(self, number: int, kind: str) -> tuple[Any, ...]:
+        """Return a vector of numbers of four bytes: "Float32Flags" or "Uint32Flags"."""
+        flags = getattr(self.numbers, kind)
+        return tuple(self.table.Get(flags, place) for place in self._elements(number, 4))
+
+    def _elements(self, number: int, size: int) -> range:
+        place = self.at(number)
+        if not place:
+            return range(0)
+        field_at = place - self.table.Pos
+        count = self.table.VectorLen(field_at)
+        if not 0 <= count <= len(self.table.Bytes) // size:
+            raise ValueError(f"a vector of {count} elements")
+        start = self.table.Vector(field_at)
+        return range(start, start + size * count, size)
+
+    def _table(self, place: int) -> _Table:
+        if not 0 <= place < len(self.table.Bytes):
+            raise ValueError(f"a table at {place}")
+        return _Table(type(self.table)(self.table.Bytes, place), self.numbers)
+
+
+def read(content: bytes) -> Metadata:
+    """Return what the metadata say; nothing where they are empty or damaged.
+
+    Raises:
+        MissingDependencyError: flatbuffers is not installed.
+    """
+    if not content:
+        return Metadata()
+    tables = schema.require("flatbuffers.table", "flatbuffers")
+    numbers = schema.require("flatbuffers.number_types", "flatbuffers")
+    try:
+        root = _Table(tables.Table(content, int.from_bytes(content[:4], "little")), numbers)
+        graph = next(root.children(_SUBGRAPHS), None)
+        if graph is None:
+            return Metadata()
+        inputs, outputs = (
+            tuple(_tensor(each) for each in graph.children(number))
+            for number in (_INPUTS, _OUTPUTS)
+        )
+        return Metadata(inputs, outputs)
+    except Exception:  # whatever damaged bytes make the reader raise, they say nothing
+        return Metadata()
+
+
+def _tensor(table: _Table) -> TensorNotes:
+    mean, std = _scaling(table)
+    content = table.child(_CONTENT)
+    boxes = None
+    if content and content.byte(_CONTENT_KIND) == _BOXES:
+        boxes = content.child(_CONTENT_PROPERTIES)
+    return TensorNotes(
+        name=table.text(_TENSOR_NAME),
+        mean=mean,
+        std=std,
+        label_files=tuple(
+            each.text(_FILE_NAME)
+            for each in table.children(_FILES)
+            if each.byte(_FILE_KIND) in _LABEL_FILES
+        ),
+        is_boxes=boxes is not None,
+        box_order=tuple(map(int, boxes.vector(_BOX_ORDER, "Uint32Flags"))) if boxes else (),
+        box_form=boxes.byte(_BOX_FORM) if boxes else 0,
+        in_pixels=bool(boxes and boxes.byte(_BOX_UNIT)),
+    )
+
+
+def _scaling(table: _Table) -> tuple[Numbers, Numbers]:
+    """Return mean and standard deviation of pixels, a number a channel or one for all."""
+    for unit in table.children(_UNITS):
+        options = unit.child(_UNIT_OPTIONS)
+        if unit.byte(_UNIT_KIND) == _NORMALIZATION and options:
+            mean, std = (options.vector(each, "Float32Flags") for each in (_MEAN, _STD))
+            if mean and len(mean) == len(std) and all(std):
+                return mean, std
+    return (), ()

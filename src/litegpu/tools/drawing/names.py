@@ -1,0 +1,96 @@
+"""Names of classes that a model does not carry: those of the usual data sets."""
+
+from __future__ import annotations
+
+from litegpu.errors import FileError
+from litegpu.tools.drawing.finding import Scene
+from litegpu.tools.labels import attached_labels
+
+# fmt: off
+COCO = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat",
+    "traffic light", "fire hydrant", "", "stop sign", "parking meter", "bench", "bird", "cat",
+    "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "", "backpack",
+    "umbrella", "", "", "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard",
+    "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard",
+    "tennis racket", "bottle", "", "wine glass", "cup", "fork", "knife", "spoon", "bowl",
+    "banana", "apple", "sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut",
+    "cake", "chair", "couch", "potted plant", "bed", "", "dining table", "", "", "toilet", "",
+    "tv", "laptop", "mouse", "remote", "keyboard", "cell phone", "microwave", "oven", "toaster",
+    "sink", "refrigerator", "", "book", "clock", "vase", "scissors", "teddy bear", "hair drier",
+    "toothbrush",
+)
+"""By the number in COCO's annotations, from 1; ten numbers are not used."""
+PASCAL_VOC = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
+    "cow", "dining table", "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa",
+    "train", "TV monitor",
+)
+# fmt: on
+_USED = tuple(name for name in COCO if name)
+_KNOWN = {len(COCO): COCO, len(_USED): _USED}
+_NAMELESS = {"???", ""}
+_NO_OBJECT = {*_NAMELESS, "background", "__background__", "unlabeled", "unlabelled"}
+"""What the first line of a file with labels is called that is no class of objects."""
+
+
+def object_names(scene: Scene, classes: int) -> tuple[str, ...]:
+    """Return the names of a detector's classes, from 0: the first class of objects.
+
+    They come from the file that the user named, from the model's own, or from COCO where the
+    number of classes is that of COCO. `classes` may be 0 for a number that is not known.
+
+    Raises:
+        FileError: the file that the user named has another number of lines.
+    """
+    given = scene.named.lines if scene.named else attached_labels(scene.content)
+    lines = tuple(line.strip() for line in given)
+    background = bool(lines) and lines[0].lower() in _NO_OBJECT
+    if lines and classes in (0, len(lines) - background):
+        return lines[background:]
+    if lines and classes == len(lines):
+        return lines
+    if lines and classes == len(lines) - 1:
+        return lines[1:]
+    if scene.named:
+        raise FileError(
+            f"The labels file '{scene.named.file}' has {len(lines)} lines but the model tells "
+            f"{classes} classes of objects apart. Give a file with one class a line; a first "
+            "line '???' stands for the background."
+        )
+    return _KNOWN.get(classes, ())
+
+
+def pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
+    """Return the names of a segmenter's classes, from 0: mostly the background.
+
+    They come from the file that the user named, from the model's own, or from PASCAL VOC where
+    there are as many; two classes are the background and what is looked for. `classes` may be 0
+    for a number that is not known.
+
+    Raises:
+        FileError: the file that the user named has another number of lines.
+    """
+    lines = tuple(scene.named.lines if scene.named else attached_labels(scene.content))
+    if lines and classes in (0, len(lines)):
+        return lines
+    if scene.named:
+        raise FileError(
+            f"The labels file '{scene.named.file}' has {len(lines)} lines but the model tells "
+            f"{classes} classes of pixels apart. Give a file with one class a line, the "
+            "background among them."
+        )
+    if classes in (1, 2):
+        return ("background", "foreground")
+    return PASCAL_VOC if classes == len(PASCAL_VOC) else ()
+
+
+def name_of(names: tuple[str, ...], number: int) -> str:
+    """Return the name of a class, or its number where it has none."""
+    name = names[number] if 0 <= number < len(names) else ""
+    return f"class {number}" if name in _NAMELESS else name
+
+
+def has_background(names: tuple[str, ...]) -> bool:
+    """Return whether class 0 is the background: by its name, or where nothing has a name."""
+    return not names or names[0].strip().lower() in _NO_OBJECT

@@ -1,0 +1,138 @@
+"""Points of bodies, hands and faces, drawn with the lines that join them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.tools.drawing.ink import Ink, colour
+from litegpu.tools.drawing.skeletons import SKELETONS, Skeleton
+from litegpu.wording import counted
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Array = NDArray[Any]
+_MOST_ROWS = 50
+"""Of more points the table only says where they lie."""
+_MOST_DOTS = 150
+"""More points than that are drawn small."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One body, hand or face: places are pixels of the picture, `[K, 2]`, with a score each."""
+
+    places: Array
+    scores: Array
+    shown: Array
+    """Which points are drawn, `[K]`."""
+
+    def box(self) -> tuple[float, float, float, float]:
+        """Return the rectangle around what is drawn, or around all where nothing is."""
+        used = self.places[self.shown] if self.shown.any() else self.places
+        low, high = used.min(0), used.max(0)
+        return float(low[0]), float(low[1]), float(high[0]), float(high[1])
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that were found on a picture."""
+
+    found: tuple[Figure, ...]
+    skeleton: Skeleton
+    confidences: dict[str, float] = field(default_factory=dict)
+    """What other outputs say, by their names: how sure the model is that there is one."""
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """Return the picture with points and the lines between them."""
+        drawn = picture.copy()
+        ink = Ink(drawn)
+        for number, figure in enumerate(self.found):
+            line, dot = colour(number), colour(number + 3)
+            for start, end in self.skeleton.edges:
+                if figure.shown[start] and figure.shown[end]:
+                    ink.line(_point(figure, start), _point(figure, end), line)
+            small = 0.5 if len(figure.places) > _MOST_DOTS else 1.5
+            for place in np.flatnonzero(figure.shown):
+                ink.dot(_point(figure, int(place)), dot, small)
+        return drawn
+
+    def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return a row for each point; of many points one row for all."""
+        if any(len(figure.places) > _MOST_ROWS for figure in self.found):
+            headings: tuple[str, ...] = ("found", ">points", ">left", ">top", ">right", ">bottom")
+            return headings, [
+                (self.skeleton.what, str(len(each.places)), *(f"{edge:.1f}" for edge in each.box()))
+                for each in self.found
+            ]
+        headings = (f">{self.skeleton.what}", "point", ">score", ">x", ">y", "drawn")
+        return headings, [
+            (
+                str(number),
+                self._name(place),
+                _shown_score(figure.scores[place]),
+                *(f"{value:.1f}" for value in figure.places[place]),
+                "yes" if figure.shown[place] else "no",
+            )
+            for number, figure in enumerate(self.found, 1)
+            for place in range(len(figure.places))
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the points with their places and scores, null where there is no score."""
+        return {
+            "figures": [
+                {
+                    "kind": self.skeleton.what,
+                    "points": [
+                        {
+                            "name": self._name(place),
+                            "x": float(figure.places[place, 0]),
+                            "y": float(figure.places[place, 1]),
+                            "score": float(figure.scores[place]),
+                            "drawn": bool(figure.shown[place]),
+                        }
+                        for place in range(len(figure.places))
+                    ],
+                }
+                for figure in self.found
+            ],
+            "confidences": self.confidences,
+        }
+
+    def brief(self) -> str:
+        """Return how many there are, and how sure the model is."""
+        points = sum(int(figure.shown.sum()) for figure in self.found)
+        sure = "".join(f", {name} {value:.2f}" for name, value in self.confidences.items())
+        return f"{counted(len(self.found), 'figure')} with {counted(points, 'point')}{sure}"
+
+    def _name(self, place: int) -> str:
+        names = self.skeleton.names
+        return names[place] if place < len(names) else f"point {place}"
+
+
+def skeleton_of(points: int) -> Skeleton:
+    """Return what so many points are of."""
+    return SKELETONS.get(points, Skeleton("figure"))
+
+
+def figure(places: Array, scores: Array, skeleton: Skeleton, min_score: float) -> Figure:
+    """Return a figure of which the points with that score are drawn; NaN is no score."""
+    shown = ~(scores < min_score) & np.isfinite(places).all(1)
+    if skeleton.drawn is not None:
+        shown[skeleton.drawn :] = False
+    return Figure(places, scores, shown)
+
+
+def _point(figure: Figure, place: int) -> tuple[float, float]:
+    x, y = figure.places[place].tolist()
+    return x, y
+
+
+def _shown_score(score: float) -> str:
+    return "" if np.isnan(score) else f"{score:.4f}"

@@ -1,0 +1,194 @@
+"""Models that say where points of bodies are by maps: a score a cell, and the way to the point.
+
+The maps of a model of that kind are scores `[1, H, W, K]` and offsets `[1, H, W, 2 K]`, in pixels,
+y before x. Where it also has displacements `[1, H, W, 2 E]` along the edges of a tree, there may be
+several people: they are followed from the surest points on, along that tree in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import ModelError
+from litegpu.tools.drawing.anchors import sigmoid
+from litegpu.tools.drawing.facts import ModelFacts
+from litegpu.tools.drawing.finding import Evidence, Outputs, Scene
+from litegpu.tools.drawing.points import Figures, figure, skeleton_of
+
+Array = NDArray[Any]
+TREE = (
+    *((0, 1), (1, 3), (0, 2), (2, 4), (0, 5), (5, 7), (7, 9), (5, 11), (11, 13), (13, 15)),
+    *((0, 6), (6, 8), (8, 10), (6, 12), (12, 14), (14, 16)),
+)
+"""From which point of a body of 17 each displacement leads to which."""
+_FEWEST_POINTS = 4
+_MOST_PEOPLE = 20
+_SAME_PERSON = 20.0 / 257
+"""Points of a kind that are nearer, as a part of the input's height, are one person's."""
+_LEAST_VISIBLE = 3
+"""A person has so many points with a score at least."""
+
+
+class Maps(NamedTuple):
+    """Which outputs hold what."""
+
+    scores: int
+    offsets: int
+    displacements: tuple[int, int] | None
+    """Forward and backward."""
+
+
+def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
+    """Return why a model marks points by maps."""
+    found = find(outputs, facts)
+    if found is None:
+        return None
+    points = outputs[found.scores].values.shape[3]
+    return Evidence(True, f"it has maps of {points} points and of the offsets to them")
+
+
+def find(outputs: Outputs, facts: ModelFacts) -> Maps | None:
+    """Return the maps, or None where there are none: small ones of which one is twice as deep."""
+    maps = [p for p, each in enumerate(outputs) if _is_map(each.values.shape, facts)]
+    for scores in maps:
+        height, width, points = outputs[scores].values.shape[1:]
+        same = [p for p in maps if outputs[p].values.shape[1:3] == (height, width)]
+        offsets = [p for p in same if outputs[p].values.shape[3] == 2 * points]
+        if points >= _FEWEST_POINTS and len(offsets) == 1:
+            others = [p for p in same if outputs[p].values.shape[3] == 2 * len(TREE)]
+            tree = points == len(TREE) + 1 and len(others) == 2
+            return Maps(scores, offsets[0], _directions(others, outputs) if tree else None)
+    return None
+
+
+def _is_map(shape: tuple[int, ...], facts: ModelFacts) -> bool:
+    width, height = facts.input_size
+    return len(shape) == 4 and 1 < shape[1] < height and 1 < shape[2] < width
+
+
+def _directions(places: Sequence[int], outputs: Outputs) -> tuple[int, int]:
+    """Return the displacements forward and backward: by their names, else in that order."""
+    first, second = places
+    names = outputs[first].name.lower(), outputs[second].name.lower()
+    swapped = any(word in names[0] for word in ("bwd", "backward"))
+    return (second, first) if swapped else (first, second)
+
+
+def read(outputs: Outputs, scene: Scene) -> Figures:
+    """Return the bodies; one where there are no displacements.
+
+    Raises:
+        ModelError: there are no such maps.
+    """
+    maps = find(outputs, scene.facts)
+    if maps is None:
+        raise ModelError(
+            "The outputs of this model are no maps of points: scores [1, H, W, K] and offsets "
+            "[1, H, W, 2 K], smaller than the input. For a vector of points use --task=landmarks."
+        )
+    values = [outputs[place].values[0].astype(np.float64) for place in maps[:2]]
+    scores = values[0] if scene.facts.is_probability(maps.scores) else sigmoid(values[0])
+    decoder = Decoder(scores, values[1], scene.facts.input_size)
+    if maps.displacements is None:
+        bodies = [decoder.surest()]
+    else:
+        along = tuple(outputs[place].values[0].astype(np.float64) for place in maps.displacements)
+        bodies = list(decoder.people(along[0], along[1], scene.min_score))
+    skeleton = skeleton_of(scores.shape[2])
+    found = [
+        figure(scene.frame.places(places / scene.facts.input_size), sure, skeleton, scene.min_score)
+        for places, sure in bodies
+    ]
+    return Figures(tuple(each for each in found if each.shown.any()), skeleton)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The maps of one picture: scores `[H, W, K]` and offsets `[H, W, 2 K]` in pixels."""
+
+    scores: Array
+    offsets: Array
+    size: tuple[int, int]
+    """Width and height of the input."""
+
+    def surest(self) -> tuple[Array, Array]:
+        """Return the place and the score of each point where it is surest."""
+        _, width, points = self.scores.shape
+        cells = self.scores.reshape(-1, points).argmax(0)
+        found = [self._place(int(c) // width, int(c) % width, k) for k, c in enumerate(cells)]
+        return np.array(found), self.scores.reshape(-1, points).max(0)
+
+    def people(
+        self, forward: Array, backward: Array, min_score: float
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield places `[K, 2]`, x and y in pixels of the input, and scores `[K]` of each body."""
+        points = self.scores.shape[2]
+        seen: list[Array] = []
+        near = _SAME_PERSON * self.size[1]
+        for row, column, point in self._peaks(min_score):
+            root = self._place(row, column, point)
+            if any(np.hypot(*(body[point] - root)) <= near for body in seen):
+                continue
+            places = np.full((points, 2), np.nan)
+            sure = np.zeros(points)
+            places[point], sure[point] = root, self.scores[row, column, point]
+            for edge in reversed(range(len(TREE))):
+                self._follow(places, sure, TREE[edge][::-1], backward, edge)
+            for edge in range(len(TREE)):
+                self._follow(places, sure, TREE[edge], forward, edge)
+            fresh = [
+                not any(np.hypot(*(body[k] - places[k])) <= near for body in seen)
+                for k in range(points)
+            ]
+            if (sure[fresh] >= min_score).sum() < min(_LEAST_VISIBLE, points):
+                continue
+            seen.append(places)
+            yield places, sure
+            if len(seen) == _MOST_PEOPLE:
+                return
+
+    def _follow(
+        self, places: Array, sure: Array, edge: tuple[int, int], along: Array, number: int
+    ) -> None:
+        """Find the point at the end of an edge from the one at its start, where that is known."""
+        start, end = edge
+        if np.isnan(places[start, 0]) or not np.isnan(places[end, 0]):
+            return
+        row, column = self._cell(places[start])
+        y, x = along[row, column, number], along[row, column, number + len(TREE)]
+        row, column = self._cell(places[start] + (x, y))
+        places[end] = self._place(row, column, end)
+        sure[end] = self.scores[row, column, end]
+
+    def _peaks(self, min_score: float) -> list[tuple[int, int, int]]:
+        """Return row, column and point of the cells that no neighbour is surer than."""
+        padded = np.pad(self.scores, ((1, 1), (1, 1), (0, 0)))
+        height, width, _ = self.scores.shape
+        around = np.max(
+            [padded[y : y + height, x : x + width] for y in range(3) for x in range(3)], axis=0
+        )
+        found = np.argwhere((self.scores >= around) & (self.scores >= min_score))
+        order = np.argsort(-self.scores[tuple(found.T)], kind="stable")
+        return [(int(y), int(x), int(k)) for y, x, k in found[order]]
+
+    def _strides(self) -> tuple[float, float]:
+        """Return how many pixels of the input are between the middles of two cells: x, y."""
+        height, width, _ = self.scores.shape
+        return (self.size[0] - 1) / (width - 1), (self.size[1] - 1) / (height - 1)
+
+    def _cell(self, place: Array) -> tuple[int, int]:
+        height, width, _ = self.scores.shape
+        column, row = np.rint(place / self._strides()).astype(int)
+        return int(np.clip(row, 0, height - 1)), int(np.clip(column, 0, width - 1))
+
+    def _place(self, row: int, column: int, point: int) -> Array:
+        """Return x and y in pixels of the input."""
+        points = self.scores.shape[2]
+        offset = self.offsets[row, column, [point + points, point]]
+        found: Array = np.array((column, row)) * self._strides() + offset
+        return found

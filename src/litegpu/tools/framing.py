@@ -1,0 +1,89 @@
+"""Which part of a picture a model's input shows, and where on the picture its answers are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import OptionsError
+
+CROP, STRETCH, LETTERBOX = "crop", "stretch", "letterbox"
+FITS = (CROP, STRETCH, LETTERBOX)
+"""How a picture gets the shape of an input: its middle, distorted, or whole between bars."""
+
+Region = tuple[int, int, int, int]
+"""Left, top, right and bottom in pixels of a picture; right and bottom are outside."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What an input shows of a picture: a rectangle, which reaches beyond a letterboxed one."""
+
+    box: Region
+    picture: tuple[int, int]
+    """Width and height."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the rectangle."""
+        left, top, right, bottom = self.box
+        return right - left, bottom - top
+
+    @property
+    def visible(self) -> Region:
+        """The part of the rectangle that lies on the picture."""
+        left, top, right, bottom = self.box
+        width, height = self.picture
+        return max(left, 0), max(top, 0), min(right, width), min(bottom, height)
+
+    def places(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the pixels of the picture, `[..., 2]` of x and y, where points of the input are.
+
+        Points are `[..., 2]` of x and y, from 0 at its left and top to 1 at its right and bottom.
+        """
+        return np.asarray(points, np.float64) * self.size + self.box[:2]
+
+
+def framed(
+    picture: tuple[int, int], shape: tuple[int, int], fit: str, region: Region | None = None
+) -> Frame:
+    """Return the frame of an input, both sizes width first.
+
+    Args:
+        picture: the size of the picture.
+        shape: the size of the input; only its aspect ratio matters.
+        fit: one of FITS.
+        region: the part of the picture that counts; None is all of it.
+    """
+    left, top, right, bottom = region or (0, 0, *picture)
+    whole = (right - left, bottom - top)
+    if fit == STRETCH:
+        return Frame((left, top, right, bottom), picture)
+    scales = [extent / size for extent, size in zip(whole, shape, strict=True)]
+    scale = min(scales) if fit == CROP else max(scales)
+    width, height = (max(round(size * scale), 1) for size in shape)
+    left, top = left + (whole[0] - width) // 2, top + (whole[1] - height) // 2
+    return Frame((left, top, left + width, top + height), picture)
+
+
+def parse_region(text: str | None, picture: tuple[int, int]) -> Region | None:
+    """Return the part of a picture of that size that `LEFT,TOP,RIGHT,BOTTOM` names.
+
+    Raises:
+        OptionsError: these are not four whole numbers, or not a part of the picture.
+    """
+    if text is None:
+        return None
+    words = text.split(",")
+    width, height = picture
+    if len(words) == 4 and all(word.strip().isdecimal() for word in words):
+        left, top, right, bottom = map(int, words)
+        if left < right <= width and top < bottom <= height:
+            return left, top, right, bottom
+    raise OptionsError(
+        f"--region={text}: this is no part of a picture of {width}×{height} pixels. "
+        f"Give LEFT,TOP,RIGHT,BOTTOM in pixels, such as --region=0,0,{width},{height}."
+    )

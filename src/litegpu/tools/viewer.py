@@ -1,0 +1,191 @@
+"""Shows pictures to a model as it wants them, and reads what it says for what it is for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import MissingDependencyError, OptionsError
+from litegpu.tools import runtime
+from litegpu.tools.console import note
+from litegpu.tools.drawing.facts import ModelFacts
+from litegpu.tools.drawing.finding import Finding, Scene
+from litegpu.tools.drawing.tasks import TASKS, Task, choose, unclear
+from litegpu.tools.flags import Flag, divisor, number, one_of, share
+from litegpu.tools.framing import CROP, FITS, Frame, framed, parse_region
+from litegpu.tools.images import Scale, is_image_input, random_tensor, to_tensor
+from litegpu.tools.labels import NamedLabels
+from litegpu.tools.runtime import Output
+from litegpu.zoo.cuts import CuttableModel
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PICTURE_FLAGS = (
+    Flag("labels", str, None, "text file with the name of one class a line"),
+    Flag("input_mean", number, 127.5, "float inputs get (pixel - input_mean) / input_std"),
+    Flag("input_std", divisor, 127.5, "see input_mean"),
+)
+VIEW_FLAGS = (
+    Flag("task", one_of(TASKS), None, f"what the model is for: {', '.join(TASKS)}", metavar="TASK"),
+    Flag(
+        *("fit", one_of(FITS), None),
+        f"how a picture gets the input's shape: {', '.join(FITS)} (default: by the task)",
+        metavar="HOW",
+    ),
+    Flag("region", str, None, "the part of the picture to show", metavar="LEFT,TOP,RIGHT,BOTTOM"),
+    Flag(
+        *("min_score", share, None),
+        "objects and points with less are left out (default: 0.5; points 0.3)",
+    ),
+)
+
+
+class Viewer:
+    """What a model's input wants to be shown, and how its outputs are read.
+
+    `task` is None until `begin`, and stays so where what the model is for is not certain.
+    """
+
+    def __init__(self, content: bytes, args: argparse.Namespace, named: NamedLabels | None) -> None:
+        self.task: Task | None = None
+        self._content, self._args, self._named = content, args, named
+        self._facts: ModelFacts | None = None
+        self._outputs: list[Output] = []
+        self._frame: Frame | None = None
+
+    def begin(self, target: Any, picture: Image.Image) -> None:
+        """Find out what the model is for: it is run once on the picture.
+
+        Raises:
+            OptionsError: it takes no picture, or that is not certain and a drawing is wanted.
+            MissingDependencyError: the same, and a package is missing.
+        """
+        self._details = target.get_input_details()
+        place = self._place()
+        height, width = (int(size) for size in self._details[place]["shape"][1:3])
+        inputs = tuple(int(detail["index"]) for detail in self._details)
+        outputs = tuple(int(detail["index"]) for detail in target.get_output_details())
+        wanted = self._args.output is not None or self._args.task is not None
+        try:
+            model = CuttableModel(self._content)
+        except MissingDependencyError:
+            if wanted:
+                raise
+            return
+        self._facts = ModelFacts(model, inputs, outputs, (width, height))
+        runtime.set_inputs(target, self.inputs(picture))
+        runtime.invoke(target)
+        found = runtime.outputs(target)
+        self.task = choose(found, self._facts, self._args.task)
+        if self.task is None and wanted:
+            raise unclear(found, self._facts)
+        if self.task and self.task.others and self._args.output is not None:
+            others = ", ".join(f"--task={each}" for each in self.task.others)
+            note(f"task: {self.task.name}, because {self.task.why}; also possible: {others}")
+        if self._args.output is not None and not self._scaling_is_known(place):
+            note(_SCALING)
+
+    @property
+    def fit(self) -> str:
+        """How pictures get the input's shape."""
+        told: str | None = self._args.fit
+        return told or (self.task.reader.fit if self.task else CROP)
+
+    def inputs(self, picture: Image.Image) -> list[NDArray[Any]]:
+        """Return a value for each input: the picture for the first that takes one, noise elsewhere.
+
+        Raises:
+            OptionsError: --region names no part of the picture.
+        """
+        place = self._place()
+        detail = self._details[place]
+        height, width = (int(size) for size in detail["shape"][1:3])
+        region = parse_region(self._args.region, picture.size)
+        self._frame = framed(picture.size, (width, height), self.fit, region)
+        mean, std = self._scaling(place)
+        values = [random_tensor(each) for each in self._details]
+        values[place] = to_tensor(picture, detail, mean, std, self._frame)
+        return values
+
+    def read(self, outputs: list[Output]) -> Finding | None:
+        """Return what the outputs say about the picture that was shown last; None without a task.
+
+        Raises:
+            ModelError: they are nothing that the task has.
+            FileError: the labels file that the user named has another number of lines.
+        """
+        if self.task is None or self._facts is None or self._frame is None:
+            return None
+        scene = Scene(self._facts, self._frame, self._named, self._content, self._min_score)
+        return self.task.reader.read([_first(each) for each in outputs], scene)
+
+    def to_dict(self) -> dict[str, Any] | None:
+        """Return the task for JSON."""
+        if self.task is None:
+            return None
+        return {"name": self.task.name, "why": self.task.why, "fit": self.fit}
+
+    @property
+    def _min_score(self) -> float:
+        told: float | None = self._args.min_score
+        if told is not None or self.task is None:
+            return told or 0.0
+        return self.task.reader.min_score
+
+    def _place(self) -> int:
+        return picture_input(self._details, self._args.image)
+
+    def _scaling(self, place: int) -> tuple[Scale, Scale]:
+        """Return mean and deviation of pixels: as told, else by the file, else the default."""
+        if not self._scaling_is_told():
+            known = self._facts.scaling(place) if self._facts else None
+            if known:
+                return known
+        return self._args.input_mean, self._args.input_std
+
+    def _scaling_is_told(self) -> bool:
+        return bool({"input_mean", "input_std"} & set(self._args.given))
+
+    def _scaling_is_known(self, place: int) -> bool:
+        floats = np.dtype(self._details[place]["dtype"]).kind == "f"
+        known = self._facts is not None and self._facts.scaling(place) is not None
+        return not floats or known or self._scaling_is_told()
+
+
+_SCALING = (
+    "The model's file does not say how pixels are scaled; they are from -1 to 1. "
+    "For 0 to 1 give --input_mean=0 --input_std=255."
+)
+
+
+def make_inputs(
+    details: list[dict[str, Any]], picture: Image.Image | None, args: argparse.Namespace
+) -> list[NDArray[Any]]:
+    """Return a value for each input: the picture for the first that takes one, noise elsewhere."""
+    values = [random_tensor(detail) for detail in details]
+    if picture:
+        place = picture_input(details, args.image)
+        values[place] = to_tensor(picture, details[place], args.input_mean, args.input_std)
+    return values
+
+
+def picture_input(details: list[dict[str, Any]], image: str) -> int:
+    """Return the first input that takes a picture. Raises OptionsError where none does."""
+    for place, detail in enumerate(details):
+        if is_image_input(detail):
+            return place
+    shapes = ", ".join(str(detail["shape"].tolist()) for detail in details)
+    raise OptionsError(
+        f"--image={image}: no input of this model takes a picture; their shapes are "
+        f"{shapes}, a picture needs [N, H, W, 1, 3 or 4]. Run it without --image."
+    )
+
+
+def _first(output: Output) -> Output:
+    """Return an output without all but the first of a batch."""
+    values = output.values
+    return Output(output.name, values[:1] if values.ndim > 1 else values)
