@@ -36,14 +36,17 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"errors", "config", "version", "graph", "codegen", "ops", "passes", "backends"},
     "runtime_abi": {"errors", "wording", "graph"},
     "costs": {"graph", "ops", "wording"},
-    "report": {"costs", "wording"},
+    "notebook": {"wording"},
+    "report": {"costs", "notebook", "wording"},
     "options": {"errors", "engine"},
     "selection": {"graph", "ops", "backends", "runtime_abi", "costs", "report", "options"},
     "advice": {"errors", "graph", "ops", "engine", "report", "selection", "wording"},
     "partition_kernel": {
         *("errors", "graph", "ops", "backends", "engine", "runtime_abi", "wording"),
     },
-    "profiling": {"errors", "backends", "engine", "partition_kernel", "report"},
+    "profiling": {
+        *("errors", "wording", "backends", "engine", "partition_kernel", "notebook", "report"),
+    },
     "delegate": {
         *("errors", "config", "wording", "graph", "ops", "backends", "runtime_abi"),
         *("costs", "report", "options", "selection", "advice", "partition_kernel", "profiling"),

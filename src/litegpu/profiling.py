@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from litegpu import notebook
 from litegpu.backends.base import Device
 from litegpu.engine.peaks import Peaks, measure
 from litegpu.engine.profile import KernelProfile, PartitionProfile
 from litegpu.errors import InterpreterError, LitegpuError, ModelError, OptionsError
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.report import DelegationReport
+from litegpu.wording import counted
 
 __all__ = ["KernelProfile", "OpTotal", "PartitionProfile", "Profile"]
 
@@ -84,6 +86,43 @@ class Profile:
             for op, some in groups.items()
         ]
         return sorted(totals, key=lambda total: -total.seconds)
+
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
+        kernels = [kernel for part in self.partitions for kernel in part.kernels]
+        times = {
+            f"{counted(len(kernels), 'kernel')}, each by itself": self.kernel_seconds,
+            "their floors": self.floor_seconds,
+            "all kernels as a chain": self.chain_seconds,
+            "device, with copies": self.device_seconds,
+            "interpreter.invoke()": self.invoke_seconds,
+            "of it: runtime, Python, nodes on the CPU": self.outside_seconds,
+        }
+        known = [(name, _us(seconds)) for name, seconds in times.items() if seconds is not None]
+        by_op = [
+            (each.op, str(each.kernels), _us(each.seconds), _share(each.seconds, self))
+            for each in self.by_op()
+        ]
+        each_kernel = notebook.table(
+            ("kernel", "operation", ">node", ">µs", ">share", ">floor µs"),
+            [
+                (
+                    *(kernel.template, kernel.op, str(kernel.node) if kernel.node >= 0 else ""),
+                    *(_us(kernel.seconds), _share(kernel.seconds, self)),
+                    _us(kernel.floor_seconds),
+                )
+                for kernel in kernels
+            ],
+        )
+        return "".join(
+            [
+                notebook.paragraph(title, bold=True),
+                notebook.table(("where the time goes", ">µs"), known),
+                notebook.table(("operation", ">kernels", ">µs", ">share"), by_op),
+                notebook.folded("kernels", each_kernel),
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
@@ -200,6 +239,15 @@ def nothing_to_profile(
 
 _REASONS = 3
 """Reasons that an error shows at most."""
+
+
+def _us(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:.1f}"
+
+
+def _share(seconds: float, profile: Profile) -> str:
+    total = profile.kernel_seconds
+    return f"{seconds / total:.0%}" if total else ""
 
 
 def _total(parts: list[float | None]) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from litegpu import notebook
 from litegpu.costs import Estimate, Split
 from litegpu.wording import (
     about,
@@ -138,6 +139,35 @@ class DelegationReport:
             f"and the remaining {cpu} operations will run on the CPU."
         )
 
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        title = f"litegpu on {self.device} ({self.backend}, {self.precision})"
+        parts = [notebook.paragraph(title, bold=True), *self._html_parts()]
+        for number, each in enumerate(self.subgraphs, start=1):
+            parts += [notebook.paragraph(_subgraph(number), bold=True), *each._html_parts()]
+        return "".join(parts)
+
+    def _html_parts(self) -> Iterator[str]:
+        """Yield one graph's tables."""
+        yield notebook.paragraph(self.summary())
+        yield notebook.table(
+            (">partition", ">nodes", ">kernels", ">memory", ">weights", "operations"),
+            [
+                (
+                    *(str(number), str(len(part.nodes)), str(part.kernels)),
+                    *(shown_size(part.arena_bytes), shown_size(part.constant_bytes)),
+                    shown_ops(self.ops[index] for index in part.nodes),
+                )
+                for number, part in enumerate(self.partitions)
+            ],
+        )
+        if self.split:
+            yield notebook.paragraph(_split_line(self.split))
+        lines = [*map(_rejected_line, _alike(self.rejected)), *self.left_lines(), *self.notes]
+        yield notebook.table(("on the CPU",), [(line.strip(),) for line in lines])
+        advice = notebook.listed(each.text for each in self.advice)
+        yield notebook.folded("advice", advice)
+
     def __str__(self) -> str:
         """Return a table."""
         return self.text()
@@ -146,7 +176,7 @@ class DelegationReport:
         """Return a table; what is longer than `width` characters goes on in the next line."""
         lines = [f"litegpu on {self.device} ({self.backend}, {self.precision})", *self._lines()]
         for number, each in enumerate(self.subgraphs, start=1):
-            lines += ["", f"subgraph {number} (another signature, or the body of an IF or WHILE)"]
+            lines += ["", _subgraph(number)]
             lines += each._lines()
         return "\n".join(_fitting(line, width) if width else line for line in lines)
 
@@ -200,6 +230,10 @@ def _fitting(line: str, width: int) -> str:
 _LONGEST = 4000
 """Characters of a line."""
 _OPS_INDENT = " " * len("partition  ")
+
+
+def _subgraph(number: int) -> str:
+    return f"subgraph {number} (another signature, or the body of an IF or WHILE)"
 
 
 def _split_line(split: Split) -> str:

@@ -13,6 +13,7 @@ from litegpu.errors import LitegpuError, OptionsError
 from litegpu.tools.benchmark_energy import energy_of
 from litegpu.tools.benchmark_flags import PARAMETERS, print_parameters, warn_of_unused
 from litegpu.tools.benchmark_inputs import parse_layers
+from litegpu.tools.benchmark_page import benchmark_page
 from litegpu.tools.benchmark_profile import check_mode, take_blocks, write_profile
 from litegpu.tools.benchmark_results import (
     Memory,
@@ -29,6 +30,7 @@ from litegpu.tools.flags import Flag
 from litegpu.tools.lines import error, info, warn
 from litegpu.tools.memory import PeakMonitor, peak_kb
 from litegpu.tools.registrar import REGISTRAR_FLAGS
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.stats import Pace, Stats, figure, timed_runs
 from litegpu.tools.sweep import SWEEP_FLAGS, sweep
 
@@ -39,12 +41,14 @@ FLAGS = (
     *REGISTRAR_FLAGS,
     *SWEEP_FLAGS,
     JSON,
+    REPORT,
 )
 EXAMPLES = (
     "litegpu benchmark_model --graph=model.tflite --use_gpu=true",
     "litegpu benchmark --graph=zoo:mobilenet_v1_1.0_224 --use_gpu=true",
     "litegpu benchmark --graph=model.tflite --result_file_path=result.pb",
     "litegpu benchmark --graph=model.tflite --sweep --sweep_batches=1,8",
+    "litegpu benchmark --graph=model.tflite --use_gpu=true --report=report.html",
 )
 NOTES = (
     "Flags and lines are those of TensorFlow Lite's benchmark_model; percentiles, throughput and "
@@ -60,9 +64,12 @@ def main(args: argparse.Namespace) -> int:
         return sweep(args)
     try:
         try_to_write("json", args.json)
+        prepare_report(args.report)
         with contextlib.redirect_stdout(sys.stderr if prints_json(args) else sys.stdout):
             found = _benchmark(args)
         write_json("json", args.json, result_json(args.benchmark_name, found))
+        if args.report:
+            write_report(args.report, benchmark_page(found))
         return 0
     except LitegpuError as failure:
         error(str(failure))

@@ -8,19 +8,26 @@ from litegpu import DelegationReport
 from litegpu.tools.console import note, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
+from litegpu.tools.model_explorer import EXPORT, export_places
 from litegpu.tools.models import find_model
+from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
-FLAGS = (*DELEGATE_FLAGS, JSON)
+FLAGS = (*DELEGATE_FLAGS, JSON, REPORT, EXPORT)
 EXAMPLES = (
     "litegpu check model.tflite",
     "litegpu check --graph=zoo:mobilenet_v1_1.0_224 --precision=fp16 --json",
+    "litegpu check model.tflite --report=report.html",
 )
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the report; the exit status is 1 when nothing would run on the GPU."""
-    try_to_write("json", args.json)
+    for flag in ("json", "export"):
+        try_to_write(flag, getattr(args, flag))
+    prepare_report(args.report)
     model = find_model(args.model)
     delegate = make_delegate(args)
     kept = with_delegate(model.content, delegate)
@@ -33,6 +40,12 @@ def main(args: argparse.Namespace) -> int:
     write_json(
         "json", args.json, {"model": model.source, "report": report.to_dict() if report else None}
     )
+    export_places(args.export, model.content, report)
+    if args.report:
+        facts, parts = device_facts(report), delegation_sections(model.content, report)
+        verdict = report.summary() if report else ""
+        page = Page("check", model.name, verdict, [overview(facts), *parts])
+        write_report(args.report, page)
     del kept
     return 0 if report and report.delegated_nodes else 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,20 @@ from litegpu.tools.delegation import with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.registrar import COREML, HEXAGON, NNAPI, Elsewhere, platform
+from litegpu.tools.reports.delegation import delegation_sections
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page, Section, Table
 from litegpu.wording import counted, shown_time
 from litegpu.zoo import kinds
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME; without it, the machine alone"}
 OPTIONAL = ("model",)
-FLAGS = (JSON,)
-EXAMPLES = ("litegpu delegates", "litegpu delegates model.tflite", "litegpu delegates --json")
+FLAGS = (JSON, REPORT)
+EXAMPLES = (
+    "litegpu delegates",
+    "litegpu delegates model.tflite --report=report.html",
+    "litegpu delegates --json",
+)
 NOTES = (
     "What GPU and XNNPACK take of each type is tried here, on models of one operation. What the "
     "others take is what TensorFlow Lite's guide says of them.",
@@ -72,6 +79,7 @@ class Seen:
 def main(args: argparse.Namespace) -> int:
     """Print both tables, and for a model what it should use; the exit status is 0."""
     try_to_write("json", args.json)
+    prepare_report(args.report)
     model = find_model(args.model) if args.model else None
     gpu, refusal = _open_gpu()
     entries = [
@@ -85,7 +93,25 @@ def main(args: argparse.Namespace) -> int:
         _print_tables(entries, found)
     shown = {"delegates": entries, "model": found}
     write_json("json", args.json, {name: _plain(each) for name, each in shown.items()})
+    if args.report:
+        write_report(args.report, _page(entries, model, gpu, found))
     return 0
+
+
+def _page(
+    entries: list[Entry], model: FoundModel | None, gpu: GpuDelegate | None, found: Seen | None
+) -> Page:
+    platforms, types = _tables(entries, found)
+    sections: list[Section] = [
+        Table("Delegates of this machine", *platforms),
+        Table("What each runs", *types),
+    ]
+    if model is None or found is None:
+        return Page("delegates", "this machine", "", sections)
+    advice = found.recommended
+    verdict = f"Recommended: {advice.name} ({advice.flag}). {advice.reason}"
+    sections += delegation_sections(model.content, gpu.report if gpu else None)
+    return Page("delegates", found.source, verdict, sections)
 
 
 def _plain(item: Any) -> Any:
@@ -194,8 +220,11 @@ def _in_order(takes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(takes, key=kinds.KINDS.index))
 
 
-def _print_tables(entries: list[Entry], found: Seen | None) -> None:
-    print_table(
+def _tables(
+    entries: list[Entry], found: Seen | None
+) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield the headings and rows of both tables: by platform, by type of model."""
+    yield (
         ("delegate", "platforms", "here", "which", "?flag"),
         [(each.name, each.platforms, _yes(each.here), each.details, each.flag) for each in entries],
     )
@@ -207,7 +236,12 @@ def _print_tables(entries: list[Entry], found: Seen | None) -> None:
         )
         for kind in kinds.KINDS
     ]
-    print_table(("type of model", *(each.name for each in typed)), rows)
+    yield ("type of model", *(each.name for each in typed)), rows
+
+
+def _print_tables(entries: list[Entry], found: Seen | None) -> None:
+    for columns, rows in _tables(entries, found):
+        print_table(columns, rows)
     if found:
         advice = found.recommended
         print()

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,8 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
     try:
         yield part
         if part is not target:
+            if target.exists():
+                shutil.copymode(target, part)
             part.replace(target)
     except OSError as error:
         if isinstance(error, LitegpuError):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from litegpu import DelegationReport
 from litegpu.errors import ModelError
 from litegpu.tools.console import progress
 from litegpu.tools.differences import (
@@ -31,10 +32,19 @@ from litegpu.tools.evaluation import (
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
 from litegpu.tools.lines import info, warn
+from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.per_node import Finding, PerNode
 from litegpu.tools.per_node_text import print_finding
 from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates
+from litegpu.tools.reports.accuracy import (
+    comparison_sections,
+    finding_sections,
+    node_error_section,
+)
+from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page, Section
 from litegpu.tools.runtime import interpreter
 from litegpu.tools.wire import message, repeated
 
@@ -56,11 +66,14 @@ FLAGS = (
     ),
     *REGISTRAR_FLAGS,
     JSON,
+    REPORT,
+    EXPORT,
 )
 EXAMPLES = (
     "litegpu inference_diff --model_file=model.tflite --delegate=gpu",
     "litegpu inference_diff model.tflite --delegate=gpu --num_runs=5 --json",
     "litegpu inference_diff model.tflite --delegate=gpu --per_node",
+    "litegpu inference_diff model.tflite --delegate=gpu --per_node --report=report.html",
     "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl",
 )
 NOTES = (
@@ -72,24 +85,77 @@ NOTES = (
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
 
 
+@dataclass(frozen=True)
+class _Evaluation:
+    """What was found: with --per_node the node that goes wrong, and each node's error."""
+
+    comparison: Comparison
+    tolerance: float
+    report: DelegationReport | None
+    node: Finding | None = None
+    errors: Mapping[int, float] = field(default_factory=dict)
+
+
 def main(args: argparse.Namespace) -> int:
     """Run both sides, print how far they are apart; files are written last."""
+    needs_nodes(args.export, args.per_node)
     try_to_write("output_file_path", args.output_file_path or None)
-    try_to_write("json", args.json)
+    for flag in ("json", "export"):
+        try_to_write(flag, getattr(args, flag))
+    prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task():
         model = find_model(args.model)
-        found, node = _evaluate(args, model)
+        evaluation = _evaluate(args, model)
+    found, node = evaluation.comparison, evaluation.node
     if args.output_file_path:
         write_bytes("output_file_path", args.output_file_path, metrics(found))
     content = {"model": model.source, **asdict(found)}
     if args.per_node:
         content["per_node"] = asdict(node) if node else None
     write_json("json", args.json, content)
+    export_errors(args.export, model.content, evaluation.report, evaluation.errors)
+    if args.report:
+        write_report(args.report, _page(model, evaluation))
     return 0
 
 
-def _evaluate(args: argparse.Namespace, model: FoundModel) -> tuple[Comparison, Finding | None]:
+def _page(model: FoundModel, found: _Evaluation) -> Page:
+    sections: list[Section] = [overview(_headline(found)), *comparison_sections(found.comparison)]
+    ops = dict(found.report.ops) if found.report else {}
+    if found.node:
+        sections += finding_sections(found.node, found.tolerance)
+    if found.errors:
+        sections.append(node_error_section(found.errors, ops, found.tolerance))
+    marked = found.node.nodes if found.node else ()
+    sections += delegation_sections(model.content, found.report, errors=found.errors, marked=marked)
+    return Page("inference_diff", model.name, _verdict(found), sections)
+
+
+def _verdict(found: _Evaluation) -> str:
+    """Return in a sentence whether the two sides agree."""
+    outputs = found.comparison.outputs
+    bad = sum(each.first_bad is not None for each in outputs)
+    if not bad:
+        return f"All outputs agree with the CPU's, within {found.tolerance:g} of their magnitude."
+    return (
+        f"{bad} of {len(outputs)} outputs differ from the CPU's by more than "
+        f"{found.tolerance:g} of their magnitude."
+    )
+
+
+def _headline(found: _Evaluation) -> list[tuple[str, str]]:
+    compared = found.comparison
+    return [
+        *device_facts(found.report),
+        ("runs", str(compared.num_runs)),
+        ("tolerance", f"{found.tolerance:g}"),
+        ("latency of the CPU, 1 thread", f"{compared.reference.avg_us / 1e3:.3f} ms"),
+        ("latency of what is tested", f"{compared.test.avg_us / 1e3:.3f} ms"),
+    ]
+
+
+def _evaluate(args: argparse.Namespace, model: FoundModel) -> _Evaluation:
     """Compare, and look for the node that goes wrong where that is asked for."""
     reference = find_model(args.reference) if args.reference else model
     delegates = _choose_delegates(args, model.content)
@@ -104,17 +170,24 @@ def _evaluate(args: argparse.Namespace, model: FoundModel) -> tuple[Comparison, 
     )
     for line in comparison_lines(found, tolerance):
         info(line)
+    report = delegates.gpu.report if delegates.gpu else None
     if not args.per_node:
-        return found, None
+        return _Evaluation(found, tolerance, report)
     bad_runs = [output.first_bad.run for output in found.outputs if output.first_bad]
     if not bad_runs:
         info("No output is beyond the tolerance: there is no node to look for.")
-        return found, None
+    shown = args.report is not None or args.export is not None
+    if not bad_runs and not shown:
+        return _Evaluation(found, tolerance, report)
     inputs = GaussianInputs(test.get_input_details())
-    *_, values = (inputs.draw() for _ in range(min(bad_runs) + 1))
-    node = PerNode(model.content, reference.content, delegates, values).find(tolerance)
-    print_finding(node, tolerance)
-    return found, node
+    *_, values = (inputs.draw() for _ in range(min(bad_runs, default=0) + 1))
+    per_node = PerNode(model.content, reference.content, delegates, values)
+    node = None
+    if bad_runs:
+        node = per_node.find(tolerance)
+        print_finding(node, tolerance)
+    errors = per_node.errors() if shown else {}
+    return _Evaluation(found, tolerance, report, node, errors)
 
 
 def _choose_delegates(args: argparse.Namespace, model: bytes) -> Delegates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,12 @@ class Latency:
     median_ms: float
     min_ms: float
     max_ms: float
+    times_ms: tuple[float, ...] = ()
+    """Each run's time, in order."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON-able data, without each run's."""
+        return {name: value for name, value in asdict(self).items() if name != "times_ms"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,16 @@ class Agreement:
     has_nan: bool
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """One run on the GPU beside the CPU; what the CPU could not do is None or empty."""
+
+    outputs: list[Output]
+    gpu: Latency
+    cpu: Latency | None
+    agreement: list[Agreement]
+
+
 def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
     """Invoke once to warm up, then `runs` times, or fewer when `max_secs` seconds have passed."""
     interpreter.invoke()
@@ -49,7 +65,7 @@ def time_invokes(interpreter: Any, runs: int, max_secs: float, label: str) -> La
         times.append((end - start) * 1e3)
         if end > deadline:
             break
-    return Latency(len(times), statistics.median(times), min(times), max(times))
+    return Latency(len(times), statistics.median(times), min(times), max(times), tuple(times))
 
 
 def compare(tested: Output, reference: Output) -> Agreement:

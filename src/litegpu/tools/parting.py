@@ -63,6 +63,16 @@ class Search:
                 return found
         return None
 
+    def node_errors(self, segment: Segment) -> dict[int, float]:
+        """Return how far each node's result is away within a segment; none that cannot be read."""
+        errors = self._errors(segment, segment.nodes, exposed=True)
+        found = {}
+        for node in segment.nodes:
+            own = [errors[t] for t in self.model.node_outputs[node] if t in errors]
+            if own:
+                found[node] = max(own)
+        return found
+
     def _within(self, segment: Segment) -> Parting | None:
         nodes = segment.nodes
         errors = self._errors(segment, nodes, exposed=True)

@@ -143,6 +143,21 @@ class PerNode:
             found = search.first([*self._segments(), self._everything()])
             return None if found is None else self._describe(found, tolerance, whole)
 
+    def errors(self) -> dict[int, float]:
+        """Return how far each node is from the CPU, as a part of its largest magnitude.
+
+        Each part of the graph is given the CPU's values: errors add up within it only. Nodes whose
+        results cannot be read are left out.
+        """
+        with quietly():
+            kept = self._delegates.interpreter(self._content)
+            search = Search(self._model, self._values, 0.0)
+            found: dict[int, float] = {}
+            for segment in self._segments():
+                found |= search.node_errors(segment)
+            del kept
+        return found
+
     def _segments(self) -> Iterator[Segment]:
         """Yield the delegate's partitions and the nodes between them, by their first nodes."""
         gpu = self._delegates.gpu

@@ -19,7 +19,7 @@ def print_finding(found: Finding | None, tolerance: float) -> None:
             "nodes with the largest."
         )
         return
-    print_text(_verdict(found, tolerance))
+    print_text(verdict(found, tolerance))
     shown = found.tensors[-_MOST_ROWS:]
     print_table(
         (
@@ -45,7 +45,8 @@ def print_finding(found: Finding | None, tolerance: float) -> None:
         )
 
 
-def _verdict(found: Finding, tolerance: float) -> str:
+def verdict(found: Finding, tolerance: float) -> str:
+    """Return in words which node goes wrong, and how."""
     where = f"on the {found.place}" if found.place in ("GPU", "CPU") else f"with {found.place}"
     first = (
         f"The first node that parts from the CPU is node {found.node}, {found.op}, {where}: its "

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from litegpu import KernelProfile, PartitionProfile, Profile
+from litegpu import GpuDelegate, KernelProfile, PartitionProfile, Profile
 from litegpu.tools.console import note, print_table, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, positive_int
 from litegpu.tools.images import random_tensor
-from litegpu.tools.models import find_model
+from litegpu.tools.model_explorer import EXPORT, export_times
+from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page
+from litegpu.tools.reports.timing import profile_sections
 from litegpu.tools.runtime import set_batch, set_inputs
+from litegpu.wording import shown_time
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 FLAGS = (
@@ -22,11 +28,14 @@ FLAGS = (
     Flag("peaks", bool, True, "measure what the device can do at most, for the floors"),
     Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
     JSON,
+    REPORT,
+    EXPORT,
 )
 EXAMPLES = (
     "litegpu profile model.tflite",
     "litegpu profile zoo:posenet_mobilenet_v1_257 --batch=4 --trace=trace.json",
     "litegpu profile model.tflite --precision=fp16 --json",
+    "litegpu profile model.tflite --report=report.html --export=model_explorer.json",
 )
 NOTES = (
     "A kernel is measured by itself and warm in cache: on CUDA as a batch of launches of this "
@@ -39,8 +48,9 @@ NOTES = (
 
 def main(args: argparse.Namespace) -> int:
     """Profile the model and print the tables; files are written last."""
-    try_to_write("trace", args.trace)
-    try_to_write("json", args.json)
+    for flag in ("trace", "json", "export"):
+        try_to_write(flag, getattr(args, flag))
+    prepare_report(args.report)
     model = find_model(args.model)
     delegate = make_delegate(args)
     target = with_delegate(model.content, delegate)
@@ -53,7 +63,32 @@ def main(args: argparse.Namespace) -> int:
         print_profile(profile)
     write_json("trace", args.trace, profile.to_trace())
     write_json("json", args.json, {"model": model.source, **profile.to_dict()})
+    export_times(args.export, model.content, delegate.report, profile)
+    if args.report:
+        write_report(args.report, _page(model, delegate, profile))
     return 0
+
+
+def _page(model: FoundModel, delegate: GpuDelegate, profile: Profile) -> Page:
+    report = delegate.report
+    return Page(
+        *("profile", model.name, report.summary() if report else ""),
+        [
+            overview([*device_facts(report), *_headline(profile)]),
+            *profile_sections(profile),
+            *delegation_sections(model.content, report, profile),
+        ],
+    )
+
+
+def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Yield the figures that stand on top of the page."""
+    if profile.invoke_seconds is not None:
+        yield "interpreter.invoke()", shown_time(profile.invoke_seconds)
+    yield "kernels, each by itself", shown_time(profile.kernel_seconds)
+    if profile.floor_seconds is not None:
+        share = _percent(profile.floor_seconds, profile.kernel_seconds)
+        yield "their floors", f"{shown_time(profile.floor_seconds)} ({share})"
 
 
 def print_profile(profile: Profile) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
 from litegpu.tools.images import open_picture
 from litegpu.tools.labels import find_labels, read_labels
-from litegpu.tools.measure import Agreement, Latency, compare, time_invokes
+from litegpu.tools.measure import Agreement, Comparison, Latency, compare, time_invokes
 from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.results import best_classes, class_count, print_summary, print_top, summary
+from litegpu.tools.run_page import run_page
 from litegpu.tools.runtime import Output, default_threads, interpreter, outputs, set_inputs
 from litegpu.tools.viewer import PICTURE_FLAGS, VIEW_FLAGS, Viewer, make_inputs
 
@@ -41,6 +43,7 @@ FLAGS = (
     *DELEGATE_FLAGS,
     *MEASURE_FLAGS,
     JSON,
+    REPORT,
 )
 EXAMPLES = (
     "litegpu run mobilenet_v2_1.0_224 --image=picture.jpg",
@@ -49,6 +52,7 @@ EXAMPLES = (
     "litegpu run model.tflite --image=face.jpg --output=out.png --task=landmarks",
     "litegpu run model.tflite --backend=gl --precision=fp16",
     "litegpu run model.tflite --num_runs=20 --json=results.json",
+    "litegpu run model.tflite --image=picture.jpg --report=report.html",
 )
 NOTES = (
     "A picture is turned upright and laid on white where it is transparent. Of an animation the "
@@ -62,20 +66,11 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One run on the GPU beside the CPU; what the CPU could not do is None or empty."""
-
-    outputs: list[Output]
-    gpu: Latency
-    cpu: Latency | None
-    agreement: list[Agreement]
-
-
 def main(args: argparse.Namespace) -> int:
     """Run the model once on each side and show everything; 0 unless nothing ran on the GPU."""
     try_to_write("json", args.json)
     check_output(args)
+    prepare_report(args.report)
     picture = open_picture(args.image) if args.image is not None else None
     named = read_labels(args.labels)
     model = find_model(args.model)
@@ -92,9 +87,12 @@ def main(args: argparse.Namespace) -> int:
     found = {"model": model.source, **_as_dict(result, delegate.report, labels)}
     if finding:
         found |= {"task": viewer.to_dict(), "found": finding.to_dict()}
-    if picture and finding and args.output is not None:
-        save_picture("output", args.output, finding.draw(picture))
+    drawn = finding.draw(picture) if picture and finding else picture
+    if drawn and finding and args.output is not None:
+        save_picture("output", args.output, drawn)
     write_json("json", args.json, found)
+    if args.report:
+        write_report(args.report, run_page(model, result, delegate.report, labels, drawn, finding))
     return 0 if ran_on_gpu(delegate) else 1
 
 
@@ -188,8 +186,8 @@ def _as_dict(
             for each, score in classes
         ],
         "latency": {
-            "delegate": asdict(result.gpu),
-            "cpu": asdict(result.cpu) if result.cpu else None,
+            "delegate": result.gpu.to_dict(),
+            "cpu": result.cpu.to_dict() if result.cpu else None,
         },
         "agreement": [asdict(item) for item in result.agreement],
     }

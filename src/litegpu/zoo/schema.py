@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -130,6 +130,19 @@ def builtin_options(op: str, fields: Mapping[str, Any]) -> tuple[str, int, Any]:
             raise OptionsError(f"{op} has no option '{name}'.{known}")
         setattr(filled, attributes[name], _field_value(op, name, value))
     return union, number, filled
+
+
+def options_of(table: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the options that a filled table holds, as `builtin_options` takes them.
+
+    Members of enumerations are their names; numbers that none has stay numbers.
+    """
+    for attribute, value in vars(table).items() if table is not None else ():
+        name = _snake_case(attribute)
+        if value is not None and name in _ENUM_FIELDS:
+            value = {n: each for each, n in members(_ENUM_FIELDS[name]).items()}.get(value, value)
+        if value is not None:
+            yield name, value
 
 
 def _field_value(op: str, name: str, value: Any) -> Any:

@@ -1,0 +1,115 @@
+"""Node data for Google's Model Explorer, which lays it over its drawing of the model.
+
+A file maps the names of graphs to `results`: a value for each node by the node's id, which for
+.tflite files is its number in the graph, as that program's own reader counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from litegpu import DelegationReport, Profile
+from litegpu.errors import OptionsError
+from litegpu.tools.files import write_json
+from litegpu.tools.flags import Flag
+from litegpu.tools.reports.delegation import matched
+from litegpu.tools.reports.drawing import NodeFacts, kernels_of, places_of
+from litegpu.tools.reports.model_graph import ModelGraph, read_graphs
+
+EXPORT = Flag(
+    *("export", str, None, "write node data for Model Explorer (JSON) to this file"),
+    metavar="FILE",
+)
+
+_COLOURS = {"cpu": "#f2a03d", "left": "#e0c341"}
+_GPU = ("#8fb8f2", "#7fd1c9", "#bda8f5", "#aed789", "#86d3f2", "#e3a4d5")
+_HOT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e2543d"}]
+
+_Own = Callable[[ModelGraph, DelegationReport | None], Mapping[str, Any]]
+
+
+def export_places(path: str | None, content: bytes, report: DelegationReport | None) -> None:
+    """Write where each node runs, with the reason where that is the CPU.
+
+    Raises:
+        FileError: the file cannot be written.
+        MissingDependencyError: a package for reading models is not installed.
+    """
+
+    def places(graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
+        facts = NodeFacts(places_of(own))
+        found = {node.index: facts.place(node.index) for node in graph.nodes}
+        return {
+            "name": "where it runs (litegpu)",
+            "results": {
+                str(node): {"value": text, "bgColor": _colour(place)}
+                for node, (place, text) in found.items()
+            },
+        }
+
+    _write(path, content, report, places)
+
+
+def export_times(
+    path: str | None, content: bytes, report: DelegationReport | None, profile: Profile
+) -> None:
+    """Write the microseconds of each node's kernels; what is fused into another has none.
+
+    Raises:
+        FileError: the file cannot be written.
+        MissingDependencyError: a package for reading models is not installed.
+    """
+
+    def times(graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
+        facts = NodeFacts(kernels=kernels_of(own, profile))
+        found = ((node.index, facts.seconds(node.index)) for node in graph.nodes)
+        values = ((node, seconds * 1e6) for node, seconds in found if seconds is not None)
+        return {"name": "µs on the GPU (litegpu)", **_heated(values)}
+
+    _write(path, content, report, times)
+
+
+def export_errors(
+    path: str | None,
+    content: bytes,
+    report: DelegationReport | None,
+    errors: Mapping[int, float],
+) -> None:
+    """Write how far each node of the main graph is from the CPU.
+
+    Raises:
+        FileError: the file cannot be written.
+        MissingDependencyError: a package for reading models is not installed.
+    """
+    waiting = [errors]
+
+    def own(_graph: ModelGraph, _own: DelegationReport | None) -> Mapping[str, Any]:
+        values = waiting.pop() if waiting else {}
+        return {"name": "error, of the largest magnitude (litegpu)", **_heated(values.items())}
+
+    _write(path, content, report, own)
+
+
+def needs_nodes(path: str | None, per_node: bool) -> None:
+    """Raise OptionsError where errors by node are to be written, and are not looked for."""
+    if path is not None and not per_node:
+        raise OptionsError(f"--export={path} is the error of each node: give --per_node as well.")
+
+
+def _write(path: str | None, content: bytes, report: DelegationReport | None, own: _Own) -> None:
+    if path is None:
+        return
+    graphs = read_graphs(content)
+    found: dict[str, Mapping[str, Any]] = {}
+    for graph, part in zip(graphs, matched(graphs, report), strict=True):
+        found.setdefault(graph.name, own(graph, part))  # of equal names, the main graph's counts
+    write_json("export", path, found)
+
+
+def _heated(values: Iterable[tuple[int, float]]) -> Mapping[str, Any]:
+    return {"results": {str(node): {"value": each} for node, each in values}, "gradient": _HOT}
+
+
+def _colour(place: str) -> str:
+    return _COLOURS.get(place) or _GPU[int(place.removeprefix("gpu"))]

@@ -1,0 +1,136 @@
+"""Sections on results: errors by output and by node, metrics as curves, the worst pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from litegpu.tools.differences import Comparison
+from litegpu.tools.per_node import Finding
+from litegpu.tools.per_node_text import verdict
+from litegpu.tools.reports.charts import bars, lines
+from litegpu.tools.reports.sections import Chart, Gallery, Picture, Section, Table, Text
+from litegpu.tools.reports.words import shape_text, short
+from litegpu.wording import shown_nodes
+
+_LEAST = 1e-9
+"""What an error of 0 is on a logarithmic axis."""
+
+
+def comparison_sections(found: Comparison) -> Iterator[Section]:
+    """Yield how far the outputs of two sides are apart."""
+    yield Table(
+        "Outputs",
+        (
+            *(">output", "name", ">avg error", ">std dev", ">max error", "at"),
+            *("first beyond the tolerance", ">is", ">should be"),
+        ),
+        [
+            (
+                *(str(place), short(each.name, 80), f"{each.avg_error:.4g}"),
+                *(f"{each.std_deviation:.4g}", f"{each.max_error:.4g}"),
+                f"{list(each.max_error_index)} in run {each.max_error_run}",
+                *(
+                    ("", "", "")
+                    if each.first_bad is None
+                    else (
+                        f"{list(each.first_bad.index)} in run {each.first_bad.run}",
+                        f"{each.first_bad.test:.6g}",
+                        f"{each.first_bad.reference:.6g}",
+                    )
+                ),
+            )
+            for place, each in enumerate(found.outputs)
+        ],
+    )
+    yield bars(
+        "Largest error by output",
+        [f"{place}: {short(each.name, 60)}" for place, each in enumerate(found.outputs)],
+        [max(each.max_error, _LEAST) for each in found.outputs],
+        "largest |difference|",
+        hints=[f"{each.name}: {each.max_error:.4g}" for each in found.outputs],
+        colours=["--hot" if each.first_bad else "--gpu0" for each in found.outputs],
+        log=True,
+    )
+
+
+def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limit: float) -> Chart:
+    """Return the error of each node's result, in the order of the nodes.
+
+    Args:
+        errors: parts of the largest magnitude of what the CPU has there.
+        ops: names of the nodes' operations.
+        limit: the part that is allowed.
+    """
+    series = {
+        "error": [(float(node), max(error, _LEAST)) for node, error in sorted(errors.items())]
+    }
+    worst = max(errors, key=lambda node: errors[node], default=None)
+    note = "" if worst is None else f"The largest is that of node {worst}, {ops.get(worst, '')}: "
+    note += "" if worst is None else f"{errors[worst]:.3g}. "
+    return lines(
+        *("Error node by node", series, "node", "part of the largest magnitude"),
+        log=True,
+        points=len(errors) < 100,
+        limit=limit,
+        note=f"{note}Each part of the graph was given the CPU's values; errors add up within it. "
+        f"The dashed line is what is allowed, {limit:g}.",
+    )
+
+
+def finding_sections(found: Finding, tolerance: float) -> Iterator[Section]:
+    """Yield which node goes wrong, the tensors there, the kernels, and what helps."""
+    yield Text("The node that goes wrong", [verdict(found, tolerance)])
+    yield Table(
+        "Tensors there",
+        (
+            *("tensor", "role", "shape", "type", ">min", ">max", ">float16 step"),
+            *(">tested min", ">tested max", ">max error", "at"),
+        ),
+        [
+            (
+                *(short(each.name, 80), each.role, shape_text(each.shape), each.type),
+                *map(_number, (each.low, each.high, each.float16_step)),
+                *map(_number, (each.test_low, each.test_high, each.difference)),
+                "" if each.index is None else str(list(each.index)),
+            )
+            for each in found.tensors
+        ],
+    )
+    if found.kernels:
+        yield Table(
+            "Kernels there",
+            ("kernel", "template", "nodes"),
+            [(each.name, each.template, shown_nodes(each.nodes)) for each in found.kernels],
+        )
+    if found.trials:
+        yield Table(
+            "What to try",
+            ("what to try", ">error of the outputs", "helps"),
+            [
+                (each.flag, _number(each.error), each.failure or ("yes" if each.helps else "no"))
+                for each in found.trials
+            ],
+        )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+# Evaluations
+
+
+def curve(
+    title: str,
+    series: Mapping[str, Sequence[tuple[float, float | None]]],
+    x_title: str,
+    y_title: str,
+    note: str = "",
+) -> Chart:
+    """Return a metric as curves: top-k accuracy over k, say, or AP over the IoU threshold."""
+    return lines(title, series, x_title, y_title, note=note, points=True)
+
+
+def gallery(title: str, pictures: Sequence[Picture], note: str = "") -> Gallery:
+    """Return pictures beside each other: the worst examples, say, each with what is wrong."""
+    return Gallery(title, pictures, note)

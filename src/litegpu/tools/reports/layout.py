@@ -1,0 +1,128 @@
+"""Where the nodes of a graph are drawn: in layers, so that everything flows down."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.errors import missing_dependency
+
+Edge = tuple[int, int]
+Point = tuple[float, float]
+
+_BEND = 0.35
+"""Columns that an edge keeps free where it passes a layer."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Middles of the nodes and, for each edge, the points that it passes, in columns and layers.
+
+    The left- and uppermost point is (0, 0).
+    """
+
+    nodes: Mapping[int, Point]
+    edges: Mapping[Edge, Sequence[Point]]
+    width: float
+    height: float
+
+
+def check_packages() -> None:
+    """Raise MissingDependencyError where a graph could not be laid out."""
+    _library()
+
+
+def layered(nodes: Iterable[int], edges: Iterable[Edge]) -> Layout:
+    """Return a layered layout of a directed graph (Sugiyama's method).
+
+    Edges from a node to itself are left out; those that close a circle go up.
+
+    Raises:
+        MissingDependencyError: the package that does it is not installed.
+    """
+    library = _library()
+    known = list(nodes)
+    wanted = sorted({edge for edge in edges if edge[0] != edge[1]})
+    found = _in_one_column(known, wanted) if library is None else _by(library, known, wanted)
+    return _from_zero(found)
+
+
+def _library() -> Any:
+    """Return fast_sugiyama; None for a Python that it does not support."""
+    if sys.version_info < (3, 11):
+        return None
+    try:
+        return importlib.import_module("fast_sugiyama")
+    except ImportError as error:
+        raise missing_dependency("fast-sugiyama", "report", "Drawing a graph") from error
+
+
+def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
+    """Lay out each connected part, beside the one before it; single nodes come last."""
+    linked = sorted({node for edge in edges for node in edge})
+    number = {node: place for place, node in enumerate(linked)}
+    wanted = {(number[source], number[target]) for source, target in edges}
+    places: dict[int, Point] = {}
+    paths: dict[Edge, Sequence[Point]] = {}
+    left = 0.0
+    parts = library.from_edges(
+        sorted(wanted), vertex_spacing=1, dummy_vertices=True, dummy_size=_BEND
+    )
+    for positions, width, height, links in parts if edges else ():
+        own = {place: (x + left, height - y) for place, (x, y) in positions}
+        # What has a higher number than all nodes is a point that a long edge goes by.
+        places |= {linked[place]: at for place, at in own.items() if place < len(linked)}
+        for (source, target), path in _paths(own, links or (), len(linked)):
+            if (source, target) in wanted:
+                paths[linked[source], linked[target]] = path
+            else:  # turned around, to break a circle
+                paths[linked[target], linked[source]] = path[::-1]
+        left += width + 1
+    for node in nodes:
+        if node not in places:
+            places[node] = (left, 0.0)
+            left += 1
+    return Layout(places, paths, 0, 0)
+
+
+def _paths(
+    places: Mapping[int, Point], links: Iterable[Edge], real: int
+) -> Iterator[tuple[Edge, list[Point]]]:
+    """Yield each edge with the points of its chain of links; nodes are what is below `real`."""
+    starts = [link for link in links if link[0] < real]
+    after = {source: target for source, target in links if source >= real}
+    for source, target in starts:
+        path = [places[source], places[target]]
+        while target >= real:
+            target = after[target]
+            path.append(places[target])
+        yield (source, target), path
+
+
+def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
+    """Put all nodes below each other; edges that skip some bend around these."""
+    places = {node: (0.0, float(row)) for row, node in enumerate(nodes)}
+    paths: dict[Edge, Sequence[Point]] = {}
+    for source, target in edges:
+        (_, top), (_, bottom) = places[source], places[target]
+        skipped = abs(bottom - top) - 1
+        bend = [(1 + skipped / 50, (top + bottom) / 2)] if skipped else []
+        paths[source, target] = [places[source], *bend, places[target]]
+    return Layout(places, paths, 0, 0)
+
+
+def _from_zero(layout: Layout) -> Layout:
+    points = [*layout.nodes.values(), *(p for path in layout.edges.values() for p in path)]
+    if not points:
+        return layout
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    left, top = min(xs), min(ys)
+    return Layout(
+        {node: (x - left, y - top) for node, (x, y) in layout.nodes.items()},
+        {e: [(x - left, y - top) for x, y in path] for e, path in layout.edges.items()},
+        max(xs) - left,
+        max(ys) - top,
+    )

@@ -1,0 +1,151 @@
+"""What a drawing of a model shows of it: nodes, tensors and options, read from the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from litegpu.ops import flexbuffers
+from litegpu.zoo import objects, schema
+
+_ABSENT = -1
+_MOST_ITEMS = 8
+"""Numbers of a list that are shown."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor: what the file says of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    constant: bool
+    quantization: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation with its tensors, by their numbers in the graph, and its options."""
+
+    index: int
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """A graph of a model; `name` is the one that Model Explorer gives it."""
+
+    name: str
+    nodes: Sequence[Node]
+    tensors: Sequence[Tensor]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def makers(self) -> dict[int, int]:
+        """Return the node that makes each tensor."""
+        return {tensor: node.index for node in self.nodes for tensor in node.outputs}
+
+
+def read_graphs(content: bytes) -> list[ModelGraph]:
+    """Return all graphs of a .tflite file, the main one first.
+
+    Raises:
+        MissingDependencyError: a package for reading models is not installed.
+    """
+    model = objects.parse(content)
+    keys = {each.subgraphIndex: _text(each.signatureKey) for each in model.signatureDefs or ()}
+    graphs = enumerate(model.subgraphs)
+    return [_graph(model, graph, _name(n, graph, keys.get(n, ""))) for n, graph in graphs]
+
+
+def _name(number: int, graph: Any, signature: str) -> str:
+    """Return the graph's name, else its signature's, else one by its number."""
+    return _text(graph.name) or signature or (f"subgraph_{number}" if number else "main")
+
+
+def _graph(model: Any, graph: Any, name: str) -> ModelGraph:
+    ops = {number: op for op, number in schema.members("BuiltinOperator").items()}
+    types = {number: each.lower() for each, number in schema.members("TensorType").items()}
+    held = [len(objects.content(buffer)) > 0 for buffer in model.buffers]
+    return ModelGraph(
+        name,
+        [_node(index, each, model, ops) for index, each in enumerate(_all(graph.operators))],
+        [_tensor(each, held, types) for each in _all(graph.tensors)],
+        _numbers(graph.inputs),
+        _numbers(graph.outputs),
+    )
+
+
+def _node(index: int, node: Any, model: Any, ops: Mapping[int, str]) -> Node:
+    code = model.operatorCodes[node.opcodeIndex]
+    number = max(code.builtinCode, code.deprecatedBuiltinCode)
+    op = _text(code.customCode) or ops.get(number, f"op code {number}")
+    options = dict(schema.options_of(node.builtinOptions))
+    options |= dict(schema.options_of(node.builtinOptions2))
+    options |= _custom_options(node.customOptions)
+    shown = {name: _shown(value) for name, value in options.items()}
+    return Node(index, op, _numbers(node.inputs), _numbers(node.outputs), shown)
+
+
+def _custom_options(content: Any) -> Mapping[str, Any]:
+    """Return what a custom operation was given; of bytes that are no map, how many there are."""
+    given = bytes(bytearray(_all(content)))
+    try:
+        return flexbuffers.read_map(given) if given else {}
+    except ValueError:
+        return {"custom_options": f"{len(given)} bytes"}
+
+
+def _tensor(tensor: Any, held: Sequence[bool], types: Mapping[int, str]) -> Tensor:
+    shape = tensor.shapeSignature
+    if shape is None or not len(shape):
+        shape = tensor.shape
+    return Tensor(
+        _text(tensor.name),
+        tuple(int(size) for size in _all(shape)),
+        types.get(tensor.type, str(tensor.type)),
+        held[tensor.buffer] if tensor.buffer < len(held) else False,
+        _quantization(tensor.quantization),
+    )
+
+
+def _quantization(found: Any) -> str:
+    if found is None or found.scale is None or not len(found.scale):
+        return ""
+    if len(found.scale) > 1:
+        return f"{len(found.scale)} scales along dimension {found.quantizedDimension}"
+    zero = found.zeroPoint[0] if found.zeroPoint is not None and len(found.zeroPoint) else 0
+    return f"scale {found.scale[0]:g}, zero point {zero}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float | np.floating):
+        return f"{value:g}"
+    if isinstance(value, list | tuple | np.ndarray):
+        shown = ", ".join(_shown(item) for item in value[:_MOST_ITEMS])
+        return f"[{shown}{', …' if len(value) > _MOST_ITEMS else ''}]"
+    return str(value)
+
+
+def _all(items: Iterable[Any] | None) -> Iterable[Any]:
+    return () if items is None else items
+
+
+def _numbers(items: Any) -> tuple[int, ...]:
+    """Return the numbers of tensors that are there."""
+    return tuple(int(each) for each in _all(items) if int(each) != _ABSENT)
+
+
+def _text(name: bytes | None) -> str:
+    return "" if name is None else name.decode(errors="replace")

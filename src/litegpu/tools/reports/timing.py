@@ -1,0 +1,151 @@
+"""Sections on time: kernels with their floors, operations, latencies, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from litegpu import KernelProfile, OpTotal, Profile
+from litegpu.tools.reports.charts import bars, histogram, lines
+from litegpu.tools.reports.sections import Section, Table
+from litegpu.tools.reports.words import percent, shape_text, us
+
+_MOST_BARS = 30
+_LARGE = 1e-2
+"""Seconds from which on an axis counts milliseconds, not microseconds."""
+_PERCENTILES = (50, 95)
+
+
+def profile_sections(profile: Profile) -> Iterator[Section]:
+    """Yield where the time of a profile goes: kernels, operations, host."""
+    kernels = [kernel for part in profile.partitions for kernel in part.kernels]
+    total = profile.kernel_seconds
+    slowest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:_MOST_BARS]
+    rest = len(kernels) - len(slowest)
+    if slowest:
+        yield bars(
+            "Slowest kernels",
+            [_name(kernel) for kernel in slowest],
+            *_scaled([kernel.seconds for kernel in slowest]),
+            floors=_scaled_floors(slowest),
+            hints=[_hint(kernel, total) for kernel in slowest],
+            note="Each kernel by itself, warm in cache. The floor is the time of its arithmetic or "
+            "of moving its bytes once, whichever is longer, at the rates that were measured on "
+            f"this device.{f' {rest} faster ones are in the table.' * bool(rest)}",
+        )
+        by_op = profile.by_op()
+        yield bars(
+            "Time by operation",
+            [f"{each.op} ×{each.kernels}" for each in by_op],
+            *_scaled([each.seconds for each in by_op]),
+            floors=_scaled_floors(by_op),
+            hints=[
+                f"{each.op}: {us(each.seconds)} µs, {percent(each.seconds / total if total else 0)}"
+                for each in by_op
+            ],
+            half=True,
+        )
+    times = _times(profile)
+    yield bars(
+        "Where an invoke's time goes",
+        list(times),
+        *_scaled(list(times.values())),
+        hints=[f"{name}: {us(seconds)} µs" for name, seconds in times.items()],
+        half=True,
+    )
+    yield Table(
+        "Kernels",
+        (
+            *("kernel", "operation", ">node", "output", ">µs", ">share"),
+            *(">GFLOP/s", ">GB/s", ">floor µs", ">of floor"),
+        ),
+        [_row(kernel, total) for kernel in kernels],
+        folded=len(kernels) > _MOST_BARS,
+    )
+
+
+def _times(profile: Profile) -> dict[str, float]:
+    """Return what takes how long in seconds; times that nobody can tell are left out."""
+    found = {
+        "kernels, each by itself": profile.kernel_seconds,
+        "their floors": profile.floor_seconds,
+        "kernels as a chain": profile.chain_seconds,
+        "device, with copies": profile.device_seconds,
+        **{f"host: {name}": seconds for name, seconds in profile.host_seconds.items()},
+        "interpreter.invoke()": profile.invoke_seconds,
+        "runtime, Python, CPU's nodes": profile.outside_seconds,
+    }
+    return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+
+def _factor(seconds: Iterable[float]) -> float:
+    return 1e3 if max(seconds, default=0.0) >= _LARGE else 1e6
+
+
+def _scaled(seconds: Sequence[float]) -> tuple[list[float], str]:
+    """Return times in the unit that suits them, and that unit."""
+    factor = _factor(seconds)
+    return [each * factor for each in seconds], "ms" if factor == 1e3 else "µs"
+
+
+def _scaled_floors(items: Sequence[KernelProfile | OpTotal]) -> list[float | None]:
+    """Return the floors of what takes some time, in the unit of these times."""
+    factor = _factor(each.seconds for each in items)
+    floors = (each.floor_seconds for each in items)
+    return [None if floor is None else floor * factor for floor in floors]
+
+
+def _name(kernel: KernelProfile) -> str:
+    where = f"#{kernel.node} " if kernel.node >= 0 else ""
+    return f"{where}{kernel.op} {shape_text(kernel.shape)}"
+
+
+def _hint(kernel: KernelProfile, total: float) -> str:
+    share = percent(kernel.seconds / total if total else 0)
+    parts = [f"{_name(kernel)}, {kernel.template}: {us(kernel.seconds)} µs ({share})"]
+    if kernel.floor_seconds is not None:
+        parts.append(f"floor {us(kernel.floor_seconds)} µs ({percent(kernel.floor_share)})")
+    if kernel.flops:
+        parts.append(f"{kernel.flops_per_second / 1e9:.1f} GFLOP/s")
+    return ", ".join([*parts, f"{kernel.bytes_per_second / 1e9:.1f} GB/s"])
+
+
+def _row(kernel: KernelProfile, total: float) -> tuple[str, ...]:
+    return (
+        *(kernel.template, kernel.op, str(kernel.node) if kernel.node >= 0 else ""),
+        *(shape_text(kernel.shape), us(kernel.seconds)),
+        percent(kernel.seconds / total if total else 0),
+        f"{kernel.flops_per_second / 1e9:.1f}" if kernel.flops else "",
+        f"{kernel.bytes_per_second / 1e9:.1f}",
+        "" if kernel.floor_seconds is None else us(kernel.floor_seconds),
+        percent(kernel.floor_share),
+    )
+
+
+def latency_sections(sides: Mapping[str, Sequence[float]]) -> Iterator[Section]:
+    """Yield how the runs' times are distributed, and how they went on; of each side that has any.
+
+    Args:
+        sides: what was measured, with the milliseconds of its runs in their order.
+    """
+    timed = {name: list(times) for name, times in sides.items() if times}
+    if not timed:
+        return
+    first = sorted(next(iter(timed.values())))
+    marks = {
+        f"p{each}": first[min(int(len(first) * each / 100), len(first) - 1)]
+        for each in _PERCENTILES
+    }
+    yield histogram("Latency", timed, "ms", marks if len(timed) == 1 else None)
+    runs = {name: list(enumerate(times, 1)) for name, times in timed.items()}
+    yield lines(
+        *("Latency, run by run", runs, "run", "ms"),
+        half=True,
+        points=max(map(len, runs.values())) < 2 * _MOST_BARS,
+    )
+
+
+def energy_section(joules: Mapping[str, float], note: str = "") -> Section:
+    """Return joules an inference, by what they were measured on."""
+    hints = [f"{name}: {each:.4g} J" for name, each in joules.items()]
+    values = list(joules.values())
+    return bars("Energy", list(joules), values, "J an inference", hints=hints, note=note)

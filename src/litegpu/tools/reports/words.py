@@ -1,0 +1,36 @@
+"""Figures and names as the pages show them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from litegpu.wording import printable
+
+_SHORT = 24
+
+
+def us(seconds: float) -> str:
+    """Return seconds as microseconds with the digits that count."""
+    value = seconds * 1e6
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text; nothing where it is not known."""
+    return "" if share is None else f"{share:.0%}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape as text; unknown dimensions are question marks."""
+    return "×".join(str(size) if size >= 0 else "?" for size in shape) or "scalar"
+
+
+def short(name: str, most: int = _SHORT) -> str:
+    """Return a stranger's name as it can be shown, cut where it is long."""
+    return printable(name, most)
+
+
+def for_plotly(text: str) -> str:
+    """Return text for labels of plotly, which takes some HTML in them."""
+    return html.escape(printable(text), quote=False)

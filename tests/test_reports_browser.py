@@ -1,0 +1,94 @@
+"""Pages in a browser without a window: charts are drawn, links to nodes work, light and dark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from litegpu.tools import cli
+from small_models import fully_convolutional
+from test_reports import hostile_model
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=4000"),
+)
+DARK = "--blink-settings=preferredColorScheme=0"
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+
+
+def browse(page: Path, *flags: str, node: str = "") -> str:
+    """Open a page; return what is in it once its scripts have run. Fail for what they complain of.
+
+    Refused loads and scripts are among the complaints.
+    """
+    profile = page.parent / f"profile{len(list(page.parent.iterdir()))}"
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", *flags]
+    address = f"{page.as_uri()}{f'#{node}' * bool(node)}"
+    done = subprocess.run([*command, address], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    complaints = [line for line in done.stderr.decode().splitlines() if ":CONSOLE" in line]
+    assert not complaints, "\n".join(complaints)
+    return done.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    model = folder / "model.tflite"
+    model.write_bytes(fully_convolutional())
+    path = folder / "page.html"
+    assert cli.main(["profile", str(model), "--repeats=1", f"--report={path}"]) == 0
+    return path
+
+
+def test_charts_are_drawn_and_a_link_leads_to_a_node(page: Path) -> None:
+    text = browse(page, "--dump-dom", node="node-1")
+    assert text.count('class="plot js-plotly-plot') == 3
+    aside = re.findall(r'<aside class="details".*?</aside>', text)[0]
+    assert "<h3>#1 CONV_2D</h3>" in aside
+    assert "kernel conv_2d" in aside
+    chosen = re.findall(r'<g class="([^"]*chosen[^"]*)" data-key="(\d+)"', text)
+    assert chosen == [("box gpu0 chosen", "1")]
+    moved = re.findall(r'<g class="moved" transform="translate\(\S+ \S+\) scale\((\S+)\)"', text)
+    assert float(moved[0]) > 0
+
+
+def test_names_of_strangers_run_nothing(tmp_path: Path) -> None:
+    model, page = tmp_path / "model.tflite", tmp_path / "page.html"
+    model.write_bytes(hostile_model())
+    assert cli.main(["profile", str(model), "--repeats=1", f"--report={page}"]) == 0
+    text = browse(page, "--dump-dom", node="node-0")
+    assert "<title>model · profile</title>" in text
+    aside = re.findall(r'<aside class="details".*?</aside>', text)[0]
+    assert "&lt;/script&gt;&lt;script&gt;document.title='taken'" in aside, "it is shown as text"
+
+
+def test_light_and_dark(page: Path) -> None:
+    brightness = []
+    for flags in ((), (DARK,)):
+        shot = page.parent / "shot.png"
+        browse(page, f"--screenshot={shot}", "--window-size=1300,900", *flags)
+        with Image.open(shot) as picture:
+            brightness.append(float(np.asarray(picture.convert("L")).mean()))
+    assert brightness[0] > 200
+    assert brightness[1] < 60
+
+
+def test_complaints_are_heard(tmp_path: Path, page: Path) -> None:
+    wrong = tmp_path / "page.html"
+    text = page.read_text(encoding="utf-8")
+    scripts = text.index("<script>")
+    wrong.write_text(f'{text[:scripts]}<img src="https://localhost/a.png">', encoding="utf-8")
+    with pytest.raises(AssertionError, match="violates.*Content Security Policy"):
+        browse(wrong, "--dump-dom")
