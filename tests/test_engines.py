@@ -240,7 +240,7 @@ def test_stopping_early_ends_all_threads_and_processes() -> None:
         work = job(engine_jobs.slowly)
         started = engines.start(work, engines.chunks(range(1000), work.plan), settings)
         assert next(started.results).name == "0"
-        started.results.close()  # type: ignore[attr-defined]
+        started.results.close()
     assert not multiprocessing.active_children()
     assert not [each for each in threading.enumerate() if each.name.startswith("litegpu-decode")]
 

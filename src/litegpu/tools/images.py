@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,24 +37,41 @@ def open_picture(path: str) -> Image.Image:
         FileError: there is no readable picture at `path`, or it has too many pixels.
         MissingDependencyError: pillow is not installed.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise missing_dependency("pillow", "tools", "Reading a picture") from error
+    _require_pillow()
     if not os.path.isfile(path):
         what = "it is not a file" if os.path.exists(path) else "there is no such file"
         raise unreadable(path, what)
+    return decode_picture(path, path)
+
+
+def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
+    """Return the picture in a file as `open_picture` does; errors call it `name`.
+
+    Raises:
+        FileError: it is no readable picture, or has too many pixels.
+        MissingDependencyError: pillow is not installed.
+    """
+    _require_pillow()
+    from PIL import Image
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of pictures that it reads nevertheless
-            with Image.open(path) as picture:
+            with Image.open(file) as picture:
                 picture.load()
                 return _as_rgb(_upright(picture))
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise unreadable(path, f"it has more than {most} pixels", "Make it smaller.") from error
+        raise unreadable(name, f"it has more than {most} pixels", "Make it smaller.") from error
     except Exception as error:  # Pillow's readers have no type of errors of their own
-        raise unreadable(path, str(error) or type(error).__name__) from error
+        raise unreadable(name, str(error) or type(error).__name__) from error
+
+
+def _require_pillow() -> None:
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise missing_dependency("pillow", "tools", "Reading a picture") from error
 
 
 def unreadable(path: str, why: str, remedy: str = "Give a JPEG, PNG or BMP file.") -> FileError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from litegpu import GpuDelegate
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -60,6 +62,13 @@ class Place:
     device: int | str | None = None
 
 
+class Opened(NamedTuple):
+    """An interpreter whose tensors have no memory yet, and the delegate that it has."""
+
+    interpreter: Any
+    delegate: GpuDelegate | None
+
+
 @dataclass(frozen=True)
 class Job(Generic[Item, Value]):
     """What is done with every sample.
@@ -70,7 +79,7 @@ class Job(Generic[Item, Value]):
 
     Args:
         plan: the model and how it takes samples, see `planning.plan`.
-        open: returns an interpreter of the model whose tensors have no memory yet.
+        open: returns an interpreter of the model whose tensors have no memory yet, or Opened.
         prepare: returns a sample's inputs, of the shapes and types of `plan.inputs`; a batch of 1
             may stand before.
         finish: returns what is kept of a sample, from its outputs as the model gives them.
@@ -90,7 +99,8 @@ class Job(Generic[Item, Value]):
 class Result(Generic[Value]):
     """What became of a sample: its value, or None and why it has none; times in seconds.
 
-    `infer_s` is the sample's share of the time of its batch.
+    `infer_s` is the sample's share of the time of its batch, `place` who ran it.
+    `begun` is when its preparation began, in seconds since the epoch.
     """
 
     name: str
@@ -99,6 +109,8 @@ class Result(Generic[Value]):
     prepare_s: float = 0.0
     infer_s: float = 0.0
     finish_s: float = 0.0
+    place: str = ""
+    begun: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic
 
@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 
 def run(
     job: Job[Item, Value], chunks: Sequence[Any], places: Sequence[Place], decode_threads: int
-) -> Iterator[Result[Value]]:
+) -> Generator[Result[Value], None, None]:
     """Yield the results of all samples in their order.
 
     Raises:
@@ -124,7 +124,7 @@ class _Crew(Generic[Value]):
     def _hire(self, place: Place) -> _Process[Value]:
         return _Process(self._job, place, self._decode_threads)
 
-    def results(self) -> Iterator[Result[Value]]:
+    def results(self) -> Generator[Result[Value], None, None]:
         """Yield the results of all chunks in order."""
         while self._next < len(self._chunks):
             self._give_work()

@@ -10,7 +10,7 @@ import numpy as np
 from litegpu.errors import ModelError
 from litegpu.tools import runtime
 from litegpu.tools.engines.batching import rewritten
-from litegpu.tools.engines.jobs import Arrays, Place, Plan, Tensor
+from litegpu.tools.engines.jobs import Arrays, Opened, Place, Plan, Tensor
 from litegpu.tools.images import random_tensor
 
 Open = Callable[[bytes, Place], Any]
@@ -68,7 +68,10 @@ class _Trial:
         outputs = self._interpreter.get_output_details()
         first = {value.shape[:1] for value in values}
         first |= {tuple(int(size) for size in each["shape"][:1]) for each in inputs}
-        self.batched = len(first) == 1 and () not in first and bool(inputs)
+        # A first dimension that a run decides, not the inputs', counts something else.
+        free = {_signature(each)[:1] == [-1] for each in inputs}
+        decided = any(_signature(each)[:1] == [-1] for each in outputs) and True not in free
+        self.batched = len(first) == 1 and () not in first and bool(inputs) and not decided
         self.batch = next(iter(first))[0] if self.batched else 1
         skip = int(self.batched)
         self.inputs = tuple(_tensor(each, tuple(each["shape"])[skip:], skip) for each in inputs)
@@ -135,8 +138,14 @@ def _open(model: bytes, open_model: Open | None) -> Any:
         try:
             runtime.interpreter(model, threads=threads)
         except ModelError:
-            return open_model(model, Place())
+            found = open_model(model, Place())
+            return found.interpreter if isinstance(found, Opened) else found
     return runtime.interpreter(model, threads=threads, allocate=False)
+
+
+def _signature(detail: dict[str, Any]) -> list[int]:
+    """Return a shape as the file has it: -1 is a size that may be any."""
+    return [int(size) for size in detail.get("shape_signature", detail["shape"])]
 
 
 def _core(error: ModelError) -> str:
@@ -148,7 +157,7 @@ def _core(error: ModelError) -> str:
 
 
 def _tensor(detail: dict[str, Any], shape: tuple[int, ...], skip: int) -> Tensor:
-    known = [int(size) for size in detail.get("shape_signature", detail["shape"])]
+    known = _signature(detail)
     dynamic = -1 in known[skip:] or len(known) != len(detail["shape"])
     scale, zero = detail["quantization"]
     return Tensor(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,9 +58,12 @@ def start(
 
 def _connect(ray: Any) -> None:
     try:
-        # Nothing is sent home by a cluster that nobody started by hand.
-        with config.placeholder("RAY_USAGE_STATS_ENABLED", "0"):
-            ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        # Nothing is sent home by a cluster that nobody started by hand, nor told about its insides.
+        with (
+            config.placeholder("RAY_USAGE_STATS_ENABLED", "0"),
+            config.placeholder("RAY_BACKEND_LOG_LEVEL", "fatal"),
+        ):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise WorkerError(
             f"There is no Ray cluster to work on: {' '.join(str(error).split())} "
@@ -97,20 +100,21 @@ def _results(
     sizes: tuple[int, int, float],
     backend: str | None,
     ours: bool,
-) -> Iterator[Result[Value]]:
+) -> Generator[Result[Value], None, None]:
     workers, threads, gpus = sizes
     try:
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
         context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         done = ray.data.from_items(tasks := _tasks(pieces, workers), override_num_blocks=len(tasks))
         done = done.map_batches(
             _Actor,
             fn_constructor_args=(ray.put(job), threads, backend),
             batch_size=1,
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(size=workers),
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(tasks))),
             num_cpus=threads,
             num_gpus=gpus or None,
         )

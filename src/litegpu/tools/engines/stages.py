@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -51,27 +54,36 @@ class Meter:
     failed: int = 0
     samples: int = 0
     wall_s: float = 0.0
-    _start: float = field(default=0.0, repr=False)
+    places: Counter[str] = field(default_factory=Counter)
+    """Samples by where they ran."""
+    _begun: float = field(default=math.inf, repr=False)
 
     def watch(self, results: Iterable[Result[Value]]) -> Iterator[Result[Value]]:
-        """Yield the results, and count the time until they are over as the run's.
+        """Yield the results; what is done with each until the next is taken counts as writing.
 
-        It starts with the first result: until then workers open their delegates.
+        The run's time begins with the first preparation: until then workers open delegates.
         """
         for result in results:
-            now = time.perf_counter()
-            self._start = self._start or now - result.prepare_s - result.infer_s
             self._add(result)
-            yield result
-            after = time.perf_counter()
-            self.write_s += after - now
-            self.wall_s = after - self._start
+            with self.writing():
+                yield result
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Count the time of the context as writing."""
+        start = time.perf_counter()
+        yield
+        self.write_s += time.perf_counter() - start
+        self.wall_s = max(time.time() - self._begun, 0.0)
 
     def _add(self, result: Result[Any]) -> None:
+        self._begun = min(self._begun, result.begun)
         self.samples += 1
         self.failed += bool(result.error)
         self.decoded += 1
-        self.inferred += result.infer_s > 0
+        if result.infer_s > 0:
+            self.inferred += 1
+            self.places[result.place] += 1
         self.prepare_s += result.prepare_s
         self.infer_s += result.infer_s
         self.finish_s += result.finish_s
@@ -144,5 +156,5 @@ class Run(Generic[Value]):
     `results` is a generator; closing it ends all workers.
     """
 
-    results: Iterator[Result[Value]]
+    results: Generator[Result[Value], None, None]
     meter: Meter

@@ -12,11 +12,12 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from litegpu import GpuDelegate
 from litegpu.errors import LitegpuError, ModelError
 from litegpu.tools import runtime
 from litegpu.tools.delegation import quietly
 from litegpu.tools.engines.ahead import ahead
-from litegpu.tools.engines.jobs import Arrays, Item, Job, Place, Plan, Result, Tensor, Value
+from litegpu.tools.engines.jobs import Arrays, Item, Job, Opened, Place, Plan, Result, Tensor, Value
 
 _BATCHES_AHEAD = 2
 """Batches that wait for the GPU, decoded; those that are being decoded come on top."""
@@ -31,13 +32,23 @@ class Done(Generic[Value]):
     final: bool
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """The inputs of a sample, or why there are none; when that began, and the seconds it took."""
+
+    arrays: Arrays
+    error: str
+    begun: float
+    seconds: float
+
+
 @dataclass
 class _Batch(Generic[Item]):
     """A batch on its way; without items it only says that its chunk is over."""
 
     chunk: int
     items: list[Item]
-    prepared: list[Future[tuple[Arrays, str, float]]]
+    prepared: list[Future[_Prepared]]
     final: bool
 
 
@@ -74,9 +85,8 @@ class Worker(Generic[Item, Value]):
                     break
                 batch = following
 
-    def _prepare(self, item: Item) -> tuple[Arrays, str, float]:
-        """Return the inputs of a sample, or why there are none, and the seconds that it took."""
-        start = time.perf_counter()
+    def _prepare(self, item: Item) -> _Prepared:
+        begun, start = time.time(), time.perf_counter()
         arrays, error = [], ""
         try:
             arrays = [
@@ -87,20 +97,17 @@ class Worker(Generic[Item, Value]):
             ]
         except Exception as problem:  # a sample may hold anything
             error = reason(problem)
-        return arrays, error, time.perf_counter() - start
+        return _Prepared(arrays, error, begun, time.perf_counter() - start)
 
     def _infer(self, batch: _Batch[Item]) -> list[Result[Value]]:
         prepared = [future.result() for future in batch.prepared]
-        good = [place for place, (_, error, _) in enumerate(prepared) if not error]
-        outputs, seconds = self._outputs([prepared[place][0] for place in good], good)
-        results = []
-        for place, (item, (_, error, prepare_s)) in enumerate(
-            zip(batch.items, prepared, strict=True)
-        ):
-            found = outputs.get(place, error)
-            infer_s = seconds / max(len(good), 1) if not error else 0.0
-            results.append(self._finish(item, found, prepare_s, infer_s))
-        return results
+        good = [place for place, each in enumerate(prepared) if not each.error]
+        outputs, seconds = self._outputs([prepared[place].arrays for place in good], good)
+        share = seconds / max(len(good), 1)
+        return [
+            self._finish(item, each, outputs.get(place, each.error), share)
+            for place, (item, each) in enumerate(zip(batch.items, prepared, strict=True))
+        ]
 
     def _outputs(
         self, samples: list[Arrays], places: list[int]
@@ -121,7 +128,7 @@ class Worker(Generic[Item, Value]):
         return found, time.perf_counter() - start
 
     def _finish(
-        self, item: Item, found: Arrays | str, prepare_s: float, infer_s: float
+        self, item: Item, prepared: _Prepared, found: Arrays | str, infer_s: float
     ) -> Result[Value]:
         start = time.perf_counter()
         value, error = None, ""
@@ -132,8 +139,16 @@ class Worker(Generic[Item, Value]):
                 value = self._job.finish(item, found)
             except Exception as problem:  # as of preparing
                 error = reason(problem)
-        took = time.perf_counter() - start
-        return Result(self._job.name(item), value, error, prepare_s, infer_s, took)
+        return Result(
+            self._job.name(item),
+            value,
+            error,
+            prepared.seconds,
+            0.0 if prepared.error else infer_s,
+            time.perf_counter() - start,
+            self._session.place,
+            prepared.begun,
+        )
 
 
 class Session:
@@ -146,8 +161,12 @@ class Session:
         """Open the interpreter and give it the batch of the job's plan."""
         self._plan = job.plan
         with quietly():
-            self._interpreter = job.open(job.plan.model, place)
+            opened = job.open(job.plan.model, place)
+            if not isinstance(opened, Opened):
+                opened = Opened(opened, None)
+            self._interpreter = opened.interpreter
             allocate(self._interpreter, job.plan)
+        self.place = _name(opened.delegate)
         self._inputs = [
             (each["index"], np.zeros(tuple(each["shape"]), each["dtype"]))
             for each in self._interpreter.get_input_details()
@@ -171,11 +190,21 @@ class Session:
         self._interpreter.reset_all_variables()  # samples do not follow from one another
         runtime.invoke(self._interpreter)
         # get_tensor copies, so a row of it need not: it goes where its batch goes
-        found = [self._interpreter.get_tensor(index) for index in self._outputs]
+        found = [self._read(index) for index in self._outputs]
         return [
             [values[place] if self._plan.batched else values for values in found]
             for place in places
         ]
+
+    def _read(self, index: int) -> NDArray[Any]:
+        try:
+            values: NDArray[Any] = self._interpreter.get_tensor(index)
+            return values
+        except ValueError:  # what the runtime says of tensors without elements
+            for detail in self._interpreter.get_output_details():
+                if detail["index"] == index and 0 in detail["shape"]:
+                    return np.zeros(tuple(detail["shape"]), detail["dtype"])
+            raise
 
 
 def allocate(interpreter: Any, plan: Plan) -> None:
@@ -184,6 +213,15 @@ def allocate(interpreter: Any, plan: Plan) -> None:
         runtime.set_batch(interpreter, plan.batch)
     else:
         interpreter.allocate_tensors()
+
+
+def _name(delegate: GpuDelegate | None) -> str:
+    """Return where a model runs."""
+    report = delegate.report if delegate else None
+    if report is None or not report.delegated_nodes:
+        return "CPU"
+    share = f"{len(report.delegated_nodes)} of {report.total_nodes} operations"
+    return f"{report.device} ({report.backend} {report.precision}, {share})"
 
 
 def _own_batch(interpreter: Any) -> int:

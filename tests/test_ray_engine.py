@@ -1,0 +1,105 @@
+"""The engine on a Ray cluster of this machine: two workers, one of which is lost in the middle."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine_jobs
+from engine_jobs import expected, job, summary
+from litegpu.errors import MissingDependencyError, ModelError, OptionsError, WorkerError
+from litegpu.tools import engines
+from litegpu.tools.engines import ray_data
+
+SETTINGS = engines.Settings("ray", workers=2, decode_threads=1)
+
+
+def start(work: Any, count: int, settings: engines.Settings = SETTINGS) -> engines.Run[Any]:
+    return engines.start(work, engines.chunks(range(count), work.plan), settings)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    pytest.importorskip("ray.data", reason="Ray Data is not installed")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    patch.setenv("PYTHONPATH", str(Path(engine_jobs.__file__).parent), prepend=":")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+    patch.undo()
+
+
+def test_a_lost_worker_changes_no_result(cluster: Any, tmp_path: Path) -> None:
+    """Both open a GPU's API; the one that gets sample 100 is killed there."""
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    marker = tmp_path / "killed"
+    work = job(engine_jobs.once_killed(marker), open_model=engine_jobs.on_opencl)
+    run = start(work, 600)
+    assert summary(run.meter.watch(run.results)) == expected(600)
+    assert marker.exists()
+    assert cluster.is_initialized(), "whoever connected disconnects"
+    assert (run.meter.workers, run.meter.decode_threads) == (2, 1)
+
+
+def refuse(_: bytes, __: engines.Place) -> object:
+    raise ModelError("this place has no room")
+
+
+def test_errors_keep_their_types(cluster: Any) -> None:
+    with pytest.raises(ModelError, match="this place has no room"):
+        list(start(job(open_model=refuse), 64).results)
+    many = engines.Settings("ray", decode_threads=1000)
+    with pytest.raises(OptionsError, match=r"--decode_threads=1000: .* has more than 2\. "):
+        start(job(), 64, many)
+
+
+def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ray:
+        def is_initialized(self) -> bool:
+            return False
+
+        def init(self, **_: object) -> None:
+            raise ConnectionError("nobody listens at 127.0.0.1:6379")
+
+    with pytest.raises(WorkerError, match=r"no Ray cluster to work on: nobody listens .*RAY_ADDR"):
+        ray_data._connect(Ray())
+
+
+def test_without_ray_the_command_to_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[ray\]'"):
+        start(job(), 4)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "settings", "sizes"),
+    [
+        ([{"CPU": 8}], engines.Settings("ray"), (1, 4, 0)),
+        ([{"CPU": 64, "GPU": 4}, {"CPU": 16}], engines.Settings("ray"), (4, 4, 1)),
+        ([{"CPU": 8, "GPU": 1}] * 2, engines.Settings("ray", gpus_per_worker=0.5), (4, 4, 0.5)),
+        ([{"CPU": 2}, {"CPU": 2}], engines.Settings("ray", workers=4), (4, 1, 0)),
+        ([{"CPU": 8}], engines.Settings("ray", 3, 2), (3, 2, 0)),
+    ],
+)
+def test_workers_fit_the_cluster(
+    nodes: list[dict[str, float]], settings: engines.Settings, sizes: tuple[int, int, float]
+) -> None:
+    assert ray_data._sizes(nodes, settings) == sizes
+
+
+def test_few_chunks_make_many_tasks() -> None:
+    assert len(ray_data._tasks(range(8), 2)) == 8
+    assert len(ray_data._tasks(range(1000), 2)) == 125
+
+
+def test_results_out_of_their_turn_are_a_fault() -> None:
+    row = {"done": pickle.dumps((3, []))}
+    with pytest.raises(WorkerError, match="Ray gave chunk 3 out of its turn"):
+        ray_data._opened(row, iter([2]))
