@@ -53,6 +53,8 @@ def commands() -> list[tuple[str, str]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with the files that the documents speak of."""
     shutil.copy(default_picture(), tmp_path / "picture.jpg")
+    (tmp_path / "pictures").mkdir(exist_ok=True)
+    shutil.copy(default_picture(), tmp_path / "pictures")
     (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
     add_evaluation(tmp_path)
     monkeypatch.chdir(tmp_path)

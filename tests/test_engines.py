@@ -277,6 +277,12 @@ def test_the_meter_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_the_meter_says_where_the_rest_went(capsys: pytest.CaptureFixture[str]) -> None:
+    engines.Meter(2, 1, 1.0, 1.0, 0.0, 0.0, 10, 10, 0, 10, wall_s=4.0).print()
+    text = " ".join(capsys.readouterr().out.split())
+    assert "The stages would take 1.00 s one after the other: the rest went by" in text
+
+
 # Threads
 
 

@@ -20,6 +20,7 @@ from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, divisor, number, positive_int
 from litegpu.tools.models import FoundModel, find_model
+from litegpu.wording import counted
 
 ON_ERROR = ("record", "skip", "fail")
 
@@ -186,7 +187,7 @@ def _tell(
         )
         meter.print("samples")
     if table.failed:
-        note(f"{table.failed} samples failed.")
+        note(f"{counted(table.failed, 'sample')} failed.")
     found = {
         "model": model.source,
         "input": args.input,

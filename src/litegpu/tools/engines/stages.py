@@ -143,9 +143,14 @@ class Meter:
         after_another = sum(stage.alone_s for stage in self.stages())
         print()
         print_text(
-            f"{self.samples} {unit} in {self.wall_s:.2f} s: {self.rate:.1f} {unit}/s. One stage "
-            f"after the other would take {after_another:.2f} s: they overlap by "
-            f"{self.overlap:.0%} of what is possible."
+            f"{self.samples} {unit} in {self.wall_s:.2f} s: {self.rate:.1f} {unit}/s. "
+            + (
+                f"One stage after the other would take {after_another:.2f} s: they overlap by "
+                f"{self.overlap:.0%} of what is possible."
+                if after_another > self.wall_s
+                else f"The stages would take {after_another:.2f} s one after the other: the rest "
+                "went by while workers began, or waited for each other."
+            )
         )
 
 
