@@ -90,5 +90,5 @@ def test_complaints_are_heard(tmp_path: Path, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     scripts = text.index("<script>")
     wrong.write_text(f'{text[:scripts]}<img src="https://localhost/a.png">', encoding="utf-8")
-    with pytest.raises(AssertionError, match="violates.*Content Security Policy"):
+    with pytest.raises(AssertionError, match=r"violates.*Content Security Policy"):
         browse(wrong, "--dump-dom")
