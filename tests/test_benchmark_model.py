@@ -14,7 +14,7 @@ from litegpu.errors import ExecutionError
 from litegpu.tools import benchmark_model, cli
 from litegpu.tools.memory import resident_kb
 from small_models import CPU_ONLY, chain, with_subgraphs
-from test_inference_diff import parsed
+from wire_reader import parsed
 
 QUICK = ("--num_runs=3", "--min_secs=0", "--warmup_min_secs=0")
 GPU = ("--use_gpu=true", "--gpu_precision_loss_allowed=false")
@@ -103,6 +103,21 @@ def test_the_lines_are_the_originals(model: str, capsys: pytest.CaptureFixture[s
     lines = masked(capsys.readouterr().out, model)
     assert [line.removeprefix("INFO: ") for line in lines if line] == expected
     assert [lines[place + 1] for place, line in enumerate(lines) if "count=" in line] == ["", ""]
+
+
+def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["benchmark", model, *QUICK, "--no_such=1", "--num_runs=9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "WARN: Unconsumed cmdline flags: --no_such=1 --num_runs=9",
+        "WARN: --num_runs=9: It comes twice. The first one counts.",
+        "INFO: STARTING!",
+    ]
+    assert f"INFO: Graph: [{model}]" in lines and f"INFO: Loaded model {model}" in lines
+    assert benchmark(model, "other.tflite", "--json") == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("WARN: Unconsumed cmdline flags: other.tflite\nINFO: STARTING!")
+    assert captured.out.startswith("{")
 
 
 def test_the_cpu_alone(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from litegpu.tools.flags import Flag, FlagParser, positive_int
+from litegpu.tools.lines import warn_of_unconsumed
 
 FLAGS = (
     Flag("num_runs", positive_int, 50, "how often"),
@@ -93,3 +94,58 @@ def test_given_names_the_flags_of_the_command_line_in_their_order() -> None:
     args = parser().parse(["--precision=fp16", "m", "--num-runs", "3", "--json", "--num_runs=4"])
     assert args.given == ("precision", "num_runs", "json")
     assert parser().parse(["m"]).given == ()
+
+
+# In the manner of TensorFlow Lite's own tools
+
+
+def of_the_original() -> FlagParser:
+    result = FlagParser("litegpu test", "a test", failed="It failed.")
+    result.add_argument("model", nargs="?")
+    result.add_flags(FLAGS)
+    return result
+
+
+def test_the_first_of_two_counts_and_the_rest_is_left() -> None:
+    words = ["--num-runs", "3", "--foo", "m", "--num_runs=4", "n", "--json", "--precison=fp16"]
+    args = of_the_original().parse(words)
+    assert (args.num_runs, args.model, args.json, args.precision) == (3, "m", True, None)
+    assert args.given == ("num_runs", "json")
+    assert args.unconsumed == (
+        ("--foo", ""),
+        ("--num_runs=4", "It comes twice. The first one counts."),
+        ("--precison=fp16", "Did you mean '--precision'?"),
+        ("n", ""),
+    )
+
+
+def test_what_is_left_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_unconsumed(of_the_original().parse(["--foo", "--precison=fp16"]))
+    assert capsys.readouterr().out == (
+        "WARN: Unconsumed cmdline flags: --foo --precison=fp16\n"
+        "WARN: --precison=fp16: Did you mean '--precision'?\n"
+    )
+    warn_of_unconsumed(of_the_original().parse([]))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--num_runs=0"], "'0' is not a whole number of at least 1"),
+        (["--num_runs", "many"], "'many' is not a whole number of at least 1"),
+        (["--max_secs=x"], "could not convert string to float: 'x'"),
+        (["--json=maybe"], "'maybe' is not one of true, false, 1, 0"),
+    ],
+)
+def test_a_value_that_a_flag_cannot_have(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        of_the_original().parse(["m", *words])
+    assert stop.value.code == 2
+    name, argv = words[0].split("=")[0], "=".join(words)
+    assert capsys.readouterr().err == (
+        f"ERROR: Failed to parse flag '{name[2:]}' against argv '{argv}'\n"
+        f"litegpu test: error: argument {name}: {said}\nERROR: It failed.\n"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from litegpu.tools.differences import GaussianInputs, compare_runs
 from litegpu.tools.wire import message, repeated
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional
+from wire_reader import parsed
 
 Array = npt.NDArray[Any]
-Fields = list[tuple[int, Any]]
 
 
 def detail(kind: str, shape: Sequence[int] = (50, 40)) -> dict[str, Any]:
@@ -225,34 +225,6 @@ def test_json_is_alone_on_stdout(model: str, capsys: pytest.CaptureFixture[str])
     assert (found["model"], found["num_runs"], len(found["outputs"])) == (model, 2, 1)
     assert 0 <= found["outputs"][0]["avg_error"] <= found["outputs"][0]["max_error"] < 0.01
     assert "INFO: OutputDiff[0]: avg_error=" in captured.err
-
-
-def parsed(content: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message in the wire format."""
-    place = 0
-
-    def varint() -> int:
-        nonlocal place
-        found = shift = 0
-        while True:
-            byte = content[place]
-            place += 1
-            found |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return found
-
-    while place < len(content):
-        tag = varint()
-        size = {0: 0, 1: 8, 5: 4}.get(tag & 7)
-        if size == 0:
-            yield tag >> 3, varint()
-            continue
-        size = varint() if size is None else size
-        part = content[place : place + size]
-        place += size
-        kind = {1: "<d", 5: "<f"}.get(tag & 7)
-        yield tag >> 3, struct.unpack(kind, part)[0] if kind else part
 
 
 def test_the_wire_format() -> None:

@@ -118,12 +118,20 @@ PARAMETERS = (
         "Optimize memory usage for large tensors",
     ),
     (
+        Flag("disable_delegate_clustering", bool, False, "keep the order of operations"),
+        "Disable delegate clustering",
+    ),
+    (
         Flag("enable_builtin_cast_constant_cache", bool, False, "no effect here: the CPU's CAST"),
         "Constant CAST output cache",
     ),
     (
         Flag("output_filepath", str, "", "write the raw outputs there", metavar="FILE"),
         "File path to export outputs layer to",
+    ),
+    (
+        Flag("output_proto_filepath", str, "", "write the outputs there, as a tf.Example"),
+        "File path to export outputs layer as tf example to",
     ),
     (
         Flag("result_file_path", str, "", "write a BenchmarkResult there", metavar="FILE"),

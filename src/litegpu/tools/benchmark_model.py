@@ -25,16 +25,18 @@ from litegpu.tools.benchmark_results import (
     result_message,
 )
 from litegpu.tools.benchmark_session import Session, explained, load, open_session
+from litegpu.tools.examples import example
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag
-from litegpu.tools.lines import error, info, warn
+from litegpu.tools.lines import error, info, warn, warn_of_unconsumed
 from litegpu.tools.memory import PeakMonitor, peak_kb
 from litegpu.tools.registrar import REGISTRAR_FLAGS
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.stats import Pace, Stats, figure, timed_runs
 from litegpu.tools.sweep import SWEEP_FLAGS, sweep
 
-ARGUMENTS: dict[str, str] = {}
+ARGUMENTS = {"model": "the same as --graph"}
+OPTIONAL = ("model",)
 FLAGS = (
     *(flag for flag, _ in PARAMETERS if flag),
     Flag("verbose", bool, False, "print the value of every flag"),
@@ -55,17 +57,24 @@ NOTES = (
     "the GPU's memory come last.",
 )
 
-_FILES = ("op_profiling_output_file", "output_filepath", "result_file_path")
+FAILED = "Benchmarking failed."
+_FILES = (
+    *("op_profiling_output_file", "output_filepath", "output_proto_filepath"),
+    "result_file_path",
+)
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure the model and print everything; files are written last."""
+    lines_to = sys.stderr if prints_json(args) else sys.stdout
+    with contextlib.redirect_stdout(lines_to):
+        _take_model(args)
     if args.sweep:
         return sweep(args)
     try:
         try_to_write("json", args.json)
         prepare_report(args.report)
-        with contextlib.redirect_stdout(sys.stderr if prints_json(args) else sys.stdout):
+        with contextlib.redirect_stdout(lines_to):
             found = _benchmark(args)
         write_json("json", args.json, result_json(args.benchmark_name, found))
         if args.report:
@@ -73,10 +82,19 @@ def main(args: argparse.Namespace) -> int:
         return 0
     except LitegpuError as failure:
         error(str(failure))
-        error("Benchmarking failed.")
+        error(FAILED)
         if config.debug_level():
             raise
         return 1
+
+
+def _take_model(args: argparse.Namespace) -> None:
+    """Have --graph name the model that stands by itself, and say what is left over."""
+    if args.model and not args.graph:
+        args.graph = args.model
+    elif args.model:
+        args.unconsumed = (*args.unconsumed, (args.model, ""))
+    warn_of_unconsumed(args)
 
 
 def _benchmark(args: argparse.Namespace) -> Results:
@@ -156,10 +174,8 @@ def _run(args: argparse.Namespace, session: Session) -> tuple[Stats, Stats]:
 def _write_files(args: argparse.Namespace, found: Results) -> None:
     """Write what files are asked for, and print or write the profile."""
     session, runs = found.session, found.runs
-    if args.output_filepath:
-        outputs = session.target.get_output_details()
-        values = (session.target.get_tensor(detail["index"]) for detail in outputs)
-        write_bytes("output_filepath", args.output_filepath, b"".join(v.tobytes() for v in values))
+    if args.output_filepath or args.output_proto_filepath:
+        _write_outputs(args, session)
     if args.enable_op_profiling:
         mode, path = args.op_profiling_output_mode, args.op_profiling_output_file
         blocks = take_blocks(session.delegates.gpu, session.target, runs) if runs.values else []
@@ -169,3 +185,16 @@ def _write_files(args: argparse.Namespace, found: Results) -> None:
         content = result_message(args.benchmark_name, found)
         write_bytes("result_file_path", args.result_file_path, content)
         info(f"Saved benchmark result to: {args.result_file_path}")
+
+
+def _write_outputs(args: argparse.Namespace, session: Session) -> None:
+    """Write what the last run left in the outputs."""
+    values = {
+        detail["name"]: session.target.get_tensor(detail["index"])
+        for detail in session.target.get_output_details()
+    }
+    if args.output_filepath:
+        content = b"".join(each.tobytes() for each in values.values())
+        write_bytes("output_filepath", args.output_filepath, content)
+    if args.output_proto_filepath:
+        write_bytes("output_proto_filepath", args.output_proto_filepath, example(values))

@@ -21,6 +21,8 @@ from litegpu.tools.registrar import Delegates, make_delegates
 from litegpu.tools.runtime import set_batch, set_inputs
 from litegpu.tools.stats import Stats, figure
 
+_DESCRIPTOR = "fd:"
+
 
 @dataclass(frozen=True)
 class Session:
@@ -47,12 +49,41 @@ def load(args: argparse.Namespace) -> FoundModel:
     if not args.graph:
         raise ModelError("Please specify the name of your TF Lite input file with --graph")
     try:
-        model = find_model(args.graph)
+        if args.graph.startswith(_DESCRIPTOR):
+            model = FoundModel(args.graph, _read_descriptor(args.graph), args.graph)
+        else:
+            model = find_model(args.graph)
     except LitegpuError:
         error(f"Failed to load model {args.graph}")
         raise
     info(f"Loaded model {args.graph}")
     return model
+
+
+def _read_descriptor(graph: str) -> bytes:
+    """Return a part of a file that the caller has opened: `fd:DESCRIPTOR:OFFSET:SIZE`."""
+    parts = graph.removeprefix(_DESCRIPTOR).split(":")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise ModelError(
+            f"--graph={graph} is not fd:DESCRIPTOR:OFFSET:SIZE. Write three whole numbers, such as "
+            "fd:3:0:1882264."
+        )
+    descriptor, offset, size = map(int, parts)
+    try:
+        with open(descriptor, "rb", closefd=False) as opened:
+            opened.seek(offset)
+            content = opened.read(size)
+    except (OSError, OverflowError) as failure:
+        raise ModelError(
+            f"--graph={graph}: file descriptor {descriptor} cannot be read there ({failure}). Open "
+            "a file in the process that starts this one, and let it inherit the descriptor."
+        ) from failure
+    if len(content) != size:
+        raise ModelError(
+            f"--graph={graph}: there are {len(content)} bytes of {size} behind {offset}. Give the "
+            "offset and the size of the model in that file."
+        )
+    return content
 
 
 def open_session(
@@ -64,10 +95,11 @@ def open_session(
         LitegpuError: a flag does not fit the model, or the runtime or a delegate refuses it.
     """
     delegates = make_delegates(args, model.content)
+    start += sum(each.trial_seconds for each in delegates.applied)
     if len(delegates.applied) > 1:
         info(f"Going to apply {len(delegates.applied)} delegates one after another.")
     applying = time.perf_counter()
-    target = _apply(delegates, model)
+    target = _apply(delegates, model, clustering=not args.disable_delegate_clustering)
     applied = time.perf_counter()
     if args.list_signatures:
         raise _signatures(target)
@@ -90,9 +122,9 @@ def open_session(
     return Session(model, target, delegates, values, init_us, Block(rows, Stats((init_us,))))
 
 
-def _apply(delegates: Delegates, model: FoundModel) -> Any:
+def _apply(delegates: Delegates, model: FoundModel, clustering: bool) -> Any:
     try:
-        return delegates.interpreter(model.content, allocate=False)
+        return delegates.interpreter(model.content, allocate=False, clustering=clustering)
     except LitegpuError as failure:
         if delegates.items and not isinstance(failure, ModelError):
             names = [each.name for each in delegates.applied if each.delegate is not None]

@@ -122,7 +122,8 @@ def _dispatch(args: Sequence[str]) -> int:
     if name not in TOOLS:
         return _fail(f"error: unknown tool '{name}'.{did_you_mean(name, TOOLS)}", 2)
     tool = importlib.import_module(f"litegpu.tools.{name}")
-    rest = _graph_as_model(args[1:]) if "model" in tool.ARGUMENTS else args[1:]
+    own = any(flag.name == "graph" for flag in tool.FLAGS)
+    rest = _graph_as_model(args[1:]) if "model" in tool.ARGUMENTS and not own else args[1:]
     status: int = tool.main(_parser(name, tool).parse(rest))
     return status
 
@@ -151,7 +152,8 @@ def _parser(name: str, tool: ModuleType) -> FlagParser:
     optional = getattr(tool, "OPTIONAL", ())
     shown = [f"[{each.upper()}]" if each in optional else each.upper() for each in tool.ARGUMENTS]
     words = [f"litegpu {name}", *shown, "[--FLAG=VALUE ...]"]
-    parser = FlagParser(words[0], about, tool.EXAMPLES, usage=" ".join(words))
+    failed = getattr(tool, "FAILED", "")
+    parser = FlagParser(words[0], about, tool.EXAMPLES, usage=" ".join(words), failed=failed)
     for argument, text in tool.ARGUMENTS.items():
         count = "?" if argument in optional else None
         parser.add_argument(argument, metavar=argument.upper(), help=text, nargs=count)

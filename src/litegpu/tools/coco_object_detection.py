@@ -14,6 +14,7 @@ from litegpu.tools import picture_evaluation as evaluation
 from litegpu.tools.average_precision import AveragePrecision, Detection, average_precision
 from litegpu.tools.coco_api import CocoFigures, coco_figures
 from litegpu.tools.engines.jobs import Arrays, Plan
+from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.flags import Flag
 from litegpu.tools.ground_truth import GroundTruth, read_ground_truth
 from litegpu.tools.lines import info, warn
@@ -34,6 +35,7 @@ FLAGS = (
     Flag("debug_mode", bool, False, "print what is found on each picture"),
     *evaluation.TASK_FLAGS,
 )
+FAILED = TASK_FAILED
 EXAMPLES = (
     "litegpu coco model.tflite --delegate=gpu --ground_truth_images_path=val2017 \\\n"
     "    --ground_truth_proto=instances_val2017.json --model_output_labels=labels.txt",

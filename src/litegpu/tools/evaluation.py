@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from litegpu.errors import LitegpuError, OptionsError
 from litegpu.tools.flags import Flag, positive_int
-from litegpu.tools.lines import error, info, warn
+from litegpu.tools.lines import error, info, warn, warn_of_unconsumed
 from litegpu.tools.registrar import Delegates, make_delegates
 
 DELEGATES = ("nnapi", "gpu", "hexagon", "xnnpack", "coreml")
@@ -21,14 +21,22 @@ METRICS_FILE = Flag(
 )
 
 
+FAILED = "Could not run the task evaluation!"
+"""The last words of these tools."""
+
+
 @contextlib.contextmanager
-def failing_task() -> Iterator[None]:
-    """Say the original's words where the evaluation fails, and let the reason go on."""
+def failing_task(args: argparse.Namespace) -> Iterator[None]:
+    """Say the original's words where the evaluation fails, and let the reason go on.
+
+    It begins with those about words of the command line that nothing was made of.
+    """
+    warn_of_unconsumed(args)
     try:
         yield
     except LitegpuError as failure:
         if not isinstance(failure, OptionsError):
-            error("Could not run the task evaluation!")
+            error(FAILED)
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -83,10 +84,20 @@ def listed(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """A parser for `Flag` tables that says which known flag a misspelt one resembles."""
+    """A parser for `Flag` tables that says which known flag a misspelt one resembles.
+
+    With `failed`, a tool's last words when it fails, it is one of TensorFlow Lite's own tools: of a
+    flag that comes twice the first counts, and what it does not know it leaves, in `unconsumed` of
+    the result, to `lines.warn_of_unconsumed`.
+    """
 
     def __init__(
-        self, prog: str, description: str, examples: Sequence[str] = (), usage: str | None = None
+        self,
+        prog: str,
+        description: str,
+        examples: Sequence[str] = (),
+        usage: str | None = None,
+        failed: str = "",
     ) -> None:
         super().__init__(
             prog=prog,
@@ -97,6 +108,7 @@ class FlagParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self._flags: dict[str, Flag] = {}
+        self._failed = failed
 
     def add_flags(self, flags: Iterable[Flag]) -> None:
         """Accept these flags."""
@@ -114,19 +126,69 @@ class FlagParser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv`; on bad usage print one line and exit with status 2.
 
-        `given` of the result has the names of the flags that `argv` sets, in its order.
+        `given` of the result has the names of the flags that `argv` sets, in its order, and
+        `unconsumed` what nothing was made of, each word with a hint at what may have been meant.
         """
         words = self._normalised(argv)
+        left: list[str] = []
+        if self._failed:
+            words, left = self._first_of_each(words)
+            for word in words:
+                self._check(word)
         args, unknown = self.parse_known_args(words)
-        if unknown:
+        args.unconsumed = tuple((word, self._hint(word)) for word in [*left, *unknown])
+        if unknown and not self._failed:
             name = unknown[0].split("=")[0]
             if name.startswith("--"):
-                known = did_you_mean(name, [f"--{known}" for known in self._flags])
-                self.error(f"unknown flag '{name}'.{known}")
+                self.error(f"unknown flag '{name}'.{self._resembling(name)}")
             self.error(f"unexpected argument '{name}'.")
         names = (word[2:].partition("=")[0] for word in words if word.startswith("--"))
         args.given = tuple(dict.fromkeys(name for name in names if name in self._flags))
         return args
+
+    def _resembling(self, name: str) -> str:
+        return did_you_mean(name, [f"--{known}" for known in self._flags])
+
+    def _hint(self, word: str) -> str:
+        """Return why nothing is made of a word, empty where that is all there is to say."""
+        name = word.split("=")[0]
+        if name[2:] in self._flags:
+            return "It comes twice. The first one counts."
+        question, mark, _ = self._resembling(name).strip().partition("?")
+        return question + mark if mark else ""
+
+    def _first_of_each(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the words that count, a flag and its value in one, and those that do not."""
+        kept: dict[str, str] = {}
+        left = []
+        rest = iter(words)
+        for word in rest:
+            name, equals, _ = word.partition("=")
+            if name[2:] in self._flags and not equals:
+                word = "=".join([word, *itertools.islice(rest, 1)])
+            known = not name.startswith("--") or name[2:] in self._flags or name == "--help"
+            key = name if name.startswith("--") else f"{len(kept)} {name}"
+            if known and key not in kept:
+                kept[key] = word
+            else:
+                left.append(word)
+        return [*kept.values()], left
+
+    def _check(self, word: str) -> None:
+        """Say in the known words what value a flag cannot have."""
+        name, _, value = word.partition("=")
+        flag = self._flags.get(name[2:]) if name.startswith("--") else None
+        if flag is None:
+            return
+        try:
+            (_bool if flag.kind is bool else flag.kind)(value)
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            self.exit(
+                2,
+                f"ERROR: Failed to parse flag '{flag.name}' against argv '{word}'\n"
+                f"{self.prog}: error: argument {name}: {error}\n"
+                f"ERROR: {self._failed}\n",
+            )
 
     def error(self, message: str) -> NoReturn:
         """Print `message` as one clean line and exit with status 2."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from litegpu.errors import DelegateLibraryError, OptionsError
@@ -40,7 +42,15 @@ def parse_options(flag: str, text: str) -> dict[str, str]:
     return found
 
 
-def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None = None) -> Any:
+@dataclass(frozen=True)
+class Loaded:
+    """A delegate of a shared library, and the seconds that another process tried it before."""
+
+    delegate: Any
+    trial_seconds: float
+
+
+def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None = None) -> Loaded:
     """Return the delegate of a shared library, for the runtime's interpreter.
 
     Args:
@@ -54,6 +64,7 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
         DelegateLibraryError: the library is missing, is none, refuses, hangs, or ends its process.
     """
     known = os.path.abspath(path) if os.path.exists(path) else path
+    start = time.perf_counter()
     tried = run_module(__name__, [known, json.dumps(dict(options))], PATIENCE_SECS, model or b"")
     said = [line for line in tried.errors.split("\n") if _tells(line)]
     if tried.status == _REFUSED and said:
@@ -65,8 +76,9 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
             f"{asked}: The library {tried.how()}{limit}. It was tried in a process of its own."
             f"{words} Use another build of it, or run without it."
         )
+    spent = time.perf_counter() - start
     try:
-        return _create(known, options)
+        return Loaded(_create(known, options), spent)
     except DelegateLibraryError as error:
         raise DelegateLibraryError(f"{asked}: {error}") from error
 

@@ -11,6 +11,7 @@ import numpy as np
 from litegpu.errors import FileError, ModelError
 from litegpu.tools import picture_evaluation as evaluation
 from litegpu.tools.engines.jobs import Arrays, Plan
+from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.flags import Flag
 from litegpu.tools.lines import warn
 from litegpu.tools.preprocessing import CENTRAL_FRACTION, Preprocessing, for_input
@@ -34,6 +35,7 @@ FLAGS = (
     ),
     *evaluation.TASK_FLAGS,
 )
+FAILED = TASK_FAILED
 EXAMPLES = (
     "litegpu imagenet model.tflite --delegate=gpu \\\n"
     "    --ground_truth_images_path=images --ground_truth_labels=truth.txt \\\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,10 +24,10 @@ from litegpu.tools.evaluation import (
     DELEGATES,
     METRICS_FILE,
     THREADS,
-    failing_task,
     say_what_runs_where,
     task_delegates,
 )
+from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
 from litegpu.tools.lines import info, warn
@@ -82,6 +81,7 @@ NOTES = (
     "Errors of quantized outputs are in their integers.",
 )
 
+FAILED = TASK_FAILED
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}
 
 
@@ -104,10 +104,6 @@ def main(args: argparse.Namespace) -> int:
         try_to_write(flag, getattr(args, flag))
     prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
-    with contextlib.redirect_stdout(lines_to), failing_task():
-        model = find_model(args.model)
-        evaluation = _evaluate(args, model)
-    found, node = evaluation.comparison, evaluation.node
     if args.output_file_path:
         write_bytes("output_file_path", args.output_file_path, metrics(found))
     content = {"model": model.source, **asdict(found)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from litegpu.tools.console import wipe
@@ -17,6 +18,15 @@ def warn(message: str) -> None:
     """Print what was asked for and cannot be had here."""
     wipe()
     print(f"WARN: {message}", flush=True)
+
+
+def warn_of_unconsumed(args: argparse.Namespace) -> None:
+    """Name the words of the command line that nothing was made of; see `FlagParser`."""
+    if args.unconsumed:
+        warn(f"Unconsumed cmdline flags: {' '.join(word for word, _ in args.unconsumed)}")
+    for word, hint in args.unconsumed:
+        if hint:
+            warn(f"{word}: {hint}")
 
 
 def error(message: str) -> None:

@@ -138,7 +138,7 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
     try_to_write(METRICS_FILE.name, args.output_file_path or None)
     try_to_write("json", args.json)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
-    with contextlib.redirect_stdout(lines_to), failing_task():
+    with contextlib.redirect_stdout(lines_to), failing_task(args):
         task = kind.make(args)
         if not task.paths:
             raise FileError(

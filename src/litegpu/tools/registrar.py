@@ -123,6 +123,12 @@ class Applied:
 
     name: str
     delegate: Any = None
+    trial_seconds: float = 0.0
+    """How long another process tried its library, which is no part of its creation."""
+
+
+def _of_library(name: str, loaded: foreign.Loaded) -> Applied:
+    return Applied(name, loaded.delegate, loaded.trial_seconds)
 
 
 @dataclass(frozen=True)
@@ -148,9 +154,12 @@ class Delegates:
         """The objects that the runtime's interpreter is given."""
         return tuple(each.delegate for each in self.applied if each.delegate is not None)
 
-    def interpreter(self, model: bytes, allocate: bool = True) -> Any:
+    def interpreter(self, model: bytes, allocate: bool = True, clustering: bool = True) -> Any:
         """Return an interpreter of `model` with all of it; see `runtime.interpreter`."""
-        return runtime.interpreter(model, self.items, self.threads, self.builtin_kernels, allocate)
+        return runtime.interpreter(
+            *(model, self.items, self.threads, self.builtin_kernels, allocate),
+            clustering=clustering,
+        )
 
     def describe(self) -> str:
         """Return who computes, in their order, such as `GPU, CPU (XNNPACK, threads: 4)`."""
@@ -249,9 +258,8 @@ class Provider:
 def _external(args: argparse.Namespace, model: bytes | None) -> Applied | None:
     options = foreign.parse_options("external_delegate_options", args.external_delegate_options)
     path = args.external_delegate_path
-    return Applied(
-        "EXTERNAL", foreign.load(f"--external_delegate_path={path}", path, options, model)
-    )
+    asked = f"--external_delegate_path={path}"
+    return _of_library("EXTERNAL", foreign.load(asked, path, options, model))
 
 
 def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
@@ -319,7 +327,7 @@ class Elsewhere:
             if platform() in self.platforms:
                 path = os.path.join(getattr(args, where, ""), self.library)
                 asked = f"--{self.flag}=true ({path})"
-                return Applied(self.name, foreign.load(asked, path, options, model))
+                return _of_library(self.name, foreign.load(asked, path, options, model))
         except DelegateLibraryError as error:
             warn(str(error))
         warn(self.warning)

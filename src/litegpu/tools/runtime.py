@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from litegpu.errors import LitegpuError, ModelError, missing_dependency
+from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
 
 RUNTIMES = (
     "ai_edge_litert.interpreter",
@@ -54,6 +54,7 @@ def interpreter(
     builtin_kernels: bool = False,
     allocate: bool = True,
     keep_tensors: bool = False,
+    clustering: bool = True,
 ) -> Any:
     """Return an interpreter, ready to run.
 
@@ -66,12 +67,15 @@ def interpreter(
         allocate: False leaves the tensors without memory. The delegate has been asked by then,
             of operations that the runtime lacks, too.
         keep_tensors: let all tensors be readable after an invoke, not only the outputs.
+        clustering: False keeps the order of operations, which gives delegates smaller parts.
 
     Raises:
         ModelError: the runtime refuses the model.
+        InterpreterError: it is too old for `clustering`.
     """
     runtime = load()
     resolvers = runtime.OpResolverType
+    further = {} if clustering else {"experimental_disable_delegate_clustering": True}
     delegates = delegate if isinstance(delegate, tuple) else (delegate,) if delegate else ()
     try:
         result = runtime.Interpreter(
@@ -82,11 +86,19 @@ def interpreter(
             experimental_op_resolver_type=(
                 resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES if builtin_kernels else resolvers.AUTO
             ),
+            **further,
         )
         if allocate:
             result.allocate_tensors()
     except LitegpuError:
         raise
+    except TypeError as error:
+        if clustering:
+            raise
+        raise InterpreterError(
+            f"This runtime cannot disable the clustering of delegates ({error}). Use a newer one: "
+            "pip install --upgrade ai-edge-litert"
+        ) from error
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"The runtime refuses this model: {_sentence(error)} "

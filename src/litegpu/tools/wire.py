@@ -23,6 +23,11 @@ def repeated(number: int, values: Iterable[Value]) -> list[tuple[int, Value]]:
     return [(number, value) for value in values]
 
 
+def varints(values: Iterable[int]) -> bytes:
+    """Return the content of a packed field of integers."""
+    return b"".join(_varint(int(value)) for value in values)
+
+
 def _field(number: int, value: Value) -> bytes:
     if isinstance(value, np.float32):
         return _varint(number << 3 | _FLOAT) + struct.pack("<f", value)
