@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.errors import ExecutionError
-from litegpu.tools import benchmark_model, cli
+from litegpu.errors import ExecutionError, ModelError
+from litegpu.tools import benchmark_model, benchmark_session, cli, runtime
+from litegpu.tools.examples import example
 from litegpu.tools.memory import resident_kb
+from litegpu.tools.registrar import make_delegates
 from small_models import CPU_ONLY, chain, with_subgraphs
 from wire_reader import parsed
 
@@ -106,10 +111,10 @@ def test_the_lines_are_the_originals(model: str, capsys: pytest.CaptureFixture[s
 
 
 def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["benchmark", model, *QUICK, "--no_such=1", "--num_runs=9"]) == 0
+    assert cli.main(["benchmark", model, *QUICK, "--zzz=1", "--num_runs=9"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
-        "WARN: Unconsumed cmdline flags: --no_such=1 --num_runs=9",
+        "WARN: Unconsumed cmdline flags: --zzz=1 --num_runs=9",
         "WARN: --num_runs=9: It comes twice. The first one counts.",
         "INFO: STARTING!",
     ]
@@ -206,7 +211,7 @@ def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_delegate_that_fails(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interpreter(*args: object) -> None:
+    def interpreter(*args: object, **keywords: object) -> None:
         raise ExecutionError("the device is gone")
 
     monkeypatch.setattr("litegpu.tools.runtime.interpreter", interpreter)
@@ -305,8 +310,6 @@ def test_signatures_are_listed(
 ) -> None:
     assert benchmark(model, "--list_signatures") == 1
     assert "INFO: The Model contains 0 signature key(s).\n" in capsys.readouterr().out
-    from litegpu.tools import runtime
-
     monkeypatch.setattr(
         runtime.load().Interpreter, "get_signature_list", lambda self: {"encode": {}, "decode": {}}
     )
@@ -341,6 +344,98 @@ def test_the_result_file(tmp_path: Path, model: str, capsys: pytest.CaptureFixtu
     seconds = latency[1] / 1e3
     assert misc[4] == pytest.approx(4 * 4 * 4 * 4 / 2**20 / seconds if seconds else 0, rel=1e-4)
     assert sorted(dict(parsed(result[3]))) == ([1, 2] if HAS_PEAK else [])
+
+
+# Models that others opened, and outputs as a tf.Example
+
+
+def test_a_model_behind_a_descriptor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = chain(["ABS"])
+    path = tmp_path / "package.bin"
+    path.write_bytes(b"before" + content + b"after")
+    with path.open("rb") as opened:
+        graph = f"fd:{opened.fileno()}:6:{len(content)}"
+        assert benchmark(graph) == 0
+        assert f"INFO: Loaded model {graph}\n" in capsys.readouterr().out
+        assert benchmark(f"fd:{opened.fileno()}:7:{len(content) + 5}") == 1
+        size = len(content) + 5
+        assert f"there are {size - 1} bytes of {size} behind 7. Give the" in capsys.readouterr().err
+    assert benchmark("fd:3:x:9") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("ERROR: Failed to load model fd:3:x:9\n")
+    assert "--graph=fd:3:x:9 is not fd:DESCRIPTOR:OFFSET:SIZE. Write three whole" in error
+    assert benchmark("fd:987654:0:9") == 1
+    assert "file descriptor 987654 cannot be read there (" in capsys.readouterr().err
+
+
+def test_outputs_as_an_example(tmp_path: Path, model: str) -> None:
+    target, raw = tmp_path / "outputs.pb", tmp_path / "outputs.raw"
+    flags = (f"--output_proto_filepath={target}", f"--output_filepath={raw}")
+    assert benchmark(model, *GPU, *flags) == 0
+    ((number, features),) = parsed(target.read_bytes())
+    ((entry, feature),) = parsed(features)
+    pair = dict(parsed(feature))
+    ((kind, floats),) = parsed(pair[2])
+    ((values, packed),) = parsed(floats)
+    assert (number, entry, kind, values) == (1, 1, 2, 1)
+    assert isinstance(pair[1], bytes) and pair[1]
+    assert packed == raw.read_bytes()
+
+
+def test_features_by_type() -> None:
+    def feature(*values: Any, kind: str) -> tuple[int, list[Any]]:
+        content = example({"y": np.array(values, kind)})
+        ((number, found),) = parsed(dict(parsed(dict(parsed(dict(parsed(content))[1]))[1]))[2])
+        return number, [value for _, value in parsed(found)]
+
+    assert feature(b"one", b"", kind="S") == (1, [b"one", b""])
+    assert feature("one", kind="O") == (1, [b"one"])
+    assert feature(1.5, kind="f2") == (2, [np.float32(1.5).tobytes()])
+    assert feature(3, 270, kind="i4") == (3, [bytes.fromhex("038e02")])
+    assert feature(-1, kind="i1") == (3, [b"\xff" * 9 + b"\x01"])
+    assert feature(True, False, kind="?") == (3, [b"\x01\x00"])
+    with pytest.raises(ModelError, match=r"output y is complex64, which a tf\.Example cannot"):
+        example({"y": np.zeros(1, np.complex64)})
+
+
+def test_clustering_may_be_disabled(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert benchmark(model, *GPU, "--disable_delegate_clustering=true") == 0
+    assert "INFO: Disable delegate clustering: [1]\n" in capsys.readouterr().out
+    original = runtime.load().Interpreter
+
+    def old(**keywords: Any) -> Any:
+        if "experimental_disable_delegate_clustering" in keywords:
+            raise TypeError("unexpected keyword")
+        return original(**keywords)
+
+    monkeypatch.setattr(runtime.load(), "Interpreter", old)
+    assert benchmark(model, "--disable_delegate_clustering=true") == 1
+    assert (
+        "This runtime cannot disable the clustering of delegates (unexpected keyword). Use a newer"
+    ) in capsys.readouterr().err
+    assert benchmark(model) == 0
+
+
+def test_a_librarys_trial_is_not_part_of_creation(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tried(*arguments: Any) -> Any:
+        found = make_delegates(*arguments)
+        time.sleep(0.7)
+        (gpu,) = found.applied
+        return replace(found, applied=(replace(gpu, trial_seconds=0.7),))
+
+    def init() -> float:
+        assert benchmark(model, *GPU) == 0
+        found = re.search(r"Initialized session in (\S+)ms", capsys.readouterr().out)
+        assert found
+        return float(found[1])
+
+    init()
+    monkeypatch.setattr(benchmark_session, "make_delegates", tried)
+    assert init() < 700
 
 
 # Op profiles

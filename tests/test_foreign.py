@@ -39,6 +39,7 @@ def test_it_is_loaded_and_runs(library: Path, capsys: pytest.CaptureFixture[str]
     found = make_delegates(flags(library, "scale:3"), MODEL)
     assert capsys.readouterr().out == "INFO: EXTERNAL delegate created.\n"
     assert found.gpu is None
+    assert found.applied[0].trial_seconds > 0.05  # a Python began and ended
     assert found.describe() == "EXTERNAL, CPU (XNNPACK, threads: the runtime's choice)"
     assert_close(run(found.interpreter(MODEL), X), [np.round(3 * np.abs(X))])
 

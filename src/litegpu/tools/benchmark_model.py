@@ -189,12 +189,12 @@ def _write_files(args: argparse.Namespace, found: Results) -> None:
 
 def _write_outputs(args: argparse.Namespace, session: Session) -> None:
     """Write what the last run left in the outputs."""
-    values = {
-        detail["name"]: session.target.get_tensor(detail["index"])
+    outputs = [
+        (detail["name"], session.target.get_tensor(detail["index"]))
         for detail in session.target.get_output_details()
-    }
+    ]
     if args.output_filepath:
-        content = b"".join(each.tobytes() for each in values.values())
+        content = b"".join(values.tobytes() for _, values in outputs)
         write_bytes("output_filepath", args.output_filepath, content)
     if args.output_proto_filepath:
-        write_bytes("output_proto_filepath", args.output_proto_filepath, example(values))
+        write_bytes("output_proto_filepath", args.output_proto_filepath, example(dict(outputs)))

@@ -40,8 +40,19 @@ class Session:
         set_inputs(self.target, self.values)
 
 
+def find_graph(graph: str) -> FoundModel:
+    """Return the model that --graph names, which others may have opened (`fd:…`).
+
+    Raises:
+        ModelError, DownloadError: there is none.
+    """
+    if graph.startswith(_DESCRIPTOR):
+        return FoundModel(graph, _read_descriptor(graph), graph)
+    return find_model(graph)
+
+
 def load(args: argparse.Namespace) -> FoundModel:
-    """Return the model of --graph.
+    """Return the model of --graph, and say so.
 
     Raises:
         ModelError, DownloadError: there is none.
@@ -49,10 +60,7 @@ def load(args: argparse.Namespace) -> FoundModel:
     if not args.graph:
         raise ModelError("Please specify the name of your TF Lite input file with --graph")
     try:
-        if args.graph.startswith(_DESCRIPTOR):
-            model = FoundModel(args.graph, _read_descriptor(args.graph), args.graph)
-        else:
-            model = find_model(args.graph)
+        model = find_graph(args.graph)
     except LitegpuError:
         error(f"Failed to load model {args.graph}")
         raise

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from litegpu.backends import BACKENDS
 from litegpu.errors import ModelError, OptionsError, did_you_mean
+from litegpu.tools.benchmark_session import find_graph
 from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
-from litegpu.tools.models import find_model
 from litegpu.tools.runtime import default_threads
 from litegpu.tools.sweep_advice import GOALS, recommend
 from litegpu.tools.sweep_runs import CPU, NO_BATCH, Row, combinations, try_out
@@ -127,7 +127,7 @@ def _list(flag: str, text: str, known: Sequence[str]) -> list[str]:
 @contextmanager
 def _model_file(name: str) -> Iterator[Path]:
     """Give the model as a file in a folder for results; zoo models are built only once."""
-    model = find_model(name)
+    model = find_graph(name)
     with tempfile.TemporaryDirectory(prefix="litegpu-sweep-") as folder:
         path = Path(folder) / "model.tflite"
         path.write_bytes(model.content)
