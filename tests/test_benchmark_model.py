@@ -189,10 +189,6 @@ def test_xnnpack_may_be_required(model: str, capsys: pytest.CaptureFixture[str])
             ["--graph=m", "--op_profiling_output_mode=xml"],
             "Output modexml is not supported. Supported values are: 'stdout', 'csv' and 'proto'.",
         ),
-        (
-            ["--graph=m", "--op_profiling_output_mode=proto"],
-            "--op_profiling_output_mode=proto needs a file: set --op_profiling_output_file too.",
-        ),
         (["--graph=m", "--result_file_path=no/where.pb"], "the file cannot be written"),
     ],
 )
@@ -506,6 +502,17 @@ def test_a_profile_as_a_proto(tmp_path: Path, model: str) -> None:
     assert names(runs[1], 3) == [b"TfLiteGpuDelegateV2"]
     assert dict(parsed(runs[2]))[1] == b"TfLiteGpuDelegateV2"
     assert b"ABS" in names(runs[2], 2)
+
+
+def test_a_proto_without_a_file_is_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark(model, *GPU, "--enable_op_profiling", "--op_profiling_output_mode=proto") == 0
+    text = capsys.readouterr().out
+    start = text.index('INFO: model_name: "model"\ninit_profile {\n  subgraph_profiles {\n')
+    lines = text[start:].splitlines()
+    assert '      node_type: "TfLiteGpuDelegateV2"' in lines
+    assert '    delegate_name: "TfLiteGpuDelegateV2"' in lines
+    assert lines.count("      inference_microseconds {") >= 4
+    assert "        stddev: 0" in lines
 
 
 def names(block: bytes, number: int) -> list[bytes]:

@@ -104,7 +104,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
     if args.profiling_output_csv_file:
         args.op_profiling_output_mode = "csv"
         args.op_profiling_output_file = args.profiling_output_csv_file
-    check_mode(args.op_profiling_output_mode, args.op_profiling_output_file)
+    check_mode(args.op_profiling_output_mode)
     layers = parse_layers(
         *(args.input_layer, args.input_layer_shape),
         *(args.input_layer_value_range, args.input_layer_value_files),

@@ -20,15 +20,13 @@ _REPEATS = 20
 _FILE = "op_profiling_output_file"
 
 
-def check_mode(mode: str, path: str) -> None:
-    """Raise OptionsError for a mode of output that there is not, or that lacks its file."""
+def check_mode(mode: str) -> None:
+    """Raise OptionsError for a mode of output that there is not."""
     if mode not in MODES:
         raise OptionsError(
             f"Output mode{mode} is not supported. Supported values are: 'stdout', 'csv' and "
             "'proto'."
         )
-    if mode == "proto" and not path:
-        raise OptionsError(f"--op_profiling_output_mode=proto needs a file: set --{_FILE} too.")
 
 
 def take_blocks(gpu: GpuDelegate | None, target: Any, runs: Stats) -> list[Block]:
@@ -78,7 +76,11 @@ def write_profile(mode: str, path: str, model: str, init: Block, runs: Sequence[
         FileError: the file cannot be written.
     """
     if mode == "proto":
-        write_bytes(_FILE, path, profile_message(model, init, runs))
+        profile = profile_message(model, init, runs)
+        if path:
+            write_bytes(_FILE, path, profile.encoded())
+        else:
+            info(profile.text())
         return
     csv = mode == "csv"
     sections = [

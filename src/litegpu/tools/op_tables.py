@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from litegpu.tools.proto import Proto
 from litegpu.tools.stats import Stats
-from litegpu.tools.wire import message, repeated
 
 
 @dataclass(frozen=True)
@@ -113,35 +113,46 @@ def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.3f}%"
 
 
-def profile_message(model: str, init: Block, runs: Sequence[Block]) -> bytes:
+def profile_message(model: str, init: Block, runs: Sequence[Block]) -> Proto:
     """Return the whole profile as BenchmarkProfilingData."""
-    return message((1, model), (2, _model_message([init])), (3, _model_message(runs)))
+    return Proto(
+        (
+            (1, "model_name", model),
+            (2, "init_profile", _model_message([init])),
+            (3, "runtime_profile", _model_message(runs)),
+        )
+    )
 
 
-def _model_message(blocks: Sequence[Block]) -> bytes:
-    return message(*((2 if block.delegate else 1, _block_message(block)) for block in blocks))
+def _model_message(blocks: Sequence[Block]) -> Proto:
+    names = {False: (1, "subgraph_profiles"), True: (2, "delegate_profiles")}
+    return Proto(tuple((*names[bool(block.delegate)], _block_message(block)) for block in blocks))
 
 
-def _block_message(block: Block) -> bytes:
+def _block_message(block: Block) -> Proto:
     """Return a block as SubGraphProfilingData or, of a delegate, as DelegateProfilingData."""
     ops = [
-        message(
-            (1, row.kind),
-            (2, _stat(row)),
-            (3, message((9, 0))),
-            (4, 1),
-            (5, row.name),
-            (6, place),
+        Proto(
+            (
+                (1, "node_type", row.kind),
+                (2, "inference_microseconds", _stat(round(row.ms * 1e3))),
+                (3, "mem_kb", Proto(((9, "count", 0),))),
+                (4, "times_called", 1),
+                (5, "name", row.name),
+                (6, "run_order", place),
+            )
         )
         for place, row in enumerate(block.rows)
     ]
     if block.delegate:
-        return message((1, block.delegate), *repeated(2, ops))
-    return message((2, 0), *repeated(3, ops))
+        named = (1, "delegate_name", block.delegate)
+        return Proto((named, *((2, "per_op_profiles", op) for op in ops)))
+    return Proto(((2, "subgraph_index", 0), *((3, "per_op_profiles", op) for op in ops)))
 
 
-def _stat(row: Row) -> bytes:
-    us = round(row.ms * 1e3)
-    flat = [(4, np.float32(0)), (5, np.float32(0))]
-    same = ((number, us) for number in (6, 7, 8))
-    return message((1, us), (2, us), (3, us), *flat, *same, (9, 1))
+def _stat(us: int) -> Proto:
+    """Return the statistics of one value as OpProfilingStat."""
+    flat = np.float32(0)
+    names = ("first", "last", "avg", "stddev", "variance", "min", "max", "sum", "count")
+    values = (us, us, us, flat, flat, us, us, us, 1)
+    return Proto(tuple(zip(range(1, 10), names, values, strict=True)))
