@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,7 @@ from litegpu.tools.evaluation import (
     DELEGATES,
     METRICS_FILE,
     THREADS,
+    failing_task,
     say_what_runs_where,
     task_delegates,
 )
@@ -104,6 +106,10 @@ def main(args: argparse.Namespace) -> int:
         try_to_write(flag, getattr(args, flag))
     prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
+    with contextlib.redirect_stdout(lines_to), failing_task(args):
+        model = find_model(args.model)
+        evaluation = _evaluate(args, model)
+    found, node = evaluation.comparison, evaluation.node
     if args.output_file_path:
         write_bytes("output_file_path", args.output_file_path, metrics(found))
     content = {"model": model.source, **asdict(found)}
