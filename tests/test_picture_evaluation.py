@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,11 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from eval_models import LABELS, colour_classifier, detector, picture
 from litegpu.tools import cli
+from litegpu.tools.average_precision import Detection, average_precision
 from litegpu.tools.coco_object_detection import detections
 from litegpu.tools.imagenet_image_classification import best_classes, top_accuracies
+from litegpu.tools.reports.evaluations import detection_sections
+from litegpu.tools.reports.sections import Gallery
 from litegpu.tools.wire import fields
 from small_models import chain
 
@@ -573,6 +578,57 @@ def test_what_detection_refuses(coco: Path, capsys: pytest.CaptureFixture[str]) 
     assert "The ground truth 'model.tflite' cannot be read: " in errors(capsys)
     assert detect(model_output_labels=None) == 2
     assert "--model_output_labels is needed: " in errors(capsys)
+
+
+# Reports
+
+
+def test_the_page_of_a_classification(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "</script><script>alert(1)</script>"
+    (images / "truth.txt").write_text("\n".join([*SAID[:7], hostile]), encoding="utf-8")
+    (images / "images" / "5.jpg").write_bytes(b"")
+    assert classify("--report=page.html", "--use_gpu=true") == 0
+    page = (images / "page.html").read_text(encoding="utf-8")
+    assert "top-1 accuracy 0.714286, top-5 accuracy 0.714286, on 7 pictures. 1 could not" in page
+    assert page.count("data:image/jpeg;base64,") == 2  # what was taken for something else
+    assert "says: blue (" in page and "is: &lt;/script&gt;&lt;script&gt;alert(1)" in page
+    assert hostile not in page
+    for heading in ("Accuracy", "Confusions", "Worst examples", "Stages", "Latency", "Graph"):
+        assert f">{heading}</h2>" in page
+
+
+def test_the_page_of_a_detection(coco: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert detect("--report=page.html") == 0
+    page = (coco / "page.html").read_text(encoding="utf-8")
+    assert "overall mAP 0.368317" in page and "the CPU alone" in page
+    assert page.count("data:image/jpeg;base64,") == 1  # the one with something on it
+    for heading in ("Average precision", "Precision and recall", "Average precision by class"):
+        assert f">{heading}</h2>" in page
+    assert "bicycle" in page
+    assert detect("--report=page.html", ground_truth_proto=None) == 0
+    assert "Evaluated, on 2 pictures." in (coco / "page.html").read_text(encoding="utf-8")
+
+
+def test_examples_show_what_is_there_and_what_was_found(coco: Path) -> None:
+    there, found = Detection(1, (0.1, 0.1, 0.6, 0.6)), Detection(1, (0.5, 0.5, 2.0, 0.9), 0.9)
+    backwards = Detection(1, (0.5, 0.5, 0.2, 0.2), 0.9)
+    path = str(picture(coco / "images" / "large.jpg", "white", (800, 400)))
+    precision = average_precision([([there], [found])])
+    pictures = [(path, [there], [found, backwards, Detection(1, there.box, 0.4)])]
+    *_, gallery = detection_sections(precision, OBJECT_LABELS, pictures)
+    assert isinstance(gallery, Gallery)
+    with Image.open(io.BytesIO(gallery.pictures[0].content)) as shown:
+        assert shown.size == (320, 160)
+        pixels = np.asarray(shown.convert("RGB"), np.int64)
+    green, orange = pixels[60, 32], pixels[120, 160]
+    assert green[1] > green[0] + 50 and orange[0] > orange[2] + 50
+
+
+def test_a_page_that_cannot_be_written(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert classify("--report=none/page.html") == 1
+    captured = capsys.readouterr()
+    assert "--report=none/page.html: the file cannot be written" in captured.err
+    assert captured.out == ""
 
 
 # Trained models

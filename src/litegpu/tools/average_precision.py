@@ -13,7 +13,8 @@ IOU_THRESHOLDS = tuple(float(np.float32(0.5 + 0.05 * step)) for step in range(10
 """0.5 to 0.95, as float32 holds them: that is what an overlap is compared with."""
 
 _RECALL_STEPS = 100
-"""Precision is sampled at recalls of 0 to 1 in so many steps."""
+RECALLS = tuple(step / _RECALL_STEPS for step in range(_RECALL_STEPS + 1))
+"""Where precision is sampled."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,14 @@ class Detection:
 class AveragePrecision:
     """`at` has the mean over the classes for each threshold of the overlap, `overall` their mean.
 
-    `classes` has each class's mean over the thresholds. Without any object all is empty or 0.
+    `classes` has each class's mean over the thresholds. `precisions` has, for each threshold, the
+    classes' mean precision at RECALLS. Without any object all is empty or 0.
     """
 
     at: tuple[tuple[float, float], ...]
     overall: float
     classes: dict[int, float]
+    precisions: tuple[tuple[float, ...], ...] = ()
 
 
 def average_precision(
@@ -51,11 +54,13 @@ def average_precision(
     }
     if not table:
         return AveragePrecision((), 0.0, {})
-    means = np.mean(list(table.values()), axis=0)
+    sampled = np.array(list(table.values()))  # classes, thresholds, recalls
+    precisions, means = sampled.mean(axis=0), sampled.mean(axis=2)
     return AveragePrecision(
-        at=tuple(zip(IOU_THRESHOLDS, means.tolist(), strict=True)),
+        at=tuple(zip(IOU_THRESHOLDS, means.mean(axis=0).tolist(), strict=True)),
         overall=float(means.mean()),
-        classes={each: float(np.mean(values)) for each, values in table.items()},
+        classes={each: float(row.mean()) for each, row in zip(table, means, strict=True)},
+        precisions=tuple(tuple(row) for row in precisions.tolist()),
     )
 
 
@@ -74,16 +79,18 @@ def _by_class(
     return sides[0], sides[1]
 
 
-def _class_precisions(truth: list[_Placed], found: list[_Placed]) -> list[float]:
-    """Return the average precision of a class at each threshold."""
+def _class_precisions(truth: list[_Placed], found: list[_Placed]) -> NDArray[np.float64]:
+    """Return the precision of a class at each threshold and recall."""
     if not truth:
-        return [0.0] * len(IOU_THRESHOLDS)
+        return np.zeros((len(IOU_THRESHOLDS), len(RECALLS)))
     boxes: dict[int, list[Detection]] = {}
     for number, each in truth:
         boxes.setdefault(number, []).append(each)
     ranked = sorted(found, key=lambda placed: _rank(placed[1]))  # stable: ties as they came
     overlaps = [(number, _overlaps(each, boxes.get(number, ()))) for number, each in ranked]
-    return [_sampled(_hits(overlaps, threshold), len(truth)) for threshold in IOU_THRESHOLDS]
+    return np.array(
+        [_sampled(_hits(overlaps, threshold), len(truth)) for threshold in IOU_THRESHOLDS]
+    )
 
 
 def _rank(found: Detection) -> float:
@@ -129,8 +136,8 @@ def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list
     return result
 
 
-def _sampled(hits: Sequence[bool], objects: int) -> float:
-    """Return the mean, over the recalls, of the best precision at such a recall or a higher one."""
+def _sampled(hits: Sequence[bool], objects: int) -> NDArray[np.float64]:
+    """Return at each recall the best precision at that recall or a higher one."""
     correct = np.cumsum(hits, dtype=np.int64)
     precision = correct / np.arange(1, len(hits) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
@@ -138,4 +145,5 @@ def _sampled(hits: Sequence[bool], objects: int) -> float:
     first = np.searchsorted(
         correct * _RECALL_STEPS, np.arange(_RECALL_STEPS + 1) * objects, side="left"
     )
-    return float(np.append(best, 0.0)[first].sum() / (_RECALL_STEPS + 1))
+    result: NDArray[np.float64] = np.append(best, 0.0)[first]
+    return result

@@ -19,6 +19,7 @@ from litegpu.tools.flags import Flag
 from litegpu.tools.ground_truth import GroundTruth, read_ground_truth
 from litegpu.tools.lines import info, warn
 from litegpu.tools.preprocessing import Preprocessing, for_input
+from litegpu.tools.reports.evaluations import detection_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message, repeated
 
@@ -76,7 +77,7 @@ class DetectionTask:
 
     paths: tuple[str, ...]
     truth: GroundTruth | None
-    classes: int
+    labels: tuple[str, ...]
     debug: bool
 
     def check(self, plan: Plan) -> Preprocessing:
@@ -111,7 +112,7 @@ class DetectionTask:
         """Return the precisions, as ObjectDetectionAveragePrecisionMetrics, too."""
         if self.truth is None:
             warn("mAP metrics are meaningless w/o ground truth.")
-            return evaluation.Figures([f"{_OVERALL}: 0"], None, {"overall_map": None})
+            return evaluation.Figures([f"{_OVERALL}: 0"], None, {"overall_map": None}, [])
         found = {
             Path(path).name: objects
             for path, objects in zip(self.paths, values, strict=True)
@@ -132,6 +133,19 @@ class DetectionTask:
                 "class_map": precision.classes,
                 "pycocotools": asdict(coco) if coco else None,
             },
+            [
+                ("overall mAP", figure(precision.overall)),
+                *([("COCO's AP", coco.text())] if coco else []),
+            ],
+            lambda: detection_sections(
+                precision,
+                self.labels,
+                [
+                    (path, self._objects(Path(path).name), objects)
+                    for path, objects in zip(self.paths, values, strict=True)
+                    if objects is not None
+                ],
+            ),
         )
 
     def _objects(self, name: str) -> tuple[Detection, ...]:
@@ -141,10 +155,10 @@ class DetectionTask:
 
     def _check_classes(self, objects: Sequence[Detection]) -> None:
         for each in objects:
-            if not 0 <= each.class_id < self.classes:
+            if not 0 <= each.class_id < len(self.labels):
                 raise ModelError(
                     f"Encountered invalid class ID: {each.class_id}. --model_output_labels has "
-                    f"{self.classes} lines, the first of which is the background. "
+                    f"{len(self.labels)} lines, the first of which is the background. "
                     "Give the labels of this model and these pictures."
                 )
 
@@ -190,10 +204,10 @@ def detection_task(args: argparse.Namespace) -> DetectionTask:
     labels = evaluation.read_lines(labels_file, "model output labels")
     truth = read_ground_truth(truth_file, labels) if truth_file else None
     kept = tuple(paths[: args.num_images or None])
-    return DetectionTask(kept, truth, len(labels), args.debug_mode)
+    return DetectionTask(kept, truth, tuple(labels), args.debug_mode)
 
 
-KIND = evaluation.Kind("Finished", 7, detection_task, detections)
+KIND = evaluation.Kind("coco_object_detection", "Finished", 7, detection_task, detections)
 
 
 def main(args: argparse.Namespace) -> int:

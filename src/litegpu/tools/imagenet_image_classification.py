@@ -15,6 +15,7 @@ from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.flags import Flag
 from litegpu.tools.lines import warn
 from litegpu.tools.preprocessing import CENTRAL_FRACTION, Preprocessing, for_input
+from litegpu.tools.reports.evaluations import Guessed, classification_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message, repeated
 
@@ -124,7 +125,17 @@ class Classification:
             [f"Top-{place} Accuracy: {figure(each)}" for place, each in enumerate(accuracies, 1)],
             message(*repeated(1, map(np.float32, accuracies))),
             {"top_k_accuracies": accuracies},
+            [(f"top-{k} accuracy", figure(accuracies[k - 1])) for k in (1, 5)],
+            lambda: classification_sections(accuracies, self._guessed(values)),
         )
+
+    def _guessed(self, values: Sequence[Guess | None]) -> list[Guessed]:
+        pictures = zip(self.paths, self.truth, values, strict=True)
+        return [
+            Guessed(path, truth, self.labels[guess.classes[0]], guess.scores[0])
+            for path, truth, guess in pictures
+            if guess
+        ]
 
     def _rank(self, guess: Guess, truth: str) -> int | None:
         names = (self.labels[each] for each in guess.classes)
@@ -185,7 +196,9 @@ def _denied(path: str, count: int) -> set[int]:
     return found
 
 
-KIND = evaluation.Kind("Evaluated", 4, classification, best_classes)
+KIND = evaluation.Kind(
+    "imagenet_image_classification", "Evaluated", 4, classification, best_classes
+)
 
 
 def main(args: argparse.Namespace) -> int:

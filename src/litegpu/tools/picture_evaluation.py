@@ -8,11 +8,12 @@ import dataclasses
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from litegpu import DelegationReport
 from litegpu.errors import FileError, OptionsError
 from litegpu.tools import engines
 from litegpu.tools.console import progress
@@ -32,7 +33,11 @@ from litegpu.tools.latencies import LatencyStatistics
 from litegpu.tools.lines import info, warn
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.preprocessing import Preprocessing, check_decoder
-from litegpu.tools.registrar import REGISTRAR_FLAGS, make_delegates
+from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates, make_delegates
+from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page, Section, Table
+from litegpu.tools.reports.timing import latency_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message
 
@@ -64,6 +69,7 @@ TASK_FLAGS = (
     *(_BATCH if each.name == _BATCH.name else each for each in engines.ENGINE_FLAGS),
     *REGISTRAR_FLAGS,
     JSON,
+    REPORT,
 )
 """What both evaluations on pictures take."""
 
@@ -87,21 +93,29 @@ class Task(Protocol[Judged]):
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of an evaluation: in lines, as its own metrics (None: it has none), for JSON."""
+    """The figures of an evaluation.
+
+    In lines, as its own metrics (None: it has none), for JSON, and for a page: the figures that
+    matter most, and the sections, which are made when they are wanted.
+    """
 
     lines: list[str]
     metrics: bytes | None
     content: dict[str, Any]
+    headline: list[tuple[str, str]]
+    sections: Callable[[], Iterable[Section]] = tuple
 
 
 @dataclass(frozen=True)
 class Kind(Generic[Value]):
     """What differs between the two evaluations.
 
-    `word` begins the lines that say how far it is, `field` is the number of its metrics, `make`
-    reads what the flags name, and `finish` makes a value of a picture's outputs, in any process.
+    `tool` is its name, `word` begins the lines that say how far it is, `field` is the number of its
+    metrics, `make` reads what the flags name, and `finish` makes a value of a picture's outputs, in
+    any process.
     """
 
+    tool: str
     word: str
     field: int
     make: Callable[[argparse.Namespace], Task[Value]]
@@ -114,7 +128,9 @@ class _Evaluated(Generic[Value]):
     skipped: list[str]
     preprocessing: LatencyStatistics
     inference: LatencyStatistics
+    times_us: list[int]
     meter: engines.Meter
+    report: DelegationReport | None
 
     @property
     def runs(self) -> int:
@@ -137,6 +153,7 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
     check_decoder()
     try_to_write(METRICS_FILE.name, args.output_file_path or None)
     try_to_write("json", args.json)
+    prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
         task = kind.make(args)
@@ -167,7 +184,39 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
         **figures.content,
     }
     write_json("json", args.json, content)
+    if args.report:
+        write_report(args.report, _page(kind, model, found, figures))
     return 0
+
+
+def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: Figures) -> Page:
+    told = ", ".join(f"{name} {value}" for name, value in figures.headline)
+    left_out = f" {len(found.skipped)} could not be read." if found.skipped else ""
+    headline = [
+        *figures.headline,
+        ("pictures", str(found.runs)),
+        ("pictures a second", figure(round(found.meter.rate, 1))),
+        ("inference", f"{found.inference.avg_us / 1e3:.3f} ms"),
+        *device_facts(found.report),
+    ]
+    stages = Table(
+        "Stages",
+        ("stage", ">side by side", ">busy s", ">pictures/s by itself"),
+        [
+            (each.name, str(each.workers), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
+            for each in found.meter.stages()
+        ],
+        note=f"They overlapped by {found.meter.overlap:.0%} of what is possible.",
+    )
+    sections = [
+        overview(headline),
+        *figures.sections(),
+        stages,
+        *latency_sections({"inference": [each / 1e3 for each in found.times_us]}),
+        *delegation_sections(model.content, found.report),
+    ]
+    verdict = f"{told or 'Evaluated'}, on {found.runs} pictures.{left_out}"
+    return Page(kind.tool, model.name, verdict, sections)
 
 
 def _evaluate(
@@ -177,7 +226,8 @@ def _evaluate(
     plan = engines.plan(model.content, args.batch, _Opening(args))
     prepare = task.check(plan)
     opening = _Opening(args)
-    if not opening.make_ready(plan.model) and not wanted.workers:
+    gpu = opening.make_ready(plan.model).gpu
+    if gpu is None and not wanted.workers:
         wanted = dataclasses.replace(wanted, workers=1)  # the CPU needs none for each GPU
     job = Job(plan, opening, _Prepare(prepare), kind.finish)
     started = engines.start(job, engines.chunks(task.paths, plan), wanted, backend)
@@ -212,7 +262,8 @@ def _evaluate(
     # the original takes no deviation of this one
     preprocessing = dataclasses.replace(LatencyStatistics.of(times[0]), std_deviation_us=0)
     return _Evaluated(
-        *(values, skipped, preprocessing, LatencyStatistics.of(times[1])), started.meter
+        *(values, skipped, preprocessing, LatencyStatistics.of(times[1]), times[1]),
+        *(started.meter, gpu.report if gpu else None),
     )
 
 
@@ -250,14 +301,14 @@ class _Opening:
         with contextlib.redirect_stdout(io.StringIO()):  # said already, once for all workers
             return make_delegates(args, model).interpreter(model, allocate=False)
 
-    def make_ready(self, model: bytes) -> bool:
-        """Make one now, and say what runs where; return whether there is a GPU delegate."""
+    def make_ready(self, model: bytes) -> Delegates:
+        """Make one now, say what runs where, and return its delegates."""
         if self.args.delegate and f"use_{self.args.delegate}" not in vars(self.args):
             warn(f"Unsupported TFLite delegate: {self.args.delegate}. The CPU evaluates the model.")
         delegates = task_delegates(self.args, model)
         self.ready = delegates.interpreter(model, allocate=False)
         say_what_runs_where(delegates)
-        return delegates.gpu is not None
+        return delegates
 
 
 def _print_stages(meter: engines.Meter) -> None:

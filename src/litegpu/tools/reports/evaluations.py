@@ -1,0 +1,156 @@
+"""Sections on evaluations with pictures: curves, confusions, and the worst examples as pictures."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from litegpu.tools.average_precision import (
+    IOU_THRESHOLDS,
+    RECALLS,
+    AveragePrecision,
+    Detection,
+    average_precision,
+)
+from litegpu.tools.drawing.ink import Ink
+from litegpu.tools.preprocessing import decode_jpeg
+from litegpu.tools.reports.accuracy import curve, gallery
+from litegpu.tools.reports.charts import bars
+from litegpu.tools.reports.sections import Picture, Section, Table
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_EXAMPLES = 12
+_SIDE = 320
+"""The longer side of an example, in pixels."""
+_QUALITY = 80
+_MOST_ROWS, _MOST_BARS = 40, 100
+_CURVES = (0.5, 0.75, 0.9)
+_THERE, _FOUND = (0, 158, 115), (213, 94, 0)
+"""The colours of boxes: green for what is there, orange for what was found."""
+_SURE = 0.5
+"""The least score of the boxes that examples show."""
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """A picture that was classified: what is on it, and what the model takes it for."""
+
+    path: str
+    truth: str
+    guess: str
+    score: float
+
+
+def classification_sections(
+    accuracies: Sequence[float], guesses: Sequence[Guessed]
+) -> Iterator[Section]:
+    """Yield the accuracy over k, what is taken for what, and the surest errors."""
+    points = [(float(rank), each) for rank, each in enumerate(accuracies, 1)]
+    yield curve(
+        *("Accuracy", {"accuracy": points}, "k", "part of the pictures"),
+        note="A picture is right at k if what is on it is among the model's k best classes.",
+    )
+    wrong = [each for each in guesses if each.guess != each.truth]
+    confusions = Counter((each.truth, each.guess) for each in wrong)
+    yield Table(
+        "Confusions",
+        ("what is there", "what the model says", ">pictures"),
+        [(*names, str(count)) for names, count in confusions.most_common(_MOST_ROWS)],
+        note="The most frequent ones.",
+    )
+    surest = sorted(wrong, key=lambda each: -each.score)
+    yield from _gallery(
+        (
+            (each.path, f"says: {each.guess} ({each.score:.3g}); is: {each.truth}", ())
+            for each in surest
+        ),
+        "The errors that the model is surest of.",
+    )
+
+
+def detection_sections(
+    precision: AveragePrecision,
+    labels: Sequence[str],
+    pictures: Sequence[tuple[str, Sequence[Detection], Sequence[Detection]]],
+) -> Iterator[Section]:
+    """Yield precision over overlap and recall, that of each class, and the worst pictures.
+
+    Args:
+        precision: the figures of all pictures.
+        labels: the names of the classes.
+        pictures: path, objects that are there, and objects that were found, of each.
+    """
+    yield curve(
+        *("Average precision", {"AP": precision.at}, "overlap that is asked for", "AP"),
+        note=f"Their mean, the overall mAP, is {precision.overall:.4g}.",
+    )
+    rows = zip(IOU_THRESHOLDS, precision.precisions, strict=False)
+    yield curve(
+        "Precision and recall",
+        {
+            f"overlap {threshold:.2f}": list(zip(RECALLS, row, strict=True))
+            for threshold, row in rows
+            if any(abs(threshold - each) < 1e-3 for each in _CURVES)
+        },
+        *("recall", "precision"),
+        note="The mean over the classes; the area below a curve is the AP at that overlap.",
+    )
+    ranked = sorted(precision.classes.items(), key=lambda pair: -pair[1])
+    names = [labels[each] for each, _ in ranked[:_MOST_BARS]]
+    rest = len(ranked) - len(names)
+    yield bars(
+        *("Average precision by class", names, [value for _, value in ranked[:_MOST_BARS]], "AP"),
+        note=f"{rest} classes that are worse are not shown." * bool(rest),
+    )
+    worst = sorted((average_precision([each[1:]]).overall, each) for each in pictures if each[1])
+    yield from _gallery(
+        (
+            (path, f"AP {value:.3f}", (truth, [each for each in found if each.score >= _SURE]))
+            for value, (path, truth, found) in worst
+        ),
+        f"The pictures with the lowest average precision: green is there, orange was found with "
+        f"a score of at least {_SURE:g}.",
+    )
+
+
+_Boxes = tuple[()] | tuple[Sequence[Detection], Sequence[Detection]]
+
+
+def _gallery(examples: Iterable[tuple[str, str, _Boxes]], note: str) -> Iterator[Section]:
+    """Yield the first of the examples as pictures; those of raw bytes have no size to show."""
+    shown = [
+        Picture(Path(path).name, _thumbnail(path, boxes), caption, "jpeg")
+        for (path, caption, boxes), _ in zip(
+            (each for each in examples if not each[0].lower().endswith(".rgb8")),
+            range(_EXAMPLES),
+            strict=False,
+        )
+    ]
+    if shown:
+        yield gallery("Worst examples", shown, note)
+
+
+def _thumbnail(path: str, boxes: _Boxes) -> bytes:
+    from PIL import Image
+
+    picture = Image.fromarray(decode_jpeg(path))
+    picture.thumbnail((_SIDE, _SIDE))
+    for objects, colour in zip(boxes, (_THERE, _FOUND), strict=False):
+        _draw(picture, objects, colour)
+    target = io.BytesIO()
+    picture.save(target, "JPEG", quality=_QUALITY)
+    return target.getvalue()
+
+
+def _draw(picture: Image.Image, objects: Sequence[Detection], colour: tuple[int, int, int]) -> None:
+    ink, (width, height) = Ink(picture), picture.size
+    for each in objects:
+        top, left, bottom, right = (min(max(edge, 0.0), 1.0) for edge in each.box)
+        if top <= bottom and left <= right:  # of what a model says nothing else can be drawn
+            ink.box((left * width, top * height, right * width, bottom * height), colour)
