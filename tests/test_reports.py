@@ -27,8 +27,21 @@ from litegpu.tools.reports import page as pages
 from litegpu.tools.reports.accuracy import curve, gallery, node_error_section
 from litegpu.tools.reports.charts import bars, histogram, lines
 from litegpu.tools.reports.page import prepare_report, render, write_report
-from litegpu.tools.reports.sections import Chart, Drawing, Facts, Page, Picture, Section, Text
+from litegpu.tools.reports.sections import (
+    Chart,
+    Drawing,
+    Facts,
+    Page,
+    Picture,
+    Section,
+    Table,
+    Text,
+)
 from litegpu.tools.reports.timing import energy_section, latency_sections, profile_sections
+from litegpu.tools.sweep_advice import GOALS
+from litegpu.tools.sweep_page import sweep_page
+from litegpu.tools.sweep_runs import CPU, Combination, Row
+from litegpu.tools.sweep_text import Sweep
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional, step
 from test_profile_tool import made_up
@@ -228,6 +241,67 @@ def test_delegates(split: str, tmp_path: Path) -> None:
     assert cli.main(["delegates", f"--report={page}"]) == 0
     text, _ = read(page)
     assert headings(text) == ["Delegates of this machine", "What each runs", "Machine"]
+
+
+def test_devices(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert cli.main(["devices", f"--report={page}"]) == 0
+    text, _ = read(page)
+    assert headings(text)[0] == "Devices"
+    assert "is used unless told otherwise." in text
+
+
+def test_a_sweep() -> None:
+    half = Row(Combination("cuda", "fp16", 8), batch=8, median_us=100, relative_l2=0.5)
+    full = replace(half, way=Combination("cuda", "fp32", 8), relative_l2=1e-6)
+    cpu = Row(Combination(CPU, "", 8), batch=8, median_us=900, relative_l2=float("nan"))
+    failed = Row(Combination("opengl", "fp32", 8), reason="It ended with status 7.")
+    found = Sweep("model", 2, {"webgpu": "No driver."}, [half, full, cpu, failed])
+    goal = GOALS["throughput"]
+    page = sweep_page(found, goal, None, 0.02)
+    throughput, error, ranking, rest = page.sections
+    assert isinstance(throughput, Chart)
+    assert isinstance(error, Chart)
+    (speeds,), (errors,) = throughput.figure["data"], error.figure["data"]
+    assert [round(each) for each in speeds["x"]] == [80000, 80000, 8889]
+    assert speeds["marker"]["color"] == ["--gpu0", "--gpu0", "--cpu"]
+    assert errors["x"] == [0.5, 1e-6], "what is no number cannot be drawn"
+    assert errors["marker"]["color"] == ["--hot", "--gpu0"]
+    assert isinstance(ranking, Table)
+    assert [row[:3] for row in ranking.rows] == [
+        ["1", "cuda fp16", "8"],
+        ["2", "cuda fp32", "8"],
+        ["3", "CPU, XNNPACK", "8"],
+    ]
+    assert isinstance(rest, Text)
+    assert list(rest.paragraphs) == [
+        "opengl fp32, batch 8: It ended with status 7.",
+        "webgpu: no usable device. No driver.",
+    ]
+    assert page.verdict.startswith("Nothing is recommended")
+    assert "cuda fp16" in render(page)
+    nothing = sweep_page(replace(found, rows=[failed]), goal, None, 0.02)
+    assert [section.title for section in nothing.sections] == ["Not in the ranking"]
+
+
+def test_batch(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    model, page, inputs = tmp_path / "model.tflite", tmp_path / "page.html", tmp_path / "inputs"
+    model.write_bytes(chain(["SIN"]))
+    inputs.mkdir()
+    for number in range(3):
+        np.save(inputs / f"{number}.npy", np.zeros((4, 4, 4), np.float32))
+    (inputs / "bad<i>.npy").write_bytes(b"nothing")
+    command = ["batch", str(model), f"--input={inputs}", f"--output={tmp_path / 'out.parquet'}"]
+    assert cli.main([*command, f"--report={page}"]) == 0
+    text, _ = read(page)
+    assert headings(text)[:3] == [
+        "Stages, each by itself",
+        "Where samples ran",
+        "Samples that failed",
+    ]
+    assert "4 samples at " in text
+    assert "bad&lt;i&gt;.npy" in text
 
 
 # Parts

@@ -14,12 +14,14 @@ from litegpu.tools import engines, runtime
 from litegpu.tools.batch_columns import output_names
 from litegpu.tools.batch_folder import FileSource, find_files
 from litegpu.tools.batch_output import OutputTable
+from litegpu.tools.batch_page import batch_page
 from litegpu.tools.batch_table import TableSource, find_tables, parquet
 from litegpu.tools.console import note, print_table, progress
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, divisor, number, positive_int
 from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.wording import counted
 
 ON_ERROR = ("record", "skip", "fail")
@@ -54,7 +56,7 @@ BATCH_FLAGS = (
     Flag("cpu", bool, False, "run on the CPU (XNNPACK), without a delegate"),
     Flag("num_threads", positive_int, runtime.default_threads(), "CPU threads"),
 )
-FLAGS = (*BATCH_FLAGS, *engines.ENGINE_FLAGS, *DELEGATE_FLAGS, JSON)
+FLAGS = (*BATCH_FLAGS, *engines.ENGINE_FLAGS, *DELEGATE_FLAGS, JSON, REPORT)
 EXAMPLES = (
     "litegpu batch mobilenet_v2_1.0_224 --input=pictures --output=scores.parquet",
     "litegpu batch model.tflite --input=rows.parquet --output=results --keep=id,label",
@@ -78,6 +80,7 @@ def main(args: argparse.Namespace) -> int:
     parquet()
     _check(args)
     try_to_write("json", args.json)
+    prepare_report(args.report)
     model = find_model(args.model)
     note(f"model: {model.source}")
     settings = engines.settings(args)
@@ -199,6 +202,8 @@ def _tell(
         **meter.to_dict(),
     }
     write_json("json", args.json, found)
+    if args.report:
+        write_report(args.report, batch_page(model, plan, table, meter))
 
 
 def _plain(kind: Any) -> str:

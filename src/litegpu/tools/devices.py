@@ -9,9 +9,11 @@ from typing import Any
 from litegpu import DeviceInfo, backends
 from litegpu.tools.console import UNBROKEN, print_table, print_text
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
+from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.reports.sections import Page, Section, Table, Text
 
 ARGUMENTS: dict[str, str] = {}
-FLAGS = (JSON,)
+FLAGS = (JSON, REPORT)
 EXAMPLES = ("litegpu devices", "litegpu devices --json", "litegpu run model.tflite --device=0")
 NOTES = (
     "The number of a device is what --device and GpuDelegate(device=...) take where no backend is "
@@ -22,10 +24,13 @@ NOTES = (
 def main(args: argparse.Namespace) -> int:
     """Print every backend; the exit status is 1 when no device is usable at all."""
     try_to_write("json", args.json)
+    prepare_report(args.report)
     statuses = backends.status()
     if not prints_json(args):
         _print_text(statuses)
     write_json("json", args.json, as_list(statuses))
+    if args.report:
+        write_report(args.report, _page(statuses))
     return 0 if any(status.devices for status in statuses) else 1
 
 
@@ -39,11 +44,24 @@ def as_list(statuses: list[backends.BackendStatus]) -> list[dict[str, Any]]:
     return found
 
 
+def _page(statuses: list[backends.BackendStatus]) -> Page:
+    devices = backends.ranked(statuses)
+    rows = [_device_row(number, device) for number, device in enumerate(devices)]
+    reasons = [f"{each.name}: {each.reason}" for each in statuses if not each.devices]
+    sections: list[Section] = [Table("Devices", _COLUMNS, rows)]
+    sections += [Text("Backends without a usable device", reasons)] if reasons else []
+    verdict = f"{devices[0].title} is used unless told otherwise." if devices else "No device."
+    return Page("devices", "this machine", verdict, sections)
+
+
+_COLUMNS = (">number", "backend", "device", "kind", "?driver", "?>memory")
+
+
 def _print_text(statuses: list[backends.BackendStatus]) -> None:
     devices = backends.ranked(statuses)
     if devices:
         print_table(
-            (">number", "backend", "device", "kind", "?driver", "?>memory"),
+            _COLUMNS,
             [_device_row(number, device) for number, device in enumerate(devices)],
         )
     for place, status in enumerate(each for each in statuses if not each.devices):

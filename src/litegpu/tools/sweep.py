@@ -17,8 +17,10 @@ from litegpu.tools.children import run_module
 from litegpu.tools.console import note
 from litegpu.tools.files import prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
+from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.runtime import default_threads
 from litegpu.tools.sweep_advice import GOALS, recommend
+from litegpu.tools.sweep_page import sweep_page
 from litegpu.tools.sweep_runs import CPU, NO_BATCH, Row, combinations, try_out
 from litegpu.tools.sweep_text import Sweep, as_csv, as_json, print_sweep, title
 
@@ -45,7 +47,7 @@ _PASSED_ON = (
     *("input_layer", "input_layer_shape", "input_layer_value_range", "input_layer_value_files"),
 )
 """Flags that hold for every try."""
-_OWN = ("graph", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS))
+_OWN = ("graph", "num_threads", "json", *(flag.name for flag in SWEEP_FLAGS), "report")
 _DEVICES_SECS = 120.0
 
 
@@ -59,6 +61,7 @@ def sweep(args: argparse.Namespace) -> int:
     backends, precisions, batches = _wanted(args)
     for flag in ("json", "csv"):
         try_to_write(flag, getattr(args, flag) or None)
+    prepare_report(args.report)
     found = Sweep(args.graph, args.num_threads if args.num_threads > 0 else default_threads())
     try:
         with _model_file(args.graph) as path:
@@ -80,6 +83,8 @@ def _tell(args: argparse.Namespace, found: Sweep) -> int:
     if args.csv:
         write_bytes("csv", args.csv, as_csv(found, goal).encode())
     write_json("json", args.json, as_json(found, goal, best))
+    if args.report:
+        write_report(args.report, sweep_page(found, goal, best, args.sweep_tolerance))
     if not found.left and all(row.failed for row in found.rows):
         raise ModelError(f"Nothing runs this model: {found.rows[0].reason}")
     return 0

@@ -31,38 +31,54 @@ def title(way: Combination) -> str:
 
 def print_sweep(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: float) -> None:
     """Print the ranking, a line for each thing that has no place in it, and what to set."""
-    rows = ranked(found.rows, goal)
+    columns, rows = ranking(found, goal)
     if rows:
-        joules = any(row.joules is not None for row in rows)
-        columns = [">rank", "way", ">batch", ">median ms", "?>p90 ms", "?>p99 ms", ">items/s"]
-        columns += ["?>init ms", "?>nodes on GPU", "?>max error", ">relative L2"]
-        columns += [">J/item"] if joules else []
-        print_table(columns, [_cells(place, row, joules) for place, row in enumerate(rows, 1)])
+        print_table(columns, rows)
     print()
-    for row in found.rows:
-        if row.failed:
-            print_text(f"{title(row.way)}: {row.reason}", "  ")
-    for name, reason in found.absent.items():
-        print_text(f"{name}: no usable device. {reason}", "  ")
-    for way in found.left:
-        print_text(f"{title(way)}: not tried.", "  ")
+    for line in without_rank(found):
+        print_text(line, "  ")
     if rows:
-        print_text(_reference(found), "  ")
+        print_text(reference(found), "  ")
+    if said := advice(found, goal, best, tolerance):
+        print_text(said, "  ")
+
+
+def ranking(found: Sweep, goal: Goal) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and rows of what has figures, the best first."""
+    rows = ranked(found.rows, goal)
+    joules = any(row.joules is not None for row in rows)
+    columns = [">rank", "way", ">batch", ">median ms", "?>p90 ms", "?>p99 ms", ">items/s"]
+    columns += ["?>init ms", "?>nodes on GPU", "?>max error", ">relative L2"]
+    columns += [">J/item"] if joules else []
+    return columns, [_cells(place, row, joules) for place, row in enumerate(rows, 1)]
+
+
+def without_rank(found: Sweep) -> list[str]:
+    """Return a line for each thing that has no place in the ranking."""
+    return [
+        *(f"{title(row.way)}: {row.reason}" for row in found.rows if row.failed),
+        *(f"{name}: no usable device. {reason}" for name, reason in found.absent.items()),
+        *(f"{title(way)}: not tried." for way in found.left),
+    ]
+
+
+def advice(found: Sweep, goal: Goal, best: Recommendation | None, tolerance: float) -> str:
+    """Return what to set, or why nothing is recommended; nothing where nothing has figures."""
     if best:
-        print_text(best.text(), "  ")
-    elif rows:
-        print_text(
-            f"Nothing is recommended: none has both {goal.name} and an error within "
-            f"--sweep_tolerance={tolerance:g}.",
-            "  ",
-        )
-
-
-def _reference(found: Sweep) -> str:
-    reference = _reference_way(found)
+        return best.text()
+    if all(row.failed for row in found.rows):
+        return ""
     return (
-        f"{found.threads} CPU threads. Errors are against the CPU's {reference}, of the worst "
-        "output, on the same random inputs; times are of invoke()."
+        f"Nothing is recommended: none has both {goal.name} and an error within "
+        f"--sweep_tolerance={tolerance:g}."
+    )
+
+
+def reference(found: Sweep) -> str:
+    """Return what the figures are of."""
+    return (
+        f"{found.threads} CPU threads. Errors are against the CPU's {_reference_way(found)}, of "
+        "the worst output, on the same random inputs; times are of invoke()."
     )
 
 
