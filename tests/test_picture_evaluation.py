@@ -226,6 +226,22 @@ def test_two_workers(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("GPU delegate created.") == 2  # once each
 
 
+def test_a_ray_cluster(
+    images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    pytest.importorskip("ray.data", reason="Ray Data is not installed")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE), prepend=os.pathsep)
+    (images / "images" / "3.jpg").write_bytes(b"")
+    assert classify("--json=here.json", "--use_gpu=true") == 0
+    assert classify("--json=ray.json", "--use_gpu=true", "--engine=ray") == 0
+    here, ray = (json.loads((images / name).read_text()) for name in ("here.json", "ray.json"))
+    for same in ("top_k_accuracies", "num_runs"):
+        assert here[same] == ray[same]
+    assert ray["left_out"] == [str(images / "images" / "3.jpg")]
+
+
 # Pictures that cannot be read
 
 

@@ -150,6 +150,10 @@ def test_inputs_that_take_no_picture() -> None:
         for_input(tensor((9, 7, 1)), True)
     with pytest.raises(ModelError, match=r"Invalid input shape for model: 'x' is \[2, 9, 7, 3\]"):
         for_input(tensor((2, 9, 7, 3)), False)
+    with pytest.raises(
+        ModelError, match=r"'x' is \[1, 1, 1, 3\], with sizes that only a run tells"
+    ):
+        for_input(Tensor("x", (1, 1, 3), np.dtype("float32"), dynamic=True), True)
     with pytest.raises(ModelError, match=r"Invalid input type for model: 'x' is float16\. Use a"):
         for_input(tensor((9, 7, 3), "float16"), True)
 

@@ -227,11 +227,14 @@ def _evaluate(
     prepare = task.check(plan)
     opening = _Opening(args)
     gpu = opening.make_ready(plan.model).gpu
-    if gpu is None and not wanted.workers:
+    paths, elsewhere = task.paths, wanted.engine != "local"
+    if elsewhere:  # where the current folder is another one
+        paths = tuple(map(os.path.abspath, paths))
+    elif gpu is None and not wanted.workers:
         wanted = dataclasses.replace(wanted, workers=1)  # the CPU needs none for each GPU
     job = Job(plan, opening, _Prepare(prepare), kind.finish)
-    started = engines.start(job, engines.chunks(task.paths, plan), wanted, backend)
-    if wanted.engine != "local" or started.meter.workers > 1:
+    started = engines.start(job, engines.chunks(paths, plan), wanted, backend)
+    if elsewhere or started.meter.workers > 1:
         opening.ready = None  # workers in other processes make their own
     values: list[Value | None] = []
     skipped: list[str] = []

@@ -85,9 +85,11 @@ def for_input(tensor: Tensor, batched: bool, fraction: float | None = None) -> P
         ModelError: it is not one picture with three channels, of float32, uint8 or int8.
     """
     shape = [1, *tensor.shape] if batched else list(tensor.shape)
-    if len(shape) != 4 or shape[0] != 1 or shape[3] != _CHANNELS or min(shape) < 1:
+    fits = len(shape) == 4 and shape[0] == 1 and shape[3] == _CHANNELS and min(shape) > 0
+    if not fits or tensor.dynamic:
+        open_sizes = ", with sizes that only a run tells" if tensor.dynamic else ""
         raise ModelError(
-            f"Invalid input shape for model: '{tensor.name}' is {shape}. "
+            f"Invalid input shape for model: '{tensor.name}' is {shape}{open_sizes}. "
             "Use a model with an input of [1, height, width, 3]."
         )
     if tensor.dtype.name not in _SCALING:
