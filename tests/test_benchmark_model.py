@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from litegpu.tools import benchmark_model, benchmark_session, cli, runtime
 from litegpu.tools.examples import example
 from litegpu.tools.memory import resident_kb
 from litegpu.tools.registrar import make_delegates
-from small_models import CPU_ONLY, chain, with_subgraphs
+from litegpu.zoo.writer import ModelWriter
+from small_models import CPU_ONLY, chain, step, with_subgraphs
 from wire_reader import parsed
 
 QUICK = ("--num_runs=3", "--min_secs=0", "--warmup_min_secs=0")
@@ -432,6 +434,60 @@ def test_a_librarys_trial_is_not_part_of_creation(
     init()
     monkeypatch.setattr(benchmark_session, "make_delegates", tried)
     assert init() < 700
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> str:
+    """A file with the signatures `encode` and `decode`, a graph each."""
+
+    def one(key: str, op: str) -> bytes:
+        writer = ModelWriter()
+        x = writer.input((1, 2, 2, 4))
+        y = step(writer, op, x)
+        writer.output(y)
+        writer.signature(key, {"x": x}, {"y": y})
+        return writer.build()
+
+    folder = tmp_path / "signed"
+    folder.mkdir()
+    return saved(folder, with_subgraphs(one("encode", "ABS"), one("decode", "LOGISTIC")))
+
+
+@pytest.mark.parametrize(
+    ("key", "function"), [("encode", np.abs), ("decode", lambda x: 1 / (1 + np.exp(-x)))]
+)
+def test_a_signature_is_run(
+    signed: str,
+    key: str,
+    function: Callable[[Any], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values, target = np.linspace(-1, 1, 2 * 2 * 2 * 4, dtype=np.float32), tmp_path / "out.raw"
+    source = tmp_path / "in.raw"
+    values.tofile(source)
+    where = str(source).replace(":", "::")
+    flags = [f"--signature_to_run_for={key}", f"--output_filepath={target}", "--input_layer=x"]
+    flags += ["--input_layer_shape=2,2,2,4", f"--input_layer_value_files=x:{where}"]
+    assert benchmark(signed, *GPU, *flags, "--enable_op_profiling") == 0
+    text = capsys.readouterr().out
+    np.testing.assert_allclose(np.fromfile(target, np.float32), function(values), atol=1e-5)
+    assert f"INFO: Graph: [{signed}]\nINFO: Signature to run: [{key}]\n" in text
+    assert f"INFO: Loaded model {signed}\nINFO: Using signature: {key}\nINFO: GPU del" in text
+    said = "WARN: Nodes are told apart in the model's first graph only, which is not what runs here"
+    assert (said in text) == (key == "decode")
+
+
+def test_a_signature_that_is_not_there(
+    signed: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert benchmark(signed, "--signature_to_run_for=encoder") == 1
+    captured = capsys.readouterr()
+    said = "--signature_to_run_for=encoder: there is no such signature. Did you mean 'encode'?"
+    assert said in captured.err
+    assert "Using signature" not in captured.out
+    assert benchmark(model, "--signature_to_run_for=encode") == 1
+    assert "the model has no signatures. Leave the flag out." in capsys.readouterr().err
 
 
 # Op profiles

@@ -62,6 +62,10 @@ PARAMETERS = (
         "Graph",
     ),
     (
+        Flag("signature_to_run_for", str, "", "run the graph of this signature", metavar="KEY"),
+        "Signature to run",
+    ),
+    (
         Flag("list_signatures", bool, False, "print the model's signatures, run nothing"),
         "List signatures from the provided model",
     ),
@@ -145,6 +149,8 @@ PARAMETERS = (
 )
 """The flags of this tool in the order in which they are printed, with the original's names."""
 
+_ALWAYS = ("graph", "signature_to_run_for")
+"""Flags whose values are always printed."""
 _BEYOND_PYTHON = (
     *("use_caching", "allow_fp16", "release_dynamic_tensors", "optimize_memory_for_large_tensors"),
     "enable_builtin_cast_constant_cache",
@@ -170,10 +176,8 @@ def print_parameters(args: argparse.Namespace) -> None:
     info(f"Log parameter values verbosely: [{int(args.verbose)}]")
     for flag, text in PARAMETERS:
         name = flag.name if flag else "num_threads"
-        if args.verbose or name in args.given or name == "graph":
+        if args.verbose or name in args.given or name in _ALWAYS:
             info(f"{text}: [{shown_value(getattr(args, name))}]")
-        if name == "graph":
-            info("Signature to run: []")
     for line in parameter_lines(args, args.verbose):
         info(line)
 

@@ -178,7 +178,7 @@ def _write_files(args: argparse.Namespace, found: Results) -> None:
         _write_outputs(args, session)
     if args.enable_op_profiling:
         mode, path = args.op_profiling_output_mode, args.op_profiling_output_file
-        blocks = take_blocks(session.delegates.gpu, session.target, runs) if runs.values else []
+        blocks = take_blocks(session, runs) if runs.values else []
         write_profile(mode, path, session.model.name, session.init, blocks)
     if args.result_file_path:
         info(f"Saving benchmark result to: {args.result_file_path}")

@@ -40,7 +40,7 @@ def _profile(gpu: GpuDelegate | None, found: Results) -> Profile | None:
     report = gpu.report if gpu else None
     if gpu is None or report is None or not report.delegated_nodes or not found.runs.values:
         return None
-    return gpu.profile(found.session.target, repeats=_REPEATS)
+    return gpu.profile(found.session.interpreter, repeats=_REPEATS)
 
 
 def _headline(found: Results) -> Iterator[tuple[str, str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from litegpu import DelegationReport, GpuDelegate, Partition, PartitionProfile, Profile
+from litegpu import DelegationReport, Partition, PartitionProfile, Profile
 from litegpu.errors import OptionsError
+from litegpu.tools.benchmark_session import Session
 from litegpu.tools.files import cannot_write, write_bytes
 from litegpu.tools.lines import info, warn
 from litegpu.tools.op_tables import Block, Row, block_text, profile_message
@@ -29,17 +29,21 @@ def check_mode(mode: str) -> None:
         )
 
 
-def take_blocks(gpu: GpuDelegate | None, target: Any, runs: Stats) -> list[Block]:
+def take_blocks(session: Session, runs: Stats) -> list[Block]:
     """Return what is known of the runs: the nodes of the graph, then each delegate node's kernels.
 
     Times are medians of a profile that is taken now.
     """
+    gpu = session.delegates.gpu
     report = gpu.report if gpu else None
+    if not session.primary:
+        warn("Nodes are told apart in the model's first graph only, which is not what runs here.")
+        return [Block((Row("CPU", "all nodes of the signature", runs.average / 1e3),), runs)]
     if gpu is None or report is None or not report.delegated_nodes:
         warn("The runtime's Python interface does not tell the times of nodes on the CPU apart.")
         whole = Row("CPU", "all nodes", runs.average / 1e3)
         return [Block((whole,), runs)]
-    profile = gpu.profile(target, repeats=_REPEATS, peaks=False)
+    profile = gpu.profile(session.interpreter, repeats=_REPEATS, peaks=False)
     kernels = (
         Row(kernel.op, f"{kernel.name}:{kernel.node}", kernel.seconds * 1e3)
         for _, times in _parts(report, profile)

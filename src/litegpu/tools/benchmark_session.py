@@ -18,7 +18,8 @@ from litegpu.tools.lines import error, info
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.op_tables import Block, Row
 from litegpu.tools.registrar import Delegates, make_delegates
-from litegpu.tools.runtime import set_batch, set_inputs
+from litegpu.tools.runtime import interpreter, set_batch, set_inputs
+from litegpu.tools.signatures import SignatureTarget, check_signature
 from litegpu.tools.stats import Stats, figure
 
 _DESCRIPTOR = "fd:"
@@ -34,6 +35,16 @@ class Session:
     values: list[NDArray[Any]]
     init_us: int
     init: Block
+
+    @property
+    def interpreter(self) -> Any:
+        """The interpreter itself, of which `target` may be one signature."""
+        return getattr(self.target, "interpreter", self.target)
+
+    @property
+    def primary(self) -> bool:
+        """Whether the graph that runs is the model's first, which reports and profiles are of."""
+        return not getattr(self.target, "subgraph", 0)
 
     def set_inputs(self) -> None:
         """Give the interpreter its inputs anew."""
@@ -102,6 +113,12 @@ def open_session(
     Raises:
         LitegpuError: a flag does not fit the model, or the runtime or a delegate refuses it.
     """
+    if args.signature_to_run_for:
+        looking = time.perf_counter()
+        known = interpreter(model.content, allocate=False)
+        check_signature("signature_to_run_for", args.signature_to_run_for, known)
+        info(f"Using signature: {args.signature_to_run_for}")
+        start += time.perf_counter() - looking
     delegates = make_delegates(args, model.content)
     start += sum(each.trial_seconds for each in delegates.applied)
     if len(delegates.applied) > 1:
@@ -112,6 +129,8 @@ def open_session(
     if args.list_signatures:
         raise _signatures(target)
     nodes = delegate_nodes(target)
+    if args.signature_to_run_for:
+        target = SignatureTarget(target, args.signature_to_run_for)
     with explained("Failed to allocate tensors!"):
         resize_inputs(target, layers)
         if args.batch:

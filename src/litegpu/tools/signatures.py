@@ -1,0 +1,75 @@
+"""A model's signature as what an interpreter is: inputs, outputs and `invoke()` of its graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu.errors import ModelError, did_you_mean
+
+
+def check_signature(flag: str, key: str, target: Any) -> None:
+    """Raise ModelError for a signature that the model of an interpreter has not."""
+    keys = list(target.get_signature_list())
+    if not keys:
+        raise ModelError(f"--{flag}={key}: the model has no signatures. Leave the flag out.")
+    if key not in keys:
+        raise ModelError(f"--{flag}={key}: there is no such signature.{did_you_mean(key, keys)}")
+
+
+class SignatureTarget:
+    """An interpreter whose inputs, outputs and runs are those of one signature.
+
+    Unlike a SignatureRunner it does not resize, allocate and copy with each run. Tensors are
+    numbered within the signature's graph; whatever else is asked of it the interpreter answers.
+    """
+
+    def __init__(self, interpreter: Any, key: str) -> None:
+        """Take an interpreter of a model with that signature."""
+        self.interpreter = interpreter
+        self._key = key
+        self.subgraph = int(self._calls.GetSubgraphIndexFromSignature(key))
+        """Which graph of the model it is."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.interpreter, name)
+
+    @property
+    def _calls(self) -> Any:
+        """The runtime's own object: an interpreter refuses to run while others hold it."""
+        return self.interpreter._interpreter
+
+    @property
+    def _runner(self) -> Any:
+        return self.interpreter.get_signature_runner(self._key)
+
+    def get_input_details(self) -> list[dict[str, Any]]:
+        """Return what is known of each input, as an interpreter does."""
+        return list(self._runner.get_input_details().values())
+
+    def get_output_details(self) -> list[dict[str, Any]]:
+        """Return what is known of each output, as an interpreter does."""
+        return list(self._runner.get_output_details().values())
+
+    def resize_tensor_input(self, index: int, shape: Any) -> None:
+        """Give an input another shape."""
+        self._calls.ResizeInputTensor(index, np.array(shape, np.int32), False, self.subgraph)
+
+    def allocate_tensors(self) -> None:
+        """Get the graph ready to run."""
+        self._calls.AllocateTensors(self.subgraph)
+
+    def set_tensor(self, index: int, value: NDArray[Any]) -> None:
+        """Give an input its value."""
+        self._calls.SetTensor(index, value, self.subgraph)
+
+    def get_tensor(self, index: int) -> NDArray[Any]:
+        """Return a copy of a tensor's value."""
+        found: NDArray[Any] = self._calls.GetTensor(index, self.subgraph)
+        return found
+
+    def invoke(self) -> None:
+        """Run the graph."""
+        self._calls.Invoke(self.subgraph)
