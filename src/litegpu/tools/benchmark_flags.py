@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from litegpu.tools.benchmark_energy import ENERGY_PARAMETERS
+from litegpu.tools.benchmark_state import INFO_PARAMETERS, LENGTH_PARAMETERS
 from litegpu.tools.flags import Flag, at_least, number, positive_int, whole
 from litegpu.tools.lines import info, warn
 from litegpu.tools.registrar import parameter_lines
@@ -113,6 +114,7 @@ PARAMETERS = (
         Flag("profiling_output_csv_file", str, "", "old spelling of mode csv with a file"),
         "CSV File to export profiling data to",
     ),
+    *INFO_PARAMETERS,
     (
         Flag("release_dynamic_tensors", bool, False, "no effect here: the CPU's memory"),
         "Release dynamic tensor memory",
@@ -141,6 +143,7 @@ PARAMETERS = (
         Flag("result_file_path", str, "", "write a BenchmarkResult there", metavar="FILE"),
         "File path to save the benchmark result in binary proto format",
     ),
+    *LENGTH_PARAMETERS,
     (
         Flag("batch", at_least(0), 0, "first dimension of every input; 0: the model's own"),
         "Batch",
@@ -162,6 +165,7 @@ _NEEDS = {
     "op_profiling_output_mode": "enable_op_profiling",
     "op_profiling_output_file": "enable_op_profiling",
     "profiling_output_csv_file": "enable_op_profiling",
+    "model_runtime_info_output_file": "export_model_runtime_info",
     "csv": "sweep",
     **dict.fromkeys(("sweep_backends", "sweep_precisions", "sweep_batches", "sweep_goal"), "sweep"),
     **dict.fromkeys(("sweep_tolerance", "sweep_timeout_secs"), "sweep"),

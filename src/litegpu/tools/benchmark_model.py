@@ -25,6 +25,7 @@ from litegpu.tools.benchmark_results import (
     result_message,
 )
 from litegpu.tools.benchmark_session import Session, explained, load, open_session
+from litegpu.tools.benchmark_state import tell_after, tell_before
 from litegpu.tools.examples import example
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag
@@ -60,7 +61,7 @@ NOTES = (
 FAILED = "Benchmarking failed."
 _FILES = (
     *("op_profiling_output_file", "output_filepath", "output_proto_filepath"),
-    "result_file_path",
+    *("result_file_path", "model_runtime_info_output_file"),
 )
 
 
@@ -125,6 +126,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
         model = load(args)
         session = open_session(args, model, layers, start)
         created = peak_kb()
+        tell_before(args, session)
         warm_up, runs = _run(args, session)
     memory = Memory(
         _difference(created, before),
@@ -134,6 +136,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
     found = Results(session, warm_up, runs, memory)
     print_timings(found)
     print_memory(memory, watched)
+    tell_after(args, session)
     _write_files(args, found)
     if args.measure_energy and args.dry_run:
         warn("--measure_energy has no effect: a dry run runs nothing.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litegpu.errors import ModelError
+from litegpu.tools.graph_state import covered_by
 from litegpu.tools.lines import info
 from litegpu.tools.registrar import Delegates
 
@@ -53,14 +54,4 @@ def _covers_all(target: Any) -> bool:
     kernels = [each for each in ops if each["op_name"] == "DELEGATE"]
     if len(kernels) != 1:
         return False
-    made_by = {int(t): op["index"] for op in ops if op not in kernels for t in op["outputs"]}
-    bounds = set(map(int, kernels[0]["inputs"]))
-    covered: set[int] = set()
-    waiting = list(map(int, kernels[0]["outputs"]))
-    while waiting:
-        tensor = waiting.pop()
-        node = made_by.get(tensor)
-        if tensor not in bounds and node is not None and node not in covered:
-            covered.add(node)
-            waiting += [int(each) for each in ops[node]["inputs"]]
-    return len(covered) == len(ops) - 1
+    return len(covered_by(kernels[0], ops)) == len(ops) - 1

@@ -1,0 +1,223 @@
+"""The graphs of an interpreter as they are now: tensors, nodes, and which delegate runs which."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from litegpu.zoo import objects, schema
+
+CONSTANT, PERSISTENT, ARENA, DYNAMIC = (
+    *("kTfLiteMmapRo", "kTfLiteArenaRwPersistent", "kTfLiteArenaRw"),
+    "kTfLiteDynamic",
+)
+"""Where tensors lie, by the runtime's names."""
+
+
+@dataclass(frozen=True)
+class TensorState:
+    """A tensor; `kind` is the name of its type in the file format."""
+
+    index: int
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    bytes: int
+    allocation: str
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node. Of a delegate's kernel `code` is None and `replaces` are the nodes that it runs.
+
+    `code` is the operation's number, 32 for custom ones; `delegated_to` the kernel that runs it.
+    """
+
+    index: int
+    name: str
+    code: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    delegated_to: int | None = None
+    replaces: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphState:
+    """One graph of a model; `plan` are the nodes that run, in their order."""
+
+    index: int
+    name: str
+    tensors: tuple[TensorState, ...]
+    nodes: tuple[NodeState, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    plan: tuple[int, ...]
+
+    def size(self, tensors: Iterable[int]) -> int:
+        """Return how many bytes some tensors have together; -1 is no tensor."""
+        return sum(self.tensors[each].bytes for each in tensors if 0 <= each < len(self.tensors))
+
+
+def read_state(
+    target: Any, model: bytes, kernels: Mapping[tuple[int, ...], str], other: str
+) -> list[GraphState]:
+    """Return all graphs of an interpreter.
+
+    The runtime tells Python the nodes of the first graph only, where delegates' kernels are among
+    them; nodes of others are those of the file. Where tensors lie follows from the file.
+
+    Args:
+        target: the interpreter, allocated.
+        model: its .tflite file.
+        kernels: names of delegates' kernels by the nodes that they run.
+        other: the name of any other kernel.
+
+    Raises:
+        MissingDependencyError: what reads the file is not installed.
+    """
+    root = objects.parse(model)
+    found = []
+    for index, graph in enumerate(root.subgraphs):
+        tensors = _tensors(target, root, graph, index)
+        nodes = _file_nodes(root, graph)
+        if index == 0:
+            nodes = _with_kernels(nodes, target._get_ops_details(), kernels, other)
+        name = graph.name.decode() if graph.name else ""
+        ends = _ints(graph.inputs), _ints(graph.outputs)
+        found.append(GraphState(index, name, tensors, nodes, *ends, execution_plan(nodes)))
+    return found
+
+
+def _tensors(target: Any, root: Any, graph: Any, index: int) -> tuple[TensorState, ...]:
+    names = _names("TensorType")
+    found = []
+    for place, tensor in enumerate(graph.tensors):
+        content = objects.content(root.buffers[tensor.buffer])
+        shape = _ints(tensor.shape)
+        with contextlib.suppress(ValueError):  # the runtime has nothing to tell of it
+            shape = _ints(target._get_tensor_details(place, index)["shape"])
+        kind = names[tensor.type]
+        size = len(content) or _bytes(kind, shape)
+        found.append(
+            TensorState(
+                *(place, tensor.name.decode() if tensor.name else "", kind, shape, size),
+                _allocation(tensor, kind, content),
+            )
+        )
+    return tuple(found)
+
+
+def _allocation(tensor: Any, kind: str, content: bytes) -> str:
+    if content:
+        return CONSTANT
+    if tensor.isVariable:
+        return PERSISTENT
+    return DYNAMIC if kind in ("STRING", "RESOURCE", "VARIANT") else ARENA
+
+
+_BITS = {"BOOL": 8, "INT4": 4, "UINT4": 4, "INT2": 2, "COMPLEX64": 64, "COMPLEX128": 128}
+
+
+def _bytes(kind: str, shape: Sequence[int]) -> int:
+    """Return the bytes of a tensor; 0 of one whose elements have no fixed size."""
+    digits = "".join(char for char in kind if char.isdigit())
+    bits = _BITS.get(kind, int(digits or 0))
+    return (int(np.prod([max(size, 0) for size in shape], dtype=np.int64)) * bits + 7) // 8
+
+
+def _names(enumeration: str) -> dict[int, str]:
+    members = vars(getattr(schema.tables(), enumeration))
+    return {value: name for name, value in members.items() if isinstance(value, int)}
+
+
+def _file_nodes(root: Any, graph: Any) -> tuple[NodeState, ...]:
+    names = _names("BuiltinOperator")
+    found = []
+    for place, node in enumerate(graph.operators or ()):
+        code = root.operatorCodes[node.opcodeIndex]
+        number = max(code.builtinCode, code.deprecatedBuiltinCode)
+        name = code.customCode.decode() if code.customCode else names.get(number, str(number))
+        found.append(NodeState(place, name, number, _ints(node.inputs), _ints(node.outputs)))
+    return tuple(found)
+
+
+def _ints(values: Iterable[int] | None) -> tuple[int, ...]:
+    return () if values is None else tuple(map(int, values))
+
+
+# Delegates
+
+
+def covered_by(kernel: Mapping[str, Any], ops: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the nodes that a delegate's kernel stands for: they lie behind its inputs.
+
+    Args:
+        kernel: what the runtime tells of it: `inputs` and `outputs`.
+        ops: the same of all nodes, with `index` and `op_name`.
+    """
+    made_by = {
+        int(tensor): int(op["index"])
+        for op in ops
+        if op["op_name"] != "DELEGATE"
+        for tensor in op["outputs"]
+    }
+    bounds = set(map(int, kernel["inputs"]))
+    covered: set[int] = set()
+    waiting = list(map(int, kernel["outputs"]))
+    while waiting:
+        tensor = waiting.pop()
+        node = made_by.get(tensor)
+        if tensor not in bounds and node is not None and node not in covered:
+            covered.add(node)
+            waiting += [int(each) for each in ops[node]["inputs"]]
+    return covered
+
+
+def _with_kernels(
+    nodes: Sequence[NodeState],
+    ops: Sequence[Mapping[str, Any]],
+    kernels: Mapping[tuple[int, ...], str],
+    other: str,
+) -> tuple[NodeState, ...]:
+    """Return the nodes of a file with those that delegates have added."""
+    found = {node.index: node for node in nodes}
+    for op in ops[len(nodes) :]:
+        index, replaced = int(op["index"]), tuple(sorted(covered_by(op, ops)))
+        name = kernels.get(replaced, other)
+        ends = _ints(op["inputs"]), _ints(op["outputs"])
+        found[index] = NodeState(index, name, None, ends[0], ends[1], replaces=replaced)
+        for each in replaced:
+            found[each] = replace(found[each], delegated_to=index)
+    return tuple(found.values())
+
+
+def execution_plan(nodes: Sequence[NodeState]) -> tuple[int, ...]:
+    """Return the nodes that run, in the order of the file, each after what makes its inputs."""
+    running = {node.index: node for node in nodes if node.delegated_to is None}
+    maker = {tensor: node.index for node in running.values() for tensor in node.outputs}
+    waits = {
+        index: {maker[t] for t in node.inputs if maker.get(t, index) != index}
+        for index, node in running.items()
+    }
+    users: dict[int, list[int]] = {}
+    for index, makers in waits.items():
+        for each in makers:
+            users.setdefault(each, []).append(index)
+    place = {index: min((index, *node.replaces)) for index, node in running.items()}
+    ready = [(place[index], index) for index, makers in waits.items() if not makers]
+    heapq.heapify(ready)
+    plan = []
+    while ready:
+        _, index = heapq.heappop(ready)
+        plan.append(index)
+        for user in users.get(index, ()):
+            waits[user].discard(index)
+            if not waits[user]:
+                heapq.heappush(ready, (place[user], user))
+    return tuple(plan)
