@@ -96,7 +96,7 @@ def test_an_unclear_model_is_summarised_or_asked_about(
     assert "few      1×2" in capsys.readouterr().out
     assert run("--output=drawn.png") == 2
     error = capsys.readouterr().err
-    assert "what this model is for does not follow from its outputs, 'few' [1, 2]" in error
+    assert "What this model is for does not follow from its outputs, 'few' [1, 2]" in error
     assert "--task=classify (the best classes: 'few' is a vector of 2 numbers)" in error
     assert not Path("drawn.png").exists()
     assert run("--output=drawn.png", "--task=classify", "--labels=labels.txt") == 0

@@ -86,19 +86,19 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
     """Give a file to write, which takes the place of `path` once all of it is written.
 
     Until then, and after an error or an interrupt, what was there stays as it was. It has the same
-    suffix and lies in the same folder. What is no file, such as a device, is written itself.
+    suffix and lies in the same folder. What is no file, such as a device, is written itself; where
+    nothing was written nothing changes.
 
     Raises:
         FileError: it cannot be written.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        part = target
-    else:
-        part = target.with_name(f".{target.stem}.{os.getpid()}.part{target.suffix}")
+    part = target.with_name(f".{target.stem[:100]}.{os.getpid()}.part{target.suffix}")
     try:
+        if (target.exists() and not target.is_file()) or not _can_write(part, target):
+            part = target
         yield part
-        if part is not target:
+        if part is not target and part.exists():
             if target.exists():
                 shutil.copymode(target, part)
             part.replace(target)
@@ -108,7 +108,24 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
         raise cannot_write(flag, path, error) from error
     finally:
         if part is not target:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _can_write(part: Path, target: Path) -> bool:
+    """Return whether a file can be made beside a target; False only where the target is there.
+
+    Raises:
+        OSError: it cannot, and there is no target.
+    """
+    try:
+        part.touch()
+        part.unlink()
+    except OSError:
+        if not target.is_file():
+            raise
+        return False
+    return True
 
 
 def _finite(content: Any) -> Any:

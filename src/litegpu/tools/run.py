@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from litegpu import DelegationReport, GpuDelegate
 from litegpu.errors import ModelError
+from litegpu.tools import run_many
 from litegpu.tools.console import note, print_table
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
 from litegpu.tools.drawing.finding import Finding
@@ -36,10 +37,19 @@ MEASURE_FLAGS = (
     Flag("num_threads", positive_int, default_threads(), "CPU threads"),
 )
 FLAGS = (
-    Flag("image", str, None, "the picture to run on; without it, seeded noise", metavar="FILE"),
-    Flag("output", str, None, "draw the answer into this file: PNG, JPEG or WebP", metavar="FILE"),
+    Flag(
+        *("image", str, None),
+        "a picture, a folder of them, or a video; without it, seeded noise",
+        metavar="PATH",
+    ),
+    Flag(
+        *("output", str, None),
+        "draw the answer: a .png, .jpg or .webp, a folder for a folder, or a video",
+        metavar="PATH",
+    ),
     *PICTURE_FLAGS,
     *VIEW_FLAGS,
+    Flag("strict", bool, False, "of many pictures one that cannot be read ends it all"),
     *DELEGATE_FLAGS,
     *MEASURE_FLAGS,
     JSON,
@@ -50,6 +60,8 @@ EXAMPLES = (
     "litegpu run model.tflite --image=picture.png --labels=labels.txt",
     "litegpu run detector.tflite --image=street.jpg --output=boxes.png",
     "litegpu run model.tflite --image=face.jpg --output=out.png --task=landmarks",
+    "litegpu run detector.tflite --image=pictures --output=drawn --json=found.json",
+    "litegpu run detector.tflite --image=street.mp4 --output=boxes.mp4",
     "litegpu run model.tflite --backend=gl --precision=fp16",
     "litegpu run model.tflite --num_runs=20 --json=results.json",
     "litegpu run model.tflite --image=picture.jpg --report=report.html",
@@ -61,6 +73,7 @@ NOTES = (
     "What the model is for follows from its outputs, operations and metadata, or --task says it: "
     "boxes, points, masks, another picture or the best classes are printed, and drawn into "
     "--output.",
+    "Of a folder or a video each picture is answered once, and drawn; nothing is compared.",
     "Latencies stand beside those of the runtime's fastest CPU kernels (XNNPACK). The agreement is "
     "with its built-in ones; what the GPU leaves to the CPU they run on both sides.",
 )
@@ -68,6 +81,8 @@ NOTES = (
 
 def main(args: argparse.Namespace) -> int:
     """Run the model once on each side and show everything; 0 unless nothing ran on the GPU."""
+    if run_many.takes(args.image):
+        return run_many.main(args)
     try_to_write("json", args.json)
     check_output(args)
     prepare_report(args.report)

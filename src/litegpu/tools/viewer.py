@@ -57,11 +57,13 @@ class Viewer:
         self._outputs: list[Output] = []
         self._frame: Frame | None = None
 
-    def begin(self, target: Any, picture: Image.Image) -> None:
+    def begin(self, target: Any, picture: Image.Image, needed: bool = False) -> None:
         """Find out what the model is for: it is run once on the picture.
 
+        Where a drawing or a task is wanted, or the task is `needed`, it must be certain.
+
         Raises:
-            OptionsError: it takes no picture, or that is not certain and a drawing is wanted.
+            OptionsError: it takes no picture, or what it is for is not certain and must be.
             MissingDependencyError: the same, and a package is missing.
         """
         self._details = target.get_input_details()
@@ -69,7 +71,7 @@ class Viewer:
         height, width = (int(size) for size in self._details[place]["shape"][1:3])
         inputs = tuple(int(detail["index"]) for detail in self._details)
         outputs = tuple(int(detail["index"]) for detail in target.get_output_details())
-        wanted = self._args.output is not None or self._args.task is not None
+        wanted = needed or self._args.output is not None or self._args.task is not None
         try:
             model = CuttableModel(self._content)
         except MissingDependencyError:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from litegpu.errors import OptionsError
+from litegpu.errors import FileError, OptionsError
 from litegpu.tools.files import replacing, try_to_write
+from litegpu.tools.video import CODECS
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -17,6 +20,8 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """What a drawing is written as, by the suffix of its name."""
 
 
+_COMPRESSION = 3
+"""Of PNG files, from 1 to 9: more takes longer than the model and hardly makes them smaller."""
 NEED_A_PICTURE = ("output", "task", "fit", "region", "min_score")
 """Flags that mean nothing without one."""
 
@@ -43,6 +48,54 @@ def check_output(args: argparse.Namespace) -> None:
     try_to_write("output", args.output)
 
 
+def check_folder(args: argparse.Namespace, paths: list[str]) -> dict[str, str | None]:
+    """Return where the drawing of each picture goes, None without --output; make that folder.
+
+    Raises:
+        OptionsError: it is the folder of the pictures.
+        FileError: it is a file, or cannot be made or written to.
+    """
+    if args.output is None:
+        return dict.fromkeys(paths)
+    refuse_own_input("output", args.output, args.image)
+    folder = Path(args.output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise FileError(
+            f"--output={args.output}: the drawings cannot be written there: "
+            f"{error.strerror or error}. Name a folder that is writable or can be made."
+        ) from error
+    stems = Counter(Path(path).stem.lower() for path in paths)
+    return {
+        path: str(folder / f"{Path(path).stem if _is_single(path, stems) else Path(path).name}.png")
+        for path in paths
+    }
+
+
+def _is_single(path: str, stems: Counter[str]) -> bool:
+    return stems[Path(path).stem.lower()] == 1
+
+
+def check_video(args: argparse.Namespace) -> None:
+    """Check that a drawn video can be written; nothing is left behind.
+
+    Raises:
+        OptionsError: it would overwrite the video that is read, or its suffix is unknown.
+        FileError: it cannot be written.
+    """
+    if args.output is None:
+        return
+    if Path(args.output).suffix.lower() not in CODECS:
+        raise OptionsError(
+            f"--output={args.output}: a video is drawn into {', '.join(CODECS)}. "
+            f"Give a name such as --output={Path(args.output).stem or 'drawn'}.mp4."
+        )
+    refuse_own_input("output", args.output, args.image)
+    try_to_write("output", args.output)
+
+
 def refuse_own_input(flag: str, output: str, image: str) -> None:
     """Raise OptionsError where an output would be written over the input."""
     if os.path.exists(output) and os.path.exists(image) and os.path.samefile(output, image):
@@ -55,4 +108,4 @@ def refuse_own_input(flag: str, output: str, image: str) -> None:
 def save_picture(flag: str, path: str, drawing: Image.Image) -> None:
     """Write a drawing in the format of its suffix. Raises FileError when that is impossible."""
     with replacing(flag, path) as part:
-        drawing.save(part, FORMATS[Path(path).suffix.lower()])
+        drawing.save(part, FORMATS[Path(path).suffix.lower()], compress_level=_COMPRESSION)

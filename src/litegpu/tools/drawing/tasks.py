@@ -97,8 +97,8 @@ def unclear(outputs: Outputs, facts: ModelFacts) -> OptionsError:
     ]
     could = f"It could be {'; '.join(guesses)}." if guesses else "Nothing fits them."
     return OptionsError(
-        f"--output: what this model is for does not follow from its outputs, {shapes}. {could} "
-        f"Choose one with --task={_listed(TASKS)}, or leave --output out."
+        f"What this model is for does not follow from its outputs, {shapes}. {could} "
+        f"Choose one with --task={_listed(TASKS)}."
     )
 
 

@@ -1,0 +1,78 @@
+"""Pictures that are decoded, answered and drawn side by side, and how long each stage takes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, TypeVar
+
+from litegpu.tools.console import print_table
+from litegpu.tools.engines.stages import Stage
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+@dataclass
+class Clock:
+    """How long each stage was busy, over all of its threads, and with how many pictures."""
+
+    workers: dict[str, int]
+    busy_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    counts: Counter[str] = field(default_factory=Counter)
+    wall_s: float = 0.0
+    _lock: Any = field(default_factory=Lock)
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Count the time of the context for a stage, unless it fails."""
+        start = time.perf_counter()
+        yield
+        with self._lock:
+            self.busy_s[stage] += time.perf_counter() - start
+            self.counts[stage] += 1
+
+    def stages(self) -> list[Stage]:
+        """Return the stages in their order."""
+        return [
+            Stage(name, workers, self.busy_s[name], self.counts[name])
+            for name, workers in self.workers.items()
+        ]
+
+    def print(self, unit: str, done: int) -> None:
+        """Print a table of the stages, and how many pictures a second they make together."""
+        print_table(
+            ("stage", f">{unit}", ">busy s", ">a second by itself"),
+            [
+                (each.name, str(each.samples), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
+                for each in self.stages()
+            ],
+        )
+        rate = done / self.wall_s if self.wall_s else 0.0
+        print(f"\n{done} {unit} in {self.wall_s:.2f} s: {rate:.1f} a second")
+
+
+def spread(
+    function: Callable[[Item], Value], items: Iterable[Item], workers: int
+) -> Iterator[Value]:
+    """Yield what a function returns for each item, in order; some threads work ahead of that.
+
+    Items are taken in the thread of who takes the values.
+    """
+    waiting: deque[Future[Value]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > workers + 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()

@@ -1,0 +1,280 @@
+"""`litegpu run` on a folder of pictures or a video: each is answered and drawn."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from litegpu.errors import FileError, OptionsError
+from litegpu.tools import runtime
+from litegpu.tools.console import note, print_table, progress
+from litegpu.tools.delegation import make_delegate, print_report, with_delegate
+from litegpu.tools.drawing.finding import Finding
+from litegpu.tools.drawing.saving import check_folder, check_video, save_picture
+from litegpu.tools.engines.ahead import ahead
+from litegpu.tools.files import prints_json, replacing, try_to_write, write_json
+from litegpu.tools.images import open_picture, picture_suffixes
+from litegpu.tools.labels import read_labels
+from litegpu.tools.models import find_model
+from litegpu.tools.pipeline import Clock, spread
+from litegpu.tools.video import Film, FilmWriter, is_video
+from litegpu.tools.video import Frame as FilmFrame
+from litegpu.tools.viewer import Viewer
+from litegpu.wording import counted
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_AHEAD = 4
+"""How many pictures may be decoded before they are wanted."""
+_THREADS = 2
+"""How many pictures of a folder are decoded, and drawn, side by side."""
+_ONE_PICTURE = ("num_runs", "max_secs")
+"""Flags that mean nothing for many."""
+
+
+def takes(image: str | None) -> bool:
+    """Return whether `--image` names a folder or a video."""
+    return image is not None and (os.path.isdir(image) or is_video(image))
+
+
+def main(args: argparse.Namespace) -> int:
+    """Answer every picture, draw it where an output is named; 0 unless nothing ran on the GPU."""
+    for name in (flag for flag in args.given if flag in _ONE_PICTURE):
+        raise OptionsError(
+            f"--{name}={getattr(args, name)}: only one picture is timed again and again. "
+            f"Leave it out, or give one picture as --image."
+        )
+    try_to_write("json", args.json)
+    is_folder = os.path.isdir(args.image)
+    outputs = check_folder(args, _pictures_in(args.image)) if is_folder else {}
+    if not is_folder:
+        check_video(args)
+    run = Run(args)
+    content = run.folder(outputs) if is_folder else run.video()
+    report = run.delegate.report
+    found = {
+        "model": run.model.source,
+        "report": report.to_dict() if report else None,
+        "task": run.viewer.to_dict(),
+        **content,
+        "seconds": run.clock.wall_s,
+        "stages": [
+            {"name": each.name, "busy_seconds": each.busy_s, "rate": each.rate}
+            for each in run.clock.stages()
+        ],
+    }
+    write_json("json", args.json, found)
+    return 0 if report and report.delegated_nodes else 1
+
+
+class Run:
+    """A model with the delegate, which answers one picture after the other."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        named = read_labels(args.labels)
+        self.model = find_model(args.model)
+        self.delegate = make_delegate(args)
+        note(f"model: {self.model.source}")
+        self.shown = not prints_json(args)
+        self.viewer = Viewer(self.model.content, args, named)
+        self.clock = Clock({})
+        self._args = args
+        self._target = with_delegate(self.model.content, self.delegate, args.num_threads)
+        if self.shown:
+            print_report(self.delegate)
+
+    def answer(self, picture: Image.Image) -> Finding:
+        """Return what the model says about a picture; the first tells what the model is for."""
+        if self.viewer.task is None:
+            self.viewer.begin(self._target, picture, needed=True)
+        with self.clock.timing("infer"):
+            runtime.set_inputs(self._target, self.viewer.inputs(picture))
+            runtime.invoke(self._target)
+            finding = self.viewer.read(runtime.outputs(self._target))
+        assert finding is not None  # the task is known
+        return finding
+
+    def folder(self, outputs: dict[str, str | None]) -> dict[str, Any]:
+        """Answer pictures by their paths; draw each where an output is named.
+
+        Raises:
+            FileError: none can be read, or one cannot and --strict is given.
+        """
+        self.clock = Clock({"decode": _THREADS, "infer": 1, "draw": _THREADS})
+        start, skipped, done = time.perf_counter(), [], []
+
+        def load(path: str) -> tuple[str, Image.Image | None, str]:
+            try:
+                with self.clock.timing("decode"):
+                    return path, open_picture(path), ""
+            except FileError as error:
+                if self._args.strict:
+                    raise
+                return path, None, str(error)
+
+        def answered() -> Iterator[tuple[str, Image.Image, Finding]]:
+            for path, picture, why in spread(load, outputs, _THREADS):
+                if picture is None:
+                    skipped.append({"file": path, "why": why})
+                    note(f"skipped: {why}")
+                else:
+                    yield path, picture, self.answer(picture)
+
+        def draw(item: tuple[str, Image.Image, Finding]) -> tuple[str, Finding]:
+            path, picture, finding = item
+            if output := outputs[path]:
+                with self.clock.timing("draw"):
+                    save_picture("output", output, finding.draw(picture))
+            return path, finding
+
+        drawn = spread(draw, answered(), _THREADS)
+        for path, finding in progress(drawn, "pictures", len(outputs)):
+            done.append((path, finding))
+        self.clock.wall_s = time.perf_counter() - start
+        if not done:
+            raise FileError(
+                f"--image={self._args.image}: none of its {counted(len(outputs), 'picture')} can "
+                f"be read. The first: {skipped[0]['why']}"
+            )
+        if self.shown:
+            self._print_folder(done, outputs, len(skipped))
+        return {
+            "pictures": [
+                {"file": path, "output": outputs[path], "found": finding.to_dict()}
+                for path, finding in done
+            ],
+            "skipped": skipped,
+        }
+
+    def video(self) -> dict[str, Any]:
+        """Answer the frames of a video, and draw them into another one.
+
+        At Ctrl-C the frames until then are kept: KeyboardInterrupt is raised after that.
+
+        Raises:
+            FileError: the video cannot be read, or the other one not written.
+        """
+        args = self._args
+        self.clock = Clock({"decode": 1, "infer": 1, "draw": 1})
+        film = Film(args.image, args.strict)
+        try:
+            start, count, frames, interrupted = time.perf_counter(), 0, [], False
+            with writing(args.output, film) as writer:
+                try:
+                    for each in progress(self._drawn(film, writer), "frames", film.count):
+                        count += 1
+                        if args.json is not None:  # of long videos these are many
+                            frames.append(each)
+                except KeyboardInterrupt:
+                    interrupted = True
+            self.clock.wall_s = time.perf_counter() - start
+        finally:
+            film.close()
+        if film.damaged:
+            note(f"{counted(film.damaged, 'packet')} of {args.image} could not be decoded")
+        if interrupted:
+            kept = writer.frames if writer else 0
+            note(f"stopped; {args.output} has {counted(kept, 'frame')}" if kept else "stopped")
+            raise KeyboardInterrupt
+        if self.shown:
+            self.clock.print("frames", count)
+        return {
+            "video": args.image,
+            "output": args.output,
+            "damaged": film.damaged,
+            "frames": frames,
+        }
+
+    def _drawn(self, film: Film, writer: FilmWriter | None) -> Iterator[dict[str, Any]]:
+        """Yield what was found on each frame, once it is written."""
+
+        def decoded() -> Iterator[FilmFrame]:
+            frames = film.frames()
+            while True:
+                try:
+                    with self.clock.timing("decode"):
+                        frame = next(frames)
+                except StopIteration:
+                    return
+                yield frame
+
+        def draw(item: tuple[FilmFrame, Finding]) -> dict[str, Any]:
+            frame, finding = item
+            if writer:
+                with self.clock.timing("draw"):
+                    writer.add(finding.draw(frame.picture), frame.ticks)
+            return {"frame": frame.number, "seconds": frame.seconds, "found": finding.to_dict()}
+
+        with ahead(decoded(), _AHEAD) as frames:
+            # One thread draws: frames are written in their order.
+            yield from spread(draw, ((each, self.answer(each.picture)) for each in frames), 1)
+
+    def _print_folder(
+        self, done: list[tuple[str, Finding]], outputs: dict[str, str | None], skipped: int
+    ) -> None:
+        drawn = any(outputs.values())
+        print_table(
+            ("picture", "found", *(("drawing",) if drawn else ())),
+            [
+                (Path(path).name, finding.brief(), *((outputs[path] or "",) if drawn else ()))
+                for path, finding in done
+            ],
+        )
+        self.clock.print("pictures", len(done))
+        if skipped:
+            print(f"skipped: {counted(skipped, 'unreadable picture')}")
+
+
+@contextmanager
+def writing(output: str | None, film: Film) -> Iterator[FilmWriter | None]:
+    """Give what writes the frames of a film as they are drawn, or None where no output is named.
+
+    The file is there once all is written; without a frame there is none.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    if output is None:
+        yield None
+        return
+    with replacing("output", output) as part:
+        writer = FilmWriter(part, film.rate, film.tick)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        if not writer.frames:
+            part.unlink(missing_ok=True)
+
+
+def _pictures_in(folder: str) -> list[str]:
+    """Return the paths of a folder's pictures, by their suffixes, in order.
+
+    Raises:
+        FileError: there are none, or the folder cannot be listed.
+        MissingDependencyError: pillow is not installed.
+    """
+    known = picture_suffixes()
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise FileError(
+            f"--image={folder}: the folder cannot be listed: {error.strerror}."
+        ) from error
+    found = [
+        os.path.join(folder, name)
+        for name in names
+        if not name.startswith(".") and Path(name).suffix.lower() in known
+    ]
+    if not found:
+        raise FileError(
+            f"--image={folder}: the folder has no pictures. "
+            "Give one with files such as .jpg or .png."
+        )
+    return found
