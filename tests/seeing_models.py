@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from litegpu.tools import runtime
 from litegpu.tools.drawing.facts import POST_PROCESS, ModelFacts
@@ -15,6 +18,7 @@ from litegpu.tools.drawing.finding import Scene
 from litegpu.tools.framing import Frame, framed
 from litegpu.tools.labels import NamedLabels
 from litegpu.tools.runtime import Output
+from litegpu.tools.video import FilmWriter
 from litegpu.zoo.cuts import CuttableModel
 from litegpu.zoo.ssd import _flexbuffer
 from litegpu.zoo.writer import ModelWriter, TensorRef
@@ -153,3 +157,19 @@ def view_args(**told: Any) -> argparse.Namespace:
         "input_std": 127.5,
     }
     return argparse.Namespace(**{**flags, **told}, given=tuple(told))
+
+
+def spot(number: int) -> tuple[int, int]:
+    """Where the light of a clip is: it moves by one cell a frame."""
+    return 20 + 20 * (number % 6), 30
+
+
+def clip(path: str, frames: int = 6, size: tuple[int, int] = (160, 100), rate: int = 10) -> None:
+    """Write a video of a light that moves."""
+    writer = FilmWriter(Path(path), Fraction(rate), Fraction(1, rate))
+    for number in range(frames):
+        pixels = np.zeros((size[1], size[0], 3), np.uint8)
+        x, y = spot(number)
+        pixels[y - 9 : y + 9, x - 9 : x + 9] = 255
+        writer.add(Image.fromarray(pixels), number)
+    writer.close()

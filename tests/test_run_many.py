@@ -23,7 +23,7 @@ from litegpu.tools import cli
 from litegpu.tools.pipeline import Clock, spread
 from litegpu.tools.run_many import writing
 from litegpu.tools.video import Film, FilmWriter, is_video
-from seeing_models import detector, finder, saying
+from seeing_models import clip, detector, finder, saying, spot
 
 BOXES = [[0.25, 0.125, 0.5, 0.375], [0.5, 0.5, 1.0, 0.75]]
 SCORES = [[0.0, 0.9, 0.0], [0.0, 0.0, 0.7]]
@@ -64,10 +64,10 @@ def test_each_picture_is_answered_and_drawn(
     rows = [line.split() for line in captured.out.splitlines()]
     drawing = str(Path("drawn") / "wide.png")
     assert ["wide.png", "2", "objects:", "class", "0,", "class", "1", drawing] in rows
-    assert [row[:2] for row in rows if row[:1] in (["decode"], ["infer"], ["draw"])] == [
-        ["decode", "2"],
-        ["infer", "2"],
-        ["draw", "2"],
+    assert [row[:3] for row in rows if row[:1] in (["decode"], ["infer"], ["draw"])] == [
+        ["decode", "2", "2"],
+        ["infer", "1", "2"],
+        ["draw", "2", "2"],
     ]
     assert "2 pictures in " in captured.out
     assert "skipped: 1 unreadable picture" in captured.out
@@ -82,6 +82,20 @@ def test_each_picture_is_answered_and_drawn(
     assert [Path(each["file"]).name for each in found["skipped"]] == ["bad.jpg"]
     assert found["task"]["name"] == "detect"
     assert [each["name"] for each in found["stages"]] == ["decode", "infer", "draw"]
+
+
+@pytest.mark.parametrize("image", ["pictures", "clip.mp4"])
+def test_a_page_shows_some_drawings(image: str, folder: Path) -> None:
+    if image == "clip.mp4":
+        av()
+        clip(image)
+    assert run("--report=page.html", image=image) == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "<h2>Drawings" in page
+    assert "<h2>Stages" in page
+    assert ("tall.jpg" in page) is (image == "pictures")
+    assert ("frame 5, 0.50 s" in page) is (image == "clip.mp4")
+    assert page.count("data:image/jpeg") == (2 if image == "pictures" else 6)
 
 
 def test_without_an_output_there_is_only_the_table(
@@ -159,27 +173,28 @@ def test_what_an_unclear_model_is_for_must_be_told(
     assert "class 1 0.75" in capsys.readouterr().out
 
 
+def test_names_are_sought_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may be downloaded, or not be there, which is said."""
+    (folder / "model.tflite").write_bytes(saying({"scores": np.linspace(0, 1, 1001)[None]}))
+    asked: list[int] = []
+
+    def ask() -> list[str]:
+        asked.append(1)
+        return []
+
+    monkeypatch.setattr("litegpu.tools.labels.imagenet_labels", ask)
+    assert run() == 0
+    assert "wide.png   class 1000 1.00" in capsys.readouterr().out
+    assert asked == [1]
+
+
 # Videos
 
 
 def av() -> Any:
     return pytest.importorskip("av", reason="PyAV is not installed: pip install 'litegpu[video]'")
-
-
-def spot(number: int) -> tuple[int, int]:
-    """Where the light of a clip is: it moves by one cell a frame."""
-    return 20 + 20 * (number % 6), 30
-
-
-def clip(path: str, frames: int = 6, size: tuple[int, int] = (160, 100), rate: int = 10) -> None:
-    """Write a video of a light that moves."""
-    writer = FilmWriter(Path(path), Fraction(rate), Fraction(1, rate))
-    for number in range(frames):
-        pixels = np.zeros((size[1], size[0], 3), np.uint8)
-        x, y = spot(number)
-        pixels[y - 9 : y + 9, x - 9 : x + 9] = 255
-        writer.add(Image.fromarray(pixels), number)
-    writer.close()
 
 
 @pytest.fixture
@@ -207,10 +222,10 @@ def test_a_video_is_drawn_frame_by_frame(
     assert run(*LIGHT, f"--output={output}", "--json=found.json", image="clip.mp4") == 0
     text = capsys.readouterr().out
     rows = [line.split() for line in text.splitlines()]
-    assert [row[:2] for row in rows if row[:1] in (["decode"], ["infer"], ["draw"])] == [
-        ["decode", "6"],
-        ["infer", "6"],
-        ["draw", "6"],
+    assert [row[:3] for row in rows if row[:1] in (["decode"], ["infer"], ["draw"])] == [
+        ["decode", "1", "6"],
+        ["infer", "1", "6"],
+        ["draw", "1", "6"],
     ]
     assert "6 frames in " in text
     drawn = frames_of(output)

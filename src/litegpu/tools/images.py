@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.resources
 import os
 import warnings
@@ -68,26 +67,9 @@ def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
         raise unreadable(name, str(error) or type(error).__name__) from error
 
 
-def picture_suffixes() -> set[str]:
-    """Return the suffixes of files that are pictures, in lower case.
-
-    Raises:
-        MissingDependencyError: pillow is not installed.
-    """
-    _require_pillow()
-    from PIL import Image
-
-    known = Image.registered_extensions()
-    return {suffix for suffix, kind in known.items() if kind in Image.OPEN} - _NO_PICTURES
-
-
-_NO_PICTURES = {".mpg", ".mpeg", ".pdf"}
-"""What Pillow names, but does not decode."""
-
-
 def _require_pillow() -> None:
     try:
-        importlib.import_module("PIL.Image")
+        import PIL  # noqa: F401
     except ImportError as error:
         raise missing_dependency("pillow", "tools", "Reading a picture") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,15 +46,23 @@ class Clock:
 
     def print(self, unit: str, done: int) -> None:
         """Print a table of the stages, and how many pictures a second they make together."""
-        print_table(
-            ("stage", f">{unit}", ">busy s", ">a second by itself"),
-            [
-                (each.name, str(each.samples), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
-                for each in self.stages()
-            ],
+        print_table(*stage_table(self.stages()))
+        print(f"\n{done} {unit} in {self.wall_s:.2f} s: {self.rate(done):.1f} a second")
+
+    def rate(self, done: int) -> float:
+        """Return how many pictures a second were done."""
+        return done / self.wall_s if self.wall_s else 0.0
+
+
+def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return headings and rows: how long stages were busy, and what each could do by itself."""
+    return ("stage", ">side by side", ">pictures", ">busy s", ">a second by itself"), [
+        (
+            *(each.name, str(each.workers), str(each.samples)),
+            *(f"{each.busy_s:.2f}", f"{each.rate:.1f}"),
         )
-        rate = done / self.wall_s if self.wall_s else 0.0
-        print(f"\n{done} {unit} in {self.wall_s:.2f} s: {rate:.1f} a second")
+        for each in stages
+    ]
 
 
 def spread(

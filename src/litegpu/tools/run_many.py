@@ -8,23 +8,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from litegpu.errors import FileError, OptionsError
 from litegpu.tools import runtime
+from litegpu.tools.batch_folder import PICTURES
 from litegpu.tools.console import note, print_table, progress
 from litegpu.tools.delegation import make_delegate, print_report, with_delegate
 from litegpu.tools.drawing.finding import Finding
 from litegpu.tools.drawing.saving import check_folder, check_video, save_picture
 from litegpu.tools.engines.ahead import ahead
 from litegpu.tools.files import prints_json, replacing, try_to_write, write_json
-from litegpu.tools.images import open_picture, picture_suffixes
+from litegpu.tools.images import open_picture
 from litegpu.tools.labels import read_labels
 from litegpu.tools.models import find_model
 from litegpu.tools.pipeline import Clock, spread
+from litegpu.tools.reports.page import prepare_report, write_report
+from litegpu.tools.reports.sections import Picture
+from litegpu.tools.run_page import MOST_EXAMPLES, many_page, shown_picture
 from litegpu.tools.video import Film, FilmWriter, is_video
 from litegpu.tools.video import Frame as FilmFrame
-from litegpu.tools.viewer import Viewer
+from litegpu.tools.viewer import Shown, Viewer
 from litegpu.wording import counted
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ def main(args: argparse.Namespace) -> int:
     outputs = check_folder(args, _pictures_in(args.image)) if is_folder else {}
     if not is_folder:
         check_video(args)
+    prepare_report(args.report)
     run = Run(args)
     content = run.folder(outputs) if is_folder else run.video()
     report = run.delegate.report
@@ -70,7 +75,18 @@ def main(args: argparse.Namespace) -> int:
         ],
     }
     write_json("json", args.json, found)
+    if args.report:
+        examples = sorted(run.examples, key=lambda each: each.title) if is_folder else run.examples
+        page = many_page(run.model, report, args.image, run.clock, examples)
+        write_report(args.report, page)
     return 0 if report and report.delegated_nodes else 1
+
+
+class Answer(NamedTuple):
+    """What is kept of the answer to a picture: in a few words, and for JSON."""
+
+    brief: str
+    found: dict[str, Any]
 
 
 class Run:
@@ -84,19 +100,26 @@ class Run:
         self.shown = not prints_json(args)
         self.viewer = Viewer(self.model.content, args, named)
         self.clock = Clock({})
+        self.examples: list[Picture] = []
+        self._step = 1
         self._args = args
         self._target = with_delegate(self.model.content, self.delegate, args.num_threads)
         if self.shown:
             print_report(self.delegate)
 
-    def answer(self, picture: Image.Image) -> Finding:
+    def prepared(self, picture: Image.Image) -> Shown | None:
+        """Return a picture for the inputs; None for the first ones: how is not known yet."""
+        return self.viewer.show(picture) if self.viewer.task else None
+
+    def answer(self, picture: Image.Image, shown: Shown | None) -> Finding:
         """Return what the model says about a picture; the first tells what the model is for."""
         if self.viewer.task is None:
             self.viewer.begin(self._target, picture, needed=True)
+        shown = shown or self.viewer.show(picture)
         with self.clock.timing("infer"):
-            runtime.set_inputs(self._target, self.viewer.inputs(picture))
+            runtime.set_inputs(self._target, shown.values)
             runtime.invoke(self._target)
-            finding = self.viewer.read(runtime.outputs(self._target))
+            finding = self.viewer.read(runtime.outputs(self._target), shown.frame)
         assert finding is not None  # the task is known
         return finding
 
@@ -107,35 +130,41 @@ class Run:
             FileError: none can be read, or one cannot and --strict is given.
         """
         self.clock = Clock({"decode": _THREADS, "infer": 1, "draw": _THREADS})
-        start, skipped, done = time.perf_counter(), [], []
+        start, skipped = time.perf_counter(), []
+        shown = dict.fromkeys(list(outputs)[:MOST_EXAMPLES])
 
-        def load(path: str) -> tuple[str, Image.Image | None, str]:
+        def load(path: str) -> tuple[str, Image.Image | None, Shown | None, str]:
             try:
                 with self.clock.timing("decode"):
-                    return path, open_picture(path), ""
+                    picture = open_picture(path)
+                    return path, picture, self.prepared(picture), ""
             except FileError as error:
                 if self._args.strict:
                     raise
-                return path, None, str(error)
+                return path, None, None, str(error)
 
         def answered() -> Iterator[tuple[str, Image.Image, Finding]]:
-            for path, picture, why in spread(load, outputs, _THREADS):
+            for path, picture, inputs, why in spread(load, outputs, _THREADS):
                 if picture is None:
                     skipped.append({"file": path, "why": why})
                     note(f"skipped: {why}")
                 else:
-                    yield path, picture, self.answer(picture)
+                    yield path, picture, self.answer(picture, inputs)
 
-        def draw(item: tuple[str, Image.Image, Finding]) -> tuple[str, Finding]:
+        def draw(item: tuple[str, Image.Image, Finding]) -> Answer:
             path, picture, finding = item
-            if output := outputs[path]:
+            example = self._args.report is not None and path in shown
+            if outputs[path] or example:
                 with self.clock.timing("draw"):
-                    save_picture("output", output, finding.draw(picture))
-            return path, finding
+                    drawing = finding.draw(picture)
+                    if output := outputs[path]:
+                        save_picture("output", output, drawing)
+                if example:
+                    self.examples.append(shown_picture(drawing, Path(path).name, finding.brief()))
+            return self._kept(finding, file=path, output=outputs[path])
 
         drawn = spread(draw, answered(), _THREADS)
-        for path, finding in progress(drawn, "pictures", len(outputs)):
-            done.append((path, finding))
+        done = list(progress(drawn, "pictures", len(outputs)))
         self.clock.wall_s = time.perf_counter() - start
         if not done:
             raise FileError(
@@ -143,12 +172,9 @@ class Run:
                 f"be read. The first: {skipped[0]['why']}"
             )
         if self.shown:
-            self._print_folder(done, outputs, len(skipped))
+            self._print_folder(done, len(skipped))
         return {
-            "pictures": [
-                {"file": path, "output": outputs[path], "found": finding.to_dict()}
-                for path, finding in done
-            ],
+            "pictures": [each.found for each in done],
             "skipped": skipped,
         }
 
@@ -165,12 +191,13 @@ class Run:
         film = Film(args.image, args.strict)
         try:
             start, count, frames, interrupted = time.perf_counter(), 0, [], False
+            self._step = max(film.count // MOST_EXAMPLES, 1)
             with writing(args.output, film) as writer:
                 try:
                     for each in progress(self._drawn(film, writer), "frames", film.count):
                         count += 1
                         if args.json is not None:  # of long videos these are many
-                            frames.append(each)
+                            frames.append(each.found)
                 except KeyboardInterrupt:
                     interrupted = True
             self.clock.wall_s = time.perf_counter() - start
@@ -191,39 +218,53 @@ class Run:
             "frames": frames,
         }
 
-    def _drawn(self, film: Film, writer: FilmWriter | None) -> Iterator[dict[str, Any]]:
+    def _drawn(self, film: Film, writer: FilmWriter | None) -> Iterator[Answer]:
         """Yield what was found on each frame, once it is written."""
 
-        def decoded() -> Iterator[FilmFrame]:
+        def decoded() -> Iterator[tuple[FilmFrame, Shown | None]]:
             frames = film.frames()
             while True:
                 try:
                     with self.clock.timing("decode"):
                         frame = next(frames)
+                        inputs = self.prepared(frame.picture)
                 except StopIteration:
                     return
-                yield frame
+                yield frame, inputs
 
-        def draw(item: tuple[FilmFrame, Finding]) -> dict[str, Any]:
+        def draw(item: tuple[FilmFrame, Finding]) -> Answer:
             frame, finding = item
-            if writer:
+            example = self._args.report is not None and frame.number % self._step == 0
+            if writer or example:
                 with self.clock.timing("draw"):
-                    writer.add(finding.draw(frame.picture), frame.ticks)
-            return {"frame": frame.number, "seconds": frame.seconds, "found": finding.to_dict()}
+                    drawing = finding.draw(frame.picture)
+                    if writer:
+                        writer.add(drawing, frame.ticks)
+                if example and len(self.examples) < MOST_EXAMPLES:
+                    title = f"frame {frame.number}, {frame.seconds:.2f} s"
+                    self.examples.append(shown_picture(drawing, title, finding.brief()))
+            return self._kept(finding, frame=frame.number, seconds=frame.seconds)
 
         with ahead(decoded(), _AHEAD) as frames:
             # One thread draws: frames are written in their order.
-            yield from spread(draw, ((each, self.answer(each.picture)) for each in frames), 1)
+            found = ((frame, self.answer(frame.picture, inputs)) for frame, inputs in frames)
+            yield from spread(draw, found, 1)
 
-    def _print_folder(
-        self, done: list[tuple[str, Finding]], outputs: dict[str, str | None], skipped: int
-    ) -> None:
-        drawn = any(outputs.values())
+    def _kept(self, finding: Finding, **about: Any) -> Answer:
+        """Return what is kept of a finding, which may hold large arrays."""
+        found = {"found": finding.to_dict()} if self._args.json is not None else {}
+        return Answer(finding.brief(), {**about, **found})
+
+    def _print_folder(self, done: list[Answer], skipped: int) -> None:
+        drawn = self._args.output is not None
         print_table(
             ("picture", "found", *(("drawing",) if drawn else ())),
             [
-                (Path(path).name, finding.brief(), *((outputs[path] or "",) if drawn else ()))
-                for path, finding in done
+                (
+                    *(Path(each.found["file"]).name, each.brief),
+                    *((each.found["output"],) if drawn else ()),
+                )
+                for each in done
             ],
         )
         self.clock.print("pictures", len(done))
@@ -258,9 +299,7 @@ def _pictures_in(folder: str) -> list[str]:
 
     Raises:
         FileError: there are none, or the folder cannot be listed.
-        MissingDependencyError: pillow is not installed.
     """
-    known = picture_suffixes()
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -270,7 +309,7 @@ def _pictures_in(folder: str) -> list[str]:
     found = [
         os.path.join(folder, name)
         for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in known
+        if not name.startswith(".") and Path(name).suffix.lower() in PICTURES
     ]
     if not found:
         raise FileError(

@@ -10,6 +10,7 @@ from litegpu import DelegationReport
 from litegpu.tools.drawing.finding import Finding
 from litegpu.tools.measure import Comparison
 from litegpu.tools.models import FoundModel
+from litegpu.tools.pipeline import Clock, stage_table
 from litegpu.tools.reports.charts import bars
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.sections import Gallery, Page, Picture, Section, Table
@@ -21,6 +22,8 @@ from litegpu.tools.runtime import Output
 if TYPE_CHECKING:
     from PIL import Image
 
+MOST_EXAMPLES = 12
+"""Drawings on the page of a folder or a video."""
 _SIDE = 512
 """Pixels that a shown picture has at most on a side."""
 
@@ -66,7 +69,8 @@ def _result(
     finding: Finding | None,
 ) -> Iterator[Section]:
     if picture is not None:
-        yield Gallery("Picture", [_shown(picture)])
+        size = f"{picture.width}×{picture.height}"
+        yield Gallery("Picture", [shown_picture(picture, size)])
     if class_count(outputs):
         best = best_classes(outputs[0])
         names = [f"{number} {labels[number] if labels else ''}".strip() for number, _ in best]
@@ -92,13 +96,44 @@ def _result(
     )
 
 
-def _shown(picture: Image.Image) -> Picture:
+def shown_picture(picture: Image.Image, title: str, caption: str = "") -> Picture:
+    """Return a picture for a page, small enough to be in it."""
     small = picture.convert("RGB")
     small.thumbnail((_SIDE, _SIDE))
     content = io.BytesIO()
     small.save(content, "JPEG", quality=85)
-    title = f"{picture.width}×{picture.height}"
-    return Picture(title, content.getvalue(), format="jpeg")
+    return Picture(title, content.getvalue(), caption, format="jpeg")
+
+
+def many_page(
+    model: FoundModel,
+    report: DelegationReport | None,
+    source: str,
+    clock: Clock,
+    examples: list[Picture],
+) -> Page:
+    """Return what was found on a folder or a video as a page, with some of the drawings.
+
+    Raises:
+        MissingDependencyError: a package for reading models or laying out graphs is not installed.
+    """
+    stages = clock.stages()
+    inferred = next(each for each in stages if each.name == "infer")
+    sections: list[Section] = [
+        overview(
+            [
+                ("pictures", str(inferred.samples)),
+                ("seconds", f"{clock.wall_s:.2f}"),
+                ("a second", f"{clock.rate(inferred.samples):.1f}"),
+                *device_facts(report),
+            ]
+        ),
+        Gallery("Drawings", examples, f"The first or some of those of {source}."),
+        Table("Stages", *stage_table(stages)),
+        *delegation_sections(model.content, report),
+    ]
+    verdict = report.summary() if report else "The whole model runs on the CPU."
+    return Page("run", model.name, verdict, sections)
 
 
 def _agreement(found: Comparison) -> Table:

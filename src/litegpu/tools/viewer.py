@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,13 @@ VIEW_FLAGS = (
 )
 
 
+class Shown(NamedTuple):
+    """A picture as the values of a model's inputs, and what they show of it."""
+
+    values: list[NDArray[Any]]
+    frame: Frame
+
+
 class Viewer:
     """What a model's input wants to be shown, and how its outputs are read.
 
@@ -56,6 +63,7 @@ class Viewer:
         self._facts: ModelFacts | None = None
         self._outputs: list[Output] = []
         self._frame: Frame | None = None
+        self._memory: dict[tuple[str, int], Any] = {}
 
     def begin(self, target: Any, picture: Image.Image, needed: bool = False) -> None:
         """Find out what the model is for: it is run once on the picture.
@@ -98,7 +106,19 @@ class Viewer:
         return told or (self.task.reader.fit if self.task else CROP)
 
     def inputs(self, picture: Image.Image) -> list[NDArray[Any]]:
+        """Return what `show` does for the inputs, and remember the frame for `read`.
+
+        Raises:
+            OptionsError: --region names no part of the picture.
+        """
+        shown = self.show(picture)
+        self._frame = shown.frame
+        return shown.values
+
+    def show(self, picture: Image.Image) -> Shown:
         """Return a value for each input: the picture for the first that takes one, noise elsewhere.
+
+        It may be called in any thread once `begin` is over.
 
         Raises:
             OptionsError: --region names no part of the picture.
@@ -107,22 +127,29 @@ class Viewer:
         detail = self._details[place]
         height, width = (int(size) for size in detail["shape"][1:3])
         region = parse_region(self._args.region, picture.size)
-        self._frame = framed(picture.size, (width, height), self.fit, region)
+        frame = framed(picture.size, (width, height), self.fit, region)
         mean, std = self._scaling(place)
-        values = [random_tensor(each) for each in self._details]
-        values[place] = to_tensor(picture, detail, mean, std, self._frame)
-        return values
+        values = [
+            to_tensor(picture, each, mean, std, frame) if number == place else random_tensor(each)
+            for number, each in enumerate(self._details)
+        ]
+        return Shown(values, frame)
 
-    def read(self, outputs: list[Output]) -> Finding | None:
-        """Return what the outputs say about the picture that was shown last; None without a task.
+    def read(self, outputs: list[Output], frame: Frame | None = None) -> Finding | None:
+        """Return what the outputs say about a picture; None without a task.
+
+        Args:
+            outputs: of the model.
+            frame: how the picture was shown; by default as it was in `inputs` last.
 
         Raises:
             ModelError: they are nothing that the task has.
             FileError: the labels file that the user named has another number of lines.
         """
-        if self.task is None or self._facts is None or self._frame is None:
+        seen = frame or self._frame
+        if self.task is None or self._facts is None or seen is None:
             return None
-        scene = Scene(self._facts, self._frame, self._named, self._content, self._min_score)
+        scene = Scene(self._facts, seen, self._named, self._content, self._min_score, self._memory)
         return self.task.reader.read([_first(each) for each in outputs], scene)
 
     def to_dict(self) -> dict[str, Any] | None:

@@ -105,5 +105,8 @@ def read(outputs: Outputs, scene: Scene) -> Classes:
             "Choose another --task."
         )
     scores: Output = outputs[place]
-    labels = find_labels(scene.named, scene.content, scores.values.size)
+    count = scores.values.size
+    labels = scene.remembered(
+        "classes", count, lambda: find_labels(scene.named, scene.content, count)
+    )
     return Classes(tuple(best_classes(scores)), labels)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from litegpu.tools.drawing.facts import ModelFacts
 from litegpu.tools.framing import Frame
@@ -13,6 +13,9 @@ from litegpu.tools.runtime import Output
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+Value = TypeVar("Value")
 
 
 class Finding(Protocol):
@@ -46,6 +49,15 @@ class Scene:
     content: bytes
     """The model's file, which may hold labels."""
     min_score: float
+    memory: dict[tuple[str, int], Any] = field(default_factory=dict)
+    """What was found out for one picture and holds for the next, too."""
+
+    def remembered(self, what: str, number: int, find: Callable[[], Value]) -> Value:
+        """Return what `find` returned for the first picture: names are read once."""
+        if (what, number) not in self.memory:
+            self.memory[what, number] = find()
+        found: Value = self.memory[what, number]
+        return found
 
 
 class Evidence(NamedTuple):

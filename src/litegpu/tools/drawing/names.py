@@ -43,6 +43,10 @@ def object_names(scene: Scene, classes: int) -> tuple[str, ...]:
     Raises:
         FileError: the file that the user named has another number of lines.
     """
+    return scene.remembered("object_names", classes, lambda: _object_names(scene, classes))
+
+
+def _object_names(scene: Scene, classes: int) -> tuple[str, ...]:
     given = scene.named.lines if scene.named else attached_labels(scene.content)
     lines = tuple(line.strip() for line in given)
     background = bool(lines) and lines[0].lower() in _NO_OBJECT
@@ -71,6 +75,10 @@ def pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
     Raises:
         FileError: the file that the user named has another number of lines.
     """
+    return scene.remembered("pixel_names", classes, lambda: _pixel_names(scene, classes))
+
+
+def _pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
     lines = tuple(scene.named.lines if scene.named else attached_labels(scene.content))
     if lines and classes in (0, len(lines)):
         return lines
