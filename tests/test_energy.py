@@ -26,7 +26,7 @@ from litegpu.tools.energy_gpu import gpu_meter
 from paper_device import DEVICE
 from small_models import chain
 
-ADDRESS = "00000000:3b:00.0"
+ADDRESS = "00000000:3B:00.0"
 H200 = replace(
     DEVICE,
     backend="cuda",
@@ -134,7 +134,7 @@ def test_a_meter_that_fails_is_left_out(
 def test_the_gpu_is_found_by_its_address_not_by_its_number(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Board("NVIDIA H200", "00000000:0a:00.0", watts=50)
+    other = Board("NVIDIA H200", "00000000:0A:00.0", watts=50)
     nvml(monkeypatch, clock, other, Board("NVIDIA H200", ADDRESS, watts=200))
     with gpu_meter(H200) as meter:
         before = meter.read()
@@ -142,7 +142,7 @@ def test_the_gpu_is_found_by_its_address_not_by_its_number(
         assert meter.read() - before == pytest.approx(200)
     assert meter.name == "NVIDIA H200, by its energy counter"
     assert pci_address(0, 0x3B, 0) == ADDRESS
-    assert pci_address(1, 255, 31, 7) == "00000001:ff:1f.7"
+    assert pci_address(1, 255, 31, 7) == "00000001:FF:1F.7"
 
 
 def test_an_api_without_addresses_needs_the_name(
@@ -248,13 +248,13 @@ def test_cuda_tells_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
     fake_cuda.install(monkeypatch, FakeDriver(cuDeviceGetAttribute=attribute))
     (device,) = cuda.CUDABackend().devices()
-    assert device.pci_address == "00000001:3b:02.0"
+    assert device.pci_address == "00000001:3B:02.0"
 
 
 def test_opencl_tells_addresses_of_nvidias_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = SimpleNamespace(PCI_DOMAIN_ID_NV=0, PCI_BUS_ID_NV=0x3B, PCI_SLOT_ID_NV=2 << 3 | 1)
     monkeypatch.setattr(opencl, "_pyopencl", lambda: SimpleNamespace(device_info=facts))
-    assert opencl._pci_address(SimpleNamespace(get_info=lambda fact: fact)) == "00000000:3b:02.1"
+    assert opencl._pci_address(SimpleNamespace(get_info=lambda fact: fact)) == "00000000:3B:02.1"
 
 
 # CPUs

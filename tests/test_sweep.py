@@ -35,7 +35,9 @@ def model(tmp_path: Path) -> str:
 
 
 def start(model: str, *flags: str) -> subprocess.Popen[str]:
-    """Start a sweep as people do, in a process of its own."""
+    """Start a sweep as people do, in a process of its own; its temporary files lie by the model."""
+    temporary = Path(model).parent / "temporary"
+    temporary.mkdir()
     command = [sys.executable, "-m", "litegpu.tools.cli", "benchmark", f"--graph={model}"]
     return subprocess.Popen(
         [*command, "--sweep", *QUICK, *flags],
@@ -43,7 +45,11 @@ def start(model: str, *flags: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        env={
+            **os.environ,
+            **{"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+            **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)),
+        },
     )
 
 
@@ -90,6 +96,7 @@ def test_a_sweep(model: str, tmp_path: Path) -> None:
     with table.open(encoding="utf-8", newline="") as opened:
         told = list(csv.DictReader(opened))
     assert [row["flags"] for row in told] == [row["flags"] for row in found["rows"]]
+    assert not [*(tmp_path / "temporary").glob("litegpu-sweep-*")]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
@@ -111,6 +118,7 @@ def test_ctrl_c_prints_what_there_is(model: str, tmp_path: Path) -> None:
     found = json.loads(target.read_text(encoding="utf-8"))
     assert len(found["rows"]) == 1
     assert found["not_tried"] == ["CPU, XNNPACK", "opencl fp32", "opencl fp16"]
+    assert not [*(tmp_path / "temporary").glob("litegpu-sweep-*")]
 
 
 # In this process, with tries that end as they are told
@@ -269,6 +277,29 @@ def test_how_a_try_ends(
     row = try_out(Combination("opencl", "fp32", 0), tmp_path / "m.tflite", (), 9, None)
     assert re.fullmatch(reason, row.reason)
     assert row.failed
+
+
+def test_tries_that_take_too_long(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "_present", lambda wanted: (["opencl"], {}))
+    assert run(model, "--sweep_timeout_secs=0.05") == 1
+    captured = capsys.readouterr()
+    assert captured.out.count(": It hangs: it was stopped after 0.05 s.\n") == 4
+    assert "error: Nothing runs this model: It hangs: it was stopped" in captured.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to tell")
+def test_a_driver_that_crashes(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyopencl.py").write_text("import os\nos.abort()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sweep, "_present", lambda wanted: (["opencl"], {}))
+    assert run(model, *QUICK, "--sweep_precisions=fp32") == 0
+    text = capsys.readouterr().out
+    assert "\nopencl fp32: It crashes: Aborted." in text
+    assert "CPU, XNNPACK" in text and "Set --use_xnnpack=" in text
 
 
 def test_a_model_of_which_nothing_runs_on_the_gpu(tmp_path: Path) -> None:

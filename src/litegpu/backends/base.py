@@ -50,7 +50,7 @@ class DeviceInfo:
     warp_groups: bool = False
     """Whether CUDA's matrix instructions of four warps (just compute capability 9.0) exist."""
     pci_address: str = ""
-    """Domain, bus, device and function, as `00000000:3b:00.0`; empty where the API does not tell.
+    """Domain, bus, device and function, as `00000000:3B:00.0`; empty where the API does not tell.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,8 +64,8 @@ class DeviceInfo:
 
 
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
-    """Return an address as the drivers' own tools write it."""
-    return f"{domain:08x}:{bus:02x}:{device:02x}.{function:x}"
+    """Return an address as `nvidia-smi` writes it."""
+    return f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}"
 
 
 @dataclass(frozen=True, slots=True)

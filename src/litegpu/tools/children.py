@@ -52,6 +52,7 @@ def run_module(
         given: what it reads from stdin.
     """
     windows = sys.platform == "win32"
+    status: int | None = None
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM.format(sys.path, module), *arguments],
         stdin=subprocess.PIPE,
@@ -60,7 +61,6 @@ def run_module(
         start_new_session=not windows,
         creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) if windows else 0,
     ) as process:
-        status: int | None = None
         try:
             output, errors = process.communicate(given, timeout)
             status = process.returncode
