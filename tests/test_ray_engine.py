@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import engine_jobs
+import eval_models
 from engine_jobs import expected, job, summary
 from litegpu.errors import MissingDependencyError, ModelError, OptionsError, WorkerError
-from litegpu.tools import engines
+from litegpu.tools import cli, engines
 from litegpu.tools.engines import ray_data
+from small_models import chain
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 SETTINGS = engines.Settings("ray", workers=2, decode_threads=1)
 
@@ -46,6 +53,44 @@ def test_a_lost_worker_changes_no_result(cluster: Any, tmp_path: Path) -> None:
     assert marker.exists()
     assert cluster.is_initialized(), "whoever connected disconnects"
     assert (run.meter.workers, run.meter.decode_threads) == (2, 1)
+
+
+def test_a_table_is_the_same_from_either_engine(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.tflite").write_bytes(chain(["ABS", "SIN"], (1, 3)))
+    values = pa.FixedShapeTensorArray.from_numpy_ndarray(
+        np.random.default_rng(0).normal(size=(200, 3))
+    )
+    pq.write_table(pa.table({"x": values}), "x.parquet", row_group_size=30)
+    command = ["batch", "model.tflite", "--input=x.parquet", "--cpu", "--decode_threads=1"]
+    assert cli.main([*command, "--output=local.parquet"]) == 0
+    assert cli.main([*command, "--output=ray.parquet", "--engine=ray", "--workers=2"]) == 0
+    assert Path("local.parquet").read_bytes() == Path("ray.parquet").read_bytes()
+
+
+def test_an_evaluation_is_the_same_from_either_engine(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.tflite").write_bytes(eval_models.colour_classifier())
+    Path("labels.txt").write_text("\n".join(eval_models.LABELS), encoding="utf-8")
+    Path("pictures").mkdir()
+    colours = list(eval_models.COLOURS) * 3
+    for number, colour in enumerate(colours):
+        eval_models.picture(Path(f"pictures/{number:02}.jpg"), colour)
+    truth = ["red", *colours[:-1]]
+    Path("truth.txt").write_text("\n".join(truth), encoding="utf-8")
+    command = ["imagenet", "model.tflite", "--ground_truth_images_path=pictures"]
+    command += ["--ground_truth_labels=truth.txt", "--model_output_labels=labels.txt"]
+    figures = []
+    for engine in ("local", "ray"):
+        more = [f"--engine={engine}", f"--json={engine}.json", "--workers=2"]
+        assert cli.main([*command, "--decode_threads=1", *more]) == 0
+        figures.append(json.loads(Path(f"{engine}.json").read_text(encoding="utf-8")))
+    local, ray = ({name: each[name] for name in each if "accura" in name} for each in figures)
+    assert local == ray != {}
 
 
 def refuse(_: bytes, __: engines.Place) -> object:

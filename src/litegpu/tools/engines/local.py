@@ -175,7 +175,8 @@ class _Crew(Generic[Value]):
             raise WorkerError(
                 f"{_TRIES} workers were lost ({how}) while they were at the samples from "
                 f"{names[0]} to {names[-1]}. Look for a crash in a decoder or driver, or for a "
-                "lack of memory; fewer --workers or --decode_threads need less."
+                "lack of memory; fewer --workers or --decode_threads need less. A script of your "
+                "own must start them below `if __name__ == '__main__':`."
             )
         note(f"A worker was lost ({how}); another one takes its work.")
         self._todo.extendleft(reversed(worker.chunks))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
@@ -111,7 +112,7 @@ def _results(
         done = ray.data.from_items(tasks := _tasks(pieces, workers), override_num_blocks=len(tasks))
         done = done.map_batches(
             _Actor,
-            fn_constructor_args=(ray.put(job), threads, backend),
+            fn_constructor_args=(ray.put(job), threads, backend, os.getcwd()),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(tasks))),
@@ -156,9 +157,11 @@ class _Actor:
     An exception would have Ray start the actor again, and hide its type.
     """
 
-    def __init__(self, job: Any, decode_threads: int, backend: str | None) -> None:
+    def __init__(self, job: Any, decode_threads: int, backend: str | None, folder: str) -> None:
         import ray
 
+        with contextlib.suppress(OSError):  # paths may be relative, to where the run was started
+            os.chdir(folder)
         self._error: LitegpuError | None = None
         job = ray.get(job) if isinstance(job, ray.ObjectRef) else job
         try:
