@@ -326,6 +326,17 @@ def test_sections_for_evaluations() -> None:
     assert first["data"][0]["y"] == [0.5, None]
 
 
+def test_infinite_errors_are_drawn_beyond_all_others() -> None:
+    errors = {0: 0.0, 1: float("inf"), 2: 3.0}
+    chart = node_error_section(errors, {1: "EXP"}, 0.1)
+    assert chart.figure["data"][0]["y"] == [1e-9, 30, 3]
+    assert "node 1, EXP: inf." in chart.note
+    worse = Chart("", {"data": [{"y": [float("nan")]}], "layout": {"height": 1}})
+    text = render(Page("check", "model", "", [chart, worse])).replace(pages._plotly(), "")
+    assert "NaN" not in text.split("<script>")[0]
+    assert [figure["data"][0]["y"] for figure in figures(text)] == [[1e-9, 30, 3], [None]]
+
+
 def test_figures_are_what_plotly_takes() -> None:
     objects = importlib.import_module("plotly.graph_objects")
     charts = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -62,6 +64,94 @@ def test_charts_are_drawn_and_a_link_leads_to_a_node(page: Path) -> None:
     assert chosen == [("box gpu0 chosen", "1")]
     moved = re.findall(r'<g class="moved" transform="translate\(\S+ \S+\) scale\((\S+)\)"', text)
     assert float(moved[0]) > 0
+
+
+PLAY = """
+const found = {};
+const moved = document.querySelector(".moved");
+const at = () => moved.getAttribute("transform").match(/-?[0-9][0-9.]*/g);
+const [view, graph] = [document.querySelector(".view"), document.querySelector(".graph")];
+const press = name => document.querySelector(`[data-zoom=${name}]`).click();
+const chosen = () => document.querySelector(".chosen")?.dataset.key;
+const turn = () => view.dispatchEvent(new WheelEvent("wheel", {deltaY: -400, bubbles: true}));
+const pointer = (kind, x, y) => graph.dispatchEvent(
+  new PointerEvent(kind, {pointerId: 1, clientX: x, clientY: y, bubbles: true}));
+
+graph.setPointerCapture = () => {};  // there is no such pointer
+press("fit");
+found.least = +at()[2];
+press("in");
+found.enlarged = at()[2] / found.least;
+const before = +at()[2];
+turn();
+found.withoutFocus = at()[2] / before;
+view.focus();
+turn();
+found.turned = at()[2] / before;
+const [x, y] = at();
+pointer("pointerdown", 300, 300);
+pointer("pointermove", 280, 290);
+pointer("pointerup", 280, 290);
+graph.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+found.dragged = [at()[0] - x, at()[1] - y].map(Math.round);
+found.chosenByDragging = chosen() ?? null;
+pointer("pointerdown", 300, 300);
+document.querySelector('[data-key="2"]').dispatchEvent(new MouseEvent("click", {bubbles: true}));
+found.clicked = [chosen(), location.hash];
+const search = document.querySelector(".drawing input");
+const find = text => {
+  search.value = text;
+  search.dispatchEvent(new Event("input"));
+  search.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+  return chosen();
+};
+found.byNumber = find("#1");
+found.byName = find("relu6");
+search.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+found.next = chosen();
+find("nothing of the kind");
+found.none = search.classList.contains("none");
+const by = document.querySelector(".drawing select");
+by.value = "time";
+by.dispatchEvent(new Event("change"));
+found.warm = document.querySelectorAll(".box.warm").length;
+found.hottest = Math.max(...[...document.querySelectorAll(".box")].map(
+  box => +box.style.getPropertyValue("--h")));
+found.scale = document.querySelector(".scale .high").textContent;
+const heading = [...document.querySelectorAll("th")].find(each => each.textContent === "µs");
+const cells = () => [...heading.closest("table").tBodies[0].rows].map(
+  row => parseFloat(row.children[heading.cellIndex].textContent.replace(",", "")));
+heading.click();
+found.falling = cells();
+heading.click();
+found.rising = cells();
+document.title = JSON.stringify(found);
+"""
+"""What a person does with a page, and what that changes."""
+
+
+def test_what_a_person_does(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    played = tmp_path / "page.html"
+    played.write_text(text.replace("</body>", f"<script>{PLAY}</script></body>"), encoding="utf-8")
+    title = re.findall(r"<title>(.*?)</title>", browse(played, "--dump-dom"))[0]
+    found = json.loads(html.unescape(title))
+    assert found["enlarged"] == pytest.approx(1.4)
+    assert found["withoutFocus"] == 1, "the wheel moves the page unless the graph was clicked"
+    assert found["turned"] == pytest.approx(2.718, abs=1e-3)
+    assert found["dragged"] == [-20, -10]
+    assert found["chosenByDragging"] is None
+    assert found["clicked"] == ["2", "#node-2"]
+    assert found["byNumber"] == "1"
+    assert [found["byName"], found["next"]] == ["0", "1"], "nodes with that activation"
+    assert found["none"]
+    assert found["warm"] == 3, "LOGISTIC is fused, inputs and outputs take no time"
+    assert found["hottest"] == 1
+    assert found["scale"].endswith("µs")
+    assert found["falling"] == sorted(found["falling"], reverse=True)
+    assert found["rising"] == found["falling"][::-1]
+    assert len(found["rising"]) == 3
 
 
 def test_names_of_strangers_run_nothing(tmp_path: Path) -> None:

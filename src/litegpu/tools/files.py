@@ -67,7 +67,7 @@ def write_json(flag: str, path: str | None, content: Any) -> None:
     """Print JSON or write it where a flag says. Raises FileError when that is impossible."""
     if path is None:
         return
-    text = json.dumps(_finite(content), indent=2, allow_nan=False)
+    text = json.dumps(finite(content), indent=2, allow_nan=False)
     if path == STDOUT:
         print(text)
         return
@@ -128,10 +128,10 @@ def _can_write(part: Path, target: Path) -> bool:
     return True
 
 
-def _finite(content: Any) -> Any:
+def finite(content: Any) -> Any:
     """Return the content with null for numbers that JSON cannot hold."""
     if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
+        return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
+        return [finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content

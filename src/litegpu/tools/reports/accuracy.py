@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from litegpu.tools.differences import Comparison
@@ -45,12 +46,19 @@ def comparison_sections(found: Comparison) -> Iterator[Section]:
     yield bars(
         "Largest error by output",
         [f"{place}: {short(each.name, 60)}" for place, each in enumerate(found.outputs)],
-        [max(each.max_error, _LEAST) for each in found.outputs],
+        _drawable([each.max_error for each in found.outputs]),
         "largest |difference|",
         hints=[f"{each.name}: {each.max_error:.4g}" for each in found.outputs],
         colours=["--hot" if each.first_bad else "--gpu0" for each in found.outputs],
         log=True,
     )
+
+
+def _drawable(errors: Sequence[float]) -> list[float]:
+    """Return errors as a logarithmic axis shows them: infinite ones beyond all others."""
+    most = max((error for error in errors if math.isfinite(error)), default=0.0)
+    beyond = 10 * max(most, 1.0)
+    return [max(error, _LEAST) if math.isfinite(error) else beyond for error in errors]
 
 
 def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limit: float) -> Chart:
@@ -61,9 +69,9 @@ def node_error_section(errors: Mapping[int, float], ops: Mapping[int, str], limi
         ops: names of the nodes' operations.
         limit: the part that is allowed.
     """
-    series = {
-        "error": [(float(node), max(error, _LEAST)) for node, error in sorted(errors.items())]
-    }
+    nodes = sorted(errors)
+    values = _drawable([errors[node] for node in nodes])
+    series = {"error": [(float(node), value) for node, value in zip(nodes, values, strict=True)]}
     worst = max(errors, key=lambda node: errors[node], default=None)
     note = "" if worst is None else f"The largest is that of node {worst}, {ops.get(worst, '')}: "
     note += "" if worst is None else f"{errors[worst]:.3g}. "

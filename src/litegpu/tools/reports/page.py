@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import importlib
+import json
 import sys
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from litegpu.errors import missing_dependency
-from litegpu.tools.files import try_to_write, write_bytes
+from litegpu.tools.files import finite, try_to_write, write_bytes
 from litegpu.tools.flags import Flag
 from litegpu.tools.reports import layout
 from litegpu.tools.reports.machine import machine
@@ -89,11 +90,18 @@ def _plotly() -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.PackageLoader("litegpu.tools.reports"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
+    found.policies["json.dumps_function"] = _as_json
+    return found
+
+
+def _as_json(content: Any, **options: Any) -> str:
+    """Return JSON that browsers read: it has no numbers that are not finite."""
+    return json.dumps(finite(content), allow_nan=False, **options)
 
 
 def _template() -> jinja2.Template:

@@ -75,7 +75,7 @@
 
     const show = () => {
       const [w, h] = [view.clientWidth, view.clientHeight];
-      const room = (size, all) => (all <= size ? [(size - all) / 2, (size - all) / 2] : [size - all - 40, 40]);
+      const room = (size, all) => [Math.min(size - all, 0) - 40, Math.max(size - all, 0) + 40];
       const within = (value, [low, high]) => Math.min(Math.max(value, low), high);
       at.x = within(at.x, room(w, width * at.zoom));
       at.y = within(at.y, room(h, height * at.zoom));
@@ -96,6 +96,10 @@
       at.x = view.clientWidth / 2 - x * at.zoom;
       at.y = view.clientHeight / 2 - y * at.zoom;
       show();
+    };
+    const fit = () => {
+      at.zoom = least();
+      middle(width / 2, height / 2);
     };
     const begin = () => {  // readable, at the inputs
       at.zoom = Math.max(Math.min(view.clientWidth / width, 1), least(), 0.75);
@@ -188,7 +192,7 @@
       const place = new DOMPoint(event.clientX, event.clientY).matrixTransform(map.getScreenCTM().inverse());
       middle(place.x, place.y);
     });
-    const zooms = { in: () => enlarge(1.4), out: () => enlarge(1 / 1.4), fit: () => enlarge(0) };
+    const zooms = { in: () => enlarge(1.4), out: () => enlarge(1 / 1.4), fit };
     for (const button of drawing.querySelectorAll("button")) button.addEventListener("click", zooms[button.dataset.zoom]);
 
     const words = Object.fromEntries(Object.entries(details).map(([key, each]) => [key, JSON.stringify(each).toLowerCase()]));
