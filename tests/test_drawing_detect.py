@@ -11,7 +11,7 @@ from PIL import Image
 
 from litegpu.errors import FileError, ModelError
 from litegpu.tools import runtime
-from litegpu.tools.drawing import anchors, detections, metadata
+from litegpu.tools.drawing import anchors, cells, detections, metadata
 from litegpu.tools.drawing.facts import Grid
 from litegpu.tools.drawing.tasks import choose
 from litegpu.tools.images import default_picture, open_picture, to_tensor
@@ -283,6 +283,53 @@ def model_bytes(name: str) -> bytes:
         if (folder / f"{name}.tflite").is_file():
             return (folder / f"{name}.tflite").read_bytes()
     pytest.skip(f"{name}.tflite is not in LITEGPU_MODELS")
+
+
+# One box for each cell
+
+
+def rows_of(anchors_a_cell: int, numbers: int) -> Any:
+    """Rows for an input of 64 by 64: two overlapping boxes of one object, and one of another."""
+    rows = np.zeros((1, anchors_a_cell * (64 + 16 + 4), numbers))
+    scores = 5 if anchors_a_cell == 3 else 4
+    rows[..., :4] = 0.5
+    for row, box, number, score in (
+        (3, [0.25, 0.5, 0.25, 0.5], 1, 0.9),
+        (4, [0.26, 0.5, 0.25, 0.5], 1, 0.8),
+        (70, [0.75, 0.5, 0.25, 0.25], 2, 0.7),
+    ):
+        rows[0, row, :4], rows[0, row, scores + number] = box, score
+        if scores == 5:
+            rows[0, row, 4] = 0.9
+    return rows
+
+
+@pytest.mark.parametrize("in_pixels", [False, True])
+@pytest.mark.parametrize(("anchors_a_cell", "turned"), [(1, True), (1, False), (3, False)])
+def test_one_box_for_each_cell(anchors_a_cell: int, turned: bool, in_pixels: bool) -> None:
+    rows = rows_of(anchors_a_cell, 7 if anchors_a_cell == 1 else 8)
+    if in_pixels:
+        rows[..., :4] *= SIZE
+    answer = rows.transpose(0, 2, 1) if turned else rows
+    first, second = objects(saying({"output": answer})).found
+    sure = 1 if anchors_a_cell == 1 else 0.9
+    assert (first.name, second.name) == ("dog", "bird")
+    assert (first.score, second.score) == pytest.approx((0.9 * sure, 0.7 * sure))
+    assert first.box == pytest.approx((25, 25, 75, 75))
+    assert second.box == pytest.approx((125, 37.5, 175, 62.5))
+
+
+def test_eighty_classes_and_a_score_of_objects() -> None:
+    rows = np.zeros((1, 84, 85))
+    rows[0, 9, :4], rows[0, 9, 4], rows[0, 9, 5 + 15] = [0.5, 0.5, 0.2, 0.2], 0.9, 1.0
+    (found,) = objects(saying({"output": rows}), labels=None).found
+    assert (found.name, found.score) == ("cat", pytest.approx(0.9))
+
+
+def test_rows_that_are_no_cells_are_an_error() -> None:
+    outputs, scene = seen(saying({"output": np.zeros((1, 86, 7))}))
+    with pytest.raises(ModelError, match="is not one box for each cell of maps"):
+        cells.read(outputs, scene)
 
 
 # The metadata's own form

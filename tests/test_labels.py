@@ -57,6 +57,16 @@ def test_labels_attached_to_the_model_are_used_when_they_fit() -> None:
     assert find_labels(None, model, 3) == []
 
 
+def test_the_metadata_may_name_the_file() -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("calibration.txt", "0.5,1.0\n")
+        archive.writestr("names.txt", "cat\ndog\n")
+    assert attached_labels(stream.getvalue()) == ["0.5,1.0"]
+    assert attached_labels(stream.getvalue(), ["absent.txt", "names.txt"]) == ["cat", "dog"]
+    assert find_labels(None, stream.getvalue(), 2, ["names.txt"]) == ["cat", "dog"]
+
+
 def test_a_model_without_attachment_has_no_labels() -> None:
     assert attached_labels(b"TFL3") == []
 

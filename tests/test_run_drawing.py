@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from litegpu.errors import MissingDependencyError
+from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.graph.ir import Quantization
 from litegpu.tools import cli, runtime
 from litegpu.tools.drawing import metadata
@@ -20,6 +20,7 @@ from litegpu.tools.drawing.ink import colour
 from litegpu.tools.viewer import Viewer
 from litegpu.zoo.writer import ModelWriter
 from seeing_models import detector, finder, saying, seen, view_args
+from small_models import fully_convolutional
 
 BOXES = [[0.25, 0.125, 0.5, 0.375], [0.5, 0.5, 1.0, 0.75]]
 SCORES = [[0.0, 0.9, 0.0], [0.0, 0.0, 0.7]]
@@ -242,3 +243,35 @@ def test_without_the_schema_only_a_drawing_fails(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingDependencyError, match="flatbuffers"):
         began(finder(), output="drawn.png")
     del target
+
+
+# Inputs of any size
+
+
+def of_any_size() -> bytes:
+    """Scores of six classes for each second pixel of pictures of any size."""
+    return fully_convolutional((1, -1, -1, 3))
+
+
+def test_an_input_of_any_size_gets_that_of_the_picture(folder: Path) -> None:
+    (folder / "model.tflite").write_bytes(of_any_size())
+    assert run("--task=segment", "--output=drawn.png", "--json=found.json") == 0
+    found = json.loads(Path("found.json").read_text())
+    assert found["outputs"][0]["shape"] == [1, 48, 96, 6], "96 by 192 are multiples of 32"
+    assert all(each["relative_l2"] < 1e-4 for each in found["agreement"])
+    with Image.open("drawn.png") as drawn:
+        assert drawn.height == 100
+
+
+def test_large_pictures_are_shrunk_for_an_input_of_any_size() -> None:
+    model = of_any_size()
+    target = runtime.interpreter(model)
+    viewer = Viewer(model, view_args(task="segment"), None)
+    viewer.begin(target, Image.new("RGB", (4000, 1000)))
+    assert viewer.inputs(Image.new("RGB", (10, 10)))[0].shape == (1, 256, 1024, 3)
+
+
+def test_a_model_of_one_size_is_not_run_on_another() -> None:
+    target = runtime.interpreter(saying({"scores": [[0.1] * 20]}))
+    with pytest.raises(ModelError, match=r"cannot run on inputs of the shapes \[\[2, 3\]\]: "):
+        runtime.set_inputs(target, [np.zeros((2, 3), np.float32)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +37,16 @@ def read_labels(file: str | None) -> NamedLabels | None:
     return None if file is None else NamedLabels(file, _read(file))
 
 
-def find_labels(named: NamedLabels | None, model: bytes, classes: int) -> list[str]:
+def find_labels(
+    named: NamedLabels | None, model: bytes, classes: int, files: Sequence[str] = ()
+) -> list[str]:
     """Return one name per class, or an empty list when nobody knows them.
 
     Args:
         named: what the user named, or None.
         model: the bytes of the model; a labels file may be attached to it.
         classes: how many classes the model tells apart.
+        files: names of attached files that hold labels, where they are known.
 
     Raises:
         FileError: the file that the user named has another number of lines.
@@ -51,20 +55,24 @@ def find_labels(named: NamedLabels | None, model: bytes, classes: int) -> list[s
         return []
     if named:
         return _checked(named, classes)
-    attached = attached_labels(model)
+    attached = attached_labels(model, files)
     if len(attached) == classes:
         return attached
     return imagenet_labels() if classes == IMAGENET_CLASSES else []
 
 
-def attached_labels(model: bytes) -> list[str]:
-    """Return the lines of the first text file zipped onto the end of a model (its metadata)."""
+def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a text file zipped onto the end of a model.
+
+    It is the first of those that `named` has, such as what the metadata name; else the first.
+    """
     content = io.BytesIO(model)
     if not zipfile.is_zipfile(content):
         return []
     try:
         with zipfile.ZipFile(content) as archive:
             files = [each for each in archive.infolist() if each.filename.endswith(".txt")]
+            files.sort(key=lambda each: each.filename not in named)
             if not files or files[0].file_size > _MOST_BYTES:
                 return []
             return archive.read(files[0]).decode().splitlines()

@@ -138,8 +138,32 @@ def set_batch(target: Any, batch: int) -> None:
 
 
 def set_inputs(target: Any, values: list[NDArray[Any]]) -> None:
-    """Give each input of the interpreter its value, in the order of `get_input_details()`."""
-    for detail, value in zip(target.get_input_details(), values, strict=True):
+    """Give each input of the interpreter its value, in the order of `get_input_details()`.
+
+    Inputs of other shapes are resized.
+
+    Raises:
+        ModelError: the model cannot run on these shapes.
+    """
+    details = target.get_input_details()
+    resized = [
+        (detail["index"], value.shape)
+        for detail, value in zip(details, values, strict=True)
+        if tuple(detail["shape"]) != value.shape
+    ]
+    try:
+        for index, shape in resized:
+            target.resize_tensor_input(index, shape)
+        if resized:
+            target.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, LitegpuError):
+            raise
+        raise ModelError(
+            f"The model cannot run on inputs of the shapes {[list(s) for _, s in resized]}: "
+            f"{_sentence(error)} Use a model of these shapes."
+        ) from error
+    for detail, value in zip(details, values, strict=True):
         target.set_tensor(detail["index"], value)
 
 

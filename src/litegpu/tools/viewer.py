@@ -76,6 +76,7 @@ class Viewer:
         """
         self._details = target.get_input_details()
         place = self._place()
+        self._details[place] = _sized(self._details[place], picture)
         height, width = (int(size) for size in self._details[place]["shape"][1:3])
         inputs = tuple(int(detail["index"]) for detail in self._details)
         outputs = tuple(int(detail["index"]) for detail in target.get_output_details())
@@ -212,6 +213,22 @@ def picture_input(details: list[dict[str, Any]], image: str) -> int:
         f"--image={image}: no input of this model takes a picture; their shapes are "
         f"{shapes}, a picture needs [N, H, W, 1, 3 or 4]. Run it without --image."
     )
+
+
+def _sized(detail: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
+    """Return an input with a size for one that takes pictures of any size: that of the first one.
+
+    It is a multiple of what networks divide sizes by, and no more than what most are made for.
+    """
+    shape, signature = detail["shape"].copy(), detail["shape_signature"]
+    shrunk = min(_LARGEST_SIDE / max(picture.size), 1.0)
+    for axis, extent in ((1, picture.height), (2, picture.width)):
+        if signature[axis] < 0:
+            shape[axis] = max(round(extent * shrunk / _STEP), 1) * _STEP
+    return {**detail, "shape": shape}
+
+
+_STEP, _LARGEST_SIDE = 32, 1024
 
 
 def _first(output: Output) -> Output:

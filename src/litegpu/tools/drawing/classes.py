@@ -107,6 +107,8 @@ def read(outputs: Outputs, scene: Scene) -> Classes:
     scores: Output = outputs[place]
     count = scores.values.size
     labels = scene.remembered(
-        "classes", count, lambda: find_labels(scene.named, scene.content, count)
+        "classes",
+        count,
+        lambda: find_labels(scene.named, scene.content, count, scene.facts.label_files),
     )
     return Classes(tuple(best_classes(scores)), labels)

@@ -47,6 +47,11 @@ class ModelFacts:
         found = self.notes.outputs
         return found[output] if len(found) == len(self.outputs) else metadata.TensorNotes()
 
+    @property
+    def label_files(self) -> tuple[str, ...]:
+        """The files attached to the model that hold the labels of an output."""
+        return tuple(name for note in self.notes.outputs for name in note.label_files)
+
     def scaling(self, place: int) -> tuple[metadata.Numbers, metadata.Numbers] | None:
         """Return mean and deviation of the pixels that an input of floats wants, where known.
 

@@ -27,7 +27,8 @@ LEGEND_LETTERS = 12
 _SMALLEST_SHARE = 0.001
 _MOST_CLASSES = 512
 """A map of more channels holds features, not scores of classes."""
-_NOT_SEEN = -1
+_NOT_SEEN = 255
+"""Stands in a picture of classes for what the model saw nothing of."""
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,31 @@ class Masks:
         """Return `picture` under the colours of the classes, with a legend at its right."""
         from PIL import Image
 
-        numbers = self.over_picture()
-        pixels = np.asarray(picture).astype(np.float32)
-        plain = (numbers == _NOT_SEEN) | (numbers == self._background)
-        known = np.unique(numbers)
-        colours = palette(known.tolist())[np.searchsorted(known, numbers)]
-        pixels[~plain] += (colours[~plain] - pixels[~plain]) * np.float32(OPACITY)
-        pixels[_edges(numbers)] = DARK
+        known = np.unique(self.classes)
+        places = np.searchsorted(known, self.classes) % _NOT_SEEN
+        over = self._over_picture(places.astype(np.uint8), _NOT_SEEN)
+        opacity = [0 if number == self._background else round(255 * OPACITY) for number in known]
+        opacity = [*opacity[:_NOT_SEEN], *[0] * (256 - len(opacity[:_NOT_SEEN]))]
+        colours = over.copy()
+        colours.putpalette(palette(known[:_NOT_SEEN].tolist()).tobytes())
+        blended = Image.composite(colours.convert("RGB"), picture, over.point(opacity))
+        blended.paste(DARK, mask=_edges(over))
         side = Ink(picture.copy())
         canvas = Image.new(
             "RGB", (picture.width + LEGEND_LETTERS * side.text_size, picture.height), LIGHT
         )
-        canvas.paste(Image.fromarray(pixels.astype(np.uint8)))
+        canvas.paste(blended)
         self._draw_legend(Ink(canvas, picture.size), picture.width)
         return canvas
 
-    def over_picture(self) -> NDArray[np.int32]:
-        """Return the class of each pixel of the picture, -1 where the model saw nothing of it."""
+    def _over_picture(self, values: NDArray[np.uint8], elsewhere: int) -> Image.Image:
+        """Return values of the map's cells where they are on the picture, in gray."""
         from PIL import Image
 
-        whole = Image.new("I", self.frame.picture, _NOT_SEEN)
-        mask = Image.fromarray(self.classes).resize(self.frame.size, Image.Resampling.NEAREST)
-        whole.paste(mask, self.frame.box[:2])
-        found: NDArray[np.int32] = np.asarray(whole).astype(np.int32)
-        return found
+        whole = Image.new("L", self.frame.picture, elsewhere)
+        part = Image.fromarray(values).resize(self.frame.size, Image.Resampling.NEAREST)
+        whole.paste(part, self.frame.box[:2])
+        return whole
 
     def shares(self) -> list[tuple[int, float]]:
         """Return (class, share of the pixels that the model saw), largest first.
@@ -103,8 +105,8 @@ class Masks:
 
     @property
     def _background(self) -> int:
-        """The class that gets no colour."""
-        return 0 if has_background(self.names) else _NOT_SEEN
+        """The class that gets no colour; -1 is none."""
+        return 0 if has_background(self.names) else -1
 
     def _seen(self) -> NDArray[np.int32]:
         """Return the cells that show the picture, without those of the bars beside it."""
@@ -130,12 +132,15 @@ class Masks:
             ink.text((left + margin + 3 * half, middle), name + percent, DARK)
 
 
-def _edges(numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return where a class ends at the right or below."""
+def _edges(over: Image.Image) -> Image.Image:
+    """Return where a class ends at the right or below, as a mask."""
+    from PIL import Image
+
+    numbers = np.asarray(over)
     found = np.zeros(numbers.shape, bool)
     found[:, :-1] |= numbers[:, :-1] != numbers[:, 1:]
     found[:-1] |= numbers[:-1] != numbers[1:]
-    return found
+    return Image.fromarray(found)
 
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:

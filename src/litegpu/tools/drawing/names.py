@@ -27,8 +27,9 @@ PASCAL_VOC = (
     "train", "TV monitor",
 )
 # fmt: on
-_USED = tuple(name for name in COCO if name)
-_KNOWN = {len(COCO): COCO, len(_USED): _USED}
+COCO_USED = tuple(name for name in COCO if name)
+"""Without the numbers that are not used."""
+_KNOWN = {len(COCO): COCO, len(COCO_USED): COCO_USED}
 _NAMELESS = {"???", ""}
 _NO_OBJECT = {*_NAMELESS, "background", "__background__", "unlabeled", "unlabelled"}
 """What the first line of a file with labels is called that is no class of objects."""
@@ -47,7 +48,11 @@ def object_names(scene: Scene, classes: int) -> tuple[str, ...]:
 
 
 def _object_names(scene: Scene, classes: int) -> tuple[str, ...]:
-    given = scene.named.lines if scene.named else attached_labels(scene.content)
+    given = (
+        scene.named.lines
+        if scene.named
+        else attached_labels(scene.content, scene.facts.label_files)
+    )
     lines = tuple(line.strip() for line in given)
     background = bool(lines) and lines[0].lower() in _NO_OBJECT
     if lines and classes in (0, len(lines) - background):
@@ -79,7 +84,11 @@ def pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
 
 
 def _pixel_names(scene: Scene, classes: int) -> tuple[str, ...]:
-    lines = tuple(scene.named.lines if scene.named else attached_labels(scene.content))
+    lines = tuple(
+        scene.named.lines
+        if scene.named
+        else attached_labels(scene.content, scene.facts.label_files)
+    )
     if lines and classes in (0, len(lines)):
         return lines
     if scene.named:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from litegpu.errors import OptionsError
 from litegpu.tools.drawing import (
     anchors,
+    cells,
     classes,
     detections,
     images_out,
@@ -46,6 +47,7 @@ TASKS: dict[str, tuple[Reader, ...]] = {
     "detect": (
         Reader(STRETCH, 0.5, detections.evidence, detections.read, "boxes around objects"),
         Reader(LETTERBOX, 0.5, anchors.evidence, anchors.read, "boxes around objects"),
+        Reader(LETTERBOX, 0.5, cells.evidence, cells.read, "boxes around objects"),
     ),
     "pose": (Reader(LETTERBOX, 0.3, poses.evidence, poses.read, "points of bodies, from maps"),),
     "landmarks": (
