@@ -68,7 +68,7 @@ EXPORT void *tflite_plugin_create_delegate(char **keys, char **values, size_t co
     }
   }
   if (fails("create")) crash();
-  while (fails("hang")) {}
+  if (fails("hang")) for (;;) {}
   if (fails("exit")) {
     fputs("the licence is over\n", stderr);
     exit(5);

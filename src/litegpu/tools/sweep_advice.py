@@ -34,7 +34,7 @@ GOALS = {
     for goal in (
         Goal(
             *("throughput", "fastest", "times as fast as", _us_per_item),
-            lambda cost: f"{1e6 / max(cost, 1e-3):.5g} items/s",
+            lambda cost: f"{1e6 / cost:.5g} items/s",
         ),
         Goal(
             *("latency", "fastest", "times as fast as", lambda row: row.median_us),

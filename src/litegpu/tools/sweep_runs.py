@@ -16,6 +16,8 @@ from litegpu.tools.runtime import Output, dequantised
 
 CPU, BUILTIN = "XNNPACK", "built-in kernels"
 """Ways of the CPU."""
+_LEAST_US = 0.5
+"""Times are whole microseconds: one of 0 stands for less than one."""
 NO_BATCH = "The model cannot run with batch="
 """How the reason begins where a model cannot have another batch."""
 
@@ -130,7 +132,7 @@ def try_out(
         batch=batch,
         nodes=(found["nodes"]["gpu"], found["nodes"]["all"]) if found["nodes"] else None,
         init_us=found["init_us"],
-        median_us=times["p50"],
+        median_us=max(times["p50"], _LEAST_US),
         p90_us=times["p90"],
         p99_us=times["p99"],
         max_error=error[0],
