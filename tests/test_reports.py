@@ -23,6 +23,7 @@ from PIL import Image
 
 from litegpu.errors import FileError, MissingDependencyError
 from litegpu.tools import cli
+from litegpu.tools.model_explorer import prepare_export
 from litegpu.tools.reports import page as pages
 from litegpu.tools.reports.accuracy import curve, gallery, node_error_section
 from litegpu.tools.reports.charts import bars, histogram, lines
@@ -42,6 +43,7 @@ from litegpu.tools.sweep_advice import GOALS
 from litegpu.tools.sweep_page import sweep_page
 from litegpu.tools.sweep_runs import CPU, Combination, Row
 from litegpu.tools.sweep_text import Sweep
+from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, chain, fully_convolutional, step
 from test_profile_tool import made_up
@@ -462,6 +464,7 @@ def test_a_page_is_written_whole_or_not_at_all(
     ("module", "message"),
     [
         ("plotly", r"A report needs the Python package 'plotly'.*'litegpu\[report\]'"),
+        ("flatbuffers", r"needs the Python package 'flatbuffers'.*'litegpu\[zoo\]'"),
         (
             "fast_sugiyama",
             r"Drawing a graph needs the Python package 'fast-sugiyama'.*'litegpu\[report\]'",
@@ -476,10 +479,15 @@ def test_a_missing_package_is_told_before_the_work(
     for name in [each for each in sys.modules if each.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    pages._plotly.cache_clear()
+    for cached in (pages._plotly, schema.tables):
+        cached.cache_clear()
     with pytest.raises(MissingDependencyError, match=message):
         prepare_report(str(tmp_path / "page.html"))
-    pages._plotly.cache_clear()
+    if module == "flatbuffers":
+        with pytest.raises(MissingDependencyError, match=message):
+            prepare_export(str(tmp_path / "data.json"))
+    for cached in (pages._plotly, schema.tables):
+        cached.cache_clear()
     prepare_report(None)
 
 

@@ -8,7 +8,7 @@ from litegpu import DelegationReport
 from litegpu.tools.console import note, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
-from litegpu.tools.model_explorer import EXPORT, export_places
+from litegpu.tools.model_explorer import EXPORT, export_places, prepare_export
 from litegpu.tools.models import find_model
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
@@ -25,8 +25,8 @@ EXAMPLES = (
 
 def main(args: argparse.Namespace) -> int:
     """Print the report; the exit status is 1 when nothing would run on the GPU."""
-    for flag in ("json", "export"):
-        try_to_write(flag, getattr(args, flag))
+    try_to_write("json", args.json)
+    prepare_export(args.export)
     prepare_report(args.report)
     model = find_model(args.model)
     delegate = make_delegate(args)

@@ -33,7 +33,7 @@ from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag, positive, positive_int
 from litegpu.tools.lines import info, warn
-from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes
+from litegpu.tools.model_explorer import EXPORT, export_errors, needs_nodes, prepare_export
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.per_node import Finding, PerNode
 from litegpu.tools.per_node_text import print_finding
@@ -102,8 +102,8 @@ def main(args: argparse.Namespace) -> int:
     """Run both sides, print how far they are apart; files are written last."""
     needs_nodes(args.export, args.per_node)
     try_to_write("output_file_path", args.output_file_path or None)
-    for flag in ("json", "export"):
-        try_to_write(flag, getattr(args, flag))
+    try_to_write("json", args.json)
+    prepare_export(args.export)
     prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):

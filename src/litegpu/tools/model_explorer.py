@@ -11,11 +11,12 @@ from typing import Any
 
 from litegpu import DelegationReport, Profile
 from litegpu.errors import OptionsError
-from litegpu.tools.files import write_json
+from litegpu.tools.files import try_to_write, write_json
 from litegpu.tools.flags import Flag
 from litegpu.tools.reports.delegation import matched
 from litegpu.tools.reports.drawing import NodeFacts, kernels_of, places_of
 from litegpu.tools.reports.model_graph import ModelGraph, read_graphs
+from litegpu.zoo import schema
 
 EXPORT = Flag(
     *("export", str, None, "write node data for Model Explorer (JSON) to this file"),
@@ -29,12 +30,23 @@ _HOT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e2543d"}]
 _Own = Callable[[ModelGraph, DelegationReport | None], Mapping[str, Any]]
 
 
+def prepare_export(path: str | None) -> None:
+    """Find out before the work whether node data can be written.
+
+    Raises:
+        FileError: the file cannot be written.
+        MissingDependencyError: a package for reading models is not installed.
+    """
+    if path is not None:
+        try_to_write("export", path)
+        schema.tables()
+
+
 def export_places(path: str | None, content: bytes, report: DelegationReport | None) -> None:
     """Write where each node runs, with the reason where that is the CPU.
 
     Raises:
         FileError: the file cannot be written.
-        MissingDependencyError: a package for reading models is not installed.
     """
 
     def places(graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
@@ -58,7 +70,6 @@ def export_times(
 
     Raises:
         FileError: the file cannot be written.
-        MissingDependencyError: a package for reading models is not installed.
     """
 
     def times(graph: ModelGraph, own: DelegationReport | None) -> Mapping[str, Any]:
@@ -80,7 +91,6 @@ def export_errors(
 
     Raises:
         FileError: the file cannot be written.
-        MissingDependencyError: a package for reading models is not installed.
     """
     waiting = [errors]
 

@@ -11,7 +11,7 @@ from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, with_delegat
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, positive_int
 from litegpu.tools.images import random_tensor
-from litegpu.tools.model_explorer import EXPORT, export_times
+from litegpu.tools.model_explorer import EXPORT, export_times, prepare_export
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
@@ -48,8 +48,9 @@ NOTES = (
 
 def main(args: argparse.Namespace) -> int:
     """Profile the model and print the tables; files are written last."""
-    for flag in ("trace", "json", "export"):
+    for flag in ("trace", "json"):
         try_to_write(flag, getattr(args, flag))
+    prepare_export(args.export)
     prepare_report(args.report)
     model = find_model(args.model)
     delegate = make_delegate(args)

@@ -22,6 +22,7 @@ from litegpu.tools.reports.machine import machine
 from litegpu.tools.reports.sections import Page
 from litegpu.tools.reports.words import short
 from litegpu.version import __version__
+from litegpu.zoo import schema
 
 REPORT = Flag(
     *("report", str, None, "write a page for people (HTML, self-contained) to this file"),
@@ -34,12 +35,13 @@ def prepare_report(path: str | None) -> None:
 
     Raises:
         FileError: the file cannot be written.
-        MissingDependencyError: a package that draws is not installed.
+        MissingDependencyError: a package that draws, or reads models, is not installed.
     """
     if path is None:
         return
     try_to_write("report", path)
     _plotly()
+    schema.tables()
     layout.check_packages()
 
 
