@@ -45,7 +45,9 @@ def test_objects_are_printed_drawn_and_written(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--labels=labels.txt", "--output=drawn.png", "--json=found.json") == 0
-    text = capsys.readouterr().out
+    captured = capsys.readouterr()
+    text = captured.out
+    assert "output: drawn.png\n" in captured.err
     assert "object    score    left    top   right   bottom" in text
     assert "cat      0.9000    25.0   25.0    75.0     50.0" in text
     assert "dog      0.7000   100.0   50.0   150.0    100.0" in text

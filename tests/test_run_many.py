@@ -244,6 +244,18 @@ def test_a_video_is_drawn_frame_by_frame(
     assert changed.any(), "the light and its point"
 
 
+@pytest.mark.parametrize("suffix", [".avi", ".mp4"])
+def test_fine_ticks_are_written_as_they_can_be(suffix: str, film: Path) -> None:
+    """Cameras count in 1/90000 of a second; a pause between frames stays."""
+    writer = FilmWriter(Path(f"fine{suffix}"), Fraction(10), Fraction(1, 90000))
+    for ticks in (0, 9000, 45000):
+        writer.add(Image.new("RGB", (64, 48), "grey"), ticks)
+    writer.close()
+    drawn = frames_of(f"fine{suffix}")
+    assert [float(each.time) for each in drawn] == pytest.approx([0, 0.1, 0.5], abs=0.01)
+    assert os.path.getsize(f"fine{suffix}") < 20_000
+
+
 def test_sizes_that_are_odd_become_even(film: Path) -> None:
     clip("odd.mkv", size=(161, 99))
     assert (frames_of("odd.mkv")[0].width, frames_of("odd.mkv")[0].height) == (162, 100)

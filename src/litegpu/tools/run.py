@@ -105,6 +105,7 @@ def main(args: argparse.Namespace) -> int:
     drawn = finding.draw(picture) if picture and finding else picture
     if drawn and finding and args.output is not None:
         save_picture("output", args.output, drawn)
+        note(f"output: {args.output}")
     write_json("json", args.json, found)
     if args.report:
         write_report(args.report, run_page(model, result, delegate.report, labels, drawn, finding))

@@ -211,6 +211,8 @@ class Run:
             raise KeyboardInterrupt
         if self.shown:
             self.clock.print("frames", count)
+        if args.output is not None:
+            note(f"output: {args.output}")
         return {
             "video": args.image,
             "output": args.output,

@@ -28,6 +28,7 @@ CODECS = {
 _PIXELS = "yuv420p"
 _RATE = Fraction(25)
 """Frames a second of a video that does not say it."""
+_COARSE = "mpeg4"
 _QUALITY = {"libx264": {"crf": "20"}, "libvpx-vp9": {"crf": "30", "b:v": "0"}}
 
 
@@ -139,7 +140,7 @@ class FilmWriter:
     def __init__(self, path: Path, rate: Fraction, tick: Fraction) -> None:
         self.frames = 0
         self._av = _library("Writing a video")
-        self._rate, self._tick = rate, tick
+        self._rate, self._read_tick, self._last = rate, tick, -1
         names = CODECS[path.suffix.lower()]
         there = [name for name in names if name in self._av.codecs_available]
         if not there:
@@ -148,12 +149,14 @@ class FilmWriter:
                 f"of PyAV has none. Name a video of another kind: {', '.join(CODECS)}."
             )
         self._codec = there[0]
+        # MPEG-4 part 2 knows coarse ticks alone, and AVI fills each tick without a frame.
+        self._tick = 1 / rate if self._codec == _COARSE else tick
         with self._as_os_errors():
             self._container = self._av.open(str(path), "w")
         self._stream: Any = None
 
     def add(self, picture: Image.Image, ticks: int) -> None:
-        """Append a frame. Raises OSError when that is impossible."""
+        """Append a frame, with its time in ticks of the film. Raises OSError when it cannot be."""
         with self._as_os_errors():
             if self._stream is None:
                 self._begin(picture)
@@ -161,7 +164,8 @@ class FilmWriter:
             if picture.size != (width, height):
                 picture = picture.crop((0, 0, width, height))
             frame = self._av.VideoFrame.from_image(picture)
-            frame.pts, frame.time_base = ticks, self._tick
+            self._last = max(round(ticks * self._read_tick / self._tick), self._last + 1)
+            frame.pts, frame.time_base = self._last, self._tick
             self._container.mux(self._stream.encode(frame))
             self.frames += 1
 
