@@ -34,9 +34,8 @@ class Done(Generic[Value]):
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The inputs of a sample, or why there are none; when that began, and the seconds it took."""
+    """Why a sample has no inputs, empty if it has; when that began, and the seconds it took."""
 
-    arrays: Arrays
     error: str
     begun: float
     seconds: float
@@ -44,10 +43,11 @@ class _Prepared:
 
 @dataclass
 class _Batch(Generic[Item]):
-    """A batch on its way; without items it only says that its chunk is over."""
+    """A batch on its way: its samples, and the inputs that they are prepared into."""
 
     chunk: int
     items: list[Item]
+    inputs: Arrays
     prepared: list[Future[_Prepared]]
     final: bool
 
@@ -79,53 +79,59 @@ class Worker(Generic[Item, Value]):
             batch = list(itertools.islice(items, self._job.plan.batch))
             while True:
                 following = list(itertools.islice(items, self._job.plan.batch))
-                prepared = [self._pool.submit(self._prepare, item) for item in batch]
-                yield _Batch(number, batch, prepared, not following)
+                inputs = self._session.inputs()
+                prepared = [
+                    self._pool.submit(self._prepare, item, self._session.slots(inputs, place))
+                    for place, item in enumerate(batch)
+                ]
+                yield _Batch(number, batch, inputs, prepared, not following)
                 if not following:
                     break
                 batch = following
 
-    def _prepare(self, item: Item) -> _Prepared:
+    def _prepare(self, item: Item, slots: Arrays) -> _Prepared:
+        """Put the inputs of a sample where its batch has them: no other thread copies them."""
         begun, start = time.time(), time.perf_counter()
-        arrays, error = [], ""
+        error = ""
         try:
-            arrays = [
-                _checked(array, tensor)
-                for array, tensor in zip(
-                    self._job.prepare(item, self._job.plan), self._job.plan.inputs, strict=True
-                )
-            ]
+            found = self._job.prepare(item, self._job.plan)
+            arrays = list(map(_checked, found, self._job.plan.inputs))
+            for slot, array in zip(slots, arrays, strict=True):
+                slot[...] = array
         except Exception as problem:  # a sample may hold anything
             error = reason(problem)
-        return _Prepared(arrays, error, begun, time.perf_counter() - start)
+        return _Prepared(error, begun, time.perf_counter() - start)
 
     def _infer(self, batch: _Batch[Item]) -> list[Result[Value]]:
         prepared = [future.result() for future in batch.prepared]
         good = [place for place, each in enumerate(prepared) if not each.error]
-        outputs, seconds = self._outputs([prepared[place].arrays for place in good], good)
-        share = seconds / max(len(good), 1)
+        start = time.perf_counter()
+        outputs = self._outputs(batch.inputs, good)
+        share = (time.perf_counter() - start) / max(len(good), 1)
         return [
             self._finish(item, each, outputs.get(place, each.error), share)
             for place, (item, each) in enumerate(zip(batch.items, prepared, strict=True))
         ]
 
-    def _outputs(
-        self, samples: list[Arrays], places: list[int]
-    ) -> tuple[dict[int, Arrays | str], float]:
-        """Return the outputs of each sample by its place in the batch, or why it has none."""
-        if not samples:
-            return {}, 0.0
-        start = time.perf_counter()
-        found: dict[int, Arrays | str] = {}
+    def _outputs(self, inputs: Arrays, places: list[int]) -> dict[int, Arrays | str]:
+        """Return the outputs of the samples at these places of a batch, or why one has none."""
+        if not places:
+            return {}
         try:
-            found.update(zip(places, self._session.run(samples, places), strict=True))
+            outputs = self._session.run(inputs)
+            return {place: self._session.slots(outputs, place) for place in places}
         except ModelError as error:  # of what the inputs hold: find out whose
-            if len(samples) == 1:
-                found[places[0]] = reason(error)
-            else:
-                for sample, place in zip(samples, places, strict=True):
-                    found.update(self._outputs([sample], [place])[0])
-        return found, time.perf_counter() - start
+            if len(places) == 1:
+                return {places[0]: reason(error)}
+        found: dict[int, Arrays | str] = {}
+        for place in places:
+            alone = self._session.inputs()
+            for slot, values in zip(
+                self._session.slots(alone, place), self._session.slots(inputs, place), strict=True
+            ):
+                slot[...] = values
+            found.update(self._outputs(alone, [place]))
+        return found
 
     def _finish(
         self, item: Item, prepared: _Prepared, found: Arrays | str, infer_s: float
@@ -168,33 +174,31 @@ class Session:
             allocate(self._interpreter, job.plan)
         self.place = _name(opened.delegate)
         self._inputs = [
-            (each["index"], np.zeros(tuple(each["shape"]), each["dtype"]))
+            (each["index"], tuple(each["shape"]), each["dtype"])
             for each in self._interpreter.get_input_details()
         ]
         self._outputs = [each["index"] for each in self._interpreter.get_output_details()]
 
-    def run(self, samples: list[Arrays], places: list[int]) -> list[Arrays]:
-        """Return the outputs of samples that stand at these places of a batch.
+    def inputs(self) -> Arrays:
+        """Return inputs of a batch that hold zeros."""
+        return [np.zeros(shape, dtype) for _, shape, dtype in self._inputs]
+
+    def slots(self, arrays: Arrays, place: int) -> Arrays:
+        """Return the part of inputs or outputs that belongs to the sample at a place, as views."""
+        # An item of a vector would be no view.
+        return [array[place, ...] if self._plan.batched else array for array in arrays]
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Return the outputs of a batch.
 
         Raises:
-            ModelError: the model refuses what they hold.
+            ModelError: the model refuses what it holds.
         """
-        for number, (index, values) in enumerate(self._inputs):
-            if self._plan.batched:
-                values[:] = 0
-                for place, sample in zip(places, samples, strict=True):
-                    values[place] = sample[number]
-            else:
-                values[...] = samples[0][number]
+        for (index, _, _), values in zip(self._inputs, inputs, strict=True):
             self._interpreter.set_tensor(index, values)
         self._interpreter.reset_all_variables()  # samples do not follow from one another
         runtime.invoke(self._interpreter)
-        # get_tensor copies, so a row of it need not: it goes where its batch goes
-        found = [self._read(index) for index in self._outputs]
-        return [
-            [values[place] if self._plan.batched else values for values in found]
-            for place in places
-        ]
+        return [self._read(index) for index in self._outputs]
 
     def _read(self, index: int) -> NDArray[Any]:
         try:
