@@ -128,6 +128,8 @@ def lines(
     layout = _layout(320, x_title, y_title, showlegend=len(series) > 1)
     if log:
         layout["yaxis"] |= {"type": "log", "exponentformat": "power", "dtick": 1}
+    else:
+        layout["yaxis"]["rangemode"] = "tozero"
     xs = [x for each in series.values() for x, _ in each]
     if limit is not None and xs:
         across = {"type": "scatter", "mode": "lines", "name": "limit", "hoverinfo": "skip"}
