@@ -219,12 +219,26 @@ def test_an_unreadable_picture_is_told_before_the_work(
         assert "cannot be read: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "", "/", "."])
-def test_names_that_are_no_files(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("a" * 300, "The picture '{}' cannot be read: "),
+        ("", "The picture '{}' cannot be read: "),
+        (".", "--image={}: the folder has no pictures."),
+    ],
+)
+def test_names_that_are_no_files(
+    name: str,
+    error: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert cli.main(["check", name]) == 1
     assert f"error: No model '{name}' in the current folder" in capsys.readouterr().err
     assert cli.main(["run", SMALL, f"--image={name}"]) == 1
-    assert f"The picture '{name}' cannot be read: " in capsys.readouterr().err
+    assert error.format(name) in capsys.readouterr().err
 
 
 def test_a_model_that_must_not_be_read(

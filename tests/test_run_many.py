@@ -337,6 +337,19 @@ def test_what_is_no_video_is_named(
     assert not Path("drawn.mp4").exists()
 
 
+def test_what_cannot_be_read_is_told_before_the_work(
+    film: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "litegpu.tools.run_many.find_model", lambda _: pytest.fail("work was begun")
+    )
+    Path("text.mp4").write_text("no video")
+    (film / "empty").mkdir()
+    for image in ("text.mp4", "empty"):
+        assert run(image=image) == 1
+        assert image in said(capsys)
+
+
 def test_a_video_without_pictures_is_named(film: Path, capsys: pytest.CaptureFixture[str]) -> None:
     library = av()
     with library.open("sound.mp4", "w") as container:

@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,13 +55,17 @@ def main(args: argparse.Namespace) -> int:
             f"Leave it out, or give one picture as --image."
         )
     try_to_write("json", args.json)
-    is_folder = os.path.isdir(args.image)
-    outputs = check_folder(args, _pictures_in(args.image)) if is_folder else {}
-    if not is_folder:
-        check_video(args)
     prepare_report(args.report)
-    run = Run(args)
-    content = run.folder(outputs) if is_folder else run.video()
+    is_folder = os.path.isdir(args.image)
+    if is_folder:
+        outputs = check_folder(args, _pictures_in(args.image))
+        run = Run(args)
+        content = run.folder(outputs)
+    else:
+        check_video(args)
+        with closing(Film(args.image, args.strict)) as film:
+            run = Run(args)
+            content = run.video(film)
     report = run.delegate.report
     found = {
         "model": run.model.source,
@@ -178,7 +182,7 @@ class Run:
             "skipped": skipped,
         }
 
-    def video(self) -> dict[str, Any]:
+    def video(self, film: Film) -> dict[str, Any]:
         """Answer the frames of a video, and draw them into another one.
 
         At Ctrl-C the frames until then are kept: KeyboardInterrupt is raised after that.
@@ -188,21 +192,17 @@ class Run:
         """
         args = self._args
         self.clock = Clock({"decode": 1, "infer": 1, "draw": 1})
-        film = Film(args.image, args.strict)
-        try:
-            start, count, frames, interrupted = time.perf_counter(), 0, [], False
-            self._step = max(film.count // MOST_EXAMPLES, 1)
-            with writing(args.output, film) as writer:
-                try:
-                    for each in progress(self._drawn(film, writer), "frames", film.count):
-                        count += 1
-                        if args.json is not None:  # of long videos these are many
-                            frames.append(each.found)
-                except KeyboardInterrupt:
-                    interrupted = True
-            self.clock.wall_s = time.perf_counter() - start
-        finally:
-            film.close()
+        start, count, frames, interrupted = time.perf_counter(), 0, [], False
+        self._step = max(film.count // MOST_EXAMPLES, 1)
+        with writing(args.output, film) as writer:
+            try:
+                for each in progress(self._drawn(film, writer), "frames", film.count):
+                    count += 1
+                    if args.json is not None:  # of long videos these are many
+                        frames.append(each.found)
+            except KeyboardInterrupt:
+                interrupted = True
+        self.clock.wall_s = time.perf_counter() - start
         if film.damaged:
             note(f"{counted(film.damaged, 'packet')} of {args.image} could not be decoded")
         if interrupted:
