@@ -59,7 +59,7 @@ BATCH_FLAGS = (
 FLAGS = (*BATCH_FLAGS, *engines.ENGINE_FLAGS, *DELEGATE_FLAGS, JSON, REPORT)
 EXAMPLES = (
     "litegpu batch mobilenet_v2_1.0_224 --input=pictures --output=scores.parquet",
-    "litegpu batch model.tflite --input=rows.parquet --output=results --keep=id,label",
+    "litegpu batch model.tflite --input=rows.parquet --output=results --keep=id",
     "litegpu batch model.tflite --input=rows.parquet --columns=x=left,y=right \\",
     "    --output=out.parquet",
     "litegpu batch model.tflite --input=pictures --output=out.parquet --resume",

@@ -74,7 +74,7 @@ EXAMPLES = (
     "litegpu inference_diff --model_file=model.tflite --delegate=gpu",
     "litegpu inference_diff model.tflite --delegate=gpu --num_runs=5 --json",
     "litegpu inference_diff model.tflite --delegate=gpu --per_node",
-    "litegpu inference_diff model.tflite --delegate=gpu --per_node --report=report.html",
+    "litegpu inference_diff model.tflite --delegate=gpu --per_node --report=a.html",
     "litegpu inference_diff model.tflite --use_gpu=true --gpu_backend=gl",
 )
 NOTES = (
