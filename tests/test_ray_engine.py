@@ -37,7 +37,7 @@ def cluster() -> Iterator[Any]:
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     patch.setenv("PYTHONPATH", str(Path(engine_jobs.__file__).parent), prepend=":")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
     patch.undo()
@@ -105,15 +105,19 @@ def test_errors_keep_their_types(cluster: Any) -> None:
         start(job(), 64, many)
 
 
-def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("named", "address"), [("127.0.0.1:6379", None), ("", "local")])
+def test_a_cluster_that_is_not_there(
+    named: str, address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself reads RAY_ADDRESS where it is given no address."""
+
     class Ray:
-        def is_initialized(self) -> bool:
-            return False
+        def init(self, address: str | None, **_: object) -> None:
+            raise ConnectionError(f"nobody listens at {address}")
 
-        def init(self, **_: object) -> None:
-            raise ConnectionError("nobody listens at 127.0.0.1:6379")
-
-    with pytest.raises(WorkerError, match=r"no Ray cluster to work on: nobody listens .*RAY_ADDR"):
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    message = f"no Ray cluster to work on: nobody listens at {address} .*RAY_ADDRESS"
+    with pytest.raises(WorkerError, match=message):
         ray_data._connect(Ray())
 
 

@@ -36,6 +36,11 @@ def columns() -> int | None:
     return int(value) if value.isdecimal() and int(value) else None
 
 
+def names_ray_cluster() -> bool:
+    """Return whether RAY_ADDRESS, which Ray reads itself, names a cluster."""
+    return bool(os.environ.get("RAY_ADDRESS", "").strip())
+
+
 @contextmanager
 def placeholder(name: str, value: str) -> Iterator[None]:
     """Give another library's variable a value for a while, only where it has none."""

@@ -64,7 +64,9 @@ def _connect(ray: Any) -> None:
             config.placeholder("RAY_USAGE_STATS_ENABLED", "0"),
             config.placeholder("RAY_BACKEND_LOG_LEVEL", "fatal"),
         ):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            # Not one that happens to run here, nor what is left of it, unless it was named.
+            address = None if config.names_ray_cluster() else "local"
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise WorkerError(
             f"There is no Ray cluster to work on: {' '.join(str(error).split())} "
