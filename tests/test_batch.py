@@ -362,6 +362,7 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ("array.tflite --input=t.parquet --keep=name --output=o.parquet", 2, "of its own. Rename"),
         ("array.tflite --input=s.parquet --output=o.parquet", 1, "is read as pictures, and the"),
         ("array.tflite --input=broken.parquet --output=o.parquet", 1, "cannot be read as Parquet"),
+        ("array.tflite --input=uneven --output=uneven/o.parquet", 2, "one of its tables"),
         ("array.tflite --input=uneven --output=o.parquet", 1, "b.parquet has no column 'x'"),
     ],
 )

@@ -102,6 +102,15 @@ def test_it_may_begin_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert pq.read_table("out.parquet").num_rows == ROWS
 
 
+def test_without_a_part_nothing_stays_behind(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_part(0, monkeypatch, KeyboardInterrupt())
+    assert batch() == 130
+    assert "are kept" not in capsys.readouterr().err
+    assert sorted(each.name for each in folder.iterdir()) == ["model.tflite", "x.parquet"]
+
+
 def test_the_old_file_stays_until_the_new_one_is_whole(folder: Path) -> None:
     Path("out.parquet").write_bytes(b"old")
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +141,7 @@ def test_a_full_disk_is_an_error_with_nothing_half_written(folder: Path) -> None
     assert process.returncode == 1, error
     assert "--output=out.parquet: the file cannot be written: " in error
     assert not Path("out.parquet").exists()
-    assert [each.name for each in Path("out.parquet.partial").iterdir()] == ["batch.json"]
+    assert not Path("out.parquet.partial").exists(), "there is nothing to go on with"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C for one process group is POSIX's")

@@ -101,15 +101,15 @@ def main(args: argparse.Namespace) -> int:
         _row_name if isinstance(source, TableSource) else str,
         source.read if isinstance(source, TableSource) else iter,
     )
-    run = engines.start(job, pieces, settings, args.backend, args.device)
-    with contextlib.closing(run.results):
-        try:
+    try:
+        run = engines.start(job, pieces, settings, args.backend, args.device)
+        with contextlib.closing(run.results):
             results = progress(run.meter.watch(run.results), "samples", source.count - table.first)
             table.write(results, run.meter)
-        except KeyboardInterrupt:
-            table.say_what_is_kept()
-            raise
-    table.finish()
+        table.finish()
+    except BaseException:
+        table.leave()
+        raise
     _tell(args, model, plan, table, run.meter)
     return 0 if table.failed < source.count or not source.count else 1
 
@@ -163,6 +163,11 @@ def _check(args: argparse.Namespace) -> None:
 def _source(args: argparse.Namespace, plan: engines.Plan) -> FileSource | TableSource:
     path = Path(args.input)
     if path.suffix.lower() == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet"))):
+        if path.is_dir() and path.resolve() in Path(args.output).resolve().parents:
+            raise OptionsError(
+                f"--output={args.output}: it lies in --input={args.input}, and would be one of "
+                "its tables the next time. Write it elsewhere."
+            )
         return find_tables(args.input, plan, args.columns or {}, args.name_column)
     for flag in ("columns", "name_column", "keep"):
         if getattr(args, flag) is not None:

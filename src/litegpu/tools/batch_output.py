@@ -91,7 +91,6 @@ class OutputTable:
         self.failed += 1
         self.failures.append((result.name, result.error))
         if self._args.on_error == "fail":
-            self.say_what_is_kept()
             raise ModelError(f"The sample '{result.name}' failed: {result.error}")
         if self.failed <= _SHOWN:
             note(f"{result.name}: {result.error}")
@@ -119,8 +118,10 @@ class OutputTable:
         """Make the whole table appear."""
         self._parts.finish(self.schema)
 
-    def say_what_is_kept(self) -> None:
-        """Name the samples that need not be done again."""
+    def leave(self) -> None:
+        """Stop before the end: name the samples that need not be done again, if there are some."""
+        if not self._parts.leave():
+            return
         done = min(self._parts.done * self._rows, self._source.count)
         note(
             f"{done} of {self._source.count} samples are kept in {self._parts.folder}; "

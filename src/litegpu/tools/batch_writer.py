@@ -88,6 +88,12 @@ class PartedTable:
                     self._output.rmdir()
                 os.replace(self._folder, self._output)
 
+    def leave(self) -> bool:
+        """Return whether there are parts to go on with; without any nothing stays behind."""
+        if not self._parts():
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return bool(self._parts())
+
     def _parts(self) -> list[Path]:
         """Return the parts from the first on, as far as none is missing."""
         found: list[Path] = []
