@@ -110,6 +110,7 @@ CASES: tuple[Case, ...] = (
     Slice(begin=(1, 2, 3, 4), end=(2, 3, 4, 5), shrink=0b1111),
     Slice(begin=(0, 3, 0, 0), end=(0, 0, 0, 0), begin_mask=0b1101, end_mask=0b1101, shrink=0b0010),
     Slice(begin=(0, 1, 2, 3), end=(2, 2, 1, 4), offset=True),
+    Slice(begin=(1, 1, 2, 3), end=(1, 2, 1, 4), begin_mask=0b1011, offset=True),
     Slice(begin=(0, 0, 2), end=(2, 0, 5), ellipsis=0b010),
     Slice(begin=(0, 1), end=(0, 3), ellipsis=0b01),
     Slice(begin=(1, 0), end=(2, 0), ellipsis=0b10, shrink=0b01),

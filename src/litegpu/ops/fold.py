@@ -16,7 +16,8 @@ import numpy.typing as npt
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.base import get
 from litegpu.ops.dynamic import UNKNOWN
-from litegpu.ops.slices import Parts, ranges_of
+from litegpu.ops.slices import ranges_of
+from litegpu.ops.split import Parts
 from litegpu.ops.types import TYPE_CODES
 
 Array = npt.NDArray[Any]

@@ -1,10 +1,9 @@
-"""Ops that take parts: STRIDED_SLICE, SLICE, SPLIT, SPLIT_V, UNPACK and REVERSE_V2."""
+"""Ops that take a part: STRIDED_SLICE and SLICE."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
@@ -16,7 +15,6 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
-    Values,
     constant_list,
     register,
 )
@@ -50,11 +48,6 @@ def part_nodes(
     if kept == target:
         return (part,)
     return part, reshape_node(node, kept, target)
-
-
-def along(shape: Shape, axis: int, chosen: range) -> list[range]:
-    """Return ranges that take `chosen` along one axis and all of the others."""
-    return [chosen if i == axis else range(size) for i, size in enumerate(shape)]
 
 
 @register
@@ -170,12 +163,27 @@ def _check_bounds(graph: Graph, node: Node) -> str:
 def _leaves(graph: Graph, node: Node) -> bool:
     """Whether an end that counts from its begin is none of the input: the CPU does not clamp it."""
     shape = graph.values[node.inputs[0]].shape
-    begin, end = (constant_list(graph, v) for v in node.inputs[1:3])
-    kept = [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
-    return any(
-        entry is not None and not 0 <= begin[entry] <= begin[entry] + end[entry] <= size
-        for entry, size in zip(kept, shape, strict=True)
-    )
+    bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
+    for entry, size in zip(_kept(graph, node), shape, strict=True):
+        if entry is None:
+            continue
+        begin, end, stride = (bound[entry] for bound in bounds)
+        first = _first(node, entry, size, begin, stride)
+        if not 0 <= first <= first + end <= size:
+            return True
+    return False
+
+
+def _kept(graph: Graph, node: Node) -> list[int | None]:
+    """Return the entry of each input dimension (None: it has none)."""
+    return [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
+
+
+def _first(node: Node, entry: int, size: int, begin: int, stride: int) -> int:
+    """Return the begin, or where it is masked that which stands for it."""
+    if not _bit(node, "begin", entry):
+        return begin
+    return 0 if stride > 0 else size - 1
 
 
 def ranges_of(graph: Graph, node: Node) -> list[range]:
@@ -188,7 +196,7 @@ def ranges_of(graph: Graph, node: Node) -> list[range]:
             for first, count, extent in zip(begin, size, shape, strict=True)
         ]
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
-    entries = [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
+    entries = _kept(graph, node)
     return [
         range(size) if entry is None else _range(node, entry, size, *(b[entry] for b in bounds))
         for entry, size in zip(entries, shape, strict=True)
@@ -202,8 +210,9 @@ def _range(node: Node, entry: int, size: int, begin: int, end: int, stride: int)
         first = 0 if start is None else start
         first += size if first < 0 else 0
         return range(first, first + 1) if 0 <= first < size else range(0)
-    offset = begin if node.params.get("offset", False) else 0  # ends count from the begins
-    stop = None if masked["end"] else end + offset
+    if node.params.get("offset", False):  # ends count from the begins
+        end += _first(node, entry, size, begin, stride)
+    stop = None if masked["end"] else end
     return range(size)[slice(start, stop, stride)]
 
 
@@ -240,160 +249,4 @@ class Slice(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         ranges = ranges_of(graph, node)
-        return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
-
-
-class Parts(Op):
-    """Cuts a value into parts that lie side by side along one axis."""
-
-    takes = (HELD,)
-    gives = None
-
-    def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        """Return the value that is cut, the axis and the sizes along it of a checked node."""
-        raise NotImplementedError
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        source, axis, sizes = self.parts(graph, node)
-        shape = graph.values[source].shape
-        return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        source, axis, sizes = self.parts(graph, node)
-        nodes: list[Node] = []
-        start = 0
-        for target, size in zip(node.outputs, sizes, strict=True):
-            ranges = along(graph.values[source].shape, axis, range(start, start + size))
-            nodes += part_nodes(graph, node, source, ranges, target, new_value)
-            start += size
-        return nodes
-
-
-@register
-class Split(Parts):
-    """Cuts a value into parts of equal size along an axis."""
-
-    name = "SPLIT"
-    max_version = 4
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 2, 2),
-            checks.integers(graph, node, 0, "The axis"),
-            checks.operands(graph, node, (1,), len(node.outputs)),
-            lambda: checks.constant_axis(graph, node, 0, of=1),
-            lambda: self._check_sizes(graph, node),
-        )
-
-    def _check_sizes(self, graph: Graph, node: Node) -> str:
-        shape = graph.values[node.inputs[1]].shape
-        axis, count = constant_list(graph, node.inputs[0])[0], node.params["num_splits"]
-        if count != len(node.outputs) or shape[axis] % count:
-            return (
-                f"{list(shape)} does not divide into num_splits = {count} equal parts along axis "
-                f"{axis}."
-            )
-        return ""
-
-    def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        shape = graph.values[node.inputs[1]].shape
-        axis = constant_list(graph, node.inputs[0])[0] % len(shape)
-        count = len(node.outputs)
-        return node.inputs[1], axis, [shape[axis] // count] * count
-
-
-@register
-class SplitV(Parts):
-    """Cuts a value into parts of given sizes along an axis; one size may be -1."""
-
-    name = "SPLIT_V"
-    max_version = 2
-    accepts: ClassVar = {"num_splits": Values(about="any: the sizes tell")}
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 3, 3),
-            checks.operands(graph, node, (1,), len(node.outputs)),
-            checks.integers(graph, node, 1, "The sizes"),
-            checks.integers(graph, node, 2, "The axis"),
-            lambda: checks.constant_axis(graph, node, 2),
-            lambda: self._check_sizes(graph, node),
-        )
-
-    def _check_sizes(self, graph: Graph, node: Node) -> str:
-        shape = graph.values[node.inputs[0]].shape
-        _, axis, sizes = self.parts(graph, node)
-        if len(sizes) != len(node.outputs) or min(sizes) < 1 or sum(sizes) != shape[axis]:
-            wanted = constant_list(graph, node.inputs[1])
-            return f"{list(shape)} does not divide into parts of {wanted} along axis {axis}."
-        return ""
-
-    def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        shape = graph.values[node.inputs[0]].shape
-        sizes = constant_list(graph, node.inputs[1])
-        axis = constant_list(graph, node.inputs[2])[0] % len(shape)
-        rest = shape[axis] - sum(size for size in sizes if size != -1)
-        return node.inputs[0], axis, [rest if size == -1 else size for size in sizes]
-
-
-@register
-class Unpack(Parts):
-    """Cuts a value into parts of size 1 along an axis, which the parts do not have."""
-
-    name = "UNPACK"
-    max_version = 4
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 1, 1),
-            checks.operands(graph, node, (1,), len(node.outputs)),
-            lambda: checks.axis(graph, node.inputs[0], node.params["axis"]),
-            lambda: self._check_count(graph, node),
-        )
-
-    def _check_count(self, graph: Graph, node: Node) -> str:
-        shape = graph.values[node.inputs[0]].shape
-        size, wanted = shape[node.params["axis"]], node.params["num"]
-        if size == wanted == len(node.outputs):
-            return ""
-        return f"num = {wanted} parts are wanted of {size} along axis {node.params['axis']}."
-
-    def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        axis = node.params["axis"] % len(graph.values[node.inputs[0]].shape)
-        return node.inputs[0], axis, [1] * len(node.outputs)
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        _, axis, _ = self.parts(graph, node)
-        return tuple((*s[:axis], *s[axis + 1 :]) for s in super().infer(graph, node))
-
-
-@register
-class ReverseV2(Op):
-    """The elements in reverse order along some axes."""
-
-    name = "REVERSE_V2"
-    max_version = 3
-    takes = (HELD,)
-    gives = None
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 2, 2),
-            checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "The axes"),
-            lambda: checks.first_of(
-                *(
-                    checks.axis(graph, node.inputs[0], axis)
-                    for axis in constant_list(graph, node.inputs[1])
-                )
-            ),
-        )
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (graph.values[node.inputs[0]].shape,)
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        shape = graph.values[node.inputs[0]].shape
-        reversed_axes = {axis % len(shape) for axis in constant_list(graph, node.inputs[1])}
-        ranges = [range(n)[::-1] if i in reversed_axes else range(n) for i, n in enumerate(shape)]
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
