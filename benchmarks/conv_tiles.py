@@ -143,9 +143,9 @@ def candidates(problem: Problem) -> list[Tile]:
     return list(dict.fromkeys(picked))
 
 
-def build(layer: Layer, precision: str, choose: Callable[[Problem, Any], Tile]) -> Any:
-    """Return an interpreter of the layer on the GPU, its tile chosen by `choose`."""
-    with mock.patch.object(conv_mma, "choose_tile", choose):
+def build(layer: Layer, precision: str, choose: Callable[[Problem, Any], list[Tile]]) -> Any:
+    """Return an interpreter of the layer on the GPU, its tile the first that `choose` returns."""
+    with mock.patch.object(conv_mma, "choose_tiles", choose):
         return interpreter(layer.write(), GpuDelegate(backend="cuda", precision=precision))
 
 
@@ -153,18 +153,18 @@ def problem_of(layer: Layer, precision: str) -> Problem:
     """Return the problem that the layer poses."""
     seen: list[Problem] = []
 
-    def keep(problem: Problem, ctx: Any) -> Tile:
+    def keep(problem: Problem, target: Any) -> list[Tile]:
         seen.append(problem)
-        return original(problem, ctx)
+        return original(problem, target)
 
-    original = conv_mma.choose_tile
+    original = conv_mma.choose_tiles
     build(layer, precision, keep)
     return seen[0]
 
 
 def microseconds(layer: Layer, precision: str, tile: Tile) -> float:
     """Return the device's time of one launch in a chain."""
-    target = build(layer, precision, lambda _problem, _ctx: tile)
+    target = build(layer, precision, lambda _problem, _target: [tile])
     detail = target.get_input_details()[0]
     noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
     target.set_tensor(detail["index"], noise)
@@ -199,7 +199,7 @@ def judge(path: Path) -> float:
     losses = []
     for name, layer in json.loads(path.read_text())["layers"].items():
         problem = Problem(**layer["problem"])
-        chosen = conv_mma.choose_tile(problem, PAPER)
+        chosen, *_ = conv_mma.choose_tiles(problem, PAPER)
         best = layer["rows"][0]["us"]
         times = [row["us"] for row in layer["rows"] if Tile(**row["tile"]) == chosen]
         told = f"{times[0]:6.2f}" if times else "  not measured"

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 import cases
+from agreement import disagreements
 from cases.base import SMALL
 from cases.conv_2d import Conv
 from cases.separable import Separable
@@ -27,9 +28,10 @@ from litegpu.backends.cuda_driver import compile_kernels, compile_source, option
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
-from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.partition import rewrite
 from litegpu.engine.program import build_program
+from litegpu.engine.selected import place
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
@@ -65,8 +67,10 @@ def programs(
         outputs = tuple(v for v in graph.outputs if not graph.values[v].is_constant)
         graph, _states = expose_states(dataclasses.replace(graph, outputs=outputs))
         rewritten = rewrite(graph, DeviceTarget(info, half_from))
-        layout = assign(rewritten, half_from)
-        built = build_program(layout, info, rewritten.inputs, rewritten.outputs)
+        selected = place(rewritten, DeviceTarget(info, half_from), info.half_lanes)
+        ends = rewritten.inputs, rewritten.outputs
+        built = build_program(selected.layout, info, *ends, selected=selected)
+        assert not disagreements(selected, built.launches)
         found.append(built.program)
         raise CompilationError("captured")
 

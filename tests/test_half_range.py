@@ -15,7 +15,7 @@ from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
-from litegpu.ops import conv_mma, conv_narrow, conv_patch, conv_tile
+from litegpu.ops import conv_mma, conv_narrow, conv_patch, conv_spec
 from litegpu.ops.window import Window
 
 pytestmark = [needs_emulator, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -88,7 +88,7 @@ def runner(
     with (
         mock.patch.object(conv_narrow, "_WORTH", 1e9),
         mock.patch.object(conv_patch, "_WORTH", 1e9),
-        mock.patch.object(conv_tile, "_LARGE", 0 if problem.rounded else 1e12),
+        mock.patch.object(conv_spec, "_LARGE", 0 if problem.rounded else 1e12),
         mock.patch.object(conv_mma, "_tiles", lambda *given: filter(problem.tile, tiles(*given))),
     ):
         program = built(graph, half_from, device, DType.FLOAT32)

@@ -41,7 +41,7 @@ MAGNITUDES = (1e-38, 1e-8, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e38)
 def test_channels_of_all_magnitudes_keep_their_digits() -> None:
     random, scales = np.random.default_rng(0), np.array(MAGNITUDES).reshape(-1, 1, 1, 1)
     weights = (random.uniform(0.1, 1, (len(MAGNITUDES), 3, 3, 5)) * scales).astype(np.float32)
-    halves = halves_of(weights, CONTEXT)
+    halves = halves_of(weights, CONTEXT.target)
     high, rest = (as_halves(part).astype(np.float64) for part in halves.parts)
     assert halves.back is not None
     assert (np.log2(halves.back) % 1 == 0).all()
@@ -52,7 +52,7 @@ def test_channels_of_all_magnitudes_keep_their_digits() -> None:
 
 def test_usual_weights_are_not_scaled() -> None:
     weights = np.array([[0.5, -3.0], [0.0, 0.0], [1e-9, 2e-3], [6e4, np.inf]], np.float32)
-    halves = halves_of(weights, CONTEXT, exact=False)
+    halves = halves_of(weights, CONTEXT.target, exact=False)
     assert halves.back is None
     assert halves.parts[0] is weights
 

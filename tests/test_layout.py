@@ -11,7 +11,6 @@ from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
 from litegpu.graph import DType, Graph, Stage
 from litegpu.ops.base import COPY
-from litegpu.ops.conv_tile import rounded_inputs
 from litegpu.ops.softmax import SoftmaxAttributes
 from paper_device import build
 from passes.graphs import RELU, Maker
@@ -91,18 +90,6 @@ def test_what_is_rounded_anyway_is_stored_as_half() -> None:
     layout = assign(graph, 1 << 20, rounded={source, between})
     kinds = [layout.storages[v].dtype for v in (source, between, other)]
     assert kinds == [DType.FLOAT32, DType.FLOAT16, DType.FLOAT32]
-
-
-@pytest.mark.parametrize(
-    ("size", "outputs", "rounded"), [(101, 60, False), (102, 60, True), (102 * 8, 8, False)]
-)
-def test_large_convolutions_round_their_inputs(size: int, outputs: int, rounded: bool) -> None:
-    """But not where most of what tiles multiply would be padding: other kernels are taken then."""
-    maker = Maker()
-    between = maker.conv(maker.input(1, size, 512, 3), 64)
-    graph = maker.graph(maker.conv(between, outputs))
-    # 2 * 102 * 512 * 60 * 64 is just above 4e8.
-    assert rounded_inputs(graph) == ({between} if rounded else set())
 
 
 def test_half_storage_begins_at_a_size() -> None:

@@ -140,8 +140,7 @@ def test_every_pass_module_is_listed() -> None:
     listed = {
         **passes.BEFORE_NORMALIZE,
         **passes.PASSES,
-        **passes.TENSOR_CORE_PASSES,
-        **passes.WARP_GROUP_PASSES,
+        **passes.FUSIONS,
     }
     assert set(listed) == modules("passes") - {"base"}
     for name, run in listed.items():

@@ -20,8 +20,9 @@ from litegpu.engine.lowering import Launch
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, DType, Stage
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.conv_mma import keeps_rows
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.transpose_conv import Phase, phases
+from litegpu.ops.weights import Weights
 from litegpu.ops.window import Pair, Window, leading_pad, output_size
 from paper_device import DEVICE
 from passes.graphs import RELU, Maker
@@ -47,7 +48,8 @@ def gathered(image: Array, phase: Phase, src: Storage) -> Array:
     """
     n, height, width, outputs = phase.place.shape
     view = phase.window
-    if keeps_rows("TRANSPOSE_CONV", view, src, phase.place):
+    held = Weights(phase.weights.shape, array=phase.weights)
+    if ConvSpec(src, phase.place, held, view, image=True).keeps_rows:
         rows = image.reshape(-1, image.shape[3])[: n * height * width]
         return np.asarray(rows @ phase.weights[:, 0, 0].T).reshape(n, height, width, outputs)
     padded = view.leaves((image.shape[1], image.shape[2]), (height, width))

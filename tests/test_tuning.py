@@ -21,9 +21,11 @@ from litegpu.backends.base import Device, DeviceInfo, Program, Recording
 from litegpu.engine import tuning
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import PlacedPartition
-from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
+from litegpu.engine.selected import place
+from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner, Tuning, fastest
+from litegpu.graph import Graph
 from litegpu.options import ExperimentalFlags, InferencePreference
 from op_runner import MODES, Mode, forced, groups
 from op_runner import run as run_cases
@@ -132,9 +134,13 @@ def placed(device: Device, *widths: int) -> PlacedPartition:
     value = maker.input(1, 16, 16, 8)
     for width in widths:
         value = maker.steps(maker.conv(value, width), RELU)
-    layout = assign(maker.graph(value), None)
-    graph = layout.graph
-    return PlacedPartition(device, layout, tuple(graph.inputs), tuple(graph.outputs), {}, {}, True)
+    return of_graph(device, maker.graph(value))
+
+
+def of_graph(device: Device, graph: Graph) -> PlacedPartition:
+    """Return a graph as the passes would leave it, with its values placed."""
+    selected = place(graph, DeviceTarget(device.info, None), device.info.half_lanes)
+    return PlacedPartition(device, selected, graph.inputs, graph.outputs, {}, {}, True)
 
 
 def tuned(
@@ -201,9 +207,7 @@ def test_launches_of_one_problem_are_added_up() -> None:
 def test_without_candidates_nothing_is_measured() -> None:
     device = ToldDevice(most)
     maker = Maker()
-    layout = assign(maker.graph(maker.steps(maker.input(1, 4, 4, 4), RELU)), None)
-    graph = layout.graph
-    alone = PlacedPartition(device, layout, tuple(graph.inputs), tuple(graph.outputs), {}, {}, True)
+    alone = of_graph(device, maker.graph(maker.steps(maker.input(1, 4, 4, 4), RELU)))
     assert len(Tuner(device.info, None, Tuning.MEASURED).build(alone).launches) == 1
     assert device.recorded == []
 

@@ -7,13 +7,31 @@ from dataclasses import replace
 
 import pytest
 
+from litegpu.codegen.storage import Shape4
+from litegpu.engine.layout import HALF_FROM_BYTES
+from litegpu.engine.target import DeviceTarget
 from litegpu.graph import ABSENT, Graph, Stage
 from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.implementations import Fusions
 from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.reduce import ReduceAttributes
 from litegpu.ops.window import POINT, DepthwiseAttributes, Window
-from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
+from litegpu.passes.base import PassResult
+from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise as merge
+from paper_device import DEVICE
 from passes.graphs import RELU, Maker, applied, untouched
+
+AMPERE = Fusions(DeviceTarget(replace(DEVICE, tensor_cores=True), HALF_FROM_BYTES))
+HOPPER = Fusions(
+    DeviceTarget(
+        replace(DEVICE, tensor_cores=True, clusters=True, warp_groups=True), HALF_FROM_BYTES
+    )
+)
+
+
+def depthwise_into_pointwise(graph: Graph) -> PassResult:
+    """Run the pass for tensor cores without groups of warps."""
+    return merge(graph, AMPERE)
 
 
 def _pair(maker: Maker, channels: int = 16) -> int:
@@ -215,3 +233,46 @@ def test_other_nodes_are_left_alone() -> None:
     maker = Maker()
     made = maker.conv(maker.conv(maker.input(1, 4, 4, 16), 16), 16)
     assert untouched(depthwise_into_pointwise, maker.graph(made)).declined == ()
+
+
+def on_hopper(graph: Graph) -> PassResult:
+    """Run the pass for tensor cores with groups of warps."""
+    return merge(graph, HOPPER)
+
+
+def test_groups_of_warps_take_large_ones() -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(maker.depthwise(maker.input(8, 66, 66, 64)), 32))
+    (reason,) = untouched(depthwise_into_pointwise, graph).declined
+    assert "so large that each is better made by itself" in reason
+    result = applied(on_hopper, graph)
+    (node,) = result.graph.nodes
+    assert node.attributes.depthwise.shape == (8, 64, 64, 64)
+    assert result.applied == ("DEPTHWISE_CONV_2D 0 into CONV_2D 1",)
+
+
+@pytest.mark.parametrize("shape", [(8, 66, 66, 300), (1, 40, 40, 768), (300000, 3, 3, 8)])
+def test_what_does_not_suit_their_kernel_is_left(shape: Shape4) -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(maker.depthwise(maker.input(*shape)), 32))
+    (reason,) = untouched(on_hopper, graph).declined
+    assert "so large" in reason
+
+
+@pytest.mark.parametrize(("channels", "merged"), [(64, True), (63, False)])
+def test_their_kernel_reads_channels_in_fours(channels: int, merged: bool) -> None:
+    """The runtime's tensors have no padding."""
+    maker = Maker()
+    graph = maker.graph(maker.conv(maker.depthwise(maker.input(8, 98, 98, channels)), 32))
+    found = on_hopper(graph)
+    assert (len(found.graph.nodes) == 1) is merged
+    assert merged or "its input's channels do not lie in fours" in found.declined[0]
+
+
+def test_what_was_undone_is_not_tried_again() -> None:
+    maker = Maker()
+    graph = maker.graph(maker.conv(_pair(maker), 8))
+    (first, _) = graph.nodes
+    apart = replace(AMPERE, apart={first.outputs[0]})
+    found = untouched(lambda given: merge(given, apart), graph)
+    assert found.declined == ("DEPTHWISE_CONV_2D 0: no kernel takes its input from where it lies",)

@@ -17,6 +17,7 @@ from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.ranges import RangeWatch
+from litegpu.engine.selected import Selected
 
 _log = logging.getLogger("litegpu")
 
@@ -101,7 +102,7 @@ class PlacedPartition:
     """
 
     device: Device
-    layout: Layout
+    selected: Selected
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: Mapping[int, int]
@@ -110,9 +111,9 @@ class PlacedPartition:
 
     def build(self, choices: Choices) -> BuiltProgram:
         """Choose kernels, and plan the memory."""
-        return build_program(
-            self.layout, self.device.info, self.inputs, self.outputs, self.share_memory, choices
-        )
+        layout, info = self.selected.layout, self.device.info
+        ends = self.inputs, self.outputs
+        return build_program(layout, info, *ends, self.share_memory, choices, self.selected)
 
     def record(self, built: BuiltProgram, cache_dir: str | None = None) -> CompiledPartition:
         """Compile, allocate and record. Raises CompilationError or DeviceMemoryError."""
@@ -122,6 +123,7 @@ class PlacedPartition:
         recording = self.device.record(built.program, cache_dir)
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
         watch = RangeWatch(built.words) if built.words else None
+        layout = self.selected.layout
         return CompiledPartition(
-            self.inputs, outputs, recording, self.layout, built, self.constants, watch
+            self.inputs, outputs, recording, layout, built, self.constants, watch
         )

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
-from litegpu.ops.base import COPY, as_float32
+from litegpu.ops.base import COPY
 from litegpu.ops.concatenation import regions
 from litegpu.ops.elementwise import FUNCTIONS
-from litegpu.ops.halves import fits_half
 from litegpu.ops.move import MOVE
+from litegpu.ops.placement import dense_storage, padded_storage
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.slices import STRIDED_SLICE, slice_view
-from litegpu.ops.types import INTEGER_TYPES
 
 HALF_FROM_BYTES = 8 << 20
 """At fp16, values from this size (as float32) on are stored as half.
@@ -86,20 +85,20 @@ def assign(
     graph = _carrying(keeping(graph, _near_poles(graph)))
     layout = Layout(graph, half_from)
     for v in graph.inputs:
-        layout.storages[v] = _dense(graph.values[v])
+        layout.storages[v] = dense_storage(graph.values[v])
     for v in graph.outputs:
         value = graph.values[v]
-        layout.storages[v] = (_whole_words if value.dtype is DType.BOOL else _dense)(value)
+        layout.storages[v] = (_whole_words if value.dtype is DType.BOOL else dense_storage)(value)
     for value in graph.values.values():
         if value.is_constant:
-            layout.storages[value.id] = _padded(value, half_from)
+            layout.storages[value.id] = padded_storage(value, half_from)
     _place_views_of_inputs(layout)
     consumers = graph.consumers()
     for node in reversed(graph.nodes):
         for v in node.outputs:
             if v not in layout.storages:
                 limit = 0 if v in rounded else half_from
-                layout.storages[v] = _padded(graph.values[v], limit)
+                layout.storages[v] = padded_storage(graph.values[v], limit)
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue
@@ -155,22 +154,9 @@ _CARRIERS = ("CONCATENATION", COPY, MOVE, RESHAPE, STRIDED_SLICE)
 """Operations that only bring elements elsewhere."""
 
 
-def _dense(value: Value) -> Storage:
-    return Storage.create(value.id, value.dtype, value.shape4, 1)
-
-
 def _whole_words(value: Value) -> Storage:
     """Place an output of single bytes so that four, one 32-bit word, are written at a time."""
     return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
-
-
-def _padded(value: Value, half_from: int | None) -> Storage:
-    large = half_from is not None and 4 * value.elements >= half_from
-    # Half holds integers up to 2048 only.
-    half = large and value.dtype not in INTEGER_TYPES and not value.precise
-    half = half and not (value.is_constant and not fits_half(as_float32(value)))
-    dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
-    return Storage.create(value.id, dtype, value.shape4, alignment)
 
 
 def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:

@@ -27,11 +27,12 @@ from litegpu.codegen import (
 )
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
-from litegpu.engine.layout import Layout
+from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
 from litegpu.ops.base import COPY, KernelRequest, as_float32, get, literal
 from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
+from litegpu.ops.implementations import Plan
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1
@@ -106,7 +107,7 @@ class Constants:
 class Lowering:
     """Chooses kernels node by node; the ops see it as their LowerContext."""
 
-    layout: Layout
+    selected: Selected
     target: DeviceTarget
     choices: Choices
     constants: Constants = field(default_factory=Constants)
@@ -115,11 +116,15 @@ class Lowering:
 
     def value(self, value_id: int) -> Value:
         """Return a value of the graph."""
-        return self.layout.graph.values[value_id]
+        return self.selected.value(value_id)
 
     def storage(self, value_id: int) -> Storage:
         """Return where a value lies."""
-        return self.layout.storages[value_id]
+        return self.selected.storage(value_id)
+
+    def plans(self, node: Node) -> Sequence[Plan]:
+        """Return what was selected for each of a node's specs."""
+        return self.selected.plans(node)
 
     def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
         """Return one of the candidates, as LowerContext has it."""
@@ -128,9 +133,8 @@ class Lowering:
 
     def lower_all(self) -> list[Launch]:
         """Lower every node in order."""
-        return [
-            launch for node in self.layout.graph.nodes for launch in self._launches(node, node.op)
-        ]
+        nodes = self.selected.layout.graph.nodes
+        return [launch for node in nodes for launch in self._launches(node, node.op)]
 
     def _launches(self, node: Node, op: str) -> Iterator[Launch]:
         """Lower a node; steps that read more buffers than a kernel may use become copies."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from litegpu.backends.base import Device
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
-from litegpu.engine.layout import assign, keeping
+from litegpu.engine.layout import keeping
+from litegpu.engine.selected import Selected, place
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import Target, as_float32, get
-from litegpu.ops.conv_tile import rounded_inputs
-from litegpu.passes import BEFORE_NORMALIZE, PASSES, TENSOR_CORE_PASSES, WARP_GROUP_PASSES, Pass
+from litegpu.ops.conv_2d import merged_values
+from litegpu.ops.implementations import Fusions
+from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
 
 _log = logging.getLogger("litegpu")
 
@@ -53,16 +56,28 @@ def compile_partition(
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     graph, states = expose_states(graph)
     target = DeviceTarget(device.info, half_from)
-    rewritten = rewrite(keeping(graph, precise), target)
-    rounded = rounded_inputs(rewritten) if target.tensor_cores and half_from is not None else ()
-    lanes = device.info.half_lanes
-    layout = assign(rewritten, half_from, stage_boundary, lanes, rounded, precise)
-    used = {v for node in layout.graph.nodes for v in node.operands}
+    rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise)
+    used = {v for node in selected.layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)
     outputs = rewritten.outputs
-    placed = PlacedPartition(device, layout, inputs, outputs, states, constants, share_memory)
+    placed = PlacedPartition(device, selected, inputs, outputs, states, constants, share_memory)
     built = tuner.build(placed) if tuner else placed.build(Choices())
     return placed.record(built, cache_dir)
+
+
+def _rewrite_and_place(
+    graph: Graph, target: DeviceTarget, stage_boundary: bool, precise: Collection[int]
+) -> tuple[Graph, Selected]:
+    """Rewrite and place a graph; nodes that no kernel computes there are not merged again."""
+    apart: set[int] = set()
+    while True:
+        rewritten = rewrite(keeping(graph, precise), target, apart)
+        lanes = target.info.half_lanes
+        selected = place(rewritten, target, lanes, stage_boundary, precise)
+        undone = {made for node in selected.not_accepted() for made in merged_values(node)}
+        if not undone:
+            return rewritten, selected
+        apart |= undone
 
 
 def _as_runtime(value: Value) -> npt.NDArray[Any]:
@@ -71,19 +86,25 @@ def _as_runtime(value: Value) -> npt.NDArray[Any]:
     return np.ascontiguousarray(held)
 
 
-def rewrite(graph: Graph, target: Target | None = None) -> Graph:
+def rewrite(
+    graph: Graph, target: Target | None = None, apart: Collection[int] = frozenset()
+) -> Graph:
     """Run all passes, with the ops' own normalization between the first two groups.
 
-    Without a `target`, those are left out that only pay on some devices.
+    Without a `target`, those are left out that only pay on some devices. `apart` see Fusions.
     """
     graph = _run_passes(graph, BEFORE_NORMALIZE)
     graph = normalize(graph)
     graph = _run_passes(graph, PASSES)
-    if target is None or not target.tensor_cores:
+    if target is None:
         return graph
-    graph = _run_passes(graph, TENSOR_CORE_PASSES)
-    halves = target.half_from is not None
-    return _run_passes(graph, WARP_GROUP_PASSES) if target.warp_groups and halves else graph
+    fusions = Fusions(target, apart)
+    passes = {name: partial(_propose, run, fusions) for name, run in FUSIONS.items()}
+    return _run_passes(graph, passes)
+
+
+def _propose(run: FusionPass, fusions: Fusions, graph: Graph) -> PassResult:
+    return run(graph, fusions)
 
 
 def normalize(graph: Graph) -> Graph:

@@ -14,6 +14,7 @@ from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.lowering import RANGE_BINDING, Launch, Lowering
 from litegpu.engine.ranges import RangeWords
+from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType
 
@@ -43,13 +44,15 @@ def build_program(
     outputs: Sequence[int],
     share_memory: bool = True,
     choices: Choices | None = None,
+    selected: Selected | None = None,
 ) -> BuiltProgram:
     """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer.
 
-    `choices` among candidates are those of the estimates if there are none.
+    `choices` among candidates are those of the estimates if there are none, and what is `selected`
+    to compute the nodes is selected here.
     """
     target = DeviceTarget(info, layout.half_from, layout.has_halves)
-    lowering = Lowering(layout, target, choices or Choices())
+    lowering = Lowering(selected or Selected(layout, target), target, choices or Choices())
     lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()
     roots = list(layout.roots)

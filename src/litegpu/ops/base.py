@@ -114,8 +114,8 @@ class Target(Protocol):
         ...
 
 
-class LowerContext(Protocol):
-    """What an op may ask while it chooses its kernels."""
+class SpecContext(Protocol):
+    """What an op may ask while it says what is to be computed."""
 
     @property
     def target(self) -> Target: ...
@@ -123,6 +123,20 @@ class LowerContext(Protocol):
     def value(self, value_id: int) -> Value: ...
 
     def storage(self, value_id: int) -> Storage: ...
+
+
+class Lowerable(Protocol):
+    """What was selected to compute a spec: see ops/implementations.py."""
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest: ...
+
+
+class LowerContext(SpecContext, Protocol):
+    """What an op may ask while it chooses its kernels."""
+
+    def plans(self, node: Node) -> Sequence[Lowerable]:
+        """Return what was selected for each of the node's specs."""
+        ...
 
     def choose(self, problem: Hashable, candidates: Sequence[_T]) -> _T:
         """Return one of some ways to do the same: the first, or what measuring found faster.
@@ -197,9 +211,20 @@ class Op(ABC):
         """Return the node with its attributes worked out, or the nodes that replace it."""
         return (node,)
 
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[Any]:
+        """Return what a normalized node is to compute, where there are several ways to do it.
+
+        The kinds of spec are those that implementations are registered for. Without any, `lower`
+        knows the only way.
+        """
+        return ()
+
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         """Return the kernel launches of a normalized node."""
-        raise KeyError(f"{self.name} is always rewritten before kernels are chosen")
+        plans = ctx.plans(node)
+        if not plans:
+            raise KeyError(f"{self.name} is always rewritten before kernels are chosen")
+        return [plan.lower(node, ctx) for plan in plans]
 
 
 class InternalOp(Op):
@@ -250,9 +275,8 @@ _SMALLEST_GROUP = 16
 """Smaller work groups leave most lanes of a GPU's vector units idle."""
 
 
-def can_share(items: int, ctx: LowerContext) -> bool:
+def can_share(items: int, target: Target) -> bool:
     """Return whether a work group of so many items may exist and share a float4 each."""
-    target = ctx.target
     fits = items * _SHARED_BYTES <= target.local_memory_bytes
     return fits and items <= target.max_shared_items
 
@@ -264,19 +288,19 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
     """
     items, target = 1, ctx.target
     # Twice as many must fit: compute units want several groups at a time.
-    while items < min(terms, 256) and can_share(4 * items, ctx):
+    while items < min(terms, 256) and can_share(4 * items, target):
         if groups * items >= target.parallel_items:
             break
         items *= 2
     return items if items >= _SMALLEST_GROUP else 1
 
 
-def by_load(tiles: Sequence[_T], items: Callable[[_T], int], ctx: LowerContext) -> tuple[_T, ...]:
+def by_load(tiles: Sequence[_T], items: Callable[[_T], int], target: Target) -> tuple[_T, ...]:
     """Sort tiles, which are given largest first, by how good they look for the device.
 
     First come those that still leave it enough work items, then the others, smallest first.
     """
-    busy = [tile for tile in tiles if items(tile) >= ctx.target.parallel_items]
+    busy = [tile for tile in tiles if items(tile) >= target.parallel_items]
     return (*busy, *(tile for tile in reversed(tiles) if tile not in busy))
 
 

@@ -15,10 +15,12 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
+    SpecContext,
     as_float32,
     register,
 )
-from litegpu.ops.conv_2d import TileProblem, choose_tile, dense_kernel
+from litegpu.ops.conv_portable import TileProblem, choose_tile
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import POINT
 
@@ -68,12 +70,20 @@ class BatchMatmul(Op):
         )
         return (replace(node, attributes=attributes),)
 
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
         attributes: MatmulAttributes = node.attributes
         right = ctx.value(node.inputs[1])
         one_matrix = right.is_constant and attributes.batches[1] == (1, 1, 1)
-        if one_matrix and not attributes.transposed[0]:
-            return (dense_kernel(node, ctx, _dense(right, attributes.transposed[1]), POINT),)
+        if not one_matrix or attributes.transposed[0]:
+            return ()
+        held = _dense(right, attributes.transposed[1])
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        return (ConvSpec(src, dst, held, POINT, image=False),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        plans = ctx.plans(node)
+        if plans:
+            return [plan.lower(node, ctx) for plan in plans]
         if _on_tensor_cores(node, ctx):
             return (_tensor_core_kernel(node, ctx),)
         return (_kernel(node, ctx),)

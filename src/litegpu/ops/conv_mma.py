@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Storage, round_up
+from litegpu.codegen import round_up
 from litegpu.graph import DType, Node, Stage
-from litegpu.ops.base import KernelRequest, LowerContext, literal
+from litegpu.ops.base import KernelRequest, LowerContext, Target, literal
+from litegpu.ops.conv_spec import ConvSpec, pixels_of
 from litegpu.ops.halves import Halves, as_halves, halves_of, padded, spread_taps
-from litegpu.ops.window import Window
+from litegpu.ops.implementations import Implementation, Plan, Rejected
 
 _FLOATS = npt.NDArray[np.float32]
 _STEP = 16
 """Inputs that one instruction sums up."""
-_MANY_ROWS = 4096
 _SHARED_LIMIT = 100 << 10
 """Shared memory of a block; two blocks fit a multiprocessor."""
 
@@ -28,21 +28,15 @@ _SHARED_LIMIT = 100 << 10
 _NOTES_UNITS = 3
 """Shared memory, in units of 16 bytes, where up to 8 blocks tell each other the range of values."""
 
-_IMAGES = ("CONV_2D", "TRANSPOSE_CONV", "Convolution2DTransposeBias")
-"""Ops whose window goes over H and W."""
+_TOO_MANY = 1 << 20
+"""Elements of a depthwise result from which launches and latency matter less than work.
 
-
-@dataclass(frozen=True, slots=True)
-class Depthwise:
-    """A depthwise convolution computed on the fly as the operand of a pointwise one."""
-
-    window: Window
-    taps: _FLOATS | None
-    """Weights [kh, kw, channels]; None: it is a mean over the window."""
-    bias: _FLOATS | None
-    stages: tuple[Stage, ...]
-    shape: tuple[int, int, int, int]
-    """Its output [N, H, W, C]."""
+Computed here, each block of output channels computes the result anew. Where the pointwise
+convolution is large, there are many, and large tiles, which only multiply, are several times as
+fast.
+"""
+_MOST_TAPS, _MOST_MEANS = 64, 16
+"""Pixels of a mean, which are written out in the kernel, and means, which each block computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +83,55 @@ class Tile:
         return max(operand, sums)
 
 
-def usable(ctx: LowerContext, weights: _FLOATS, groups: int, rows: int) -> bool:
-    """Whether tensor cores pay for a convolution with `weights` [O, H, W, I] of so many pixels."""
-    outputs = weights.shape[0]
-    inputs = weights.size // max(outputs, 1)
-    # With few outputs most columns of a tile are empty, yet other kernels are slower on large maps.
-    many = outputs >= 8 or rows >= _MANY_ROWS
-    return ctx.target.tensor_cores and groups == 1 and many and inputs >= _STEP
+class ConvMma(Implementation):
+    """Gathers its operand pixel by pixel: for any window, best for few pixels."""
+
+    name = "cuda/conv_mma"
+    general = True
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        found = spec.obstacle(target) or _obstacle(spec)
+        if found is not None:
+            return found
+        halves = None if target.half_from is None else halves_of(spec.array, target)
+        problem = _problem_of(spec, halves)
+        tiles = choose_tiles(problem, target)
+        return _MmaPlan(spec, problem, tiles, _clocks(tiles[0], problem, target))
 
 
-def mma_kernel(
-    node: Node,
-    ctx: LowerContext,
-    weights: _FLOATS,
-    bias: _FLOATS | None,
-    view: Window,
-    depthwise: Depthwise | None = None,
-    destination: Storage | None = None,
+def _obstacle(spec: ConvSpec) -> Rejected | None:
+    made = spec.depthwise
+    if made is None:
+        return None
+    too_long = math.prod(made.window.kernel) > _MOST_TAPS or pixels_of(made.shape) > _MOST_MEANS
+    if made.taps is None and too_long:
+        return Rejected("each block would compute too many means, or means of too many pixels")
+    if math.prod(made.shape) >= _TOO_MANY or spec.is_large:
+        return Rejected("its result is so large that each is better made by itself")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _MmaPlan(Plan):
+    """Tiles for a convolution, the best first."""
+
+    spec: ConvSpec
+    problem: Problem
+    tiles: Sequence[Tile]
+    clocks: float
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        tile = ctx.choose(("conv_mma", self.problem), self.tiles)
+        halves = None if ctx.target.half_from is None else halves_of(self.spec.array, ctx.target)
+        return _kernel(node, self.spec, halves, self.problem, tile)
+
+
+def _kernel(
+    node: Node, spec: ConvSpec, halves: Halves | None, problem: Problem, tile: Tile
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I]; `depthwise` feeds a 1x1 convolution.
-
-    It writes to `destination`, a part of the output, if given.
-    """
-    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-    row_by_row = keeps_rows(node.op, view, src, dst)
-    tf32 = ctx.target.half_from is None
-    halves = None if tf32 else halves_of(weights, ctx)
-    problem = _problem_of(src, dst, weights, halves, depthwise, row_by_row)
-    tile = choose_tile(problem, ctx)
+    """Return the kernel for a tile; without `halves` it multiplies in tf32."""
+    dst, src, weights, bias = spec.dst, spec.src, spec.array, spec.weights.bias
+    view, depthwise, tf32 = spec.window, spec.depthwise, halves is None
     columns = round_up(dst.slices * 4, tile.columns)
     packed = (
         pack_tf32(weights, tile.all_steps, columns)
@@ -151,12 +166,12 @@ def mma_kernel(
         "NOTES_AT": shared_units,
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
-        "pointwise": row_by_row,
+        "pointwise": spec.keeps_rows,
         "depthwise": depthwise is not None,
         **view.words(src.shape[1:3]),
     }
     inner: tuple[Stage, ...] = ()
-    flops = 2 * dst.rows * int(weights.size)
+    flops = spec.flops
     if depthwise is not None:
         lanes, area = variables["input_slices"] * 4, math.prod(depthwise.window.kernel)
         if depthwise.taps is not None:
@@ -182,35 +197,22 @@ def mma_kernel(
         constants=constants,
         variables=variables,
         shared=(("uint4", "scratch", shared_units + notes),),
-        destination=destination,
+        destination=dst,
         inner_stages=inner,
         flops=flops,
         needed={"src": (depthwise.window if depthwise else view).taken(dst.rows, src.lanes)},
-        matrix_flops=2 * dst.rows * int(weights.size) * problem.products,
+        matrix_flops=spec.flops * problem.products,
     )
 
 
-def estimate(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> float:
-    """Return the clocks that the best tile should take for a window of more than one pixel."""
-    halves = None if ctx.target.half_from is None else halves_of(weights, ctx)
-    problem = _problem_of(src, dst, weights, halves, None, row_by_row=False)
-    return min(_clocks(tile, problem, ctx) for tile in _tiles(problem, ctx))
-
-
-def _problem_of(
-    src: Storage,
-    dst: Storage,
-    weights: _FLOATS,
-    halves: Halves | None,
-    depthwise: Depthwise | None,
-    row_by_row: bool,
-) -> Problem:
+def _problem_of(spec: ConvSpec, halves: Halves | None) -> Problem:
+    src, dst, weights, depthwise = spec.src, spec.dst, spec.array, spec.depthwise
     slices = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
     parts = 2 if src.dtype is DType.FLOAT32 else 1
     weight_parts = 2 if halves is None else len(halves.parts)
     taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
-    gathered = 0 if depthwise or row_by_row else 30
+    gathered = 0 if depthwise or spec.keeps_rows else 30
     return Problem(
         rows=dst.rows,
         channels=dst.slices * 4,
@@ -221,16 +223,6 @@ def _problem_of(
         loads=taken if src.vector else 4 * taken,
         instructions=40 + gathered + 18 * (taken - 1),
     )
-
-
-def keeps_rows(op: str, view: Window, src: Storage, dst: Storage) -> bool:
-    """Whether output pixel number p reads just pixel number p of `src`.
-
-    A part of an output, or one whose zeros at the edges are not in memory, may have another height
-    or width than its input. Rows of a matrix have neither.
-    """
-    matrix = op not in _IMAGES
-    return view.pointwise and (matrix or dst.shape[:3] == src.shape[:3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +247,10 @@ _CANDIDATES = 6
 """Tiles that are worth a measurement."""
 
 
-def choose_tile(problem: Problem, ctx: LowerContext) -> Tile:
-    """Return the tile of the least estimated time, or that of those next to it found faster."""
-    tiles = dict.fromkeys(_tiles(problem, ctx))
-    best = heapq.nsmallest(_CANDIDATES, tiles, key=lambda tile: _clocks(tile, problem, ctx))
-    return ctx.choose(("conv_mma", problem), best)
+def choose_tiles(problem: Problem, target: Target) -> list[Tile]:
+    """Return the tile of the least estimated time, and those next to it."""
+    tiles = dict.fromkeys(_tiles(problem, target))
+    return heapq.nsmallest(_CANDIDATES, tiles, key=lambda tile: _clocks(tile, problem, target))
 
 
 # Clocks and bytes per clock of the model below, fitted to 613 kernels on an H200 (26 layers, all
@@ -284,10 +275,10 @@ _THREADS_TOGETHER = 590
 """Threads of a multiprocessor that wait at the same time."""
 
 
-def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
+def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
     blocks = -(-problem.rows // tile.pixels) * -(-problem.channels // tile.columns) * tile.depth
-    per_unit = -(-blocks // ctx.target.compute_units)
+    per_unit = -(-blocks // target.compute_units)
     shared = 1 if tile.split_k else tile.cluster
     rows = min(tile.pixels, problem.rows)
     slices = rows * tile.steps * 4 / shared
@@ -315,7 +306,7 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
 _WEIGHT_REGISTERS = 64
 
 
-def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
+def _tiles(problem: Problem, target: Target) -> Iterator[Tile]:
     for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
         for warps_n, groups in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2)):
             columns = warps_n * groups * 8
@@ -326,7 +317,7 @@ def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
             tile = _fill_in(problem, pixels, warps_m, warps_n, groups)
             if tile is not None:
                 yield tile
-                if ctx.target.clusters:
+                if target.clusters:
                     yield replace(tile, cluster=_largest_cluster(problem, tile))
                     yield from _deep_tiles(problem, tile)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ import numpy.typing as npt
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma
-from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.conv_tile import rounds
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
 from litegpu.ops.halves import halves_of
+from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
-from litegpu.ops.split_conv import Plan, split_kernel
+from litegpu.ops.split_conv import NEEDS_HALVES, TOO_LARGE, SplitLaunch, split_kernel
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -28,33 +30,60 @@ _MOST_STEPS = 48
 """Steps of a sum, all of which are written out."""
 
 
-def choose_tile(
-    ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS, view: Window
-) -> tuple[Tile, Problem] | None:
-    """Return a tile for `weights` [O, H, W, I] and its problem, None for another kernel."""
-    if not ctx.target.tensor_cores or ctx.target.half_from is None or not _is_narrow(src, view):
-        return None
-    rounded = rounds(ctx, dst, weights)
-    problem = Problem(
-        image=(src.shape[1], src.shape[2]),
-        output=(dst.shape[1], dst.shape[2]),
-        batch=dst.shape[0],
-        channels=src.pitch,
-        outputs=dst.slices * 4,
-        view=view,
-        stored=src.dtype.value,
-        whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
-        split_values=src.dtype is DType.FLOAT32 and not rounded,
-        split_weights=len(halves_of(weights, ctx, not rounded).parts) > 1,
-    )
-    if problem.steps > _MOST_STEPS:
-        return None
-    ranked = sorted(_tiles(problem, ctx), key=lambda tile: _clocks(tile, problem, ctx))
-    otherwise = conv_mma.estimate(ctx, src, dst, weights)
-    if not ranked or _clocks(ranked[0], problem, ctx) > _WORTH * otherwise:
-        return None
-    tile: Tile = ctx.choose(("conv_narrow", problem), ranked[:_CANDIDATES])
-    return tile, problem
+class ConvNarrow(Implementation):
+    """Keeps whole rows of an image with few channels on the chip."""
+
+    name = "cuda/conv_narrow"
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        if spec.depthwise is not None:
+            return IN_MEMORY
+        obstacle = spec.obstacle(target)
+        if obstacle is not None:
+            return obstacle
+        if target.half_from is None:
+            return NEEDS_HALVES
+        src, dst = spec.src, spec.dst
+        if not _is_narrow(src, spec.window):
+            return Rejected("its windows are no runs of few channels")
+        rounded = spec.may_round(target)
+        problem = Problem(
+            image=(src.shape[1], src.shape[2]),
+            output=(dst.shape[1], dst.shape[2]),
+            batch=dst.shape[0],
+            channels=src.pitch,
+            outputs=dst.slices * 4,
+            view=spec.window,
+            stored=src.dtype.value,
+            whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
+            split_values=src.dtype is DType.FLOAT32 and not rounded,
+            split_weights=len(halves_of(spec.array, target, not rounded).parts) > 1,
+        )
+        if problem.steps > _MOST_STEPS:
+            return TOO_LARGE
+        ranked = sorted(_tiles(problem, target), key=lambda tile: _clocks(tile, problem, target))
+        if not ranked:
+            return Rejected("too few tiles to keep the device busy")
+        best = _clocks(ranked[0], problem, target)
+        return _NarrowPlan(spec, problem, ranked[:_CANDIDATES], best, _WORTH)
+
+
+@dataclass(frozen=True, slots=True)
+class _NarrowPlan(Plan):
+    """Tiles for a convolution, the best first.
+
+    What it rounds is better left in float32: half storage would put padding between the pixels.
+    """
+
+    spec: ConvSpec
+    problem: Problem
+    tiles: Sequence[Tile]
+    clocks: float
+    margin: float
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        tile = ctx.choose(("conv_narrow", self.problem), self.tiles)
+        return _kernel(node, ctx, tile, self.problem, self.spec)
 
 
 def _is_narrow(src: Storage, view: Window) -> bool:
@@ -73,7 +102,7 @@ _TURNS = 2
 """Turns of a warp that make up for the patch and the weights that a block reads first."""
 
 
-def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
+def _tiles(problem: Problem, target: Target) -> Iterator[Tile]:
     tiles_across = -(-problem.output[1] // WIDE)
     widths = sorted({-(-tiles_across // parts) for parts in (1, 2, 3, 4, 8)})
     for warps_n, pairs in ((1, 1), (1, 2), (2, 2), (1, 4), (2, 1)):
@@ -83,13 +112,13 @@ def _tiles(problem: Problem, ctx: LowerContext) -> Iterator[Tile]:
             for rows in (1, 2, 4, 8):
                 for across in widths:
                     tile = Tile(rows, across, warps // warps_n, warps_n, pairs)
-                    if _is_possible(tile, problem, ctx):
+                    if _is_possible(tile, problem, target):
                         yield tile
 
 
-def _is_possible(tile: Tile, problem: Problem, ctx: LowerContext) -> bool:
+def _is_possible(tile: Tile, problem: Problem, target: Target) -> bool:
     blocks = math.prod(tile.blocks(problem)) * problem.batch
-    busy = blocks >= _BLOCKS_PER_UNIT * ctx.target.compute_units
+    busy = blocks >= _BLOCKS_PER_UNIT * target.compute_units
     return busy and tile.turns >= _TURNS and 16 * tile.units(problem) <= _SHARED_LIMIT
 
 
@@ -118,10 +147,10 @@ _TURN_CLOCKS = 200.0
 """Of a warp, from one turn to the next, beside its steps."""
 
 
-def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
+def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
     blocks = math.prod(tile.blocks(problem)) * problem.batch
-    per_unit = -(-blocks // ctx.target.compute_units)
+    per_unit = -(-blocks // target.compute_units)
     patch, steps = tile.patch(problem), problem.steps
     warps = tile.warps_m * tile.warps_n
     filled = patch.rows * patch.units / 32
@@ -155,23 +184,13 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
     return per_unit * busy + together * read + last + waits
 
 
-def narrow_kernel(
-    node: Node,
-    ctx: LowerContext,
-    found: tuple[Tile, Problem],
-    weights: _FLOATS,
-    bias: _FLOATS | None,
-    destination: Storage | None = None,
+def _kernel(
+    node: Node, ctx: LowerContext, tile: Tile, problem: Problem, spec: ConvSpec
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I], and the tile that `choose_tile` found.
-
-    It writes to `destination`, a part of the output, if given.
-    """
-    tile, problem = found
     patch, blocks = tile.patch(problem), tile.blocks(problem)
     all_pairs = blocks[2] * tile.warps_n * tile.pairs
     lanes = all_pairs * COLUMNS
-    plan = Plan("cuda/conv_narrow", tile.threads, blocks, tile.units(problem), lanes)
+    launch = SplitLaunch("cuda/conv_narrow", tile.threads, blocks, tile.units(problem), lanes)
     variables: dict[str, Any] = {
         "ROWS": tile.rows,
         "ACROSS": tile.across,
@@ -192,7 +211,7 @@ def narrow_kernel(
     def pack(parts: list[_FLOATS]) -> npt.NDArray[np.uint32]:
         return pack_groups(parts, problem, lanes)
 
-    return split_kernel(node, ctx, problem, plan, weights, bias, pack, variables, destination)
+    return split_kernel(node, ctx, problem, launch, spec, pack, variables)
 
 
 def pack_groups(parts: list[_FLOATS], problem: Problem, columns: int) -> npt.NDArray[np.uint32]:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
-from litegpu.ops import conv_mma
-from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
 from litegpu.ops.halves import as_halves, halves_of, spread_taps
-from litegpu.ops.split_conv import Plan, SplitProblem, split_kernel
+from litegpu.ops.implementations import Implementation, Plan, Rejected
+from litegpu.ops.split_conv import (
+    NEEDS_HALVES,
+    TOO_LARGE,
+    SplitLaunch,
+    SplitProblem,
+    split_kernel,
+)
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -92,30 +98,53 @@ class Tile:
         return self.value_units(problem) + self.weight_units(problem) + offsets
 
 
-def choose_tile(
-    ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS, view: Window
-) -> tuple[Tile, Problem] | None:
-    """Return a tile for `weights` [O, H, W, I] and its problem, None if cuda/conv_mma is better."""
-    taps, step = math.prod(view.kernel), math.prod(view.stride)
-    overlaps = taps >= _OVERLAPS * step and min(view.kernel) > 1
-    if not ctx.target.tensor_cores or ctx.target.half_from is None or not overlaps:
-        return None
-    problem = Problem(
-        image=(src.shape[1], src.shape[2]),
-        output=(dst.shape[1], dst.shape[2]),
-        batch=dst.shape[0],
-        channels=weights.shape[3],
-        outputs=dst.slices * 4,
-        view=view,
-        split_values=src.dtype is DType.FLOAT32,
-        split_weights=len(halves_of(weights, ctx).parts) > 1,
-    )
-    ranked = sorted(_tiles(problem), key=lambda tile: _clocks(tile, problem, ctx))
-    otherwise = conv_mma.estimate(ctx, src, dst, weights)
-    if not ranked or _clocks(ranked[0], problem, ctx) > _WORTH * otherwise:
-        return None
-    tile: Tile = ctx.choose(("conv_patch", problem), ranked[:_CANDIDATES])
-    return tile, problem
+class ConvPatch(Implementation):
+    """Keeps a patch of the image on the chip: for windows that overlap."""
+
+    name = "cuda/conv_patch"
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        if spec.depthwise is not None:
+            return IN_MEMORY
+        obstacle = spec.obstacle(target)
+        if obstacle is not None:
+            return obstacle
+        if target.half_from is None:
+            return NEEDS_HALVES
+        view, src, dst = spec.window, spec.src, spec.dst
+        taps, step = math.prod(view.kernel), math.prod(view.stride)
+        if taps < _OVERLAPS * step or min(view.kernel) < 2:
+            return Rejected("its windows overlap too little")
+        problem = Problem(
+            image=(src.shape[1], src.shape[2]),
+            output=(dst.shape[1], dst.shape[2]),
+            batch=dst.shape[0],
+            channels=spec.weights.shape[3],
+            outputs=dst.slices * 4,
+            view=view,
+            split_values=src.dtype is DType.FLOAT32,
+            split_weights=len(halves_of(spec.array, target).parts) > 1,
+        )
+        ranked = sorted(_tiles(problem), key=lambda tile: _clocks(tile, problem, target))
+        if not ranked:
+            return TOO_LARGE
+        best = _clocks(ranked[0], problem, target)
+        return _PatchPlan(spec, problem, ranked[:_CANDIDATES], best, _WORTH)
+
+
+@dataclass(frozen=True, slots=True)
+class _PatchPlan(Plan):
+    """Tiles for a convolution, the best first."""
+
+    spec: ConvSpec
+    problem: Problem
+    tiles: Sequence[Tile]
+    clocks: float
+    margin: float
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        tile = ctx.choose(("conv_patch", self.problem), self.tiles)
+        return _kernel(node, ctx, tile, self.problem, self.spec)
 
 
 _CANDIDATES = 4
@@ -150,10 +179,10 @@ _STEP_CLOCKS = 40.0
 _WARPS_TOGETHER = 16
 
 
-def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
+def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
     down, across, columns = tile.blocks(problem)
-    per_unit = -(-down * across * columns * problem.batch // ctx.target.compute_units)
+    per_unit = -(-down * across * columns * problem.batch // target.compute_units)
     slices = math.prod(tile.patch(problem.view)) * problem.chunks * 2
     halves, parts = 1 + problem.split_values, 1 + problem.split_weights
     loads = tile.rows * halves + tile.warps * tile.groups * parts / 2
@@ -171,22 +200,12 @@ def _clocks(tile: Tile, problem: Problem, ctx: LowerContext) -> float:
     return per_unit * busy + waits * -(-per_unit // together)
 
 
-def patch_kernel(
-    node: Node,
-    ctx: LowerContext,
-    found: tuple[Tile, Problem],
-    weights: _FLOATS,
-    bias: _FLOATS | None,
-    destination: Storage | None = None,
+def _kernel(
+    node: Node, ctx: LowerContext, tile: Tile, problem: Problem, spec: ConvSpec
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I], and the tile that `choose_tile` found.
-
-    It writes to `destination`, a part of the output, if given.
-    """
-    tile, problem = found
     blocks = tile.blocks(problem)
     lanes = blocks[2] * tile.groups * _PART
-    plan = Plan("cuda/conv_patch", tile.threads, blocks, tile.units(problem), lanes)
+    launch = SplitLaunch("cuda/conv_patch", tile.threads, blocks, tile.units(problem), lanes)
     variables: dict[str, Any] = {
         "WARPS": tile.warps,
         "ROWS": tile.rows,
@@ -196,13 +215,13 @@ def patch_kernel(
         "STEPS": problem.steps,
         "WEIGHTS_AT": tile.value_units(problem),
         "patch": tile.patch(problem.view),
-        "input_slices": -(-weights.shape[3] // 4),
+        "input_slices": -(-spec.weights.shape[3] // 4),
     }
 
     def pack(parts: list[_FLOATS]) -> npt.NDArray[np.uint32]:
         return pack_steps(parts, problem.steps, tile)
 
-    return split_kernel(node, ctx, problem, plan, weights, bias, pack, variables, destination)
+    return split_kernel(node, ctx, problem, launch, spec, pack, variables)
 
 
 def pack_steps(parts: list[_FLOATS], steps: int, tile: Tile) -> npt.NDArray[np.uint32]:

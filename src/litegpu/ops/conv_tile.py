@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
-from litegpu.graph import DType, Graph, Node
-from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.conv_mma import keeps_rows
+from litegpu.graph import DType, Node
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
 from litegpu.ops.halves import (
     Halves,
     as_halves,
@@ -22,7 +21,7 @@ from litegpu.ops.halves import (
     padded,
     spread_taps,
 )
-from litegpu.ops.window import Window
+from litegpu.ops.implementations import Implementation, Plan, Rejected
 
 _FLOATS = npt.NDArray[np.float32]
 _PART = {False: 8, True: 4}
@@ -38,12 +37,6 @@ _AHEAD = 3
 _PIXELS = 128
 _ROWS_AT_ONCE = 64
 """Pixels whose sums pass through shared memory together."""
-_LARGE = 4e8
-"""Floating-point operations from which it pays to round float32 values to half.
-
-Below, the kernels for few pixels split each value in two halves and lose nothing: on an H200 that
-took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost here either.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +94,62 @@ _FLOAT_TILES = (Tile(64, 4, 2, floats=True), Tile(32, 4, 1, floats=True))
 _GROUP_COLUMNS = (128, 64, 32)
 
 
-def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, weights: _FLOATS) -> Tile | None:
-    """Return a tile, None when none keeps the device busy: other kernels are better then."""
-    split = ctx.target.half_from is None
-    floats = src.dtype is DType.FLOAT32
-    if not ctx.target.tensor_cores:
-        return None
-    if floats and not split and not rounds(ctx, dst, weights):
-        return None
-    tiles = [replace(tile, split=split) for tile in _FLOAT_TILES] if floats else _TILES
-    if _blocks(tiles[-1], dst) < ctx.target.compute_units:
-        return None
-    k_tiles = _k_tiles(weights, floats)
-    fitting = _fitting(tiles, dst, k_tiles, ctx)
-    if ctx.target.warp_groups:
-        groups = [Tile(columns, 8, 1, True, floats, split) for columns in _GROUP_COLUMNS]
-        fitting = [*_fitting(groups, dst, k_tiles, ctx), *fitting]
-    problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, weights.shape, split)
-    return ctx.choose(problem, fitting)
+class ConvTile(Implementation):
+    """Multiplies large tiles from shared memory: for many pixels."""
+
+    name = "cuda/conv_tile"
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        obstacle = spec.obstacle(target) or _obstacle(spec, target)
+        if obstacle is not None:
+            return obstacle
+        split, floats = target.half_from is None, spec.src.dtype is DType.FLOAT32
+        tiles = [replace(tile, split=split) for tile in _FLOAT_TILES] if floats else _TILES
+        if _blocks(tiles[-1], spec.dst) < target.compute_units:
+            return Rejected("too few tiles to keep the device busy")
+        k_tiles = _k_tiles(spec.array, floats)
+        fitting = _fitting(tiles, spec.dst, k_tiles, target)
+        if target.warp_groups:
+            groups = [Tile(columns, 8, 1, True, floats, split) for columns in _GROUP_COLUMNS]
+            fitting = [*_fitting(groups, spec.dst, k_tiles, target), *fitting]
+        return _TilePlan(spec, split, fitting, rounds_input=floats and not split)
+
+    def rank(self, spec: ConvSpec) -> int:
+        """Come last where most products would be those of padding."""
+        return _mostly_padding(spec.weights.shape)
 
 
-def _fitting(tiles: Sequence[Tile], dst: Storage, k_tiles: int, ctx: LowerContext) -> list[Tile]:
+def _obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
+    if spec.depthwise is not None:
+        return IN_MEMORY
+    floats = spec.src.dtype is DType.FLOAT32
+    if floats and target.half_from is not None and not spec.may_round(target):
+        return Rejected("it would round its input for too little work")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _TilePlan(Plan):
+    """Tiles for a convolution, the best first."""
+
+    spec: ConvSpec
+    split: bool
+    tiles: Sequence[Tile]
+    rounds_input: bool
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        src, dst, shape = self.spec.src, self.spec.dst, self.spec.weights.shape
+        problem = ("conv_tile", src.shape, src.dtype.value, dst.shape, shape, self.split)
+        return _kernel(node, ctx, ctx.choose(problem, self.tiles), self.spec)
+
+
+def _fitting(tiles: Sequence[Tile], dst: Storage, k_tiles: int, target: Target) -> list[Tile]:
     """Return those that are not too wide (the narrowest always is one), the best first."""
     fitting = [tile for tile in tiles if tile.columns < 2 * dst.channels] or [tiles[-1]]
-    return sorted(fitting, key=lambda tile: _cost(tile, dst, k_tiles, ctx))
+    return sorted(fitting, key=lambda tile: _cost(tile, dst, k_tiles, target))
 
 
-def is_large(rows: int, weights: int) -> bool:
-    """Whether a convolution has so many pixels and weights that large tiles pay."""
-    return 2 * rows * weights >= _LARGE
-
-
-def rounds(ctx: LowerContext, dst: Storage, weights: _FLOATS) -> bool:
-    """Whether a convolution, with half storage, may round float32 values to half."""
-    return ctx.target.half_from == 0 or is_large(dst.rows, weights.size)
-
-
-def mostly_padding(shape: Sequence[int]) -> bool:
+def _mostly_padding(shape: Sequence[int]) -> bool:
     """Whether most products of a tile would be those of padding, with weights [O, H, W, I]."""
     outputs, *_, inputs = shape
     wide = round_up(outputs, _TILES[-1].columns) * round_up(inputs, _PART[False])
@@ -167,34 +179,22 @@ of floats; it was 10, 9, 1 and 1 % faster for the others.
 """
 
 
-def _cost(tile: Tile, dst: Storage, k_tiles: int, ctx: LowerContext) -> float:
+def _cost(tile: Tile, dst: Storage, k_tiles: int, target: Target) -> float:
     """Estimate the time of the compute unit that gets most blocks."""
-    most = -(-_blocks(tile, dst) // ctx.target.compute_units)
+    most = -(-_blocks(tile, dst) // target.compute_units)
     alone = tile.groups and tile.side_by_side == 1
     return most * (tile.columns + _COLUMNS_PER_BLOCK + (_ENDS / k_tiles if alone else 0))
 
 
-def tile_kernel(
-    node: Node,
-    ctx: LowerContext,
-    tile: Tile,
-    weights: _FLOATS,
-    bias: _FLOATS | None,
-    view: Window,
-    destination: Storage | None = None,
-) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I].
-
-    It writes to `destination`, a part of the output, if given.
-    """
-    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-    flops = 2 * dst.rows * int(weights.size)
+def _kernel(node: Node, ctx: LowerContext, tile: Tile, spec: ConvSpec) -> KernelRequest:
+    dst, src, weights, bias = spec.dst, spec.src, spec.array, spec.weights.bias
+    view = spec.window
     part = _PART[tile.floats]
     k_tiles = _k_tiles(weights, tile.floats)
     column_blocks = -(-dst.channels // tile.columns)
     columns = column_blocks * tile.columns
     blocks = -(-dst.rows // _PIXELS) * column_blocks
-    held = Halves([weights], None) if tile.floats else halves_of(weights, ctx, exact=False)
+    held = Halves([weights], None) if tile.floats else halves_of(weights, ctx.target, exact=False)
     constants: dict[str, npt.NDArray[Any]] = {
         "weights": pack_tiles(held.parts[0], k_tiles, tile.columns, tile.floats, tile.split)
     }
@@ -224,7 +224,7 @@ def tile_kernel(
         and src.aligned(part),
         "input_slices": -(-weights.shape[3] // 4),
         "has_bias": bias is not None,
-        "rowwise": keeps_rows(node.op, view, src, dst),
+        "rowwise": spec.keeps_rows,
         "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
         **view.words(src.shape[1:3]),
     }
@@ -237,26 +237,11 @@ def tile_kernel(
         constants=constants,
         variables=variables,
         shared=(("uint4", "scratch", tile.shared_bytes(k_tiles) // 16),),
-        destination=destination,
-        flops=flops,
+        destination=dst,
+        flops=spec.flops,
         needed={"src": view.taken(dst.rows, src.lanes)},
-        matrix_flops=flops * tile.matrix_products,
+        matrix_flops=spec.flops * tile.matrix_products,
     )
-
-
-def rounded_inputs(graph: Graph) -> set[int]:
-    """Return the values that go into convolutions so large that they round them to half."""
-    return {node.inputs[0] for node in graph.nodes if _rounds_input(graph, node)}
-
-
-def _rounds_input(graph: Graph, node: Node) -> bool:
-    held = node.attributes
-    if node.op != "CONV_2D" or held.groups > 1 or held.depthwise:
-        return False
-    weights = graph.values[held.weights]
-    rows = math.prod(graph.values[node.outputs[0]].shape4[:3])
-    large = is_large(rows, weights.elements) and not mostly_padding(weights.shape4)
-    return weights.is_constant and large
 
 
 def pack_tiles(

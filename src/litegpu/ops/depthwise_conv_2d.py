@@ -70,7 +70,7 @@ class DepthwiseConv2D(Op):
         fitting = [tile for tile in _TILES if _fits(tile, view, (height, width))]
         made = (n, height, width, dst.slices)
         problem = ("depthwise_conv_2d", src.shape, src.dtype.value, made, view)
-        tiles = by_load(fitting, lambda tile: dst.slices * _parts(tile, dst), ctx)
+        tiles = by_load(fitting, lambda tile: dst.slices * _parts(tile, dst), ctx.target)
         rows, columns = tile = ctx.choose(problem, tiles)
         request = KernelRequest(
             template="cuda/depthwise" if _is_plain(taps, tile, ctx, src) else "depthwise_conv_2d",

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, weights
 from litegpu.ops.base import (
-    KernelRequest,
-    LowerContext,
     NewValue,
     Op,
     Shape,
+    SpecContext,
     register,
 )
-from litegpu.ops.conv_2d import conv_kernel, conv_nodes
+from litegpu.ops.conv_2d import conv_nodes, conv_spec
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.window import POINT
 
 
@@ -46,8 +46,8 @@ class FullyConnected(Op):
         reshape = Node(node.index, "RESHAPE", 1, (source.id,), (flat,))
         return (reshape, *conv_nodes(node, flat, POINT, held))
 
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        return (conv_kernel(node, ctx),)
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
+        return (conv_spec(node, ctx, image=False),)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

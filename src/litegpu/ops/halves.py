@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import HALF_MAX, HALF_TINY
-from litegpu.ops.base import LowerContext
+from litegpu.ops.base import Target
 
 _FLOATS = npt.NDArray[np.float32]
 REST_SCALE = 2048.0
@@ -33,11 +33,11 @@ class Halves:
     back: _FLOATS | None
 
 
-def halves_of(weights: _FLOATS, ctx: LowerContext, exact: bool = True) -> Halves:
+def halves_of(weights: _FLOATS, target: Target, exact: bool = True) -> Halves:
     """Return weights [O, ...] as halves, in two parts where the target wants them `exact`."""
     scaled, back = _scaled(weights)
     parts = [scaled]
-    if exact and ctx.target.exact_weights(weights.nbytes):
+    if exact and target.exact_weights(weights.nbytes):
         rest = scaled - as_halves(scaled)
         parts += [rest * np.float32(REST_SCALE)] if rest.any() else []
     return Halves(parts, back)

@@ -16,11 +16,12 @@ from litegpu.ops.base import (
     InternalOp,
     KernelRequest,
     LowerContext,
+    SpecContext,
     as_float32,
     literal,
     register,
 )
-from litegpu.ops.conv_2d import dense_kernel
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.elementwise import activation_stages, expression
 from litegpu.ops.weights import Floats, Weights, in_precision
 from litegpu.ops.window import POINT
@@ -84,14 +85,15 @@ class LstmInput(InternalOp):
 
     name = PROJECT_INPUT
 
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
         attributes: InputAttributes = node.attributes
         rows = np.concatenate([_padded_rows(ctx, v) for v in attributes.weights])
         biases = [_padded_rows(ctx, v) for v in attributes.biases]
         bias = np.concatenate(biases) if biases else None
         outputs, inputs = rows.shape
         held = Weights((outputs, 1, 1, inputs), array=rows[:, None, None, :], bias=bias)
-        return (dense_kernel(node, ctx, held, POINT),)
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        return (ConvSpec(src, dst, held, POINT, image=False),)
 
 
 @register
@@ -211,7 +213,7 @@ def _pack(
     return packed
 
 
-def _padded_rows(ctx: LowerContext, value: int) -> Floats:
+def _padded_rows(ctx: SpecContext, value: int) -> Floats:
     """Return a constant with zeros after its rows, to a multiple of 4."""
     rows = as_float32(ctx.value(value))
     missing = round_up(rows.shape[0], 4) - rows.shape[0]

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Storage, round_up
+from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
-from litegpu.ops.base import KernelRequest, LowerContext
-from litegpu.ops.conv_mma import Depthwise
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec, Depthwise, pixels_of
 from litegpu.ops.conv_tile import pack_tiles
 from litegpu.ops.halves import halves_of, padded
+from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
-_FLOATS = npt.NDArray[np.float32]
 _ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 _CHANNELS = 32
@@ -101,48 +101,83 @@ def _blocks(patch: Pair, made: Shape4) -> Pair:
 
 def _wasted(patch: Pair, made: Shape4) -> int:
     """Return how many pixels of all patches lie outside of the images."""
-    return math.prod(_blocks(patch, made)) * math.prod(patch) - math.prod(made[:3])
+    return math.prod(_blocks(patch, made)) * math.prod(patch) - pixels_of(made)
 
 
-def suits(made: Shape4, window: Window) -> bool:
-    """Whether a depthwise convolution with a result of that shape is one for this kernel."""
-    pixels = math.prod(made[:3])
-    if pixels < _FEWEST_PIXELS or math.prod(made) < _FEWEST_ELEMENTS:
+class Separable(Implementation):
+    """Makes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
+
+    name = "cuda/separable"
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        made = spec.depthwise
+        if made is None:
+            return IN_MEMORY
+        obstacle = spec.obstacle(target) or _obstacle(made, spec, target)
+        if obstacle is not None:
+            return obstacle
+        channels = spec.dst.channels
+        times = {
+            tile: _clocks(tile, made.shape, channels, made.window, target)
+            for tile in _tiles(made.shape, channels)
+        }
+        # What differs by less than the estimate's error counts as equal: small blocks come first.
+        best = min(times.values())
+        ranked = sorted(times, key=lambda tile: int(times[tile] / best / _ERROR))
+        return _SeparablePlan(spec, made, ranked[:_CANDIDATES])
+
+
+def _obstacle(made: Depthwise, spec: ConvSpec, target: Target) -> Rejected | None:
+    if not target.warp_groups:
+        return Rejected("")  # what the general one says of it tells more
+    if made.taps is None:
+        return Rejected("it is a mean")
+    if not _is_half(made.shape, target):
+        return Rejected("its result would not be stored as half")
+    if not _suits(made.shape, made.window):
+        return Rejected("its result is small, or its patches would be mostly padding")
+    if not spec.src.vector:
+        return Rejected("its input's channels do not lie in fours")
+    if not np.isfinite(made.taps).all():
+        # What lies outside of the image would be multiplied, too.
+        return Rejected("its weights are not all finite")
+    return None
+
+
+def _suits(made: Shape4, window: Window) -> bool:
+    found = pixels_of(made)
+    if found < _FEWEST_PIXELS or math.prod(made) < _FEWEST_ELEMENTS:
         return False
     if made[3] > _MOST_CHANNELS:
         return False
     if math.prod(window.kernel) > _MOST_TAPS or not window.plain:
         return False
     wasted = min(_wasted(patch, made) for patch in _patches(128))
-    return pixels >= _FILLED * (pixels + wasted)
+    return found >= _FILLED * (found + wasted)
 
 
-def choose_tile(ctx: LowerContext, src: Storage, dst: Storage, depthwise: Depthwise) -> Tile | None:
-    """Return a tile for the convolution that reads `depthwise`, None if others are better."""
-    if not ctx.target.warp_groups or depthwise.taps is None or not _is_half(depthwise.shape, ctx):
-        return None
-    if not suits(depthwise.shape, depthwise.window) or not src.vector:
-        return None
-    if not np.isfinite(depthwise.taps).all():
-        # What lies outside of the image would be multiplied, too.
-        return None
-    times = {
-        tile: _clocks(tile, depthwise.shape, dst.channels, depthwise.window, ctx)
-        for tile in _tiles(depthwise.shape, dst.channels)
-    }
-    # What differs by less than the estimate's error counts as equal: small blocks come first then.
-    ranked = sorted(times, key=lambda tile: int(times[tile] / min(times.values()) / _ERROR))
-    problem = ("separable", src.shape, src.dtype.value, dst.shape, depthwise.window)
-    return ctx.choose(problem, ranked[:_CANDIDATES])
+@dataclass(frozen=True, slots=True)
+class _SeparablePlan(Plan):
+    """Tiles for a pair of convolutions, the best first."""
+
+    spec: ConvSpec
+    depthwise: Depthwise
+    tiles: Sequence[Tile]
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        src, dst = self.spec.src, self.spec.dst
+        view = self.depthwise.window
+        problem = ("separable", src.shape, src.dtype.value, dst.shape, view)
+        return _kernel(node, ctx, ctx.choose(problem, self.tiles), self.spec, self.depthwise)
 
 
 _CANDIDATES = 6
 _ERROR = 0.02
 
 
-def _is_half(made: Shape4, ctx: LowerContext) -> bool:
+def _is_half(made: Shape4, target: Target) -> bool:
     """Whether the depthwise convolution's result would be stored as half, were it stored."""
-    half_from = ctx.target.half_from
+    half_from = target.half_from
     return half_from is not None and 4 * math.prod(made) >= half_from
 
 
@@ -181,10 +216,10 @@ _SUM_INSTRUCTIONS = 25
 """For 4 sums, from shared memory to where they are stored."""
 
 
-def _clocks(tile: Tile, made: Shape4, outputs: int, window: Window, ctx: LowerContext) -> float:
+def _clocks(tile: Tile, made: Shape4, outputs: int, window: Window, target: Target) -> float:
     """Estimate a kernel's time: what units are busy with, and what the blocks on one wait for."""
     together = tile.side_by_side
-    rounds = math.prod(_blocks(tile.patch, made)) / (ctx.target.compute_units * together)
+    rounds = math.prod(_blocks(tile.patch, made)) / (target.compute_units * together)
     items = tile.pixels // math.prod(_ITEM) * -(-made[3] // 4)
     loads = math.prod(len(readers(window, axis, _ITEM[axis])) for axis in (0, 1))
     products = 4 * math.prod((*_ITEM, *window.kernel))
@@ -200,26 +235,16 @@ def _clocks(tile: Tile, made: Shape4, outputs: int, window: Window, ctx: LowerCo
 _MANY_ROUNDS = 4
 
 
-def separable_kernel(
-    node: Node,
-    ctx: LowerContext,
-    tile: Tile,
-    weights: _FLOATS,
-    bias: _FLOATS | None,
-    depthwise: Depthwise,
-    destination: Storage | None = None,
+def _kernel(
+    node: Node, ctx: LowerContext, tile: Tile, spec: ConvSpec, depthwise: Depthwise
 ) -> KernelRequest:
-    """Return the kernel for pointwise `weights` [O, 1, 1, I] and the depthwise step before it.
-
-    It writes to `destination`, a part of the output, if given.
-    """
-    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+    dst, src, bias = spec.dst, spec.src, spec.weights.bias
     window, taps = depthwise.window, depthwise.taps
     assert taps is not None
     slices = -(-src.channels // 4)
     column_blocks = -(-dst.channels // tile.columns)
     down, across = _blocks(tile.patch, depthwise.shape)
-    halves = halves_of(weights, ctx, exact=False)
+    halves = halves_of(spec.array, ctx.target, exact=False)
     constants: dict[str, npt.NDArray[Any]] = {
         "weights": pack_tiles(halves.parts[0], tile.k_tiles, tile.columns),
         "taps": padded(taps, slices * 4),
@@ -230,7 +255,6 @@ def separable_kernel(
         constants["bias"] = padded(bias, column_blocks * tile.columns)
     if depthwise.bias is not None:
         constants["taps_bias"] = padded(depthwise.bias, slices * 4)
-    flops = 2 * dst.rows * int(weights.size)
     return KernelRequest(
         template="cuda/separable",
         grid=(tile.threads, down * across, 1),
@@ -266,9 +290,9 @@ def separable_kernel(
             **window.words(src.shape[1:3]),
         },
         shared=(("uint4", "scratch", tile.shared_bytes // 16),),
-        destination=destination,
+        destination=dst,
         inner_stages=depthwise.stages,
-        flops=flops + 2 * dst.rows * math.prod(window.kernel) * src.channels,
+        flops=spec.flops + 2 * dst.rows * math.prod(window.kernel) * src.channels,
         needed={"src": window.taken(dst.rows, src.lanes)},
-        matrix_flops=flops,
+        matrix_flops=spec.flops,
     )

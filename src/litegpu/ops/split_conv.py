@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
 from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.halves import halves_of, padded
+from litegpu.ops.implementations import Rejected
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
+NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
+TOO_LARGE = Rejected("its operands do not fit on the chip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class SplitProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SplitLaunch:
     """How a kernel is launched: `blocks` below each other, side by side, and of channels."""
 
     template: str
@@ -54,30 +57,24 @@ def split_kernel(
     node: Node,
     ctx: LowerContext,
     problem: SplitProblem,
-    plan: Plan,
-    weights: _FLOATS,
-    bias: _FLOATS | None,
+    launch: SplitLaunch,
+    spec: ConvSpec,
     pack: Callable[[list[_FLOATS]], npt.NDArray[np.uint32]],
     variables: Mapping[str, Any],
-    destination: Storage | None,
 ) -> KernelRequest:
-    """Return the kernel for `weights` [O, H, W, I], of which `pack` arranges one or two parts.
-
-    It writes to `destination`, a part of the output, if given.
-    """
-    dst, src = destination or ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-    down, across, columns = plan.blocks
-    halves = halves_of(weights, ctx, problem.split_weights)
+    """Return the kernel for a convolution; `pack` arranges one or two parts of its weights."""
+    dst, src, bias = spec.dst, spec.src, spec.weights.bias
+    down, across, columns = launch.blocks
+    halves = halves_of(spec.array, ctx.target, problem.split_weights)
     constants: dict[str, npt.NDArray[Any]] = {"weights": pack(halves.parts)}
     if halves.back is not None:
-        constants["back"] = padded(halves.back, plan.lanes)
+        constants["back"] = padded(halves.back, launch.lanes)
     if bias is not None:
-        constants["bias"] = padded(bias, plan.lanes)
-    flops = 2 * dst.rows * int(weights.size)
+        constants["bias"] = padded(bias, launch.lanes)
     return KernelRequest(
-        template=plan.template,
-        grid=(columns * plan.threads, down * across * problem.batch, 1),
-        local=(plan.threads, 1, 1),
+        template=launch.template,
+        grid=(columns * launch.threads, down * across * problem.batch, 1),
+        local=(launch.threads, 1, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
         constants=constants,
@@ -91,9 +88,9 @@ def split_kernel(
             **problem.view.words(src.shape[1:3]),
             **variables,
         },
-        shared=(("uint4", "scratch", plan.units),),
-        destination=destination,
-        flops=flops,
+        shared=(("uint4", "scratch", launch.units),),
+        destination=dst,
+        flops=spec.flops,
         needed={"src": problem.view.taken(dst.rows, src.lanes)},
-        matrix_flops=flops * problem.products,
+        matrix_flops=spec.flops * problem.products,
     )

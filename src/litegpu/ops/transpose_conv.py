@@ -10,23 +10,20 @@ import numpy as np
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import SELF, Graph, Node
-from litegpu.ops import checks, conv_mma, raw_options, weights, window
+from litegpu.ops import checks, raw_options, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
     NewValue,
     Op,
     Shape,
+    SpecContext,
     constant_list,
     register,
 )
-from litegpu.ops.conv_2d import (
-    ConvAttributes,
-    TileProblem,
-    choose_tile,
-    conv_nodes,
-    tensor_core_kernel,
-)
+from litegpu.ops.conv_2d import conv_nodes
+from litegpu.ops.conv_portable import TileProblem, choose_tile
+from litegpu.ops.conv_spec import ConvSpec
 
 _IMAGE, _BIAS = 2, 3
 
@@ -53,18 +50,24 @@ class TransposeConv(Op):
         held = weights.normalize(graph, node, new_value, shape, bias_position=_BIAS)
         return conv_nodes(node, node.inputs[_IMAGE], view, held)
 
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
+        """Return its phases if each of them is a convolution for tensor cores, else none."""
+        held = weights.read(ctx, node.attributes)
+        if not ctx.target.tensor_cores or held.array is None or _varies(node, ctx):
+            return ()
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        found = [
+            ConvSpec(src, part.place, _only(part.weights, held.bias), part.window, image=True)
+            for part in phases(held.array, node.attributes.window, dst)
+        ]
+        return () if any(spec.obstacle(ctx.target) for spec in found) else found
+
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: ConvAttributes = node.attributes
-        held, view = weights.read(ctx, attributes), attributes.window
-        parts = _tensor_core_phases(node, ctx, held, view)
-        if not parts:
-            return (transpose_kernel(node, ctx, held, view),)
-        return tuple(
-            tensor_core_kernel(
-                node, ctx, part.weights, held.bias, part.window, destination=part.place
-            )
-            for part in parts
-        )
+        plans = ctx.plans(node)
+        if plans:
+            return [plan.lower(node, ctx) for plan in plans]
+        held = weights.read(ctx, node.attributes)
+        return (transpose_kernel(node, ctx, held, node.attributes.window),)
 
 
 @register
@@ -159,18 +162,12 @@ def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
     return list(reversed(taps)), len(taps) - 1 - last
 
 
-def _tensor_core_phases(
-    node: Node, ctx: LowerContext, held: weights.Weights, view: window.Window
-) -> tuple[Phase, ...]:
-    """Return the phases if each of them is a convolution that tensor cores pay for, else none."""
-    if not ctx.target.tensor_cores or held.array is None or _varies(node, ctx):
-        return ()
-    found = tuple(phases(held.array, view, ctx.storage(node.outputs[0])))
-    pay = all(conv_mma.usable(ctx, each.weights, 1, each.place.rows) for each in found)
-    return found if pay else ()
+def _only(array: weights.Floats, bias: weights.Floats | None) -> weights.Weights:
+    outputs, height, width, inputs = array.shape
+    return weights.Weights((outputs, height, width, inputs), array=array, bias=bias)
 
 
-def _varies(node: Node, ctx: LowerContext) -> bool:
+def _varies(node: Node, ctx: SpecContext) -> bool:
     """Whether a fused step reads what differs from pixel to pixel: its rows are not a phase's."""
     reads = (v for stage in node.stages for v in stage.operands if v != SELF)
     return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)

@@ -20,6 +20,7 @@ from litegpu.ops.base import (
     LowerContext,
     NewValue,
     Shape,
+    SpecContext,
     as_float32,
     register,
 )
@@ -198,7 +199,7 @@ def normalize_bias(graph: Graph, node: Node, position: int = 2) -> tuple[int, tu
     return ABSENT, (Stage("ADD", (bias,)), *stages)
 
 
-def read(ctx: LowerContext, operands: ConvOperands) -> Weights:
+def read(ctx: SpecContext, operands: ConvOperands) -> Weights:
     """Return the weights and the bias of a normalized node."""
     value, shape, groups = ctx.value(operands.weights), operands.shape, operands.groups
     bias = read_bias(ctx, operands.bias)
@@ -208,23 +209,30 @@ def read(ctx: LowerContext, operands: ConvOperands) -> Weights:
     return Weights(spread, groups if spread == shape else 1, None, bias, value.id)
 
 
-def read_bias(ctx: LowerContext, bias: int) -> Floats | None:
+def read_bias(ctx: SpecContext, bias: int) -> Floats | None:
     """Return a constant bias [O], or None when there is none."""
     return None if bias == ABSENT else as_float32(ctx.value(bias)).ravel()
 
 
-def spread_groups(weights: Weights) -> Weights:
-    """Write constant groups that are no whole slices out as dense weights."""
+def spread_shape(weights: Weights) -> tuple[Shape4, int]:
+    """Return the shape and the groups of what `spread_groups` returns."""
     outputs, height, width, depth = weights.shape
     if weights.array is None or whole_groups(weights.shape, weights.groups):
+        return weights.shape, weights.groups
+    return (outputs, height, width, depth * weights.groups), 1
+
+
+def spread_groups(weights: Weights) -> Weights:
+    """Write constant groups that are no whole slices out as dense weights."""
+    shape, groups = spread_shape(weights)
+    if weights.array is None or groups == weights.groups:
         return weights
-    each = outputs // weights.groups
-    dense = np.zeros((outputs, height, width, depth * weights.groups), np.float32)
+    each, depth = shape[0] // weights.groups, weights.shape[3]
+    dense = np.zeros(shape, np.float32)
     for g in range(weights.groups):
         part = slice(g * each, (g + 1) * each)
         dense[part, :, :, g * depth : (g + 1) * depth] = weights.array[part]
-    shape = (outputs, height, width, depth * weights.groups)
-    return replace(weights, shape=shape, groups=1, array=dense)
+    return replace(weights, shape=shape, groups=groups, array=dense)
 
 
 def bind(weights: Weights, slices: int, ctx: LowerContext) -> Binding:

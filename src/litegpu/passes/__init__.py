@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from litegpu.passes.base import Pass, PassResult
+from litegpu.passes.base import FusionPass, Pass, PassResult
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
@@ -14,7 +14,6 @@ from litegpu.passes.fuse_elementwise import fuse_elementwise
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.passes.join_products import join_products
 from litegpu.passes.join_slices import join_slices
-from litegpu.passes.large_depthwise_into_pointwise import large_depthwise_into_pointwise
 from litegpu.passes.merge_lookups import merge_lookups
 from litegpu.passes.merge_moves import merge_moves
 from litegpu.passes.merge_siblings import merge_siblings
@@ -54,19 +53,16 @@ PASSES: Mapping[str, Pass] = {
     "scale_before_weights": scale_before_weights,  # steps that fused with no kernel before them
 }
 
-TENSOR_CORE_PASSES: Mapping[str, Pass] = {
+FUSIONS: Mapping[str, FusionPass] = {
     "depthwise_into_pointwise": depthwise_into_pointwise,  # after fusion: takes the steps along
 }
-
-WARP_GROUP_PASSES: Mapping[str, Pass] = {
-    "large_depthwise_into_pointwise": large_depthwise_into_pointwise,  # what the other leaves
-}
+"""What some implementation must accept on the device at hand."""
 
 __all__ = [
     "BEFORE_NORMALIZE",
+    "FUSIONS",
     "PASSES",
-    "TENSOR_CORE_PASSES",
-    "WARP_GROUP_PASSES",
+    "FusionPass",
     "Pass",
     "PassResult",
 ]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import affine
+from litegpu.ops.implementations import Fusions
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class PassResult:
 
 
 Pass = Callable[[Graph], PassResult]
+FusionPass = Callable[[Graph, Fusions], PassResult]
 
 
 class Places:

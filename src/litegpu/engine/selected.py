@@ -1,0 +1,102 @@
+"""What was selected to compute the nodes of a placed graph, and what that asks of the placing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from litegpu.codegen import Storage
+from litegpu.engine.layout import Layout, assign
+from litegpu.graph import DType, Graph, Node, Value
+from litegpu.ops.base import Target, get
+from litegpu.ops.implementations import Plan, Selection, select
+
+
+@dataclass
+class Selected:
+    """The plans of the nodes of a layout, each selected once."""
+
+    layout: Layout
+    target: Target
+    before: Selected | None = None
+    """For another layout of the same graph: what lies as it did there is not selected again."""
+    _selections: dict[int, tuple[Selection, ...]] = field(default_factory=dict)
+
+    def value(self, value_id: int) -> Value:
+        """Return a value of the graph."""
+        return self.layout.graph.values[value_id]
+
+    def storage(self, value_id: int) -> Storage:
+        """Return where a value lies."""
+        return self.layout.storages[value_id]
+
+    def selections(self, node: Node) -> tuple[Selection, ...]:
+        """Return what computes each of a node's specs, and why not others."""
+        made = node.outputs[0]
+        if self.before and made not in self._selections and self._lies_as_before(node):
+            self._selections[made] = self.before.selections(node)
+        if made not in self._selections:
+            specs = get(node.op).specs(node, self)
+            self._selections[made] = tuple(select(spec, self.target) for spec in specs)
+        return self._selections[made]
+
+    def plans(self, node: Node) -> list[Plan]:
+        """Return the plan for each of a node's specs that anything computes."""
+        found = (selection.plan for selection in self.selections(node))
+        return [plan for plan in found if plan is not None]
+
+    def rounded(self) -> set[int]:
+        """Return the float32 values that some kernel rounds to half wherever it reads them."""
+        return {
+            node.inputs[0]
+            for node in self.layout.graph.nodes
+            if any(plan.rounds_input for plan in self.plans(node))
+        }
+
+    def not_accepted(self) -> list[Node]:
+        """Return the nodes that no implementation computes where their values lie."""
+        nodes = self.layout.graph.nodes
+        return [node for node in nodes if any(not each.plan for each in self.selections(node))]
+
+    def as_float32(self, values: Collection[int]) -> Selected:
+        """Return what would be selected if values were stored as float32 where they lie."""
+        storages = dict(self.layout.storages)
+        for v in values:
+            storages[v] = replace(storages[v], dtype=DType.FLOAT32)
+        return Selected(replace(self.layout, storages=storages), self.target, self)
+
+    def _lies_as_before(self, node: Node) -> bool:
+        if self.before is None:
+            return False
+        now, then = self.layout.storages, self.before.layout.storages
+        return all(now.get(v) == then.get(v) for v in (*node.operands, *node.outputs))
+
+
+def place(
+    graph: Graph,
+    target: Target,
+    half_lanes: bool,
+    stage_boundary: bool = False,
+    precise: Collection[int] = (),
+) -> Selected:
+    """Place the values of a graph whose passes are done, and select what computes its nodes.
+
+    `half_lanes`, `stage_boundary` and `precise` see layout.assign. What a selected kernel rounds
+    to half where it reads it is stored as half, as long as that kernel is still selected then.
+    """
+
+    def placed(rounded: Collection[int], before: Selected | None = None) -> Selected:
+        layout = assign(graph, target.half_from, stage_boundary, half_lanes, rounded, precise)
+        return Selected(layout, target, before)
+
+    first = selected = placed(())
+    rounded = first.rounded()
+    while rounded:
+        selected = placed(rounded, first)
+        storages = selected.layout.storages
+        halves = {v for v in rounded if storages[v].dtype is DType.FLOAT16}
+        agreed = halves & selected.as_float32(halves).rounded()
+        if agreed == halves:
+            return selected
+        rounded = agreed
+    return first

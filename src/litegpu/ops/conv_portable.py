@@ -1,0 +1,153 @@
+"""Convolutions in the dialect that every device understands: conv_2d and conv_2d_split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.codegen import round_up
+from litegpu.graph import Node
+from litegpu.ops import weights
+from litegpu.ops.base import KernelRequest, LowerContext, Target, by_load, can_share
+from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
+from litegpu.ops.implementations import Implementation, Plan, Rejected
+from litegpu.ops.weights import Weights
+
+_SPLIT_ITEMS = (64, 32)
+"""Work items that may share out one sum; the first that the device allows."""
+
+
+class ConvSplit(Implementation):
+    """Work items share out each sum: for so few outputs that they would not keep a device busy."""
+
+    name = "conv_2d_split"
+    general = True
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        if spec.depthwise is not None:
+            return IN_MEMORY
+        items = next((items for items in _SPLIT_ITEMS if can_share(items, target)), 0)
+        if not items:
+            return Rejected("the device lets too few work items share memory")
+        (_, height, width, depth), _ = weights.spread_shape(spec.weights)
+        if height * width * -(-depth // 4) < 2 * items:
+            return Rejected("its sums are too short to be shared out")
+        if spec.dst.rows * spec.dst.slices * 4 > target.parallel_items:
+            return Rejected("it has outputs enough to keep the device busy")
+        return _SplitPlan(spec, items)
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitPlan(Plan):
+    """How many work items share out a sum."""
+
+    spec: ConvSpec
+    items: int
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        dst, held = self.spec.dst, weights.spread_groups(self.spec.weights)
+        bound = weights.bind(held, dst.slices, ctx)
+        return KernelRequest(
+            template="conv_2d_split",
+            grid=(dst.slices * self.items, dst.rows, 1),
+            local=(self.items, 1, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], **bound.reads},
+            constants=bound.constants,
+            variables={**_words(self.spec, held), **bound.variables, "ITEMS": self.items},
+            shared=(("float4", "scratch", self.items),),
+            flops=2 * dst.rows * held.elements,
+            needed=_needed(self.spec),
+        )
+
+
+class ConvPortable(Implementation):
+    """Each work item makes a tile of pixels and slices of channels: for all that is left."""
+
+    name = "conv_2d"
+    general = True
+
+    def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
+        if spec.depthwise is not None:
+            return IN_MEMORY
+        (outputs, height, width, depth), groups = weights.spread_shape(spec.weights)
+        whole_groups = groups == 1 or outputs // groups % 8 == 0
+        terms = (height, width, -(-depth // 4))
+        dst, stored = spec.dst, spec.src.dtype.value
+        problem = TileProblem("conv_2d", dst.rows, dst.slices, terms, stored, whole_groups)
+        return _PortablePlan(spec, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _PortablePlan(Plan):
+    """What decides about tiles."""
+
+    spec: ConvSpec
+    problem: TileProblem
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        dst, held = self.spec.dst, weights.spread_groups(self.spec.weights)
+        pixels, slices = choose_tile(self.problem, ctx)
+        padded_slices = round_up(dst.slices, slices)
+        bound = weights.bind(held, padded_slices, ctx)
+        words = {**_words(self.spec, held), **bound.variables}
+        return KernelRequest(
+            template="conv_2d",
+            grid=(padded_slices // slices, -(-dst.rows // pixels), 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], **bound.reads},
+            constants=bound.constants,
+            variables={**words, "PIXELS": pixels, "SLICES": slices},
+            flops=2 * dst.rows * held.elements,
+            needed=_needed(self.spec),
+        )
+
+
+def _words(spec: ConvSpec, held: Weights) -> dict[str, Any]:
+    image = spec.src.shape[1:3]
+    return {
+        **spec.window.words(image),
+        "padded": spec.window.leaves(image, spec.dst.shape[1:3]),
+        "input_slices": -(-held.shape[3] // 4),
+        "groups": held.groups,
+        "group_outputs": held.shape[0] // held.groups,
+        "pointwise": spec.keeps_rows,
+    }
+
+
+def _needed(spec: ConvSpec) -> dict[str, int]:
+    return {"src": spec.window.taken(spec.dst.rows, spec.src.lanes)}
+
+
+@dataclass(frozen=True, slots=True)
+class TileProblem:
+    """What decides about tiles of pixels and slices."""
+
+    template: str
+    rows: int
+    slices: int
+    terms: tuple[int, ...]
+    """What is summed up: the window, and the slices or channels of the input."""
+    stored: str
+    """Type of the input's elements."""
+    whole_groups: bool = True
+    """Whether two slices that lie side by side always belong to one group of channels."""
+
+
+_TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
+
+
+def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
+    """Return a tile (pixels, slices): the largest that still leaves the device enough work items.
+
+    It may be another one if that was found faster.
+    """
+
+    def items(tile: tuple[int, int]) -> int:
+        return -(-problem.rows // tile[0]) * -(-problem.slices // tile[1])
+
+    widest = min(problem.slices, 2 if problem.whole_groups else 1)
+    fitting = [tile for tile in _TILES if tile[0] <= problem.rows and tile[1] <= widest]
+    return ctx.choose(problem, by_load([*fitting, (1, 1)], items, ctx.target))

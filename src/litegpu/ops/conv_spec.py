@@ -1,0 +1,113 @@
+"""What a dense sum over channels is to compute, as all its implementations read it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from litegpu.codegen import Storage
+from litegpu.graph import Stage
+from litegpu.ops.base import Target
+from litegpu.ops.implementations import Rejected
+from litegpu.ops.weights import Floats, Weights
+from litegpu.ops.window import Window
+
+_LARGE = 4e8
+"""Floating-point operations from which it pays to round float32 values to half.
+
+Below, the kernels for few pixels split each value in two halves and lose nothing: on an H200 that
+took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost here either.
+"""
+_FEWEST = 8
+"""Channels that fill half an instruction: what idles then costs less than another launch."""
+_MANY_ROWS = 4096
+"""Pixels for which other kernels are slower still where most columns of a tile are empty."""
+_SHORTEST_SUM = 16
+"""Inputs that one instruction sums up."""
+
+NO_TENSOR_CORES = Rejected("the device has no tensor cores")
+NOT_CONSTANT = Rejected("the weights are computed")
+IN_MEMORY = Rejected("")
+"""It reads its operand from memory, whatever would compute it: nothing to tell anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depthwise:
+    """A depthwise convolution computed on the fly as the operand of a pointwise one."""
+
+    window: Window
+    taps: Floats | None
+    """Weights [kh, kw, channels]; None: it is a mean over the window."""
+    bias: Floats | None
+    stages: tuple[Stage, ...]
+    shape: tuple[int, int, int, int]
+    """Its output [N, H, W, C]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConvSpec:
+    """A convolution, or a product with one matrix: a window of 1x1 over its rows.
+
+    `image` tells that the window goes over H and W; the rows of a matrix have neither. `depthwise`
+    makes the operand of a pointwise convolution from `src`.
+    """
+
+    src: Storage
+    dst: Storage
+    """The whole of an output, or those of its pixels that are to be made."""
+    weights: Weights
+    window: Window
+    image: bool
+    depthwise: Depthwise | None = None
+
+    @property
+    def array(self) -> Floats:
+        """The weights [O, H, W, I] where they are constant."""
+        assert self.weights.array is not None
+        return self.weights.array
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether output pixel number p reads just pixel number p of `src`.
+
+        A part of an output, or one whose zeros at the edges are not in memory, may have another
+        height or width than its input.
+        """
+        same = not self.image or self.dst.shape[:3] == self.src.shape[:3]
+        return self.window.pointwise and same
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has so many pixels and weights that large tiles pay."""
+        return 2 * self.dst.rows * self.weights.elements >= _LARGE
+
+    def may_round(self, target: Target) -> bool:
+        """Whether, with half storage, float32 values may be rounded to half."""
+        return target.half_from == 0 or self.is_large
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.dst.rows * self.weights.elements
+
+    def obstacle(self, target: Target) -> Rejected | None:
+        """Return what keeps it from tensor cores, whichever of their kernels it is."""
+        if not target.tensor_cores:
+            return NO_TENSOR_CORES
+        if self.weights.array is None:
+            return NOT_CONSTANT
+        outputs, *_, inputs = self.weights.shape
+        if self.depthwise is not None:
+            few = min(outputs, inputs) < _FEWEST
+            return Rejected("too few channels for tensor cores") if few else None
+        if self.weights.groups > 1:
+            return Rejected("it multiplies groups of channels")
+        if outputs < _FEWEST and self.dst.rows < _MANY_ROWS:
+            return Rejected("too few channels for tensor cores")
+        if self.weights.elements // max(outputs, 1) < _SHORTEST_SUM:
+            return Rejected("its sums are too short for tensor cores")
+        return None
+
+
+def pixels_of(shape: tuple[int, int, int, int]) -> int:
+    """Return the pixels of all images of a shape [N, H, W, C]."""
+    return math.prod(shape[:3])

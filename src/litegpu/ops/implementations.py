@@ -1,0 +1,136 @@
+"""Implementations: kernels that compute what a spec says, and the selection among them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from litegpu.codegen import Storage
+from litegpu.graph import Graph, Node, Value
+from litegpu.ops.base import KernelRequest, LowerContext, Target, get
+from litegpu.ops.placement import usual_storage
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why an implementation does not compute a spec, or does not pay."""
+
+    reason: str
+
+
+class Plan(ABC):
+    """How an implementation computes a spec on a device."""
+
+    clocks: float = math.nan
+    """Estimated clocks of the device's busiest compute unit; NaN where nothing is compared."""
+    margin: float = math.inf
+    """Which part of the clocks of a general implementation it may take; neither is exact."""
+    rounds_input: bool = False
+    """Whether it rounds float32 elements of its input to half: stored so, they lose no more."""
+
+    @abstractmethod
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        """Return the kernel launch that computes the spec for a node."""
+
+
+class Implementation(ABC):
+    """One way to compute specs of a kind. `name` is that of its kernel template."""
+
+    name: ClassVar[str]
+    general: ClassVar[bool] = False
+    """Whether it takes what special ones leave, which come before it: see Plan.margin."""
+
+    @abstractmethod
+    def plan(self, spec: Any, target: Target) -> Plan | Rejected:
+        """Return how it computes a spec on a device, or why it does not."""
+
+    def rank(self, spec: Any) -> int:
+        """Return its place among the others of its sort: the lowest first, equals as listed."""
+        return 0
+
+
+_REGISTRY: dict[type, tuple[Implementation, ...]] = {}
+
+
+def register_implementations(spec: type, implementations: Sequence[Implementation]) -> None:
+    """Make the implementations of a kind of spec known, the preferred first."""
+    _REGISTRY[spec] = tuple(implementations)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What computes a spec (None: nothing does), and why each preferred one does not.
+
+    `name` is that of the implementation.
+    """
+
+    name: str
+    plan: Plan | None
+    rejected: Mapping[str, str]
+
+
+def select(spec: Any, target: Target) -> Selection:
+    """Return the first implementation that accepts a spec and is fast enough."""
+    ranked = sorted(_REGISTRY[type(spec)], key=lambda each: (each.general, each.rank(spec)))
+    plans: dict[str, Plan | Rejected] = {}
+
+    def plan_of(each: Implementation) -> Plan | Rejected:
+        if each.name not in plans:
+            plans[each.name] = each.plan(spec, target)
+        return plans[each.name]
+
+    rejected: dict[str, str] = {}
+    for each in ranked:
+        found = plan_of(each)
+        if isinstance(found, Plan) and found.margin < math.inf:
+            found = _if_faster(found, [(g.name, plan_of(g)) for g in ranked if g.general])
+        if isinstance(found, Plan):
+            return Selection(each.name, found, rejected)
+        rejected[each.name] = found.reason
+    return Selection("", None, rejected)
+
+
+def _if_faster(plan: Plan, general: Sequence[tuple[str, Plan | Rejected]]) -> Plan | Rejected:
+    for name, other in general:
+        if isinstance(other, Plan) and plan.clocks > plan.margin * other.clocks:
+            return Rejected(
+                f"it should take {plan.clocks:.0f} clocks, {name} {other.clocks:.0f}: "
+                f"not less than {plan.margin:.0%} of them"
+            )
+    return plan
+
+
+@dataclass
+class Fusions:
+    """Whether nodes that a pass would merge are computed together by some implementation."""
+
+    target: Target
+    apart: Collection[int] = field(default_factory=frozenset)
+    """Values that stay what nodes of their own make: where they came to lie, nothing accepted."""
+
+    def obstacle(self, graph: Graph, merged: Node, between: int) -> str:
+        """Return why `merged`, which computes the value `between` itself, does not pay, or ""."""
+        if between in self.apart:
+            return "no kernel takes its input from where it lies"
+        (spec,) = get(merged.op).specs(merged, _Unplaced(graph, self.target))
+        found = select(spec, self.target)
+        if found.plan is not None:
+            return ""
+        return "; ".join(dict.fromkeys(filter(None, found.rejected.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplaced:
+    """The values of a graph where they usually lie, before any has its place."""
+
+    graph: Graph
+    target: Target
+
+    def value(self, value_id: int) -> Value:
+        return self.graph.values[value_id]
+
+    def storage(self, value_id: int) -> Storage:
+        return usual_storage(self.graph, value_id, self.target.half_from)

@@ -1,0 +1,31 @@
+"""Whether the storage of values and the kernels that read them suit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.engine.lowering import Launch
+from litegpu.engine.selected import Selected
+from litegpu.graph import DType
+
+COPY_TEMPLATE = "copy"
+"""Steps that find no room in a node's kernel follow in one of their own."""
+ROUNDING = ("cuda/conv_tile",)
+"""Templates of kernels that round float32 elements of what they read first to half."""
+
+
+def disagreements(selected: Selected, launches: Sequence[Launch]) -> list[str]:
+    """Return what lost accuracy for nothing, and which launch is not what was selected."""
+    layout = selected.layout
+    found = []
+    for v, storage in layout.roots.items():
+        small = 4 * layout.graph.values[v].elements < (layout.half_from or 0)
+        readers = {launch.template for launch in launches if v in launch.node.inputs[:1]}
+        if storage.dtype is DType.FLOAT16 and small and not readers.intersection(ROUNDING):
+            found.append(f"value {v} is half, though none of {sorted(readers)} rounds it")
+    for launch in launches:
+        selections = selected.selections(launch.node) if launch.template != COPY_TEMPLATE else ()
+        names = {each.name for each in selections}
+        if names and launch.template not in names:
+            found.append(f"{launch.template} computes {launch.node.op}, selected: {sorted(names)}")
+    return found

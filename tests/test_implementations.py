@@ -1,0 +1,97 @@
+"""Selection: which implementation computes a spec, and why not the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from unittest import mock
+
+import pytest
+
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import Node
+from litegpu.ops import implementations
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.implementations import Implementation, Plan, Rejected, select
+from paper_device import DEVICE
+
+TARGET = DeviceTarget(DEVICE, None)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the implementations of these tests compute."""
+
+
+@dataclass(frozen=True)
+class Planned(Plan):
+    clocks: float = math.nan
+    margin: float = math.inf
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        raise AssertionError("nothing is lowered here")
+
+
+class Way(Implementation):
+    """Accepts with a plan, or rejects with a reason."""
+
+    def __init__(self, name: str, found: Plan | Rejected, rank: int = 0, general: bool = False):
+        self.name, self.general = name, general  # type: ignore[misc]
+        self._found, self._rank = found, rank
+        self.asked = 0
+
+    def plan(self, spec: Spec, target: Target) -> Plan | Rejected:
+        self.asked += 1
+        return self._found
+
+    def rank(self, spec: Spec) -> int:
+        return self._rank
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> Iterator[None]:
+    with mock.patch.dict(implementations._REGISTRY):
+        yield
+
+
+def selected(*ways: Way) -> implementations.Selection:
+    implementations.register_implementations(Spec, ways)
+    return select(Spec(), TARGET)
+
+
+def test_the_first_that_accepts_is_taken_and_no_other_is_asked() -> None:
+    last = Way("last", Planned())
+    found = selected(Way("no", Rejected("too small")), Way("yes", Planned()), last)
+    assert (found.name, found.rejected) == ("yes", {"no": "too small"})
+    assert not last.asked
+
+
+def test_general_ones_come_last_and_ranks_order_the_others() -> None:
+    general = Way("general", Planned(), rank=-1, general=True)
+    assert selected(general, Way("a", Planned(), rank=1), Way("b", Planned())).name == "b"
+    assert selected(general, Way("a", Rejected("no"))).name == "general"
+
+
+@pytest.mark.parametrize(("clocks", "name"), [(59.0, "fast"), (61.0, "general")])
+def test_a_special_one_must_be_faster_by_its_margin(clocks: float, name: str) -> None:
+    fast, general = Planned(clocks, 0.6), Way("general", Planned(100.0), general=True)
+    found = selected(Way("fast", fast), general)
+    assert found.name == name
+    if name == "general":
+        assert found.rejected["fast"] == (
+            "it should take 61 clocks, general 100: not less than 60% of them"
+        )
+        assert general.asked == 1
+
+
+def test_where_nothing_else_accepts_there_is_no_margin_to_keep() -> None:
+    rejecting = Way("general", Rejected("no"), general=True)
+    unknown = Way("unknown", Planned(), general=True)
+    assert selected(Way("fast", Planned(1e9, 0.1)), rejecting, unknown).name == "fast"
+
+
+def test_nothing_may_accept() -> None:
+    found = selected(Way("a", Rejected("no tensor cores")), Way("b", Rejected("too large")))
+    assert found.plan is None
+    assert found.rejected == {"a": "no tensor cores", "b": "too large"}

@@ -1,0 +1,149 @@
+"""Kernels are selected for where values lie, and what they round is stored as half."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from agreement import disagreements
+from cuda_emulator import INFO
+from litegpu import CompilationError, GpuDelegate, ModelError, partition_kernel
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine import partition
+from litegpu.engine.layout import HALF_FROM_BYTES
+from litegpu.engine.program import build_program
+from litegpu.engine.selected import Selected, place
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import DType, Graph
+from litegpu.ops import conv_spec
+from litegpu.tools import runtime
+from litegpu.tools.models import find_model
+from passes.graphs import RELU, Maker
+
+AMPERE = dataclasses.replace(INFO, clusters=False, warp_groups=False)
+
+
+def placed(graph: Graph, device: DeviceInfo = INFO, half_from: int | None = HALF_FROM_BYTES) -> Any:
+    return place(graph, DeviceTarget(device, half_from), device.half_lanes)
+
+
+def templates(selected: Selected, device: DeviceInfo = INFO) -> list[str]:
+    layout = selected.layout
+    ends = layout.graph.inputs, layout.graph.outputs
+    launches = build_program(layout, device, *ends, selected=selected).launches
+    assert not disagreements(selected, launches)
+    return [launch.template for launch in launches]
+
+
+@pytest.mark.parametrize("device", [INFO, AMPERE], ids=["sm_90", "sm_80"])
+@pytest.mark.parametrize(
+    ("size", "channels", "kernel", "dtype", "template"),
+    [
+        (102, (64, 60), 1, DType.FLOAT16, "cuda/conv_tile"),
+        # 2 * 102 * 512 * 60 * 64 is just above 4e8, where rounding begins.
+        (101, (64, 60), 1, DType.FLOAT32, "cuda/conv_mma"),
+        # Much work, but tiles too few for the device: floats are split, nothing is rounded.
+        ((7, 7), (512, 1024), 3, DType.FLOAT32, "cuda/conv_mma"),
+        ((14, 14), (256, 512), 3, DType.FLOAT32, "cuda/conv_mma"),
+    ],
+)
+def test_what_a_kernel_rounds_is_stored_as_half(
+    size: Any,
+    channels: tuple[int, int],
+    kernel: int,
+    dtype: DType,
+    template: str,
+    device: DeviceInfo,
+) -> None:
+    maker = Maker()
+    height, width = size if isinstance(size, tuple) else (size, 512)
+    source = maker.input(1, height, width, 3)
+    between = maker.conv(source, channels[0])
+    graph = maker.graph(maker.conv(between, channels[1], kernel=kernel))
+    # So large that nothing is half but for a kernel.
+    selected = placed(graph, device, 1 << 30)
+    assert selected.layout.storages[between].dtype is dtype
+    assert templates(selected, device)[-1] == template
+
+
+def test_what_is_not_read_by_such_a_kernel_in_the_end_stays_float32() -> None:
+    """Here its part of a concatenation follows the whole."""
+    maker = Maker()
+    source = maker.input(1, 102, 512, 3)
+    first, second = maker.conv(source, 32), maker.conv(source, 32)
+    whole = maker.concat(3, first, second)
+    graph = maker.graph(maker.conv(whole, 60), maker.conv(first, 8))
+    selected = placed(graph)
+    kinds = {selected.layout.storages[v].dtype for v in (first, second, whole)}
+    assert kinds == {DType.FLOAT16}
+    assert "cuda/conv_tile" in templates(selected)
+
+
+def test_a_selection_is_made_once_where_nothing_moved() -> None:
+    maker = Maker()
+    between = maker.conv(maker.input(1, 102, 512, 3), 64)
+    graph = maker.graph(maker.conv(maker.steps(maker.conv(between, 60), RELU), 4))
+    seen: list[Any] = []
+    original = conv_spec.ConvSpec.obstacle
+
+    def count(spec: conv_spec.ConvSpec, target: Any) -> Any:
+        seen.append((spec.src, spec.dst))
+        return original(spec, target)
+
+    with mock.patch.object(conv_spec.ConvSpec, "obstacle", count):
+        selected = placed(graph)
+        of_placing = len(seen)
+        templates(selected)
+    assert len(seen) == of_placing, "lowering takes what was selected"
+
+
+@pytest.mark.parametrize("half_from", [None, HALF_FROM_BYTES, 0])
+def test_what_nothing_computes_in_its_place_is_taken_apart(
+    half_from: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only once it has its place is it known that a kernel does not take it there."""
+    maker = Maker()
+    between = maker.depthwise(maker.input(1, 6, 6, 16))
+    graph = maker.graph(maker.conv(between, 8))
+    monkeypatch.setattr(partition, "normalize", lambda given: given)
+    target = DeviceTarget(INFO, half_from)
+    whole, selected = partition._rewrite_and_place(graph, target, False, ())
+    assert len(whole.nodes) == 1
+    assert templates(selected) == ["cuda/conv_mma"]
+
+    def refuse(given: Selected) -> list[Any]:
+        return [node for node in given.layout.graph.nodes if node.op == "CONV_2D"][:1]
+
+    with mock.patch.object(Selected, "not_accepted", refuse):
+        apart, selected = partition._rewrite_and_place(graph, target, False, ())
+    assert [node.op for node in apart.nodes] == ["DEPTHWISE_CONV_2D", "CONV_2D"]
+    assert len(templates(selected)) == 2
+
+
+def captured(content: bytes, device: DeviceInfo, half_from: int | None) -> list[str]:
+    """Return the templates of a model's kernels; each must be what its storage suits."""
+    found: list[str] = []
+
+    def capture(graph: Graph, *_: Any, **__: Any) -> None:
+        target = DeviceTarget(device, half_from)
+        _whole, selected = partition._rewrite_and_place(graph, target, False, ())
+        found.extend(templates(selected, device))
+        raise CompilationError("captured")
+
+    with mock.patch.object(partition_kernel, "compile_partition", capture):
+        # The CPU may have no kernels for what was captured.
+        with contextlib.suppress(ModelError):
+            runtime.interpreter(content, GpuDelegate(backend="opencl"), builtin_kernels=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["mobilenet_v1_1.0_224?batch=8", "mobilenet_v2_1.0_224?batch=16", "resnet50?batch=8"]
+)
+def test_storage_and_kernels_agree_in_models(name: str) -> None:
+    found = captured(find_model(f"zoo:{name}").content, INFO, HALF_FROM_BYTES)
+    assert {"cuda/conv_tile", "cuda/conv_mma"} <= set(found)
