@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that follow from the code: docs/ops.md and docs/environment.md.
+"""Write the pages of docs/ that follow from the code and from other pages.
 
 Usage: write_docs.py. Run it in the environment that litegpu is installed in.
 """
@@ -107,9 +107,29 @@ What an option says goes before what the environment says.
 {_table(("variable", "meaning"), ((f"`{name}`", text) for name, text in VARIABLES.items()))}"""
 
 
+def decisions_page() -> str:
+    """Return the index of decisions, with what became of each."""
+    return f"""{_NOTE}
+
+# Decisions
+
+What was decided, measured and dropped. A decision is in force unless its line `Status:` says more. The numbers 7 to 9
+were never given.
+
+{_table(("number", "decision", "status"), map(_decision, sorted(DOCS.glob("decisions/0*.md"))))}"""
+
+
+def _decision(path: Path) -> tuple[str, str, str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    number, _, title = lines[0].removeprefix("# ").partition(". ")
+    told = [line.removeprefix("Status: ") for line in lines if line.startswith("Status: ")]
+    return number, f"[{title}]({path.name})", told[0].rstrip(".") if told else "in force"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "ops.md": ops_page,
     "environment.md": environment_page,
+    "decisions/README.md": decisions_page,
 }
 
 
