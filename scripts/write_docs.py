@@ -113,8 +113,8 @@ def decisions_page() -> str:
 
 # Decisions
 
-What was decided, measured and dropped. A decision is in force unless its line `Status:` says more. The numbers 7 to 9
-were never given.
+What was decided, measured and dropped. A decision is in force unless its line `Status:` says more.
+The numbers 7 to 9 were never given.
 
 {_table(("number", "decision", "status"), map(_decision, sorted(DOCS.glob("decisions/0*.md"))))}"""
 
