@@ -185,7 +185,6 @@ def test_xnnpack_may_be_required(model: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "Please specify the name of your TF Lite input file with --graph"),
         (["--graph=missing.tflite"], "Failed to load model missing.tflite"),
         (
             ["--graph=m", "--op_profiling_output_mode=xml"],
@@ -199,6 +198,15 @@ def test_what_is_refused(argv: list[str], message: str, capsys: pytest.CaptureFi
     error = capsys.readouterr().err
     assert message in error
     assert error.endswith("ERROR: Benchmarking failed.\n")
+
+
+def test_without_a_model_there_is_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["benchmark"]) == 2
+    assert capsys.readouterr().err == (
+        "ERROR: Please specify the name of your TF Lite input file with --graph\n"
+        "ERROR: Benchmarking failed.\n"
+        "For example: litegpu benchmark_model --graph=model.tflite --use_gpu=true\n"
+    )
 
 
 def test_a_model_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+import litegpu
 from litegpu.errors import ModelError
 from litegpu.tools import cli
 from litegpu.version import __version__
@@ -120,6 +123,27 @@ def test_a_model_may_be_given_as_graph(
     monkeypatch.setitem(sys.modules, "litegpu.tools.check", cast(ModuleType, fake))
     assert cli.main(["check", *spelling]) == 0
     assert seen == ["zoo:x"]
+
+
+def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
+    """The first one that the command needs interrupts itself, as Ctrl-C would at that moment."""
+    for name in ("argparse", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise KeyboardInterrupt")
+        command = [sys.executable, "-m", "litegpu", "devices"]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        found = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+        assert (found.returncode, found.stderr) == (130, "litegpu: interrupted\n"), name
+        (tmp_path / f"{name}.py").unlink()
+
+
+def test_names_of_the_package_are_imported_when_they_are_used() -> None:
+    code = "import sys, litegpu.tools.cli; print('numpy' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert all(getattr(litegpu, name) is not None for name in litegpu.__all__)
+    assert set(litegpu.__all__) <= set(dir(litegpu))
+    with pytest.raises(AttributeError, match="module 'litegpu' has no attribute 'GpuDelegat'"):
+        litegpu.GpuDelegat  # noqa: B018
 
 
 def test_the_package_runs_as_a_module() -> None:

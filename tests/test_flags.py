@@ -55,7 +55,7 @@ def test_boolean_can_be_switched_off(text: str) -> None:
         (["m", "--num_runs=many"], "'many' is not a whole number of at least 1"),
         (["m", "--precison=fp16"], "unknown flag '--precison'. Did you mean '--precision'?"),
         (["m", "n"], "unexpected argument 'n'."),
-        ([], "the following arguments are required: model"),
+        ([], "the following arguments are required: model. For example: "),
     ],
 )
 def test_bad_usage_is_one_line_and_status_2(

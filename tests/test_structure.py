@@ -207,7 +207,7 @@ def test_plain_import_needs_no_optional_package() -> None:
     optional = ["ai_edge_litert", "tflite_runtime", "pyopencl", "cuda", "flatbuffers", "PIL"]
     optional += ["platformdirs", "rich", "hypothesis", "pytest"]
     code = (
-        "import sys, litegpu\n"
+        "import sys; from litegpu import *\n"
         f"loaded = [name for name in {optional} if name in sys.modules]\n"
         "assert not loaded, loaded\n"
     )

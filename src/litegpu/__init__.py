@@ -1,34 +1,41 @@
 """litegpu: the GPU delegate for TensorFlow Lite (LiteRT) models in Python."""
 
-from litegpu.backends import list_devices
-from litegpu.backends.base import DeviceInfo
-from litegpu.costs import Estimate, Split
-from litegpu.delegate import GpuDelegate
-from litegpu.engine.peaks import Peaks
-from litegpu.errors import (
-    CompilationError,
-    DeviceLostError,
-    DeviceMemoryError,
-    ExecutionError,
-    ForkedProcessError,
-    InterpreterError,
-    InvokeTimeoutError,
-    LitegpuError,
-    MissingDependencyError,
-    ModelError,
-    OptionsError,
-    UnsupportedDeviceError,
-)
-from litegpu.options import (
-    ExperimentalFlags,
-    GpuDelegateKeywords,
-    GpuDelegateOptions,
-    InferencePreference,
-    InferencePriority,
-)
-from litegpu.profiling import KernelProfile, OpTotal, PartitionProfile, Profile
-from litegpu.report import Advice, DelegationReport, LeftOut, Partition, RejectedNode
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from litegpu.version import __version__
+
+if TYPE_CHECKING:
+    from litegpu.backends import list_devices
+    from litegpu.backends.base import DeviceInfo
+    from litegpu.costs import Estimate, Split
+    from litegpu.delegate import GpuDelegate
+    from litegpu.engine.peaks import Peaks
+    from litegpu.errors import (
+        CompilationError,
+        DeviceLostError,
+        DeviceMemoryError,
+        ExecutionError,
+        ForkedProcessError,
+        InterpreterError,
+        InvokeTimeoutError,
+        LitegpuError,
+        MissingDependencyError,
+        ModelError,
+        OptionsError,
+        UnsupportedDeviceError,
+    )
+    from litegpu.options import (
+        ExperimentalFlags,
+        GpuDelegateKeywords,
+        GpuDelegateOptions,
+        InferencePreference,
+        InferencePriority,
+    )
+    from litegpu.profiling import KernelProfile, OpTotal, PartitionProfile, Profile
+    from litegpu.report import Advice, DelegationReport, LeftOut, Partition, RejectedNode
 
 __all__ = [
     "Advice",
@@ -65,3 +72,23 @@ __all__ = [
     "__version__",
     "list_devices",
 ]
+
+_HOMES = (
+    *("litegpu.errors", "litegpu.options", "litegpu.costs", "litegpu.report"),
+    *("litegpu.engine.peaks", "litegpu.backends", "litegpu.backends.base"),
+    *("litegpu.profiling", "litegpu.delegate"),
+)
+"""Where the names above come from: imported when one is first used, so that `--help` is fast."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in map(importlib.import_module, _HOMES):
+            if hasattr(home, name):
+                value = globals()[name] = getattr(home, name)
+                return value
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -26,6 +26,7 @@ from litegpu.tools.benchmark_results import (
 )
 from litegpu.tools.benchmark_session import Session, explained, load, open_session
 from litegpu.tools.benchmark_state import tell_after, tell_before
+from litegpu.tools.console import note
 from litegpu.tools.examples import example
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, write_json
 from litegpu.tools.flags import Flag
@@ -84,9 +85,11 @@ def main(args: argparse.Namespace) -> int:
     except LitegpuError as failure:
         error(str(failure))
         error(FAILED)
+        if not args.graph:
+            note(f"For example: {EXAMPLES[0]}")
         if config.debug_level():
             raise
-        return 1
+        return 1 if args.graph else 2
 
 
 def _take_model(args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from litegpu.errors import LitegpuError, ModelError
+from litegpu.errors import LitegpuError, ModelError, OptionsError
 from litegpu.tools.benchmark_inputs import Layer, input_values, resize_inputs
 from litegpu.tools.benchmark_plan import delegate_nodes, say_what_runs_where
 from litegpu.tools.lines import error, info
@@ -66,10 +66,11 @@ def load(args: argparse.Namespace) -> FoundModel:
     """Return the model of --graph, and say so.
 
     Raises:
-        ModelError, DownloadError: there is none.
+        OptionsError: none is named.
+        ModelError, DownloadError: there is none of that name.
     """
     if not args.graph:
-        raise ModelError("Please specify the name of your TF Lite input file with --graph")
+        raise OptionsError("Please specify the name of your TF Lite input file with --graph")
     try:
         model = find_graph(args.graph)
     except LitegpuError:

@@ -109,6 +109,7 @@ class FlagParser(argparse.ArgumentParser):
         )
         self._flags: dict[str, Flag] = {}
         self._failed = failed
+        self._example = f". For example: {examples[0]}" if examples else "."
 
     def add_flags(self, flags: Iterable[Flag]) -> None:
         """Accept these flags."""
@@ -192,6 +193,8 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print `message` as one clean line and exit with status 2."""
+        if message.startswith("the following arguments are required"):  # argparse's words
+            message += self._example
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def _normalised(self, argv: Sequence[str]) -> list[str]:
