@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,10 @@ class Board:
     millijoules: float = 5e15
     """More than 32 bits hold."""
     since: float = field(default=1000.0)
+    used: int = 0
+    """Bytes of its memory, of all processes."""
+    users: dict[int, int | None] = field(default_factory=dict)
+    """What NVML says that processes take of it, by their numbers."""
 
 
 class NVMLError(Exception):
@@ -86,6 +91,15 @@ class FakeNvml:
 
     def nvmlDeviceGetName(self, board: Board) -> str:  # noqa: N802
         return board.name
+
+    def nvmlDeviceGetMemoryInfo(self, board: Board) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(used=board.used)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, board: Board) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in board.users.items()]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, board: Board) -> list[SimpleNamespace]:  # noqa: N802
+        return []
 
     def nvmlDeviceGetTotalEnergyConsumption(self, board: Board) -> int:  # noqa: N802
         if not board.has_counter:

@@ -19,7 +19,7 @@ from fake_cuda import FakeDriver, Status
 from fake_nvml import Board, Clock, FakeNvml, install
 from litegpu.backends import cuda, opencl
 from litegpu.backends.base import DeviceInfo, pci_address
-from litegpu.tools import benchmark_energy, cli, energy, energy_cpu, energy_gpu
+from litegpu.tools import benchmark_energy, cli, energy, energy_cpu, energy_gpu, memory_gpu
 from litegpu.tools.energy import Energy, Meter, MeterError, Meters
 from litegpu.tools.energy_cpu import cpu_meter
 from litegpu.tools.energy_gpu import gpu_meter
@@ -484,7 +484,10 @@ def test_a_real_meter_of_this_machine_if_there_is_one() -> None:
 
 def test_an_nvml_module_has_the_names_that_are_used() -> None:
     pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-    source = Path(energy_gpu.__file__).read_text(encoding="utf-8")
+    source = "".join(
+        Path(str(module.__file__)).read_text(encoding="utf-8")
+        for module in (energy_gpu, memory_gpu)
+    )
     names = set(re.findall(r"\b(nvml[A-Z]\w+|NVMLError)\b", source))
     assert len(names) >= 8
     assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []

@@ -32,6 +32,7 @@ from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, wr
 from litegpu.tools.flags import Flag
 from litegpu.tools.lines import error, info, warn, warn_of_unconsumed
 from litegpu.tools.memory import PeakMonitor, peak_kb
+from litegpu.tools.memory_gpu import GpuPeak
 from litegpu.tools.registrar import REGISTRAR_FLAGS
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.stats import Pace, Stats, figure, timed_runs
@@ -124,7 +125,9 @@ def _benchmark(args: argparse.Namespace) -> Results:
     before = peak_kb()
     watched = args.report_peak_memory_footprint
     interval = args.memory_footprint_check_interval_ms
-    with PeakMonitor(interval) if watched else contextlib.nullcontext() as monitor:
+    with contextlib.ExitStack() as stack:
+        monitor = stack.enter_context(PeakMonitor(interval)) if watched else None
+        gpu = stack.enter_context(GpuPeak(interval)) if watched and args.use_gpu else None
         start = time.perf_counter()
         model = load(args)
         session = open_session(args, model, layers, start)
@@ -135,6 +138,7 @@ def _benchmark(args: argparse.Namespace) -> Results:
         _difference(created, before),
         _difference(peak_kb(), before),
         monitor.peak_mb if monitor else 0.0,
+        None if _is_software(session) else gpu,
     )
     found = Results(session, warm_up, runs, memory)
     print_timings(found)
@@ -147,6 +151,12 @@ def _benchmark(args: argparse.Namespace) -> Results:
         found = replace(found, energy=energy_of(args, session))
     print_more(found)
     return found
+
+
+def _is_software(session: Session) -> bool:
+    """Return whether no GPU runs the model: the memory of a software device is the host's."""
+    gpu = session.delegates.gpu
+    return gpu is None or gpu.device.software
 
 
 def _difference(after: int | None, before: int | None) -> int | None:

@@ -57,6 +57,8 @@ def _headline(found: Results) -> Iterator[tuple[str, str]]:
         yield "energy an inference", f"{found.energy.joules:.4g} J"
     if memory.overall is not None:
         yield "host memory", f"{memory.overall / 1024:.1f} MB more than before"
+    if memory.gpu and memory.gpu.own_mb:
+        yield "GPU memory", f"{memory.gpu.own_mb:.0f} MB at most, of this process"
 
 
 def _energy(energy: Energy) -> Iterator[Section]:

@@ -11,6 +11,7 @@ from litegpu.tools.benchmark_session import Session
 from litegpu.tools.energy import Energy
 from litegpu.tools.lines import info, warn
 from litegpu.tools.memory import resident_kb
+from litegpu.tools.memory_gpu import GpuPeak
 from litegpu.tools.stats import Stats, figure
 from litegpu.tools.wire import Value, message
 
@@ -24,6 +25,8 @@ class Memory:
     init: int | None
     overall: int | None
     peak_mb: float
+    gpu: GpuPeak | None = None
+    """What was seen of the GPU's, in MB; None where nobody looked or a software device ran it."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +106,25 @@ def print_more(found: Results) -> None:
         info(f"Latency percentiles in us: {' '.join(figures)}")
     if found.runs.average:
         info(f"Throughput (inferences/s): {figure(1e6 / found.runs.average)}")
-    report = found.session.delegates.gpu.report if found.session.delegates.gpu else None
-    if report and report.partitions:
-        arena, constants = (
-            sum(getattr(part, name) for part in report.partitions) / 2**20
-            for name in ("arena_bytes", "constant_bytes")
-        )
-        info(
-            f"GPU memory of the delegate (MB): tensors={figure(arena)} weights={figure(constants)}"
-        )
+    if delegate := _delegate_mb(found.session):
+        sizes = " ".join(f"{name}={figure(value)}" for name, value in delegate.items())
+        info(f"GPU memory of the delegate (MB): {sizes}")
+    if found.memory.gpu:
+        _print_gpu_peak(found.memory.gpu)
     if found.energy:
         _print_energy(found.energy)
+
+
+def _print_gpu_peak(peak: GpuPeak) -> None:
+    if peak.missing:
+        warn(f"The peak of the GPU's memory is not known: {peak.missing}")
+    elif peak.own_mb:
+        info(f"Peak GPU memory of this process (MB), by NVML: {figure(peak.own_mb)}")
+    else:
+        info(
+            f"Peak GPU memory (MB), by NVML: {figure(peak.grown_mb)} more than before, of all "
+            "processes (it does not tell of this one: in a container, say)"
+        )
 
 
 def _print_energy(energy: Energy) -> None:
@@ -157,7 +168,8 @@ def result_json(name: str, found: Results) -> dict[str, Any]:
         "warm_up_us": _figures(found.warm_up),
         "inference_us": _figures(runs),
         "inferences_per_second": 1e6 / runs.average if runs.average else None,
-        "memory_kb": asdict(found.memory),
+        "memory_kb": {name: getattr(found.memory, name) for name in ("init", "overall", "peak_mb")},
+        "gpu_memory_mb": _gpu_memory(session, found.memory.gpu),
         "energy": None
         if energy is None
         else {
@@ -165,6 +177,27 @@ def result_json(name: str, found: Results) -> dict[str, Any]:
             "joules": energy.joules if energy.meters else None,
             "above_idle_joules": energy.above_idle_joules if energy.meters else None,
         },
+    }
+
+
+def _gpu_memory(session: Session, peak: GpuPeak | None) -> dict[str, float | None] | None:
+    """Return the MB of the delegate, and peaks by NVML where known; None without a GPU's part."""
+    delegate = _delegate_mb(session)
+    if delegate is None:
+        return None
+    if peak is None or peak.missing:
+        return {**delegate, "process_peak": None, "board_growth": None}
+    return {**delegate, "process_peak": peak.own_mb or None, "board_growth": peak.grown_mb}
+
+
+def _delegate_mb(session: Session) -> dict[str, float] | None:
+    """Return what the delegate's tensors and weights take; None where it runs nothing."""
+    report = session.delegates.gpu.report if session.delegates.gpu else None
+    if report is None or not report.partitions:
+        return None
+    return {
+        "tensors": sum(part.arena_bytes for part in report.partitions) / 2**20,
+        "weights": sum(part.constant_bytes for part in report.partitions) / 2**20,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 try:
@@ -36,10 +37,17 @@ def resident_kb() -> dict[str, int]:
     return {w[0][:-1]: int(w[1]) for w in found if len(w) == 3 and w[0][:-1] in kinds}
 
 
-class PeakMonitor:
-    """Looks at the resident memory every so often, in a thread, while the `with` block runs."""
+def resident_mb() -> float:
+    """Return the MB that are resident now, the most so far where only that is told, or 0."""
+    return resident_kb().get("VmRSS", peak_kb() or 0) / 1024
 
-    def __init__(self, interval_ms: int) -> None:
+
+class PeakMonitor:
+    """Looks at the memory every so often, in a thread, while the `with` block runs."""
+
+    def __init__(self, interval_ms: int, look: Callable[[], float] = resident_mb) -> None:
+        """Keep the most of what `look` returns, in MB; any thread calls it, one at a time."""
+        self._read = look
         self._interval = interval_ms / 1000
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -61,5 +69,4 @@ class PeakMonitor:
             self._look()
 
     def _look(self) -> None:
-        now = resident_kb().get("VmRSS", peak_kb() or 0) / 1024
-        self.peak_mb = max(self.peak_mb, now)
+        self.peak_mb = max(self.peak_mb, self._read())
