@@ -154,6 +154,16 @@ def test_cocos_figures_of_a_part_and_of_nothing() -> None:
     assert part == coco_figures(alone, first)
 
 
+def test_cocos_figures_of_files_that_say_no_more_than_boxes() -> None:
+    pytest.importorskip("pycocotools", reason="pycocotools is not installed")
+    dataset, found, _ = scattered(0)
+    needed = ("image_id", "category_id", "bbox")
+    boxes = [{name: each[name] for name in needed} for each in dataset["annotations"]]
+    bare = {"images": dataset["images"], "annotations": boxes}
+    assert coco_figures(bare, found) == coco_figures(dataset, found)
+    assert "id" not in boxes[0], "the caller's own stays as it is"
+
+
 def test_without_pycocotools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[coco\]'"):

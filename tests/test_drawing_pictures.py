@@ -301,6 +301,12 @@ def test_texts_are_cut_to_the_room() -> None:
     assert cut.endswith("…") and pen.length(cut) <= 60
 
 
+def test_strange_characters_are_spelled() -> None:
+    ink = Ink(Image.new("RGB", (400, 300)))
+    assert ink.shortened("per\x00son\x1b[2J\n\u202e", 390) == r"per\x00son\x1b[2J\n\u202e"
+    ink.label((0, 0, 50, 50), "cat\r\ndog \U0001f600", (255, 0, 0))
+
+
 def test_names_of_coco() -> None:
     assert (COCO[0], COCO[89], len(COCO)) == ("person", "toothbrush", 90)
     assert sum(map(bool, COCO)) == 80

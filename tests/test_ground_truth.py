@@ -91,6 +91,14 @@ def test_lines_of_text(tmp_path: Path) -> None:
     assert found["b.jpg"].objects == B.objects
 
 
+def test_a_picture_without_pixels(tmp_path: Path) -> None:
+    content = instances()
+    content["images"][0]["width"] = 0
+    path = written(tmp_path / "truth.json", json.dumps(content))
+    with pytest.raises(FileError, match="cannot be read: a picture is 0 x 20 pixels large"):
+        read_ground_truth(path)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

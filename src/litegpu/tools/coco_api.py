@@ -47,7 +47,7 @@ def coco_figures(
     results = [_result(each, one) for each in images for one in found[_name(each)]]
     with contextlib.redirect_stdout(io.StringIO()):  # it tells how long each step takes
         truth = COCO()
-        truth.dataset = dataset
+        truth.dataset = _complete(dataset)
         truth.createIndex()
         if not results:
             return CocoFigures(0.0, 0.0, 0.0)
@@ -58,6 +58,17 @@ def coco_figures(
         judge.summarize()
     mean, at_50, at_75 = (max(float(each), 0.0) for each in judge.stats[:3])
     return CocoFigures(mean, at_50, at_75)
+
+
+def _complete(dataset: dict[str, Any]) -> dict[str, Any]:
+    """Return a dataset with what pycocotools needs and files by other tools leave out."""
+    annotations = [
+        {"id": number, "area": each["bbox"][2] * each["bbox"][3], "iscrowd": 0, **each}
+        for number, each in enumerate(dataset["annotations"], start=1)
+    ]
+    classes = sorted({each["category_id"] for each in annotations})
+    categories = [{"id": number, "name": str(number)} for number in classes]
+    return {"categories": categories, **dataset, "annotations": annotations}
 
 
 def _name(image: dict[str, Any]) -> str:

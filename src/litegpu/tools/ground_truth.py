@@ -112,6 +112,8 @@ def _relative_box(
     box: Sequence[float], width: float, height: float
 ) -> tuple[float, float, float, float] | None:
     """Return top, left, bottom and right, as parts of the sides; None where one is outside."""
+    if not (width > 0 and height > 0):
+        raise ValueError(f"a picture is {width} x {height} pixels large")
     left, top, across, down = box
     bottom, right = top + down, left + across
     if max(top, bottom) > height or max(left, right) > width:

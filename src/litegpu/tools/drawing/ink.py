@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from litegpu.wording import printable
+
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
 
@@ -90,7 +92,8 @@ class Ink:
         return float(self._draw.textlength(text, font=self._font))
 
     def shortened(self, text: str, room: float) -> str:
-        """Return a text, cut where it is wider than that."""
+        """Return a line of text, strange characters spelled, cut where it is wider than that."""
+        text = printable(text)
         if self.length(text) <= room:
             return text
         while text and self.length(text + "…") > room:
