@@ -145,15 +145,19 @@ def test_a_full_disk_is_an_error_with_nothing_half_written(folder: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C for one process group is POSIX's")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_ends_at_once_and_keeps_what_is_done(workers: int, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "decode_in"), [(1, "threads"), (2, "threads"), (2, "processes")]
+)
+def test_ctrl_c_ends_at_once_and_keeps_what_is_done(
+    workers: int, decode_in: str, folder: Path
+) -> None:
     Path("large.tflite").write_bytes(chain(["ABS", "SIN"], (1, 512, 512, 1)))
     Path("many").mkdir()
     np.save("many/0000.npy", np.zeros((512, 512, 1), np.float32))
     for number in range(1, 3000):
         os.link("many/0000.npy", f"many/{number:04}.npy")
     arguments = ("large.tflite", "--input=many", "--cpu", "--output=out.parquet")
-    more = (f"--workers={workers}", "--decode_threads=1", "--batch=4")
+    more = (f"--workers={workers}", "--decode_threads=1", "--batch=4", f"--decode_in={decode_in}")
     with run(*arguments, *more) as process:
         first = Path("out.parquet.partial/part-00000.parquet")
         deadline = time.monotonic() + 60

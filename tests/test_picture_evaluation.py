@@ -316,6 +316,7 @@ def test_flags_that_nobody_knows(images: Path, capsys: pytest.CaptureFixture[str
         ({"num_images": "-1"}, 2, "'-1' is not a whole number of at least 0"),
         ({"batch": "many"}, 2, "'many' is not a whole number of at least 0"),
         ({"engine": "spark"}, 2, "--engine=spark: there is no such engine."),
+        ({"decode_in": "process"}, 2, "use one of auto, threads, processes. Did you mean"),
         ({"output_file_path": "none/m.pb"}, 1, "--output_file_path=none/m.pb: the file cannot be"),
         ({"model_file": "two.tflite"}, 1, "Model must have 1 input & 1 output, not 1 and 2."),
         ({"model_file": "grey.tflite"}, 1, "Invalid input shape for model: 'input' is [1, 4, 4, "),

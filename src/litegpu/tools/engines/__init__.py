@@ -18,7 +18,10 @@ from litegpu.errors import OptionsError, did_you_mean
 from litegpu.tools import runtime
 from litegpu.tools.engines import local
 from litegpu.tools.engines.jobs import (
+    AUTO,
+    DECODE_IN,
     Arrays,
+    Decoding,
     Item,
     Job,
     Opened,
@@ -66,17 +69,29 @@ ENGINE_FLAGS = (
         *("gpus_per_worker", positive, 1.0),
         "GPUs of a worker; 0.5 has two workers share one",
     ),
-    Flag("decode_threads", at_least(0), 0, "threads of a worker that decode; 0: by its CPUs"),
+    Flag("decode_threads", at_least(0), 0, "samples that a worker decodes at once; 0: by its CPUs"),
+    Flag(
+        *("decode_in", str, AUTO),
+        "threads, processes, or auto: processes where threads hold each other up",
+        metavar="PLACE",
+    ),
 )
 
 
 def settings(args: argparse.Namespace) -> Settings:
-    """Return what ENGINE_FLAGS ask for. Raises OptionsError for an engine that does not exist."""
+    """Return what ENGINE_FLAGS ask for. Raises OptionsError for a name that does not exist."""
     if args.engine not in ENGINES:
         raise OptionsError(
             f"--engine={args.engine}: there is no such engine.{did_you_mean(args.engine, ENGINES)}"
         )
-    return Settings(args.engine, args.workers, args.decode_threads, args.gpus_per_worker)
+    if args.decode_in not in DECODE_IN:
+        raise OptionsError(
+            f"--decode_in={args.decode_in}: use one of {', '.join(DECODE_IN)}."
+            f"{did_you_mean(args.decode_in, DECODE_IN)}"
+        )
+    return Settings(
+        *(args.engine, args.workers, args.decode_threads, args.gpus_per_worker, args.decode_in)
+    )
 
 
 def start(
@@ -105,4 +120,5 @@ def start(
         return ray_data.start(job, pieces, wanted, backend)
     where = places(wanted, backend, device)
     threads = wanted.decode_threads or max(runtime.default_threads() // len(where), 1)
-    return Run(local.run(job, pieces, where, threads), Meter(len(where), threads))
+    decoding = Decoding(threads, wanted.decode_in)
+    return Run(local.run(job, pieces, where, decoding), Meter(len(where), threads))

@@ -13,6 +13,9 @@ from litegpu import GpuDelegate
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+AUTO, THREADS, PROCESSES = "auto", "threads", "processes"
+DECODE_IN = (AUTO, THREADS, PROCESSES)
+"""Where samples are prepared: in threads of the worker, or each in a process of its own."""
 Arrays = list[NDArray[Any]]
 """One array for each input or output of a model, in its order."""
 
@@ -74,8 +77,9 @@ class Job(Generic[Item, Value]):
     """What is done with every sample.
 
     Functions are called in the process of a worker: `open` once, in the thread that then infers;
-    `prepare` in several threads, ahead of that; `finish` after it. What `prepare` and `finish`
-    raise counts against the sample alone.
+    `prepare` ahead of that, in several threads or processes, which have the plan without the
+    model's file; `finish` after it. What `prepare` and `finish` raise counts against the sample
+    alone.
 
     Args:
         plan: the model and how it takes samples, see `planning.plan`.
@@ -124,6 +128,15 @@ class Settings:
     workers: int = 0
     decode_threads: int = 0
     gpus_per_worker: float = 1.0
+    decode_in: str = AUTO
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How many samples a worker prepares at once, and where: one of DECODE_IN."""
+
+    threads: int
+    where: str = AUTO
 
 
 def chunks(items: Sequence[Item], plan: Plan) -> list[Sequence[Item]]:

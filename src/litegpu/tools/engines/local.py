@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import signal
@@ -13,8 +14,9 @@ from typing import Any, Generic
 from litegpu.errors import LitegpuError, WorkerError
 from litegpu.tools.console import note
 from litegpu.tools.engines.ahead import ahead
-from litegpu.tools.engines.jobs import Item, Job, Place, Result, Value
-from litegpu.tools.engines.worker import Done, Worker, reason
+from litegpu.tools.engines.decoders import reason
+from litegpu.tools.engines.jobs import Decoding, Item, Job, Place, Result, Value
+from litegpu.tools.engines.worker import Done, Worker
 
 _WORKER_CHUNKS = 2
 """Chunks that a worker has at once: while it ends one it begins the next."""
@@ -26,7 +28,7 @@ _LOOK_S = 0.2
 
 
 def run(
-    job: Job[Item, Value], chunks: Sequence[Any], places: Sequence[Place], decode_threads: int
+    job: Job[Item, Value], chunks: Sequence[Any], places: Sequence[Place], decoding: Decoding
 ) -> Generator[Result[Value], None, None]:
     """Yield the results of all samples in their order.
 
@@ -34,28 +36,28 @@ def run(
         WorkerError: workers that were given the same samples were lost again and again.
     """
     if len(places) == 1:
-        done = _in_this_process(job, chunks, places[0], decode_threads)
+        done = _in_this_process(job, chunks, places[0], decoding)
         with ahead(done, _WINDOW) as results:
             for each in results:
                 yield from each.results
     else:
-        with contextlib.closing(_Crew(job, chunks, places, decode_threads)) as crew:
+        with contextlib.closing(_Crew(job, chunks, places, decoding)) as crew:
             yield from crew.results()
 
 
 def _in_this_process(
-    job: Job[Item, Value], chunks: Sequence[Any], place: Place, decode_threads: int
+    job: Job[Item, Value], chunks: Sequence[Any], place: Place, decoding: Decoding
 ) -> Iterator[Done[Value]]:
-    with contextlib.closing(Worker(job, place, decode_threads)) as worker:
+    with contextlib.closing(Worker(job, place, decoding)) as worker:
         yield from worker.run(enumerate(chunks))
 
 
-def _serve(connection: Connection, job: Job[Any, Any], place: Place, decode_threads: int) -> None:
+def _serve(connection: Connection, job: Job[Any, Any], place: Place, decoding: Decoding) -> None:
     """Be a worker: take numbered chunks until None comes, send what is Done or an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     with ahead(iter(connection.recv, None), depth=_WORKER_CHUNKS + 1) as chunks:
         try:
-            with contextlib.closing(Worker(job, place, decode_threads)) as worker:
+            with contextlib.closing(Worker(job, place, decoding)) as worker:
                 for done in worker.run(chunks):
                     connection.send(done)
         except (EOFError, OSError):  # the parent is gone
@@ -69,13 +71,13 @@ def _serve(connection: Connection, job: Job[Any, Any], place: Place, decode_thre
 class _Process(Generic[Value]):
     """A worker's process, and the chunks that it was given."""
 
-    def __init__(self, job: Job[Any, Value], place: Place, decode_threads: int) -> None:
+    def __init__(self, job: Job[Any, Value], place: Place, decoding: Decoding) -> None:
         context = multiprocessing.get_context("spawn")  # no GPU API survives a fork
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, job, place, decode_threads), daemon=True
-        )
+        # No daemon, for these may have no processes of their own.
+        self._process = context.Process(target=_serve, args=(theirs, job, place, decoding))
         self._process.start()
+        atexit.register(self._process.terminate)
         theirs.close()
         self.place = place
         self.chunks: list[int] = []
@@ -93,6 +95,7 @@ class _Process(Generic[Value]):
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        atexit.unregister(self._process.terminate)
         self.connection.close()
         code = self._process.exitcode or 0
         return f"signal {-code}" if code < 0 else f"exit status {code}"
@@ -111,9 +114,9 @@ class _Crew(Generic[Value]):
         job: Job[Any, Value],
         chunks: Sequence[Any],
         places: Sequence[Place],
-        decode_threads: int,
+        decoding: Decoding,
     ) -> None:
-        self._job, self._chunks, self._decode_threads = job, chunks, decode_threads
+        self._job, self._chunks, self._decoding = job, chunks, decoding
         self._todo = deque(range(len(chunks)))
         self._finished: dict[int, list[Result[Value]]] = {}
         self._partial: dict[int, list[Result[Value]]] = {}
@@ -122,7 +125,7 @@ class _Crew(Generic[Value]):
         self._workers = [self._hire(place) for place in places[: len(chunks)]]
 
     def _hire(self, place: Place) -> _Process[Value]:
-        return _Process(self._job, place, self._decode_threads)
+        return _Process(self._job, place, self._decoding)
 
     def results(self) -> Generator[Result[Value], None, None]:
         """Yield the results of all chunks in order."""

@@ -16,10 +16,11 @@ import numpy as np
 
 from litegpu import config
 from litegpu.errors import LitegpuError, OptionsError, WorkerError, missing_dependency
-from litegpu.tools.engines.jobs import Item, Job, Place, Result, Settings, Value
+from litegpu.tools.engines.decoders import reason
+from litegpu.tools.engines.jobs import Decoding, Item, Job, Place, Result, Settings, Value
 from litegpu.tools.engines.places import gpus_of, refuse_several_gpus
 from litegpu.tools.engines.stages import Meter, Run
-from litegpu.tools.engines.worker import Worker, reason
+from litegpu.tools.engines.worker import Worker
 
 _TASK_CHUNKS = 8
 """The most chunks of a task: between two tasks of an actor nothing overlaps."""
@@ -53,7 +54,8 @@ def start(
     except BaseException:
         _leave(ray, ours)
         raise
-    results = _results(ray, job, pieces, (workers, threads, gpus), backend, ours)
+    decoding = Decoding(threads, wanted.decode_in)
+    results = _results(ray, job, pieces, (workers, decoding, gpus), backend, ours)
     return Run(results, Meter(workers, threads))
 
 
@@ -100,11 +102,11 @@ def _results(
     ray: Any,
     job: Job[Item, Value],
     pieces: Sequence[Any],
-    sizes: tuple[int, int, float],
+    sizes: tuple[int, Decoding, float],
     backend: str | None,
     ours: bool,
 ) -> Generator[Result[Value], None, None]:
-    workers, threads, gpus = sizes
+    workers, decoding, gpus = sizes
     try:
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
@@ -114,11 +116,11 @@ def _results(
         done = ray.data.from_items(tasks := _tasks(pieces, workers), override_num_blocks=len(tasks))
         done = done.map_batches(
             _Actor,
-            fn_constructor_args=(ray.put(job), threads, backend, os.getcwd()),
+            fn_constructor_args=(ray.put(job), decoding, backend, os.getcwd()),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(tasks))),
-            num_cpus=threads,
+            num_cpus=decoding.threads,
             num_gpus=gpus or None,
         )
         expected = iter(range(len(pieces)))
@@ -159,7 +161,7 @@ class _Actor:
     An exception would have Ray start the actor again, and hide its type.
     """
 
-    def __init__(self, job: Any, decode_threads: int, backend: str | None, folder: str) -> None:
+    def __init__(self, job: Any, decoding: Decoding, backend: str | None, folder: str) -> None:
         import ray
 
         with contextlib.suppress(OSError):  # paths may be relative, to where the run was started
@@ -167,7 +169,7 @@ class _Actor:
         self._error: LitegpuError | None = None
         job = ray.get(job) if isinstance(job, ray.ObjectRef) else job
         try:
-            self._worker = Worker(job, _place(ray, backend), decode_threads)
+            self._worker = Worker(job, _place(ray, backend), decoding)
         except LitegpuError as error:
             self._error = error
 

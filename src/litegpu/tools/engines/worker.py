@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -13,11 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from litegpu import GpuDelegate
-from litegpu.errors import LitegpuError, ModelError
+from litegpu.errors import ModelError
 from litegpu.tools import runtime
 from litegpu.tools.delegation import quietly
 from litegpu.tools.engines.ahead import ahead
-from litegpu.tools.engines.jobs import Arrays, Item, Job, Opened, Place, Plan, Result, Tensor, Value
+from litegpu.tools.engines.decoders import Prepared, Shape, reason, slots
+from litegpu.tools.engines.decoding import Inputs, Preparing
+from litegpu.tools.engines.jobs import (
+    Arrays,
+    Decoding,
+    Item,
+    Job,
+    Opened,
+    Place,
+    Plan,
+    Result,
+    Value,
+)
 
 _BATCHES_AHEAD = 2
 """Batches that wait for the GPU, decoded; those that are being decoded come on top."""
@@ -32,39 +44,32 @@ class Done(Generic[Value]):
     final: bool
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """Why a sample has no inputs, empty if it has; when that began, and the seconds it took."""
-
-    error: str
-    begun: float
-    seconds: float
-
-
 @dataclass
 class _Batch(Generic[Item]):
     """A batch on its way: its samples, and the inputs that they are prepared into."""
 
     chunk: int
     items: list[Item]
-    inputs: Arrays
-    prepared: list[Future[_Prepared]]
+    inputs: Inputs
+    prepared: list[Future[list[Prepared]]]
     final: bool
 
 
 class Worker(Generic[Item, Value]):
     """Runs chunks of samples in order; use it in one thread."""
 
-    def __init__(self, job: Job[Item, Value], place: Place, decode_threads: int) -> None:
+    def __init__(self, job: Job[Item, Value], place: Place, decoding: Decoding) -> None:
         """Open the job's interpreter. Raises what `job.open` does, and ModelError."""
         self._job = job
         self._session = Session(job, place)
-        self._pool = ThreadPoolExecutor(decode_threads, "litegpu-decode")
-        self._depth = max(_BATCHES_AHEAD, -(-2 * decode_threads // job.plan.batch))
+        self._depth = max(_BATCHES_AHEAD, -(-2 * decoding.threads // job.plan.batch))
+        # one more is being made, and one the model's
+        most, shapes = self._depth + 2, self._session.shapes
+        self._preparing = Preparing(job.prepare, job.plan, shapes, decoding, most)
 
     def close(self) -> None:
-        """End the threads; what they have not begun they leave."""
-        self._pool.shutdown(cancel_futures=True)
+        """End threads and processes; what they have not begun they leave."""
+        self._preparing.close()
 
     def run(self, chunks: Iterable[tuple[int, Any]]) -> Iterator[Done[Value]]:
         """Yield the results of numbered chunks, in order, batch by batch."""
@@ -79,34 +84,17 @@ class Worker(Generic[Item, Value]):
             batch = list(itertools.islice(items, self._job.plan.batch))
             while True:
                 following = list(itertools.islice(items, self._job.plan.batch))
-                inputs = self._session.inputs()
-                prepared = [
-                    self._pool.submit(self._prepare, item, self._session.slots(inputs, place))
-                    for place, item in enumerate(batch)
-                ]
-                yield _Batch(number, batch, inputs, prepared, not following)
+                yield _Batch(number, batch, *self._preparing.begin(batch), not following)
                 if not following:
                     break
                 batch = following
 
-    def _prepare(self, item: Item, slots: Arrays) -> _Prepared:
-        """Put the inputs of a sample where its batch has them: no other thread copies them."""
-        begun, start = time.time(), time.perf_counter()
-        error = ""
-        try:
-            found = self._job.prepare(item, self._job.plan)
-            arrays = list(map(_checked, found, self._job.plan.inputs))
-            for slot, array in zip(slots, arrays, strict=True):
-                slot[...] = array
-        except Exception as problem:  # a sample may hold anything
-            error = reason(problem)
-        return _Prepared(error, begun, time.perf_counter() - start)
-
     def _infer(self, batch: _Batch[Item]) -> list[Result[Value]]:
-        prepared = [future.result() for future in batch.prepared]
+        prepared = [each for future in batch.prepared for each in future.result()]
         good = [place for place, each in enumerate(prepared) if not each.error]
         start = time.perf_counter()
-        outputs = self._outputs(batch.inputs, good)
+        outputs = self._outputs(batch.inputs.arrays, good)
+        self._preparing.done(batch.inputs)
         share = (time.perf_counter() - start) / max(len(good), 1)
         return [
             self._finish(item, each, outputs.get(place, each.error), share)
@@ -117,24 +105,25 @@ class Worker(Generic[Item, Value]):
         """Return the outputs of the samples at these places of a batch, or why one has none."""
         if not places:
             return {}
+        batched = self._job.plan.batched
         try:
             outputs = self._session.run(inputs)
-            return {place: self._session.slots(outputs, place) for place in places}
+            return {place: slots(outputs, place, batched) for place in places}
         except ModelError as error:  # of what the inputs hold: find out whose
             if len(places) == 1:
                 return {places[0]: reason(error)}
         found: dict[int, Arrays | str] = {}
         for place in places:
-            alone = self._session.inputs()
+            alone = self._preparing.empty()
             for slot, values in zip(
-                self._session.slots(alone, place), self._session.slots(inputs, place), strict=True
+                slots(alone, place, batched), slots(inputs, place, batched), strict=True
             ):
                 slot[...] = values
             found.update(self._outputs(alone, [place]))
         return found
 
     def _finish(
-        self, item: Item, prepared: _Prepared, found: Arrays | str, infer_s: float
+        self, item: Item, prepared: Prepared, found: Arrays | str, infer_s: float
     ) -> Result[Value]:
         start = time.perf_counter()
         value, error = None, ""
@@ -165,7 +154,6 @@ class Session:
 
     def __init__(self, job: Job[Any, Any], place: Place) -> None:
         """Open the interpreter and give it the batch of the job's plan."""
-        self._plan = job.plan
         with quietly():
             opened = job.open(job.plan.model, place)
             if not isinstance(opened, Opened):
@@ -173,20 +161,12 @@ class Session:
             self._interpreter = opened.interpreter
             allocate(self._interpreter, job.plan)
         self.place = _name(opened.delegate)
-        self._inputs = [
-            (each["index"], tuple(each["shape"]), each["dtype"])
-            for each in self._interpreter.get_input_details()
-        ]
+        details = self._interpreter.get_input_details()
+        self._inputs = [each["index"] for each in details]
+        self.shapes = tuple(
+            Shape(tuple(map(int, each["shape"])), np.dtype(each["dtype"])) for each in details
+        )
         self._outputs = [each["index"] for each in self._interpreter.get_output_details()]
-
-    def inputs(self) -> Arrays:
-        """Return inputs of a batch that hold zeros."""
-        return [np.zeros(shape, dtype) for _, shape, dtype in self._inputs]
-
-    def slots(self, arrays: Arrays, place: int) -> Arrays:
-        """Return the part of inputs or outputs that belongs to the sample at a place, as views."""
-        # An item of a vector would be no view.
-        return [array[place, ...] if self._plan.batched else array for array in arrays]
 
     def run(self, inputs: Arrays) -> Arrays:
         """Return the outputs of a batch.
@@ -194,7 +174,7 @@ class Session:
         Raises:
             ModelError: the model refuses what it holds.
         """
-        for (index, _, _), values in zip(self._inputs, inputs, strict=True):
+        for index, values in zip(self._inputs, inputs, strict=True):
             self._interpreter.set_tensor(index, values)
         self._interpreter.reset_all_variables()  # samples do not follow from one another
         runtime.invoke(self._interpreter)
@@ -230,20 +210,3 @@ def _name(delegate: GpuDelegate | None) -> str:
 
 def _own_batch(interpreter: Any) -> int:
     return int(interpreter.get_input_details()[0]["shape"][0])
-
-
-def _checked(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
-    if array.shape == (1, *tensor.shape):
-        array = array[0]
-    if array.shape != tensor.shape or array.dtype != tensor.dtype:
-        raise ModelError(
-            f"The input '{tensor.name}' takes {tensor.dtype} of shape {list(tensor.shape)}, "
-            f"not {array.dtype} of shape {list(array.shape)}. Give an array like that."
-        )
-    return array
-
-
-def reason(error: BaseException) -> str:
-    """Return what people read of an error."""
-    text = str(error) or type(error).__name__
-    return text if isinstance(error, LitegpuError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,242 @@
+"""Processes that prepare samples, and put them straight into the memory of their batches.
+
+Threads of one process hold each other up: Python runs one of them at a time, and the system lets
+one of them at a time have or return memory. Here a process has neither a delegate nor a runtime.
+What travels to it is a sample, by its name mostly, and back a few numbers; arrays do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from litegpu import config
+from litegpu.errors import LitegpuError, ModelError, WorkerError
+from litegpu.tools.engines.jobs import Arrays, Plan, Tensor
+
+_ALIGNMENT = 64
+_LOOK_S = 0.2
+_PATIENCE_S = 60.0
+"""How long a process may take to begin: it imports, beside many others that do."""
+
+Prepare = Callable[[Any, Plan], Arrays]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Why a sample has no inputs, empty if it has; when that began, and the seconds it took.
+
+    `cpu_s` are those of them that its thread was at work and waited for nothing.
+    """
+
+    error: str
+    begun: float
+    seconds: float
+    cpu_s: float
+
+
+class Shape(NamedTuple):
+    """The shape and type of an input of a batch."""
+
+    sizes: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class LostError(Exception):
+    """A process ended while it prepared samples; the text says how."""
+
+
+def prepared(prepare: Prepare, plan: Plan, item: Any, slots: Arrays) -> Prepared:
+    """Put the inputs of a sample where its batch has them: nobody else copies them.
+
+    One that fails leaves zeros there.
+    """
+    begun, start, cpu = time.time(), time.perf_counter(), time.thread_time()
+    error = ""
+    try:
+        arrays = list(map(_checked, prepare(item, plan), plan.inputs))
+        for slot, array in zip(slots, arrays, strict=True):
+            slot[...] = array
+    except Exception as problem:  # a sample may hold anything
+        error = reason(problem)
+        clear(slots)
+    return Prepared(error, begun, time.perf_counter() - start, time.thread_time() - cpu)
+
+
+def clear(slots: Arrays) -> None:
+    """Fill arrays with zeros."""
+    for slot in slots:
+        slot[...] = 0
+
+
+def slots(arrays: Arrays, place: int, batched: bool) -> Arrays:
+    """Return the part of inputs or outputs that belongs to the sample at a place, as views."""
+    # An item of a vector would be no view.
+    return [array[place, ...] if batched else array for array in arrays]
+
+
+class SharedBatches:
+    """Inputs of several batches, in memory that processes share.
+
+    It has no name in the system, so nothing is left of it however they end.
+    """
+
+    def __init__(self, shapes: tuple[Shape, ...], count: int) -> None:
+        """Take the memory. Raises OSError where there is too little."""
+        sizes = [int(np.prod(each.sizes)) * each.dtype.itemsize for each in shapes]
+        self._shapes = shapes
+        self._starts = [0, *np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])]
+        context = multiprocessing.get_context("spawn")
+        self._memory = [
+            context.RawArray("B", max(int(self._starts[-1]), 1))  # it writes to all of it
+            for _ in range(count)
+        ]
+
+    def views(self) -> list[Arrays]:
+        """Return the inputs of each batch."""
+        return [
+            [
+                np.frombuffer(memory, each.dtype, int(np.prod(each.sizes)), int(start)).reshape(
+                    each.sizes
+                )
+                for each, start in zip(self._shapes, self._starts, strict=False)
+            ]
+            for memory in self._memory
+        ]
+
+
+class Decoder:
+    """A process that prepares samples, one call at a time; one that was lost is begun anew."""
+
+    def __init__(self, prepare: Prepare, plan: Plan, memory: SharedBatches) -> None:
+        """Take what the process is given; `start` begins it."""
+        self._given = (prepare, replace(plan, model=b""), memory)
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def start(self) -> None:
+        """Begin the process, but do not wait until it is ready.
+
+        Raises what cannot be sent to a process, and RuntimeError in one that imports a script
+        which starts processes itself.
+        """
+        context = multiprocessing.get_context("spawn")  # no GPU API survives a fork
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, *self._given), daemon=True)
+        # They are as many as the CPUs already.
+        with _without_interrupts(), config.placeholder("OPENBLAS_NUM_THREADS", "1"):
+            self._process.start()
+        theirs.close()
+
+    def wait(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Wait until it is ready, or no longer wanted. Raises LostError if it will never be."""
+        end = time.monotonic() + _PATIENCE_S
+        try:
+            while wanted() and self._connection is not None:
+                if self._connection.poll(_LOOK_S):
+                    self._connection.recv()
+                    return
+                if time.monotonic() > end:
+                    raise EOFError
+        except (EOFError, OSError):
+            raise LostError(self.end()) from None
+
+    def prepare(self, items: list[Any], batch: int, first: int) -> list[Prepared]:
+        """Prepare samples for their places in a batch, from the first one on.
+
+        Raises:
+            LostError: the process ended; the next call begins another one.
+        """
+        if self._connection is None:
+            self.start()
+            self.wait()
+        assert self._connection is not None
+        try:
+            self._connection.send((items, batch, first))
+            found: list[Prepared] = self._connection.recv()
+            return found
+        except (EOFError, OSError):
+            raise LostError(self.end()) from None
+
+    def leave(self) -> None:
+        """Tell the process to end after what it is at."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def end(self) -> str:
+        """Wait for the end of the process, or make an end of it; return how it ended."""
+        self.leave()
+        process, self._process = self._process, None
+        if process is None or process.pid is None:
+            return "it never began"
+        process.join(_LOOK_S * 10)
+        for stop in (process.terminate, process.kill):
+            if process.is_alive():
+                stop()
+                process.join(_LOOK_S * 10)
+        code = process.exitcode or 0
+        return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _serve(connection: Connection, prepare: Prepare, plan: Plan, memory: SharedBatches) -> None:
+    """Be a process: prepare samples until the other side closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
+    batches = memory.views()
+    with contextlib.suppress(EOFError, OSError):
+        connection.send(None)
+        while True:
+            items, batch, first = connection.recv()
+            connection.send(
+                [
+                    prepared(prepare, plan, item, slots(batches[batch], place, plan.batched))
+                    for place, item in enumerate(items, first)
+                ]
+            )
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Have a process that begins meanwhile take no Ctrl-C before it can say so itself."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _checked(array: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    if array.shape == (1, *tensor.shape):
+        array = array[0]
+    if array.shape != tensor.shape or array.dtype != tensor.dtype:
+        raise ModelError(
+            f"The input '{tensor.name}' takes {tensor.dtype} of shape {list(tensor.shape)}, "
+            f"not {array.dtype} of shape {list(array.shape)}. Give an array like that."
+        )
+    return array
+
+
+def reason(error: BaseException) -> str:
+    """Return what people read of an error."""
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, LitegpuError) else f"{type(error).__name__}: {text}"
+
+
+def cannot(why: str) -> WorkerError:
+    """Return the error for processes that were asked for and are not to be had."""
+    return WorkerError(
+        f"Processes that decode cannot be started: {why}. Decode with --decode_in=threads. A "
+        "script of your own must start them below `if __name__ == '__main__':`."
+    )

@@ -1,0 +1,197 @@
+"""Where a worker prepares samples ahead of the model: in threads, or in a process for each."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from litegpu.tools.console import note
+from litegpu.tools.engines.decoders import (
+    Decoder,
+    LostError,
+    Prepare,
+    Prepared,
+    Shape,
+    SharedBatches,
+    cannot,
+    clear,
+    prepared,
+    reason,
+    slots,
+)
+from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, Decoding, Plan
+
+_TRIAL = 128
+"""Samples that threads prepare before processes may be begun, which takes about a second."""
+_FEW = 4
+"""Threads that are fewer hardly hold each other up."""
+_HELD_UP = 1.5
+"""How many times longer than it works a thread must take for processes to pay."""
+_PIECE = 8
+"""The most samples that are sent to a process at once."""
+_TRIES = 3
+"""How many processes a sample may take with it before it counts as the cause."""
+
+
+@dataclass
+class Inputs:
+    """The inputs of a batch: arrays, and their number if processes share them."""
+
+    arrays: Arrays
+    shared: int | None = None
+
+
+class Preparing:
+    """Prepares samples into batches, some at once; use it in one thread, but `done` in any.
+
+    Threads begin. If they turn out to wait for each other, as many processes are started
+    meanwhile, and take over when they are ready: a short run does not wait for them.
+    """
+
+    def __init__(
+        self, prepare: Prepare, plan: Plan, shapes: tuple[Shape, ...], decoding: Decoding, most: int
+    ) -> None:
+        """Take what prepares; at most `most` batches of these shapes are under way at once."""
+        self._prepare, self._plan, self._shapes = prepare, plan, shapes
+        self._decoding, self._most = decoding, most
+        self._pool = ThreadPoolExecutor(decoding.threads, "litegpu-decode")
+        self._lock = threading.Lock()
+        self._trial, self._wall_s, self._cpu_s = 0, 0.0, 0.0
+        self._decoders: list[Decoder] = []
+        self._idle: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
+        self._memory: list[Arrays] = []
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._starter: threading.Thread | None = None
+        self._failed: BaseException | None = None
+        self._ready = self._closed = False
+
+    def close(self) -> None:
+        """End threads and processes; what they have not begun they leave."""
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
+        if self._starter is not None:
+            self._starter.join()
+        for decoder in self._decoders:
+            decoder.leave()
+        for decoder in self._decoders:
+            decoder.end()
+
+    def begin(self, items: list[Any]) -> tuple[Inputs, list[Future[list[Prepared]]]]:
+        """Begin to prepare a batch. Raises WorkerError where processes must be and cannot."""
+        self._consider()
+        inputs = self._inputs(len(items))
+        if inputs.shared is None:
+            return inputs, [
+                self._pool.submit(self._here, item, slots(inputs.arrays, place, self._plan.batched))
+                for place, item in enumerate(items)
+            ]
+        size = min(max(len(items) // self._decoding.threads, 1), _PIECE)
+        return inputs, [
+            self._pool.submit(self._elsewhere, items[first : first + size], inputs, first)
+            for first in range(0, len(items), size)
+        ]
+
+    def done(self, inputs: Inputs) -> None:
+        """Take back the memory of a batch."""
+        if inputs.shared is not None:
+            self._free.put(inputs.shared)
+
+    def empty(self) -> Arrays:
+        """Return inputs of a batch that hold zeros."""
+        return [np.zeros(each.sizes, each.dtype) for each in self._shapes]
+
+    def _inputs(self, count: int) -> Inputs:
+        if not self._ready:
+            return Inputs(self.empty())
+        try:
+            number = self._free.get_nowait()
+        except queue.Empty:  # they are as many as are under way, but for a run that was left
+            return Inputs(self.empty())
+        if count < self._plan.batch:
+            clear(self._memory[number])
+        return Inputs(self._memory[number], number)
+
+    def _here(self, item: Any, into: Arrays) -> list[Prepared]:
+        found = prepared(self._prepare, self._plan, item, into)
+        with self._lock:
+            self._trial += 1
+            self._wall_s += found.seconds
+            self._cpu_s += found.cpu_s
+        return [found]
+
+    def _elsewhere(self, items: list[Any], inputs: Inputs, first: int) -> list[Prepared]:
+        """Prepare samples in a process; of those that take it with them only one may be to blame.
+
+        Such a sample fails alone.
+        """
+        assert inputs.shared is not None
+        begun, how = time.time(), ""
+        for _ in range(_TRIES):
+            decoder = self._idle.get()
+            try:
+                return decoder.prepare(items, inputs.shared, first)
+            except LostError as lost:
+                how = str(lost)
+                if len(items) > 1:
+                    break
+            finally:
+                self._idle.put(decoder)
+        if len(items) > 1:
+            alone = [self._elsewhere([item], inputs, first + at) for at, item in enumerate(items)]
+            return [found for each in alone for found in each]
+        clear(slots(inputs.arrays, first, self._plan.batched))
+        error = (
+            f"{_TRIES} processes were lost ({how}) while they decoded it. Look for a damaged "
+            "sample, or for a lack of memory; fewer --decode_threads need less."
+        )
+        return [Prepared(error, begun, time.time() - begun, 0.0)]
+
+    def _consider(self) -> None:
+        """Start processes where they are wanted, by the flag or by what threads have shown."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            ended = f"one ended before it was ready, with {failed}"
+            error = cannot(ended if isinstance(failed, LostError) else reason(failed))
+            # A RuntimeError says that this process should not run all of this in the first place.
+            if self._decoding.where == PROCESSES or isinstance(failed, RuntimeError):
+                raise error from failed
+            note(f"Samples are decoded in threads. {error}")
+        if self._starter is None and (self._decoding.where == PROCESSES or self._pays()):
+            self._starter = threading.Thread(target=self._start, daemon=True)
+            self._starter.start()
+            if self._decoding.where == PROCESSES:
+                self._starter.join()
+                self._consider()
+
+    def _pays(self) -> bool:
+        if self._decoding.where != AUTO or self._decoding.threads < _FEW:
+            return False
+        with self._lock:
+            return self._trial >= _TRIAL and self._wall_s > _HELD_UP * self._cpu_s
+
+    def _start(self) -> None:
+        try:
+            memory = SharedBatches(self._shapes, self._most)
+            self._memory = memory.views()
+            self._decoders = [
+                Decoder(self._prepare, self._plan, memory) for _ in range(self._decoding.threads)
+            ]
+            for decoder in self._decoders:
+                if not self._closed:
+                    decoder.start()
+            for decoder in self._decoders:
+                decoder.wait(lambda: not self._closed)
+                self._idle.put(decoder)
+            for number in range(self._most):
+                self._free.put(number)
+            self._ready = not self._closed
+        except Exception as error:  # what is sent may be anything
+            for decoder in self._decoders:
+                decoder.leave()
+            self._failed = error
