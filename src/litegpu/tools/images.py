@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import os
 import warnings
@@ -82,10 +83,10 @@ def unreadable(path: str, why: str, remedy: str = "Give a JPEG, PNG or BMP file.
 def _upright(picture: Image.Image) -> Image.Image:
     from PIL import ImageOps
 
-    try:
-        return ImageOps.exif_transpose(picture)
-    except Exception:  # damaged metadata do not spoil the picture
-        return picture
+    # damaged metadata do not spoil the picture
+    with contextlib.suppress(Exception):
+        ImageOps.exif_transpose(picture, in_place=True)
+    return picture
 
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
@@ -147,7 +148,9 @@ def to_tensor(
 
     batch, height, width, channels = (int(size) for size in detail["shape"])
     shown = frame or framed(picture.size, (width, height), CROP)
-    cropped = picture.crop(shown.box).convert(MODES[channels])
+    cropped, mode = picture.crop(shown.box), MODES[channels]
+    if cropped.mode != mode:  # or it would be copied
+        cropped = cropped.convert(mode)
     resized = cropped.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
     values = _typed(pixels, detail, mean, std)
@@ -171,8 +174,9 @@ def _typed(
 ) -> NDArray[Any]:
     kind = np.dtype(detail["dtype"])
     if kind.kind == "f":
-        scaled: NDArray[Any] = (pixels - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
-        return scaled.astype(kind)
+        scaled: NDArray[Any] = pixels - np.asarray(mean, np.float32)
+        scaled /= np.asarray(std, np.float32)
+        return scaled.astype(kind, copy=False)
     offsets = {np.dtype(np.uint8): 0, np.dtype(np.int8): 128}
     if kind not in offsets:
         raise ModelError(

@@ -61,8 +61,9 @@ class Preprocessing:
                 path, f"Extension {suffix} is not supported", "Convert it to a .jpg or .jpeg file."
             )
         mean, scale = _SCALING[self.kind]
-        scaled = (pixels.astype(np.float32) - mean) * scale
-        return scaled.astype(self.kind)
+        scaled: NDArray[np.float32] = pixels.astype(np.float32, copy=False) - mean
+        scaled *= scale
+        return scaled.astype(self.kind, copy=False)
 
     def _raw(self, path: str) -> NDArray[np.uint8]:
         size = self.height * self.width * _CHANNELS
@@ -121,7 +122,7 @@ def decode_jpeg(path: str) -> NDArray[np.uint8]:
     remedy = "Replace it by a complete JPEG."
     try:
         with Image.open(path, formats=("JPEG",)) as picture:
-            return np.asarray(picture.convert("RGB"))
+            return np.asarray(picture if picture.mode == "RGB" else picture.convert("RGB"))
     except UnidentifiedImageError as error:
         raise unreadable(path, "it is no JPEG", remedy) from error
     except Exception as error:  # Pillow's readers have no type of errors of their own
@@ -151,17 +152,28 @@ def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np
     """
     y0, y1, dy = _neighbours(pixels.shape[0], height)
     x0, x1, dx = _neighbours(pixels.shape[1], width)
-    dy, dx = dy[:, np.newaxis, np.newaxis], dx[:, np.newaxis]
-    above, left = np.float32(1) - dy, np.float32(1) - dx
+    # Rows are as long as can be, with the channels in them: NumPy is slow in short ones.
+    below, right = dy[:, np.newaxis], np.repeat(dx, pixels.shape[2])
+    above, left = np.float32(1) - below, np.float32(1) - right
+    used, place = np.unique(np.concatenate((y0, y1)), return_inverse=True)
+    rows, y0, y1 = pixels[used], place[:height], place[height:]
 
-    def corner(y: NDArray[np.intp], x: NDArray[np.intp]) -> NDArray[np.float32]:
-        return pixels[y].take(x, axis=1).astype(np.float32)
+    def columns(x: NDArray[np.intp]) -> NDArray[np.float32]:
+        return rows.take(x, axis=1).astype(np.float32).reshape(len(rows), -1)
 
-    result: NDArray[np.float32] = corner(y0, x0) * above * left
-    result += corner(y1, x0) * dy * left
-    result += corner(y0, x1) * above * dx
-    result += corner(y1, x1) * dy * dx
-    return result
+    def corner(column: NDArray[np.float32], y: NDArray[np.intp], *weights: Any) -> Any:
+        values = column[y]
+        for weight in weights:
+            values *= weight
+        return values
+
+    column = columns(x0)
+    result: NDArray[np.float32] = corner(column, y0, above, left)
+    result += corner(column, y1, below, left)
+    column = columns(x1)
+    result += corner(column, y0, above, right)
+    result += corner(column, y1, below, right)
+    return result.reshape(height, width, -1)
 
 
 def _neighbours(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Any]:
