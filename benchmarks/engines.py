@@ -38,6 +38,7 @@ import machine
 from litegpu import DeviceInfo, GpuDelegate, __version__, list_devices, zoo
 from litegpu.tools import engines, runtime
 from litegpu.tools.batch_arrays import from_picture
+from litegpu.tools.engines.jobs import DECODE_IN
 from litegpu.tools.engines.places import gpus_of
 from litegpu.zoo.writer import ModelWriter
 
@@ -190,8 +191,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             for layout in layouts(gpus, args.backend):
                 row = {"model": name, "batch": plan.batch, **layout}
                 args.device = layout["device"]
-                threads = args.decode_threads
-                settings = engines.Settings("local", layout["workers"], threads)
+                settings = engines.Settings(
+                    *("local", layout["workers"], args.decode_threads), decode_in=args.decode_in
+                )
                 for stage in STAGES:
                     _say(f"{name}, {layout['gpus']} GPUs, {layout['workers']} workers: {stage}")
                     started, row[stage], first = measure(stage, plan, settings, paths, args)
@@ -251,8 +253,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--precision", default="fp16", choices=("fp16", "fp32"))
     add("--batch", type=int, default=64)
     add("--decode-threads", type=int, default=0, help="of a worker; 0: its share of the CPUs")
+    add("--decode-in", default="auto", choices=DECODE_IN, help="as of `litegpu batch`")
     add("--pictures", type=int, default=PICTURES, help="how many there are, again and again")
-    add("--lead-in", type=float, default=1.0, help="seconds before each measurement")
+    add("--lead-in", type=float, default=3.0, help="seconds before each measurement")
     add("--seconds", type=float, default=3.0, help="of each measurement")
     add("--output", type=Path, default=Path(__file__).parent / "results" / "engines.json")
     return parser.parse_args(arguments)

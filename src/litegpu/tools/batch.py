@@ -70,8 +70,9 @@ NOTES = (
     "Each sample is a row of the output: its name, the model's outputs, and in the column 'error' "
     "why it has none. Rows are in the order of the input. OUTPUT appears when all is done; until "
     "then finished parts lie in OUTPUT.partial.",
-    "Pictures are prepared as by `litegpu run`. Samples are decoded in threads, ahead of the GPU; "
-    "there is a process for each GPU where there are several.",
+    "Pictures are prepared as by `litegpu run`. Samples are decoded ahead of the GPU, in "
+    "threads, or in processes where threads hold each other up; there is a process for each GPU "
+    "where there are several.",
 )
 
 

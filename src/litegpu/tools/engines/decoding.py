@@ -91,7 +91,7 @@ class Preparing:
                 self._pool.submit(self._here, item, slots(inputs.arrays, place, self._plan.batched))
                 for place, item in enumerate(items)
             ]
-        size = min(max(len(items) // self._decoding.threads, 1), _PIECE)
+        size = min(max(2 * len(items) // self._decoding.threads, 1), _PIECE)  # of two batches
         return inputs, [
             self._pool.submit(self._elsewhere, items[first : first + size], inputs, first)
             for first in range(0, len(items), size)
