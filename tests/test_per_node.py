@@ -176,6 +176,44 @@ def test_digits_that_half_loses(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "At float32 it agrees: float16 has steps of 2 at numbers such as 3001 in 'far'." in words
 
 
+@pytest.fixture
+def beyond_half(tmp_path: Path) -> str:
+    """A model whose 'far', the result of node 1, is stored as half and reaches a million."""
+    writer = ModelWriter()
+    shape: Shape = (1, 512, 1024, 4)
+    factor = [writer.constant(np.float32(value)) for value in (1e6, 1e-6)]
+    near = pool(writer, writer.input(shape))
+    far = writer.op("MUL", [near, factor[0]], [shape], name="far")
+    writer.output(writer.op("MUL", [pool(writer, far), factor[1]], [shape]))
+    path = tmp_path / "far.tflite"
+    path.write_bytes(writer.build())
+    return str(path)
+
+
+def test_what_half_cannot_hold_is_noticed_before_anyone_looks(
+    beyond_half: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert cli.main(["inference_diff", beyond_half, "--delegate=gpu", *QUICK]) == 0
+    assert "float16 cannot hold 'far': elements beyond 65504. From now on this is" in caplog.text
+    assert "No output is beyond the tolerance" in capsys.readouterr().out
+
+
+def test_what_half_cannot_hold_where_that_goes_unnoticed(
+    beyond_half: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("litegpu.engine.ranges.RangeWatch.lost", lambda watch: {})
+    found = per_node(capsys, beyond_half)
+    assert (found["node"], found["nodes"], found["alone"]) == (2, [1, 2], False)
+    assert (found["place"], found["error"]) == ("GPU", pytest.approx(0.93, abs=0.03))
+    assert tensors(found)["far"]["float16_step"] is None, "JSON has no infinity"
+    assert tensors(found)["far"]["high"] == pytest.approx(1e6, rel=0.01)
+    assert helping(found)[FP32]
+    tensors(found)["far"]["float16_step"] = float("inf")
+    print_finding(as_finding(found), 0.02)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "At float32 it agrees: float16 ends at 65504, and 'far' has numbers such as 99" in words
+
+
 def test_a_wrong_weight(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "wrong.tflite"
     path.write_bytes(branched(wrong=0.75))

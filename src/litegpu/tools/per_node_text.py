@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from litegpu.tools.console import print_table, print_text
 from litegpu.tools.per_node import FP32, Finding, TensorRange
 from litegpu.wording import shown_nodes, shown_ops
@@ -77,6 +81,11 @@ def _lost_digits(found: Finding) -> str:
     if step < 2 * error:  # rounding is by half a step at most
         return " At float32 it agrees."
     largest = max(abs(worst.low or 0.0), abs(worst.high or 0.0))
+    if math.isinf(step):
+        return (
+            f" At float32 it agrees: float16 ends at {np.finfo(np.float16).max:g}, and "
+            f"'{worst.name}' has numbers such as {largest:g}."
+        )
     return (
         f" At float32 it agrees: float16 has steps of {step:g} at numbers such as "
         f"{largest:g} in '{worst.name}'."
