@@ -12,14 +12,15 @@ from litegpu.errors import FileError
 from litegpu.tools import engines
 
 
-def _own_number(plan: engines.Plan) -> engines.Arrays:
+def own_number(plan: engines.Plan) -> engines.Arrays:
+    """Return the number of this process as what a sample holds."""
     return [np.full(plan.inputs[0].shape, os.getpid(), np.float32)]
 
 
 def waiting(_: int, plan: engines.Plan) -> engines.Arrays:
     """Wait longer than work; the value is the number of the process."""
     time.sleep(0.01)
-    return _own_number(plan)
+    return own_number(plan)
 
 
 def light(_: int, plan: engines.Plan) -> engines.Arrays:
@@ -29,4 +30,4 @@ def light(_: int, plan: engines.Plan) -> engines.Arrays:
     if found:
         raise FileError(f"this process has {found}")
     time.sleep(0.01)
-    return _own_number(plan)
+    return own_number(plan)

@@ -87,6 +87,7 @@ def test_processes_take_over_where_threads_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decoding, "_TRIAL", 8)
+    monkeypatch.setattr(decoding, "default_threads", lambda: 4)
     pids = []
     for pid in values_of(AUTO, job(process_jobs.waiting)):
         pids.append(int(pid))
@@ -96,22 +97,30 @@ def test_processes_take_over_where_threads_wait_for_each_other(
     assert all(map(is_gone, set(pids) - {os.getpid()}))
 
 
+def busy(_: int, plan: engines.Plan) -> engines.Arrays:
+    return process_jobs.own_number(plan)
+
+
 @pytest.mark.parametrize(
-    ("settings", "prepare"),
+    ("settings", "held_up", "prepare"),
     [
-        (engines.Settings(decode_threads=3), process_jobs.waiting),
-        (engines.Settings(decode_threads=4, decode_in="threads"), process_jobs.waiting),
+        (engines.Settings(decode_threads=3), 2.0, process_jobs.waiting),
+        (engines.Settings(decode_threads=5), 2.0, process_jobs.waiting),
+        (engines.Settings(decode_threads=4, decode_in="threads"), 2.0, process_jobs.waiting),
+        (AUTO, 1e6, busy),
     ],
-    ids=["few threads", "as it was told"],
+    ids=["few threads", "more than CPUs", "as it was told", "they do not wait"],
 )
 def test_threads_go_on_where_processes_would_not_pay(
-    settings: engines.Settings, prepare: Any, monkeypatch: pytest.MonkeyPatch
+    settings: engines.Settings, held_up: float, prepare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError("a process is started")
 
     monkeypatch.setattr(decoding, "SharedBatches", fail)
     monkeypatch.setattr(decoding, "_TRIAL", 8)
+    monkeypatch.setattr(decoding, "_HELD_UP", held_up)
+    monkeypatch.setattr(decoding, "default_threads", lambda: 4)
     assert {value for _, value, _ in run(job(prepare), 60, settings)} == {os.getpid()}
 
 
@@ -124,6 +133,7 @@ def test_without_processes(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     why = "Processes that decode cannot be started: OSError: no space left. Decode with --decode_in"
     monkeypatch.setattr(decoding, "SharedBatches", no_room)
     monkeypatch.setattr(decoding, "_TRIAL", 8)
+    monkeypatch.setattr(decoding, "default_threads", lambda: 4)
     with pytest.raises(WorkerError, match=why):
         run(job(), 9, PROCESSES)
     found = run(job(process_jobs.waiting), 90, AUTO)

@@ -26,12 +26,13 @@ from litegpu.tools.engines.decoders import (
     slots,
 )
 from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, Decoding, Plan
+from litegpu.tools.runtime import default_threads
 
 _TRIAL = 128
 """Samples that threads prepare before processes may be begun, which takes about a second."""
 _FEW = 4
 """Threads that are fewer hardly hold each other up."""
-_HELD_UP = 1.5
+_HELD_UP = 2.0
 """How many times longer than it works a thread must take for processes to pay."""
 _PIECE = 8
 """The most samples that are sent to a process at once."""
@@ -170,7 +171,8 @@ class Preparing:
                 self._consider()
 
     def _pays(self) -> bool:
-        if self._decoding.where != AUTO or self._decoding.threads < _FEW:
+        # Where threads are more than CPUs, they wait for these: processes would, too.
+        if self._decoding.where != AUTO or not _FEW <= self._decoding.threads <= default_threads():
             return False
         with self._lock:
             return self._trial >= _TRIAL and self._wall_s > _HELD_UP * self._cpu_s
