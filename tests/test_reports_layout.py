@@ -57,6 +57,20 @@ def test_a_large_graph_with_shortcuts() -> None:
 
 
 @new_python
+def test_edges_that_pass_too_much_are_left_to_bend() -> None:
+    """Node 0 is read by every second one of a chain: 4 million places that its edges pass."""
+    chained = [(n, n + 1) for n in range(4000)]
+    edges = [*chained, *((0, n) for n in range(2, 4001, 2))]
+    start = time.perf_counter()
+    layout = layered(range(4001), edges)
+    assert time.perf_counter() - start < 15
+    assert_readable(layout, edges)
+    assert sum(map(len, layout.edges.values())) < 60_000
+    assert len(layout.edges[0, 6]) == 7, "short ones pass each layer at a place of their own"
+    assert len(layout.edges[0, 4000]) == 3
+
+
+@new_python
 def test_parts_without_connection_and_single_nodes() -> None:
     edges = [(10, 20), (20, 30), (5, 7)]
     layout = layered([5, 7, 10, 20, 30, 99], edges)

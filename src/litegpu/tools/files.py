@@ -86,19 +86,24 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
     """Give a file to write, which takes the place of `path` once all of it is written.
 
     Until then, and after an error or an interrupt, what was there stays as it was. It has the same
-    suffix and lies in the same folder. What is no file, such as a device, is written itself; where
-    nothing was written nothing changes.
+    suffix and lies in the same folder, or, if that takes no new files, in one for temporary files
+    until it is copied. What is no file, such as a device, is written itself; where nothing was
+    written nothing changes.
 
     Raises:
         FileError: it cannot be written.
     """
     target = Path(os.path.realpath(path))
-    part = target.with_name(f".{target.stem[:100]}.{os.getpid()}.part{target.suffix}")
+    part = beside = target.with_name(f".{target.stem[:100]}.{os.getpid()}.part{target.suffix}")
     try:
-        if (target.exists() and not target.is_file()) or not _can_write(part, target):
+        if target.exists() and not target.is_file():
             part = target
+        elif not _can_write(part, target):
+            part = Path(tempfile.mkdtemp(prefix="litegpu-")) / target.name
         yield part
-        if part is not target and part.exists():
+        if part not in (target, beside) and part.exists():
+            shutil.copyfile(part, target)
+        elif part is beside and part.exists():
             if target.exists():
                 shutil.copymode(target, part)
             part.replace(target)
@@ -110,6 +115,8 @@ def replacing(flag: str, path: str) -> Iterator[Path]:
         if part is not target:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
+                if part is not beside:
+                    part.parent.rmdir()
 
 
 def _can_write(part: Path, target: Path) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from litegpu.errors import missing_dependency
@@ -15,6 +16,8 @@ Point = tuple[float, float]
 
 _BEND = 0.35
 """Columns that an edge keeps free where it passes a layer."""
+_MOST_PASSED = 40_000
+"""Layers that all edges together may pass: with more, neither layout nor browser would end."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,12 @@ def layered(nodes: Iterable[int], edges: Iterable[Edge]) -> Layout:
     library = _library()
     known = list(nodes)
     wanted = sorted({edge for edge in edges if edge[0] != edge[1]})
-    found = _in_one_column(known, wanted) if library is None else _by(library, known, wanted)
-    return _from_zero(found)
+    if library is None:
+        return _from_zero(_in_one_column(known, wanted))
+    near = _short_edges(wanted)
+    found = _by(library, known, near)
+    far = {(a, b): _bow(found.nodes[a], found.nodes[b]) for a, b in {*wanted}.difference(near)}
+    return _from_zero(replace(found, edges={**found.edges, **far}))
 
 
 def _library() -> Any:
@@ -58,6 +65,36 @@ def _library() -> Any:
         return importlib.import_module("fast_sugiyama")
     except ImportError as error:
         raise missing_dependency("fast-sugiyama", "report", "Drawing a graph") from error
+
+
+def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
+    """Return the shortest edges, which together pass no more layers than can be drawn."""
+    layers = _layers(edges)
+    spans = [abs(layers[target] - layers[source]) - 1 for source, target in edges]
+    order = sorted(range(len(edges)), key=spans.__getitem__)
+    passed = itertools.accumulate(max(spans[place], 0) for place in order)
+    return [
+        edges[place] for place, total in zip(order, passed, strict=True) if total <= _MOST_PASSED
+    ]
+
+
+def _layers(edges: Sequence[Edge]) -> dict[int, int]:
+    """Return how many nodes come before each one, on the longest way; circles end it."""
+    after: dict[int, list[int]] = {node: [] for edge in edges for node in edge}
+    missing = dict.fromkeys(after, 0)
+    for source, target in edges:
+        after[source].append(target)
+        missing[target] += 1
+    layers = dict.fromkeys(after, 0)
+    ready = [node for node, count in missing.items() if not count]
+    while ready:
+        node = ready.pop()
+        for target in after[node]:
+            layers[target] = max(layers[target], layers[node] + 1)
+            missing[target] -= 1
+            if not missing[target]:
+                ready.append(target)
+    return layers
 
 
 def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
@@ -107,11 +144,16 @@ def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
     places = {node: (0.0, float(row)) for row, node in enumerate(nodes)}
     paths: dict[Edge, Sequence[Point]] = {}
     for source, target in edges:
-        (_, top), (_, bottom) = places[source], places[target]
-        skipped = abs(bottom - top) - 1
-        bend = [(1 + skipped / 50, (top + bottom) / 2)] if skipped else []
-        paths[source, target] = [places[source], *bend, places[target]]
+        paths[source, target] = _bow(places[source], places[target])
     return Layout(places, paths, 0, 0)
+
+
+def _bow(start: Point, end: Point) -> list[Point]:
+    """Return a path that bends around what is between two points, the farther the more."""
+    (left, top), (right, bottom) = start, end
+    skipped = abs(bottom - top) - 1
+    bend = [(max(left, right) + 1 + skipped / 50, (top + bottom) / 2)] if skipped > 0 else []
+    return [start, *bend, end]
 
 
 def _from_zero(layout: Layout) -> Layout:
