@@ -269,7 +269,9 @@ def test_impossible_wishes_are_named(
     argument: str, status: int, message: str, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["inference_diff", model, argument]) == status
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert ("ERROR: Could not run the task evaluation!\n" in error) == (status == 1)
 
 
 def test_an_unknown_delegate_fails_in_the_known_words(

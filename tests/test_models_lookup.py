@@ -32,6 +32,13 @@ def known_at(place: Path, monkeypatch: pytest.MonkeyPatch, stand_in: str = "") -
     monkeypatch.setitem(KNOWN, "famous", entry)
 
 
+def test_an_empty_file_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "mine.tflite"
+    path.touch()
+    with pytest.raises(ModelError, match=r"mine.tflite' is empty\. Fetch or convert"):
+        find_model(str(path))
+
+
 def test_a_path_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.tflite"
     path.write_bytes(CONTENT)

@@ -100,13 +100,13 @@ class _Evaluation:
 
 def main(args: argparse.Namespace) -> int:
     """Run both sides, print how far they are apart; files are written last."""
-    needs_nodes(args.export, args.per_node)
-    try_to_write("output_file_path", args.output_file_path or None)
-    try_to_write("json", args.json)
-    prepare_export(args.export)
-    prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
+        needs_nodes(args.export, args.per_node)
+        try_to_write("output_file_path", args.output_file_path or None)
+        try_to_write("json", args.json)
+        prepare_export(args.export)
+        prepare_report(args.report)
         model = find_model(args.model)
         evaluation = _evaluate(args, model)
     found, node = evaluation.comparison, evaluation.node

@@ -119,11 +119,14 @@ def find_model(name: str) -> FoundModel:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise ModelError(
             f"The model file '{path}' cannot be read: {error.strerror}. Check its permissions."
         ) from error
+    if not content:
+        raise ModelError(f"The model file '{path}' is empty. Fetch or convert the model anew.")
+    return content
 
 
 def _local_file(stem: str) -> Path | None:

@@ -150,12 +150,12 @@ class _Evaluated(Generic[Value]):
 
 def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
     """Evaluate, print the figures, and write the files last."""
-    check_decoder()
-    try_to_write(METRICS_FILE.name, args.output_file_path or None)
-    try_to_write("json", args.json)
-    prepare_report(args.report)
     lines_to = sys.stderr if prints_json(args) else sys.stdout
     with contextlib.redirect_stdout(lines_to), failing_task(args):
+        check_decoder()
+        try_to_write(METRICS_FILE.name, args.output_file_path or None)
+        try_to_write("json", args.json)
+        prepare_report(args.report)
         task = kind.make(args)
         if not task.paths:
             raise FileError(
