@@ -271,7 +271,7 @@ def test_impossible_wishes_are_named(
     assert cli.main(["inference_diff", model, argument]) == status
     error = capsys.readouterr().err
     assert message in error
-    assert ("ERROR: Could not run the task evaluation!\n" in error) == (status == 1)
+    assert "ERROR: Could not run the task evaluation!\n" in error
 
 
 def test_an_unknown_delegate_fails_in_the_known_words(
