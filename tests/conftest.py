@@ -8,6 +8,7 @@ import os
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,6 +57,22 @@ def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
     lenient = functools.partial(CostRule, software=True)
     monkeypatch.setattr("litegpu.selection.CostRule", lambda costs, _software: lenient(costs))
+
+
+@pytest.fixture(autouse=True)
+def sound_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify every program that a test has compiled."""
+    from litegpu.engine import compiled
+    from litegpu.engine.verify import verify
+
+    build = compiled.build_program
+
+    def verified(*args: Any, **options: Any) -> Any:
+        built = build(*args, **options)
+        verify(built)
+        return built
+
+    monkeypatch.setattr(compiled, "build_program", verified)
 
 
 @pytest.fixture

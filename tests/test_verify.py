@@ -1,0 +1,100 @@
+"""A program reads what was made, from memory that nobody else has taken: and what if not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from litegpu.backends.base import Slot
+from litegpu.engine.layout import assign
+from litegpu.engine.program import BuiltProgram
+from litegpu.engine.verify import verify
+from litegpu.graph import Stage
+from paper_device import build
+from passes.graphs import RELU, Maker
+
+
+@pytest.fixture(params=[None, 0])
+def built(request: pytest.FixtureRequest) -> BuiltProgram:
+    """A diamond: two convolutions of one value, added, and a copy of the sum."""
+    maker = Maker()
+    source = maker.conv(maker.input(1, 4, 4, 8), 8)
+    first, second = maker.conv(source, 8), maker.conv(source, 8)
+    total = maker.steps(first, Stage("ADD", (second,)))
+    graph = maker.graph(maker.steps(maker.conv(total, 8), RELU))
+    return build(assign(graph, request.param))
+
+
+def with_slot(built: BuiltProgram, launch: int, argument: int, **changed: Any) -> BuiltProgram:
+    dispatches = list(built.program.dispatches)
+    slots = list(dispatches[launch].slots)
+    slots[argument] = replace(slots[argument], **changed)
+    dispatches[launch] = replace(dispatches[launch], slots=tuple(slots))
+    return replace(built, program=replace(built.program, dispatches=tuple(dispatches)))
+
+
+def place_of(built: BuiltProgram, launch: int, written: bool, constant: bool = False) -> int:
+    """Return the first argument of a kernel of that sort."""
+    arguments = built.launches[launch].kernel.arguments
+    return next(
+        i for i, a in enumerate(arguments) if a.written is written and a.constant is constant
+    )
+
+
+def slot_of(built: BuiltProgram, launch: int, written: bool) -> Slot:
+    return built.program.dispatches[launch].slots[place_of(built, launch, written)]
+
+
+def without_first(built: BuiltProgram) -> BuiltProgram:
+    program = replace(built.program, dispatches=built.program.dispatches[1:])
+    return replace(built, launches=built.launches[1:], program=program)
+
+
+def over_its_input(built: BuiltProgram) -> BuiltProgram:
+    read = slot_of(built, 1, written=False)
+    return with_slot(built, 1, place_of(built, 1, written=True), offset=read.offset)
+
+
+def over_the_other_branch(built: BuiltProgram) -> BuiltProgram:
+    """The second branch lands on the first, which the sum still needs."""
+    first = slot_of(built, 1, written=True)
+    return with_slot(built, 2, place_of(built, 2, written=True), offset=first.offset)
+
+
+def beyond(built: BuiltProgram) -> BuiltProgram:
+    return with_slot(built, 0, place_of(built, 0, written=True), offset=built.program.memory_bytes)
+
+
+def into_constants(built: BuiltProgram) -> BuiltProgram:
+    return with_slot(built, 0, place_of(built, 0, written=True), constant=True, offset=0, size=4)
+
+
+def another_output(built: BuiltProgram) -> BuiltProgram:
+    wrong = replace(built.program.outputs[0], size=4)
+    return replace(built, program=replace(built.program, outputs=(wrong,)))
+
+
+def test_a_sound_program(built: BuiltProgram) -> None:
+    verify(built)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (without_first, "reads value .*, which was not made or is overwritten"),
+        (over_its_input, "writes value .* over value .*, which it reads"),
+        (over_the_other_branch, "which was not made or is overwritten|over value"),
+        (beyond, "binds Slot.*, of .* bytes"),
+        (into_constants, "writes constants"),
+        (another_output, "output 0 is not what was made for it"),
+    ],
+)
+def test_faults_are_found(
+    built: BuiltProgram, change: Callable[[BuiltProgram], BuiltProgram], text: str
+) -> None:
+    with pytest.raises(ValueError, match=re.compile(text)):
+        verify(change(built))
