@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
-from litegpu.ops import conv_mma
+from litegpu.ops import conv_mma, split_conv
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.halves import halves_of
 from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
-from litegpu.ops.split_conv import NEEDS_HALVES, TOO_LARGE, SplitLaunch, split_kernel
+from litegpu.ops.split_conv import TOO_LARGE, SplitLaunch, split_kernel
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -36,13 +36,9 @@ class ConvNarrow(Implementation):
     name = "cuda/conv_narrow"
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        if spec.depthwise is not None:
-            return IN_MEMORY
-        obstacle = spec.obstacle(target)
-        if obstacle is not None:
-            return obstacle
-        if target.half_from is None:
-            return NEEDS_HALVES
+        found = split_conv.obstacle(spec, target)
+        if found is not None:
+            return found
         src, dst = spec.src, spec.dst
         if not _is_narrow(src, spec.window):
             return Rejected("its windows are no runs of few channels")

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import DType, Node
+from litegpu.ops import split_conv
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.halves import as_halves, halves_of, spread_taps
 from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.split_conv import (
-    NEEDS_HALVES,
     TOO_LARGE,
     SplitLaunch,
     SplitProblem,
@@ -104,13 +104,9 @@ class ConvPatch(Implementation):
     name = "cuda/conv_patch"
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        if spec.depthwise is not None:
-            return IN_MEMORY
-        obstacle = spec.obstacle(target)
-        if obstacle is not None:
-            return obstacle
-        if target.half_from is None:
-            return NEEDS_HALVES
+        found = split_conv.obstacle(spec, target)
+        if found is not None:
+            return found
         view, src, dst = spec.window, spec.src, spec.dst
         taps, step = math.prod(view.kernel), math.prod(view.stride)
         if taps < _OVERLAPS * step or min(view.kernel) < 2:
