@@ -62,17 +62,15 @@ def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def sound_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify every program that a test has compiled."""
-    from litegpu.engine import compiled
+    from litegpu.engine.program import build_program
     from litegpu.engine.verify import verify
 
-    build = compiled.build_program
-
     def verified(*args: Any, **options: Any) -> Any:
-        built = build(*args, **options)
+        built = build_program(*args, **options)
         verify(built)
         return built
 
-    monkeypatch.setattr(compiled, "build_program", verified)
+    monkeypatch.setattr("litegpu.engine.compiled.build_program", verified)
 
 
 @pytest.fixture
