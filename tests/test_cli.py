@@ -140,6 +140,9 @@ def test_names_of_the_package_are_imported_when_they_are_used() -> None:
     code = "import sys, litegpu.tools.cli; print('numpy' in sys.modules)"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+    code = "import litegpu; print(litegpu.errors.ModelError is litegpu.ModelError)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
     assert all(getattr(litegpu, name) is not None for name in litegpu.__all__)
     assert set(litegpu.__all__) <= set(dir(litegpu))
     with pytest.raises(AttributeError, match="module 'litegpu' has no attribute 'GpuDelegat'"):

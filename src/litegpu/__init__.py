@@ -87,6 +87,8 @@ def __getattr__(name: str) -> Any:
             if hasattr(home, name):
                 value = globals()[name] = getattr(home, name)
                 return value
+    if f"{__name__}.{name}" in _HOMES:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
