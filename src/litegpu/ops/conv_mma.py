@@ -15,7 +15,7 @@ from litegpu.codegen import round_up
 from litegpu.graph import DType, Node, Stage
 from litegpu.ops.base import KernelRequest, LowerContext, Target, literal
 from litegpu.ops.conv_spec import ConvSpec, pixels_of
-from litegpu.ops.halves import Halves, as_halves, halves_of, padded, spread_taps
+from litegpu.ops.halves import Halves, as_halves, halves_of, padded, parts_of, spread_taps
 from litegpu.ops.implementations import Implementation, Plan, Rejected
 
 _FLOATS = npt.NDArray[np.float32]
@@ -93,8 +93,7 @@ class ConvMma(Implementation):
         found = spec.obstacle(target) or _obstacle(spec)
         if found is not None:
             return found
-        halves = None if target.half_from is None else halves_of(spec.array, target)
-        problem = _problem_of(spec, halves)
+        problem = _problem_of(spec, target)
         tiles = choose_tiles(problem, target)
         return _MmaPlan(spec, problem, tiles, _clocks(tiles[0], problem, target))
 
@@ -205,12 +204,13 @@ def _kernel(
     )
 
 
-def _problem_of(spec: ConvSpec, halves: Halves | None) -> Problem:
+def _problem_of(spec: ConvSpec, target: Target) -> Problem:
     src, dst, weights, depthwise = spec.src, spec.dst, spec.array, spec.depthwise
     slices = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
     parts = 2 if src.dtype is DType.FLOAT32 else 1
-    weight_parts = 2 if halves is None else len(halves.parts)
+    tf32 = target.half_from is None
+    weight_parts = 2 if tf32 else parts_of(spec.array, target)
     taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
     gathered = 0 if depthwise or spec.keeps_rows else 30
     return Problem(
@@ -219,7 +219,7 @@ def _problem_of(spec: ConvSpec, halves: Halves | None) -> Problem:
         steps=-(-taps * slices * 4 // _STEP),
         parts=parts,
         weight_parts=weight_parts,
-        products=6 if halves is None else parts + weight_parts - 1,
+        products=6 if tf32 else parts + weight_parts - 1,
         loads=taken if src.vector else 4 * taken,
         instructions=40 + gathered + 18 * (taken - 1),
     )

@@ -15,7 +15,7 @@ from litegpu.graph import DType, Node
 from litegpu.ops import conv_mma, split_conv
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.halves import halves_of
+from litegpu.ops.halves import parts_of
 from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
 from litegpu.ops.split_conv import TOO_LARGE, SplitLaunch, split_kernel
@@ -53,7 +53,7 @@ class ConvNarrow(Implementation):
             stored=src.dtype.value,
             whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
             split_values=src.dtype is DType.FLOAT32 and not rounded,
-            split_weights=len(halves_of(spec.array, target, not rounded).parts) > 1,
+            split_weights=parts_of(spec.array, target, not rounded) > 1,
         )
         if problem.steps > _MOST_STEPS:
             return TOO_LARGE

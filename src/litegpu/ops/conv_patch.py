@@ -14,7 +14,7 @@ from litegpu.graph import DType, Node
 from litegpu.ops import split_conv
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.halves import as_halves, halves_of, spread_taps
+from litegpu.ops.halves import as_halves, parts_of, spread_taps
 from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.split_conv import (
     TOO_LARGE,
@@ -119,7 +119,7 @@ class ConvPatch(Implementation):
             outputs=dst.slices * 4,
             view=view,
             split_values=src.dtype is DType.FLOAT32,
-            split_weights=len(halves_of(spec.array, target).parts) > 1,
+            split_weights=parts_of(spec.array, target) > 1,
         )
         ranked = sorted(_tiles(problem), key=lambda tile: _clocks(tile, problem, target))
         if not ranked:
