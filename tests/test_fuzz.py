@@ -231,29 +231,36 @@ def test_a_process_that_gives_no_answer(
         worker.close()
 
 
-def crash_on_the_cpu(task: Task) -> Result:
-    """Crash when run, with nothing on the device."""
-    return abort(task) if task.invoked else Result("ran")
+class Crashing:
+    """Answers as a process that crashes whenever it runs a model, with `accepted` on a device."""
+
+    def __init__(self, *accepted: str) -> None:
+        self._accepted = accepted
+
+    def run(self, task: Task, _: float) -> Result:
+        return Result("crashed") if task.invoked else Result("ran", accepted=self._accepted)
+
+    def close(self) -> None:
+        """End nothing."""
 
 
-def crash_on_the_device(task: Task) -> Result:
-    """Crash when run, with a node on the device."""
-    return abort(task) if task.invoked else Result("ran", accepted=("ADD",))
+class Running(Crashing):
+    """Answers as one that runs every model."""
+
+    def run(self, task: Task, _: float) -> Result:
+        return Result("ran")
 
 
-@pytest.mark.parametrize(
-    ("work", "outcome"), [(crash_on_the_cpu, "CPU crashes"), (crash_on_the_device, "wrong")]
-)
+@pytest.mark.parametrize(("accepted", "outcome"), [((), "CPU crashes"), (("ADD",), "wrong")])
 def test_a_crash_is_the_cpus_where_the_delegate_takes_nothing(
-    work: Callable[[Task], Result], outcome: str
+    accepted: tuple[str, ...], outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = Judge(SEEDS, {})
-    judge._device = Worker(work=work)
-    task, _ = judge.mutant(next(iter(SEEDS)), 0)
-    try:
-        assert judge.outcome(task)[0] == outcome
-    finally:
-        judge.close()
+    monkeypatch.setattr(judge, "_cpu", Running())
+    monkeypatch.setattr(judge, "_device", Crashing(*accepted))
+    monkeypatch.setattr(judge, "_repeats", lambda *_: True)
+    task, _changes = judge.mutant(next(iter(SEEDS)), 0)
+    assert judge.outcome(task)[0] == outcome
 
 
 # The verdicts
