@@ -91,8 +91,8 @@ struct Block {
     int votes = 0, voted = 0;  // see __syncthreads_or
     std::vector<Meeting> warps, groups;
 };
-static std::vector<Fiber> fibers;
-static std::vector<Block> blocks;
+inline std::vector<Fiber> fibers;
+inline std::vector<Block> blocks;
 static Meeting cluster_meeting;
 static Fiber *me;
 static int threads_per_block;
