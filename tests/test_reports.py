@@ -474,15 +474,16 @@ def test_a_page_is_written_whole_or_not_at_all(
 def test_a_missing_package_is_told_before_the_work(
     module: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if module == "fast_sugiyama" and sys.version_info < (3, 11):
-        pytest.skip("graphs are laid out without it here")
     for name in [each for each in sys.modules if each.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     for cached in (pages._plotly, schema.tables):
         cached.cache_clear()
-    with pytest.raises(MissingDependencyError, match=message):
-        prepare_report(str(tmp_path / "page.html"))
+    if module == "fast_sugiyama" and sys.version_info < (3, 11):
+        prepare_report(str(tmp_path / "page.html"))  # graphs are laid out without it here
+    else:
+        with pytest.raises(MissingDependencyError, match=message):
+            prepare_report(str(tmp_path / "page.html"))
     if module == "flatbuffers":
         with pytest.raises(MissingDependencyError, match=message):
             prepare_export(str(tmp_path / "data.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,9 +37,9 @@ class _Depth(Op):
             return ""
         return f"{list(shape)} does not divide into blocks: {self.name} block_size = {block}."
 
+    @abstractmethod
     def divides(self, shape: Shape, block: int) -> bool:
         """Whether an input consists of whole blocks."""
-        raise NotImplementedError
 
 
 @register
@@ -123,9 +124,9 @@ class _Batch(Op):
         edges = constant_list(graph, node.inputs[2])
         return constant_list(graph, node.inputs[1]), [*zip(edges[::2], edges[1::2], strict=True)]
 
+    @abstractmethod
     def divides(self, shape: Shape, blocks: list[int], edges: list[Edge]) -> bool:
         """Whether an input consists of whole blocks."""
-        raise NotImplementedError
 
 
 @register

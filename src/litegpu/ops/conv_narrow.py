@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.halves import parts_of
 from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
-from litegpu.ops.split_conv import TOO_LARGE, SplitLaunch, split_kernel
+from litegpu.ops.split_conv import TOO_LARGE, SplitLaunch, SplitPlan, split_kernel
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -61,25 +60,9 @@ class ConvNarrow(Implementation):
         if not ranked:
             return Rejected("too few tiles to keep the device busy")
         best = _clocks(ranked[0], problem, target)
-        return _NarrowPlan(spec, problem, ranked[:_CANDIDATES], best, _WORTH)
-
-
-@dataclass(frozen=True, slots=True)
-class _NarrowPlan(Plan):
-    """Tiles for a convolution, the best first.
-
-    What it rounds is better left in float32: half storage would put padding between the pixels.
-    """
-
-    spec: ConvSpec
-    problem: Problem
-    tiles: Sequence[Tile]
-    clocks: float
-    margin: float
-
-    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        tile = ctx.choose(("conv_narrow", self.problem), self.tiles)
-        return _kernel(node, ctx, tile, self.problem, self.spec)
+        # What it rounds is better left in float32: half would put padding between the pixels.
+        tiles = ranked[:_CANDIDATES]
+        return SplitPlan("conv_narrow", spec, problem, tiles, _kernel, best, _WORTH)
 
 
 def _is_narrow(src: Storage, view: Window) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from litegpu.ops.implementations import Implementation, Plan, Rejected
 from litegpu.ops.split_conv import (
     TOO_LARGE,
     SplitLaunch,
+    SplitPlan,
     SplitProblem,
     split_kernel,
 )
@@ -125,22 +126,8 @@ class ConvPatch(Implementation):
         if not ranked:
             return TOO_LARGE
         best = _clocks(ranked[0], problem, target)
-        return _PatchPlan(spec, problem, ranked[:_CANDIDATES], best, _WORTH)
-
-
-@dataclass(frozen=True, slots=True)
-class _PatchPlan(Plan):
-    """Tiles for a convolution, the best first."""
-
-    spec: ConvSpec
-    problem: Problem
-    tiles: Sequence[Tile]
-    clocks: float
-    margin: float
-
-    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        tile = ctx.choose(("conv_patch", self.problem), self.tiles)
-        return _kernel(node, ctx, tile, self.problem, self.spec)
+        tiles = ranked[:_CANDIDATES]
+        return SplitPlan("conv_patch", spec, problem, tiles, _kernel, best, _WORTH)
 
 
 _CANDIDATES = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from litegpu.codegen import round_up
@@ -46,19 +46,14 @@ class _SplitPlan(Plan):
     items: int
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        dst, held = self.spec.dst, weights.spread_groups(self.spec.weights)
-        bound = weights.bind(held, dst.slices, ctx)
-        return KernelRequest(
-            template="conv_2d_split",
+        dst = self.spec.dst
+        request = _request(node, ctx, self.spec, "conv_2d_split", dst.slices)
+        return replace(
+            request,
             grid=(dst.slices * self.items, dst.rows, 1),
             local=(self.items, 1, 1),
-            output=node.outputs[0],
-            reads={"src": node.inputs[0], **bound.reads},
-            constants=bound.constants,
-            variables={**_words(self.spec, held), **bound.variables, "ITEMS": self.items},
+            variables={**request.variables, "ITEMS": self.items},
             shared=(("float4", "scratch", self.items),),
-            flops=2 * dst.rows * held.elements,
-            needed=_needed(self.spec),
         )
 
 
@@ -87,22 +82,33 @@ class _PortablePlan(Plan):
     problem: TileProblem
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        dst, held = self.spec.dst, weights.spread_groups(self.spec.weights)
         pixels, slices = choose_tile(self.problem, ctx)
-        padded_slices = round_up(dst.slices, slices)
-        bound = weights.bind(held, padded_slices, ctx)
-        words = {**_words(self.spec, held), **bound.variables}
-        return KernelRequest(
-            template="conv_2d",
-            grid=(padded_slices // slices, -(-dst.rows // pixels), 1),
-            local=(8, 8, 1),
-            output=node.outputs[0],
-            reads={"src": node.inputs[0], **bound.reads},
-            constants=bound.constants,
-            variables={**words, "PIXELS": pixels, "SLICES": slices},
-            flops=2 * dst.rows * held.elements,
-            needed=_needed(self.spec),
+        padded_slices = round_up(self.spec.dst.slices, slices)
+        request = _request(node, ctx, self.spec, "conv_2d", padded_slices)
+        return replace(
+            request,
+            grid=(padded_slices // slices, -(-self.spec.dst.rows // pixels), 1),
+            variables={**request.variables, "PIXELS": pixels, "SLICES": slices},
         )
+
+
+def _request(
+    node: Node, ctx: LowerContext, spec: ConvSpec, template: str, slices: int
+) -> KernelRequest:
+    """Return what both kernels ask for, but for the work items; they write `slices` of outputs."""
+    held = weights.spread_groups(spec.weights)
+    bound = weights.bind(held, slices, ctx)
+    return KernelRequest(
+        template=template,
+        grid=(1, 1, 1),
+        local=(8, 8, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0], **bound.reads},
+        constants=bound.constants,
+        variables={**_words(spec, held), **bound.variables},
+        flops=2 * spec.dst.rows * held.elements,
+        needed={"src": spec.window.taken(spec.dst.rows, spec.src.lanes)},
+    )
 
 
 def _words(spec: ConvSpec, held: Weights) -> dict[str, Any]:
@@ -115,10 +121,6 @@ def _words(spec: ConvSpec, held: Weights) -> dict[str, Any]:
         "group_outputs": held.shape[0] // held.groups,
         "pointwise": spec.keeps_rows,
     }
-
-
-def _needed(spec: ConvSpec) -> dict[str, int]:
-    return {"src": spec.window.taken(spec.dst.rows, spec.src.lanes)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -18,9 +19,9 @@ class Parts(Op):
     takes = (HELD,)
     gives = None
 
+    @abstractmethod
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
         """Return the value that is cut, the axis and the sizes along it of a checked node."""
-        raise NotImplementedError
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         source, axis, sizes = self.parts(graph, node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from litegpu.graph import DType, Node
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
 from litegpu.ops.halves import halves_of, padded
-from litegpu.ops.implementations import Rejected
+from litegpu.ops.implementations import Plan, Rejected
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -59,6 +59,23 @@ class SplitLaunch:
     """Shared memory of a block, in units of 16 bytes."""
     lanes: int
     """Output channels of all blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan(Plan):
+    """Tiles for a convolution, the best first, and `kernel`, which makes the launch of one."""
+
+    name: str
+    spec: ConvSpec
+    problem: SplitProblem
+    tiles: Sequence[Any]
+    kernel: Callable[[Node, LowerContext, Any, Any, ConvSpec], KernelRequest]
+    clocks: float
+    margin: float
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        tile = ctx.choose((self.name, self.problem), self.tiles)
+        return self.kernel(node, ctx, tile, self.problem, self.spec)
 
 
 def split_kernel(
