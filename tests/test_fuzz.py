@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -261,6 +262,25 @@ def test_a_crash_is_the_cpus_where_the_delegate_takes_nothing(
     monkeypatch.setattr(judge, "_repeats", lambda *_: True)
     task, _changes = judge.mutant(next(iter(SEEDS)), 0)
     assert judge.outcome(task)[0] == outcome
+
+
+@pytest.mark.parametrize(("divisor", "outcome"), [(0.0, "left out"), (2.0, "wrong")])
+def test_an_infinity_that_the_cpu_cuts_is_one_on_a_device(divisor: float, outcome: str) -> None:
+    """A difference of x / 0 is 0 to the CPU, which takes the largest float for the infinity."""
+    writer = ModelWriter()
+    x = writer.input((1, 4))
+    operands = [x, writer.constant(np.full(4, divisor, np.float32))]
+    quotients = [writer.op("DIV", operands, [x.shape], options=NONE) for _ in range(2)]
+    writer.output(writer.op("SUB", quotients, [x.shape], options=NONE))
+
+    class NoNumbers:
+        def run(self, task: Task, _: float) -> Result:
+            return Result("ran", (np.full((1, 4), NAN, np.float32),), accepted=("DIV",))
+
+    judge = Judge(SEEDS, {})
+    with mock.patch.object(judge, "_device", NoNumbers()):
+        assert judge.outcome(Task(writer.build(), 1))[0] == outcome
+    judge.close()
 
 
 # The verdicts

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cases.base import SMALL, Case, Range, Shape, Sheet
 
-_POSITIVE = Range(0.5, 2.0)
+_POSITIVE, _FACTORS = Range(0.5, 2.0), Range(1.5, 3.0)
 _KINDS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
 
 
@@ -24,6 +26,23 @@ class Reduce(Case):
         """One input, one reduction, one output."""
         inputs = [sheet.input(self.shape, self.values), sheet.constant(self.axes, "int32")]
         sheet.output(sheet.op(self.op, inputs, {"keep_dims": self.keep}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroProduct(Reduce):
+    """A product whose first factor is 0; the others' is infinite, and 0 times that is no number."""
+
+    op: str = "REDUCE_PROD"
+    values: Range = _FACTORS
+
+    def write(self, sheet: Sheet) -> None:
+        """Factors that are 0 at the beginning of each product."""
+        assert not isinstance(self.axes, int)
+        mask = np.ones([n if i in self.axes else 1 for i, n in enumerate(self.shape)], np.float32)
+        mask.flat[0] = 0.0
+        factors = sheet.op("MUL", [sheet.input(self.shape, self.values), sheet.constant(mask)], {})
+        axes = sheet.constant(self.axes, "int32")
+        sheet.output(sheet.op(self.op, [factors, axes], {"keep_dims": self.keep}))
 
 
 _NEGATIVE = Range(-1.3, -0.8)
@@ -63,6 +82,9 @@ CASES: tuple[Case, ...] = (
     *(Reduce(op=op, shape=(3, 40, 6), axes=(1,), items=SMALL) for op in _KINDS[:4]),
     *(Reduce(op=op, shape=(1, 270, 260, 3)) for op in _KINDS[:4]),
     Reduce(shape=(1, 270, 260, 3), axes=(1, 2, 3), keep=False),
+    ZeroProduct(shape=(5, 8, 7, 9), axes=(0, 1, 2, 3)),
+    ZeroProduct(shape=(900, 3, 2), axes=(0,)),
+    ZeroProduct(shape=(2, 3, 901), axes=(2,)),
     # Where numbers exceed all others
     Reduce(op="REDUCE_MAX", values=Range(-60000.0, -50000.0)),
     Reduce(op="REDUCE_MIN", values=Range(50000.0, 60000.0)),

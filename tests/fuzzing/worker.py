@@ -48,6 +48,8 @@ class Task:
     """What the outputs hold before."""
     flushed: bool = False
     """No inputs below the normal range, which a device may take for zeros."""
+    everything: bool = False
+    """Whether all float32 tensors come back, not the outputs alone; on the CPU."""
     invoked: bool = True
     """Whether to run the model; without it, only what is accepted comes back."""
 
@@ -160,7 +162,9 @@ def perform(task: Task) -> Result:
             content = nudged_model(
                 content, np.random.default_rng([task.seed, task.nudge]), task.ulp
             )
-        interpreter = runtime.interpreter(content, delegate, builtin_kernels=True)
+        interpreter = runtime.interpreter(
+            content, delegate, builtin_kernels=True, keep_tensors=task.everything
+        )
         outputs = _invoke(interpreter, task) if task.invoked else ()
         status, text = "ran", ""
     except (RuntimeError, ValueError, MemoryError) as error:
@@ -186,6 +190,10 @@ def _invoke(interpreter: Any, task: Task) -> Arrays:
             with contextlib.suppress(ValueError):
                 _spoil(interpreter, detail, task.before)
     interpreter.invoke()
+    if task.everything:
+        made = {int(v) for op in interpreter._get_ops_details() for v in op["outputs"]}
+        details = interpreter.get_tensor_details()
+        outputs = [d for d in details if d["index"] in made and d["dtype"] is np.float32]
     return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
 
 

@@ -35,6 +35,9 @@ class Kind:
     combine: str
     start: float
     average: bool = False
+    in_order: bool = False
+    """Whether one item combines all, as the CPU does: a product of large and tiny numbers and zeros
+    leaves the range of floats in one order, and stays in another."""
     max_version: int = 3
     types: Types = FLOATS
 
@@ -45,7 +48,7 @@ KINDS: Mapping[str, Kind] = {
     "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS),
     "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf),
     "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf),
-    "REDUCE_PROD": Kind("{a} * {b}", 1.0, max_version=2),
+    "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2),
     "SUM": Kind("{a} + {b}", 0.0, max_version=2),
 }
 
@@ -106,7 +109,8 @@ class Reduction(Op):
         axes: tuple[int, ...] = node.attributes.axes
         taps = math.prod(src.shape[axis] for axis in axes if axis != 3)
         slices = -(-src.channels // 4) if 3 in axes else 1
-        items = shared_items(dst.rows * dst.slices, taps * slices // 2, ctx)
+        terms = 1 if self.kind.in_order else taps * slices // 2
+        items = shared_items(dst.rows * dst.slices, terms, ctx)
         count = taps * (src.channels if 3 in axes else 1)
         rows = [axis for axis in axes if axis != 3]
         texts = split_texts("k", [src.shape[axis] for axis in rows])
@@ -123,6 +127,7 @@ class Reduction(Op):
                 "taps": taps,
                 "slices": slices,
                 "over_channels": 3 in axes,
+                "in_order": self.kind.in_order,
                 "along": dict(zip(rows, texts, strict=True)),
                 "divisor": literal(count) if self.kind.average else "",
             },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.move import Source, move_node, plain
@@ -24,7 +24,7 @@ class Transpose(Op):
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "The permutation"),
+            checks.integers(graph, node, 1, "The permutation", kinds=(DType.INT32,)),
             lambda: _check_order(graph, node),
         )
 

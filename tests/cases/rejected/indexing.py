@@ -36,6 +36,11 @@ CASES = (
         "The paddings or crops (input 2) is INT64; int32 is needed.",
     ),
     Rejected(
+        "TRANSPOSE",
+        (computed(1, 1, 1, 8), Tensor(shape=(4,), dtype=DType.INT64, data=[0, 3, 1, 2])),
+        "The permutation (input 1) is INT64; int32 is needed.",
+    ),
+    Rejected(
         "BROADCAST_TO",
         (computed(5), integers(*(2,) * 34)),
         "Its operands make no sense (RuntimeError: this function only supports up to 32 "
