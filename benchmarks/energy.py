@@ -93,7 +93,7 @@ def run(settings: argparse.Namespace) -> dict[str, Any]:
         "version": __version__,
         "commit": machine.commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "settings": {name: str(value) for name, value in vars(settings).items()},
+        "settings": machine.settings(settings),
         "machine": facts,
         "meters": [meter.name for meter in found],
         "rows": [],

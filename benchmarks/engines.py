@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "version": __version__,
         "commit": machine.commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "settings": {name: str(value) for name, value in vars(args).items()},
+        "settings": machine.settings(args),
         "machine": machine.facts(),
         "devices": [each.title for each in gpus or list_devices()[:1]],
         "rows": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -45,6 +46,11 @@ def commit() -> str:
     """Return the commit that is checked out, or an empty text outside of a repository."""
     command = ["git", "rev-parse", "--short=12", "HEAD"]
     return _output(command, cwd=Path(__file__).parent)
+
+
+def settings(args: argparse.Namespace) -> dict[str, str]:
+    """Return what was asked for, but the file that the results go to: a path of this machine."""
+    return {name: str(value) for name, value in vars(args).items() if name != "output"}
 
 
 def clocks_during(run: Callable[[], object]) -> dict[str, str]:

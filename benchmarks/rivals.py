@@ -185,8 +185,7 @@ def run(settings: argparse.Namespace) -> dict[str, Any]:
     chosen = {n: w for n, w in every.items() if any(fnmatch.fnmatch(n, p) for p in patterns)}
     if not chosen:
         raise SystemExit(f"No way is called like {patterns}. There are: {', '.join(every)}.")
-    shown = {name: str(value) for name, value in vars(settings).items() if name != "output"}
-    results = Results(settings.output, shown, settings.resume)
+    results = Results(settings.output, machine.settings(settings), settings.resume)
     models = with_batches(settings.models, settings.batch_models)
     with _progress(len(models) * len(chosen)) as say:
         use_once(chosen)

@@ -170,7 +170,7 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
         info(f"Inference latency: {found.inference.text()}")
         for line in figures.lines:
             info(line)
-        _print_stages(found.meter)
+        print_stages(found.meter)
     if args.output_file_path:
         metrics = found.metrics(kind.field, figures.metrics)
         write_bytes(METRICS_FILE.name, args.output_file_path, metrics)
@@ -314,16 +314,20 @@ class _Opening:
         return delegates
 
 
-def _print_stages(meter: engines.Meter) -> None:
+WAITED = ", for most of the time went by while workers began"
+
+
+def print_stages(meter: engines.Meter) -> None:
     """Say how fast each stage is by itself, and how far they overlapped."""
     told = [
         f"{each.name} {figure(round(each.rate, 1))}"
         for each in meter.stages()
         if each.name != "write"
     ]
+    rest = WAITED if meter.alone_s < meter.wall_s else ""
     info(
         f"Throughput: {figure(round(meter.rate, 1))} images/s; each stage by itself: "
-        f"{', '.join(told)} images/s; overlap: {meter.overlap:.0%}"
+        f"{', '.join(told)} images/s; overlap: {meter.overlap:.0%}{rest}"
     )
 
 

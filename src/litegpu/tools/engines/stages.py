@@ -112,6 +112,11 @@ class Meter:
         saved, most = sum(alone) - self.wall_s, sum(alone) - max(alone)
         return min(max(saved / most, 0.0), 1.0) if most > 0 else 0.0
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds of one stage after the other; more than `wall_s` where they overlap."""
+        return sum(stage.alone_s for stage in self.stages())
+
     def to_dict(self) -> dict[str, Any]:
         """Return all figures for JSON; seconds, and samples a second."""
         return {
@@ -140,15 +145,14 @@ class Meter:
                 for each in self.stages()
             ],
         )
-        after_another = sum(stage.alone_s for stage in self.stages())
         print()
         print_text(
             f"{self.samples} {unit} in {self.wall_s:.2f} s: {self.rate:.1f} {unit}/s. "
             + (
-                f"One stage after the other would take {after_another:.2f} s: they overlap by "
+                f"One stage after the other would take {self.alone_s:.2f} s: they overlap by "
                 f"{self.overlap:.0%} of what is possible."
-                if after_another > self.wall_s
-                else f"The stages would take {after_another:.2f} s one after the other: the rest "
+                if self.alone_s > self.wall_s
+                else f"The stages would take {self.alone_s:.2f} s one after the other: the rest "
                 "went by while workers began, or waited for each other."
             )
         )
