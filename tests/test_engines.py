@@ -263,7 +263,7 @@ def test_decoding_goes_on_while_the_model_runs() -> None:
 
 def test_the_meter_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     meter = engines.Meter(2, 4, 8.0, 1.0, 1.0, 0.5, 100, 90, 10, 100, wall_s=1.5)
-    meter.print("images")
+    meter.print("image")
     assert capsys.readouterr().out == (
         "\n"
         "stage    side by side   busy s   images/s by itself\n"
@@ -275,6 +275,11 @@ def test_the_meter_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         "100 images in 1.50 s: 66.7 images/s. One stage after the other would take 2.50\n"
         "s: they overlap by 67% of what is possible.\n"
     )
+
+
+def test_one_sample_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    engines.Meter(1, 1, 1.0, 1.0, 0.0, 0.0, 1, 1, 0, 1, wall_s=1.5).print()
+    assert "\n1 sample in 1.50 s: 0.7 samples/s." in capsys.readouterr().out
 
 
 def test_the_meter_says_where_the_rest_went(capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,7 +194,7 @@ def _tell(
             ("where", ">samples"),
             [(name, str(each)) for name, each in sorted(meter.places.items())],
         )
-        meter.print("samples")
+        meter.print("sample")
     if table.failed:
         note(f"{counted(table.failed, 'sample')} failed.")
     found = {

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from litegpu.tools.console import print_table
 from litegpu.tools.engines.stages import Stage
+from litegpu.wording import counted
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -47,7 +48,7 @@ class Clock:
     def print(self, unit: str, done: int) -> None:
         """Print a table of the stages, and how many pictures a second they make together."""
         print_table(*stage_table(self.stages()))
-        print(f"\n{done} {unit} in {self.wall_s:.2f} s: {self.rate(done):.1f} a second")
+        print(f"\n{counted(done, unit)} in {self.wall_s:.2f} s: {self.rate(done):.1f} a second")
 
     def rate(self, done: int) -> float:
         """Return how many pictures a second were done."""

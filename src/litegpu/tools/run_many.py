@@ -210,7 +210,7 @@ class Run:
             note(f"stopped; {args.output} has {counted(kept, 'frame')}" if kept else "stopped")
             raise KeyboardInterrupt
         if self.shown:
-            self.clock.print("frames", count)
+            self.clock.print("frame", count)
         if args.output is not None:
             note(f"output: {args.output}")
         return {
@@ -269,7 +269,7 @@ class Run:
                 for each in done
             ],
         )
-        self.clock.print("pictures", len(done))
+        self.clock.print("picture", len(done))
         if skipped:
             print(f"skipped: {counted(skipped, 'unreadable picture')}")
 

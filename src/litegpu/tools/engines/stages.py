@@ -12,6 +12,7 @@ from typing import Any, Generic
 
 from litegpu.tools.console import print_table, print_text
 from litegpu.tools.engines.jobs import Result, Value
+from litegpu.wording import counted
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,10 @@ class Meter:
             ],
         }
 
-    def print(self, unit: str = "samples") -> None:
+    def print(self, unit: str = "sample") -> None:
         """Print a table of the stages, and how far they overlapped."""
         print_table(
-            ("stage", ">side by side", ">busy s", f">{unit}/s by itself"),
+            ("stage", ">side by side", ">busy s", f">{unit}s/s by itself"),
             [
                 (each.name, str(each.workers), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
                 for each in self.stages()
@@ -147,7 +148,7 @@ class Meter:
         )
         print()
         print_text(
-            f"{self.samples} {unit} in {self.wall_s:.2f} s: {self.rate:.1f} {unit}/s. "
+            f"{counted(self.samples, unit)} in {self.wall_s:.2f} s: {self.rate:.1f} {unit}s/s. "
             + (
                 f"One stage after the other would take {self.alone_s:.2f} s: they overlap by "
                 f"{self.overlap:.0%} of what is possible."
