@@ -23,8 +23,8 @@ import numpy as np
 
 from litegpu import GpuDelegate
 from litegpu.engine.choices import Choices
-from litegpu.ops import conv_mma
-from litegpu.ops.conv_mma import Problem, Tile
+from litegpu.kernels.cuda import conv_mma
+from litegpu.kernels.cuda.conv_mma import Problem, Tile
 from litegpu.runtime_abi import seats
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter

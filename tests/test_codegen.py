@@ -18,6 +18,7 @@ import pytest
 
 from litegpu.codegen import Argument, Dialect, Epilogue, KernelText, StageText, Storage, TensorRef
 from litegpu.codegen import render as render_kernel
+from litegpu.codegen.render import templates
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
@@ -29,8 +30,8 @@ KERNELS = Path(str(resources.files("litegpu.kernels")))
 CODEGEN = Path(str(resources.files("litegpu.codegen")))
 OPS = Path(str(resources.files("litegpu.ops")))
 TEMPLATES = sorted(
-    path.relative_to(KERNELS).with_suffix("").as_posix()
-    for path in KERNELS.rglob("*.jinja")
+    name.removesuffix(".jinja")
+    for name, path in templates().items()
     if not path.name.startswith("_")  # what templates share
 )
 
@@ -50,7 +51,7 @@ DIALECTS = dialects()
 
 def source(template: str) -> str:
     """Return a template without its comments."""
-    text = (KERNELS / f"{template}.jinja").read_text(encoding="utf-8")
+    text = templates()[f"{template}.jinja"].read_text(encoding="utf-8")
     return re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL)
 
 
@@ -136,7 +137,7 @@ def test_portable_templates_keep_to_what_all_languages_have(template: str) -> No
 def test_every_template_is_used(template: str) -> None:
     texts = {
         node.value
-        for path in (*OPS.glob("*.py"), OPS.parent / "engine" / "peaks.py")
+        for path in (*OPS.glob("*.py"), *KERNELS.rglob("*.py"), OPS.parent / "engine" / "peaks.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant)
     }

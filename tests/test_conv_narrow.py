@@ -19,8 +19,8 @@ from litegpu import backends
 from litegpu.engine import compile_partition
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
-from litegpu.ops import conv_narrow
-from litegpu.ops.narrow_tiles import Problem
+from litegpu.kernels.cuda import conv_narrow
+from litegpu.kernels.cuda.conv_narrow.tile import Problem
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 

@@ -17,7 +17,7 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.program import build_program
-from litegpu.ops import conv_patch
+from litegpu.kernels.cuda import conv_patch
 from litegpu.ops.window import Pair
 from op_runner import MODES, Mode, forced, run
 from passes.graphs import RELU, Maker

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
-from litegpu.ops.conv_mma import Problem
+from litegpu.kernels.cuda.conv_mma import Problem
 
 RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
 

@@ -15,7 +15,8 @@ from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
-from litegpu.ops import conv_mma, conv_narrow, conv_patch, conv_spec
+from litegpu.kernels.cuda import conv_mma, conv_narrow, conv_patch
+from litegpu.ops import conv_spec
 from litegpu.ops.window import Window
 
 pytestmark = [needs_emulator, pytest.mark.filterwarnings("ignore::RuntimeWarning")]

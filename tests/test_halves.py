@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from litegpu.engine.target import DeviceTarget
+from litegpu.kernels.cuda.halves import REST_SCALE, as_tf32_parts, halves_of
 from litegpu.ops.base import LowerContext
-from litegpu.ops.halves import REST_SCALE, as_halves, as_tf32_parts, fits_half, halves_of
+from litegpu.ops.halves import as_halves, fits_half
 from paper_device import DEVICE
 
 

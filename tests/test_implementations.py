@@ -11,9 +11,10 @@ import pytest
 
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
-from litegpu.ops import implementations
+from litegpu.kernels import selector
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.selector import select
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.implementations import Implementation, Plan, Rejected, select
 from paper_device import DEVICE
 
 TARGET = DeviceTarget(DEVICE, None)
@@ -51,12 +52,12 @@ class Way(Implementation):
 
 @pytest.fixture(autouse=True)
 def _registry() -> Iterator[None]:
-    with mock.patch.dict(implementations._REGISTRY):
+    with mock.patch.dict(selector.IMPLEMENTATIONS):
         yield
 
 
-def selected(*ways: Way) -> implementations.Selection:
-    implementations.register_implementations(Spec, ways)
+def selected(*ways: Way) -> selector.Selection:
+    selector.IMPLEMENTATIONS[Spec] = ways
     return select(Spec(), TARGET)
 
 

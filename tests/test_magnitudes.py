@@ -21,7 +21,7 @@ from cases.transpose_conv import TransposeConv
 from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, needs_emulator
 from litegpu import backends
-from litegpu.ops import separable
+from litegpu.kernels.cuda import separable
 from litegpu.zoo import resolve_model
 from magnitudes import SCALES, problems
 from model_runner import cpu_answers, device_answers

@@ -16,7 +16,7 @@ from litegpu.engine import partition
 from litegpu.engine.layout import HALF_FROM_BYTES, assign
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
-from litegpu.ops import separable
+from litegpu.kernels.cuda import separable
 from op_runner import MODES, Mode, forced, kept_busy_by, run
 from passes.graphs import RELU, Maker
 

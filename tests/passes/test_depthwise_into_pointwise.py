@@ -11,8 +11,8 @@ from litegpu.codegen.storage import Shape4
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import ABSENT, Graph, Stage
+from litegpu.kernels.selector import Fusions
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.implementations import Fusions
 from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.reduce import ReduceAttributes
 from litegpu.ops.window import POINT, DepthwiseAttributes, Window

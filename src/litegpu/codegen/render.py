@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from litegpu.codegen.dialect import Argument, KernelText
 from litegpu.codegen.half_range import telling_range
 from litegpu.codegen.storage import Position, Shape4, TensorRef
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,33 @@ def _row_of(row: str, shape: Shape4) -> Position:
 
 
 @cache
+def templates() -> Mapping[str, Traversable]:
+    """Return all templates by name: "cuda/" goes before what only CUDA can write.
+
+    A template lies beside what chooses its tiles, in whatever folder that is.
+    """
+    root = resources.files("litegpu") / "kernels"
+    portable = {path.name: path for path in _templates_in(root / "portable")}
+    return portable | {f"cuda/{path.name}": path for path in _templates_in(root / "cuda")}
+
+
+def _templates_in(folder: Traversable) -> Iterator[Traversable]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _templates_in(path)
+        elif path.name.endswith(".jinja"):
+            yield path
+
+
+def _source(name: str) -> tuple[str, str, None] | None:
+    path = templates().get(name)
+    return None if path is None else (path.read_text(encoding="utf-8"), str(path), None)
+
+
+@cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("litegpu", "kernels"),
+        loader=jinja2.FunctionLoader(_source),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -30,9 +30,9 @@ from litegpu.engine.choices import Choices
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, DType, Node, Stage, Value
+from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, as_float32, get, literal
 from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
-from litegpu.ops.implementations import Plan
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1

@@ -22,9 +22,9 @@ from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
 from litegpu.graph import DType, Graph, Node, Value
+from litegpu.kernels.selector import Fusions
 from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.conv_2d import merged_values
-from litegpu.ops.implementations import Fusions
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
 
 _log = logging.getLogger("litegpu")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
 from litegpu.graph import DType, Graph, Node, Value
+from litegpu.kernels.base import Plan
+from litegpu.kernels.selector import Selection, select
 from litegpu.ops.base import Target, get
-from litegpu.ops.implementations import Plan, Selection, select
 
 
 @dataclass

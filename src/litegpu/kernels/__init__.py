@@ -1,1 +1,1 @@
-"""Kernel templates (Jinja2), one per family, written in the portable dialect."""
+"""Kernel templates (Jinja2), and the implementations that choose and launch them."""

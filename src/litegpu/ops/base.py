@@ -126,7 +126,7 @@ class SpecContext(Protocol):
 
 
 class Lowerable(Protocol):
-    """What was selected to compute a spec: see ops/implementations.py."""
+    """What was selected to compute a spec: see kernels/base.py."""
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest: ...
 

@@ -19,8 +19,8 @@ from litegpu.ops.base import (
     as_float32,
     register,
 )
-from litegpu.ops.conv_portable import TileProblem, choose_tile
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import POINT
 

@@ -9,14 +9,7 @@ from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
 from litegpu.ops import checks, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
-from litegpu.ops.conv_mma import ConvMma
-from litegpu.ops.conv_narrow import ConvNarrow
-from litegpu.ops.conv_patch import ConvPatch
-from litegpu.ops.conv_portable import ConvPortable, ConvSplit
 from litegpu.ops.conv_spec import ConvSpec, Depthwise
-from litegpu.ops.conv_tile import ConvTile
-from litegpu.ops.implementations import register_implementations
-from litegpu.ops.separable import Separable
 from litegpu.ops.weights import check_bias
 from litegpu.ops.window import DepthwiseAttributes
 
@@ -136,17 +129,3 @@ def _check_shapes(graph: Graph, node: Node) -> str:
         weights.check_groups((outputs, kernel[1], kernel[2], depth), channels // depth),
         window.check_window(node.params, (kernel[1], kernel[2]), (image[1], image[2])),
     )
-
-
-register_implementations(
-    ConvSpec,
-    (
-        Separable(),
-        ConvNarrow(),
-        ConvTile(),
-        ConvPatch(),
-        ConvMma(),
-        ConvSplit(),
-        ConvPortable(),
-    ),
-)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from litegpu.codegen import Storage
 from litegpu.graph import Stage
 from litegpu.ops.base import Target
-from litegpu.ops.implementations import Rejected
 from litegpu.ops.weights import Floats, Weights
 from litegpu.ops.window import Window
 
@@ -24,11 +23,6 @@ _MANY_ROWS = 4096
 """Pixels for which other kernels are slower still where most columns of a tile are empty."""
 _SHORTEST_SUM = 16
 """Inputs that one instruction sums up."""
-
-NO_TENSOR_CORES = Rejected("the device has no tensor cores")
-NOT_CONSTANT = Rejected("the weights are computed")
-IN_MEMORY = Rejected("")
-"""It reads its operand from memory, whatever would compute it: nothing to tell anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +83,23 @@ class ConvSpec:
     def flops(self) -> int:
         return 2 * self.dst.rows * self.weights.elements
 
-    def obstacle(self, target: Target) -> Rejected | None:
-        """Return what keeps it from tensor cores, whichever of their kernels it is."""
+    def obstacle(self, target: Target) -> str:
+        """Return what keeps it from tensor cores, whichever of their kernels it is, or ""."""
         if not target.tensor_cores:
-            return NO_TENSOR_CORES
+            return "the device has no tensor cores"
         if self.weights.array is None:
-            return NOT_CONSTANT
+            return "the weights are computed"
         outputs, *_, inputs = self.weights.shape
         if self.depthwise is not None:
             few = min(outputs, inputs) < _FEWEST
-            return Rejected("too few channels for tensor cores") if few else None
+            return "too few channels for tensor cores" if few else ""
         if self.weights.groups > 1:
-            return Rejected("it multiplies groups of channels")
+            return "it multiplies groups of channels"
         if outputs < _FEWEST and self.dst.rows < _MANY_ROWS:
-            return Rejected("too few channels for tensor cores")
+            return "too few channels for tensor cores"
         if self.weights.elements // max(outputs, 1) < _SHORTEST_SUM:
-            return Rejected("its sums are too short for tensor cores")
-        return None
+            return "its sums are too short for tensor cores"
+        return ""
 
 
 def pixels_of(shape: tuple[int, int, int, int]) -> int:

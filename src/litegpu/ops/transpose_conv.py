@@ -22,8 +22,8 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.conv_2d import conv_nodes
-from litegpu.ops.conv_portable import TileProblem, choose_tile
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.portable_tiles import TileProblem, choose_tile
 
 _IMAGE, _BIAS = 2, 3
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.kernels.selector import Fusions
 from litegpu.ops import affine
-from litegpu.ops.implementations import Fusions
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from litegpu.graph import ABSENT, Graph, Node
+from litegpu.kernels.selector import Fusions
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
-from litegpu.ops.implementations import Fusions
 from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 

@@ -1,63 +1,37 @@
-"""Implementations: kernels that compute what a spec says, and the selection among them."""
+"""The implementations of each kind of spec, and the selection among them."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node, Value
-from litegpu.ops.base import KernelRequest, LowerContext, Target, get
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda.conv_mma import ConvMma
+from litegpu.kernels.cuda.conv_narrow import ConvNarrow
+from litegpu.kernels.cuda.conv_patch import ConvPatch
+from litegpu.kernels.cuda.conv_tile import ConvTile
+from litegpu.kernels.cuda.separable import Separable
+from litegpu.kernels.portable.conv import ConvPortable, ConvSplit
+from litegpu.ops.base import Target, get
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.placement import usual_storage
 
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Why an implementation does not compute a spec, or does not pay."""
-
-    reason: str
-
-
-class Plan(ABC):
-    """How an implementation computes a spec on a device."""
-
-    clocks: float = math.nan
-    """Estimated clocks of the device's busiest compute unit; NaN where nothing is compared."""
-    margin: float = math.inf
-    """Which part of the clocks of a general implementation it may take; neither is exact."""
-    rounds_input: bool = False
-    """Whether it rounds float32 elements of its input to half: stored so, they lose no more."""
-
-    @abstractmethod
-    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        """Return the kernel launch that computes the spec for a node."""
-
-
-class Implementation(ABC):
-    """One way to compute specs of a kind. `name` is that of its kernel template."""
-
-    name: ClassVar[str]
-    general: ClassVar[bool] = False
-    """Whether it takes what special ones leave, which come before it: see Plan.margin."""
-
-    @abstractmethod
-    def plan(self, spec: Any, target: Target) -> Plan | Rejected:
-        """Return how it computes a spec on a device, or why it does not."""
-
-    def rank(self, spec: Any) -> int:
-        """Return its place among the others of its sort: the lowest first, equals as listed."""
-        return 0
-
-
-_REGISTRY: dict[type, tuple[Implementation, ...]] = {}
-
-
-def register_implementations(spec: type, implementations: Sequence[Implementation]) -> None:
-    """Make the implementations of a kind of spec known, the preferred first."""
-    _REGISTRY[spec] = tuple(implementations)
+IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
+    ConvSpec: (
+        Separable(),
+        ConvNarrow(),
+        ConvTile(),
+        ConvPatch(),
+        ConvMma(),
+        ConvSplit(),
+        ConvPortable(),
+    ),
+}
+"""What computes the specs of a kind, the preferred first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +48,7 @@ class Selection:
 
 def select(spec: Any, target: Target) -> Selection:
     """Return the first implementation that accepts a spec and is fast enough."""
-    ranked = sorted(_REGISTRY[type(spec)], key=lambda each: (each.general, each.rank(spec)))
+    ranked = sorted(IMPLEMENTATIONS[type(spec)], key=lambda each: (each.general, each.rank(spec)))
     plans: dict[str, Plan | Rejected] = {}
 
     def plan_of(each: Implementation) -> Plan | Rejected:

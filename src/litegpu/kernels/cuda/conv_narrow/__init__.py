@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
-from litegpu.ops import conv_mma, split_conv
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda import conv_mma, tensor_cores
+from litegpu.kernels.cuda.conv_narrow.tile import COLUMNS, WIDE, Problem, Tile
+from litegpu.kernels.cuda.halves import parts_of
+from litegpu.kernels.cuda.split_conv import TOO_LARGE, SplitLaunch, SplitPlan, split_kernel
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.halves import parts_of
-from litegpu.ops.implementations import Implementation, Plan, Rejected
-from litegpu.ops.narrow_tiles import COLUMNS, WIDE, Problem, Tile
-from litegpu.ops.split_conv import TOO_LARGE, SplitLaunch, SplitPlan, split_kernel
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -35,7 +35,7 @@ class ConvNarrow(Implementation):
     name = "cuda/conv_narrow"
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        found = split_conv.obstacle(spec, target)
+        found = tensor_cores.obstacle_to_halves(spec, target)
         if found is not None:
             return found
         src, dst = spec.src, spec.dst

@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from litegpu.codegen import round_up
 from litegpu.graph import DType, Node, Stage
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda import tensor_cores
+from litegpu.kernels.cuda.halves import Halves, halves_of, padded, parts_of, spread_taps
 from litegpu.ops.base import KernelRequest, LowerContext, Target, literal
 from litegpu.ops.conv_spec import ConvSpec, pixels_of
-from litegpu.ops.halves import Halves, as_halves, halves_of, padded, parts_of, spread_taps
-from litegpu.ops.implementations import Implementation, Plan, Rejected
+from litegpu.ops.halves import as_halves
 
 _FLOATS = npt.NDArray[np.float32]
 _STEP = 16
@@ -90,7 +92,7 @@ class ConvMma(Implementation):
     general = True
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        found = spec.obstacle(target) or _obstacle(spec)
+        found = tensor_cores.obstacle(spec, target) or _obstacle(spec)
         if found is not None:
             return found
         problem = _problem_of(spec, target)

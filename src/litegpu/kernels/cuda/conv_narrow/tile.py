@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from litegpu.codegen import round_up
-from litegpu.ops.split_conv import SplitProblem
+from litegpu.kernels.cuda.split_conv import SplitProblem
 from litegpu.ops.window import Pair
 
 WIDE = 16

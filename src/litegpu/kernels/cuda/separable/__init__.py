@@ -13,11 +13,12 @@ import numpy.typing as npt
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
+from litegpu.kernels.cuda import tensor_cores
+from litegpu.kernels.cuda.conv_tile import pack_tiles
+from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec, Depthwise, pixels_of
-from litegpu.ops.conv_tile import pack_tiles
-from litegpu.ops.halves import halves_of, padded
-from litegpu.ops.implementations import Implementation, Plan, Rejected
+from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
 _ITEM = (2, 4)
@@ -113,7 +114,7 @@ class Separable(Implementation):
         made = spec.depthwise
         if made is None:
             return IN_MEMORY
-        obstacle = spec.obstacle(target) or _obstacle(made, spec, target)
+        obstacle = tensor_cores.obstacle(spec, target) or _obstacle(made, spec, target)
         if obstacle is not None:
             return obstacle
         channels = spec.dst.channels

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.ops import weights
-from litegpu.ops.base import KernelRequest, LowerContext, Target, by_load, can_share
-from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
-from litegpu.ops.implementations import Implementation, Plan, Rejected
+from litegpu.ops.base import KernelRequest, LowerContext, Target, can_share
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.weights import Weights
 
 _SPLIT_ITEMS = (64, 32)
@@ -121,35 +121,3 @@ def _words(spec: ConvSpec, held: Weights) -> dict[str, Any]:
         "group_outputs": held.shape[0] // held.groups,
         "pointwise": spec.keeps_rows,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class TileProblem:
-    """What decides about tiles of pixels and slices."""
-
-    template: str
-    rows: int
-    slices: int
-    terms: tuple[int, ...]
-    """What is summed up: the window, and the slices or channels of the input."""
-    stored: str
-    """Type of the input's elements."""
-    whole_groups: bool = True
-    """Whether two slices that lie side by side always belong to one group of channels."""
-
-
-_TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
-
-
-def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
-    """Return a tile (pixels, slices): the largest that still leaves the device enough work items.
-
-    It may be another one if that was found faster.
-    """
-
-    def items(tile: tuple[int, int]) -> int:
-        return -(-problem.rows // tile[0]) * -(-problem.slices // tile[1])
-
-    widest = min(problem.slices, 2 if problem.whole_groups else 1)
-    fitting = [tile for tile in _TILES if tile[0] <= problem.rows and tile[1] <= widest]
-    return ctx.choose(problem, by_load([*fitting, (1, 1)], items, ctx.target))

@@ -10,23 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import DType, Node
-from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
-from litegpu.ops.halves import halves_of, padded
-from litegpu.ops.implementations import Plan, Rejected
+from litegpu.kernels.base import Plan, Rejected
+from litegpu.kernels.cuda.halves import halves_of, padded
+from litegpu.ops.base import KernelRequest, LowerContext
+from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
-_NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
 TOO_LARGE = Rejected("its operands do not fit on the chip")
-
-
-def obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
-    """Return what keeps a convolution from kernels that split values into halves on the chip."""
-    if spec.depthwise is not None:
-        return IN_MEMORY
-    needs_halves = _NEEDS_HALVES if target.half_from is None else None
-    return spec.obstacle(target) or needs_halves
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import DType, Node
-from litegpu.ops import split_conv
-from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.halves import as_halves, parts_of, spread_taps
-from litegpu.ops.implementations import Implementation, Plan, Rejected
-from litegpu.ops.split_conv import (
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda import tensor_cores
+from litegpu.kernels.cuda.halves import parts_of, spread_taps
+from litegpu.kernels.cuda.split_conv import (
     TOO_LARGE,
     SplitLaunch,
     SplitPlan,
     SplitProblem,
     split_kernel,
 )
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.halves import as_halves
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -105,7 +106,7 @@ class ConvPatch(Implementation):
     name = "cuda/conv_patch"
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        found = split_conv.obstacle(spec, target)
+        found = tensor_cores.obstacle_to_halves(spec, target)
         if found is not None:
             return found
         view, src, dst = spec.window, spec.src, spec.dst

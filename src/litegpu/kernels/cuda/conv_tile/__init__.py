@@ -11,17 +11,18 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node
-from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import IN_MEMORY, ConvSpec
-from litegpu.ops.halves import (
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
+from litegpu.kernels.cuda import tensor_cores
+from litegpu.kernels.cuda.halves import (
     Halves,
-    as_halves,
     as_tf32_parts,
     halves_of,
     padded,
     spread_taps,
 )
-from litegpu.ops.implementations import Implementation, Plan, Rejected
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.halves import as_halves
 
 _FLOATS = npt.NDArray[np.float32]
 _PART = {False: 8, True: 4}
@@ -100,7 +101,7 @@ class ConvTile(Implementation):
     name = "cuda/conv_tile"
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        obstacle = spec.obstacle(target) or _obstacle(spec, target)
+        obstacle = tensor_cores.obstacle(spec, target) or _obstacle(spec, target)
         if obstacle is not None:
             return obstacle
         split, floats = target.half_from is None, spec.src.dtype is DType.FLOAT32

@@ -1,0 +1,53 @@
+"""What every implementation of a spec provides: whether it computes it, how, and how fast."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from litegpu.graph import Node
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why an implementation does not compute a spec, or does not pay."""
+
+    reason: str
+
+
+class Plan(ABC):
+    """How an implementation computes a spec on a device."""
+
+    clocks: float = math.nan
+    """Estimated clocks of the device's busiest compute unit; NaN where nothing is compared."""
+    margin: float = math.inf
+    """Which part of the clocks of a general implementation it may take; neither is exact."""
+    rounds_input: bool = False
+    """Whether it rounds float32 elements of its input to half: stored so, they lose no more."""
+
+    @abstractmethod
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        """Return the kernel launch that computes the spec for a node."""
+
+
+class Implementation(ABC):
+    """One way to compute specs of a kind. `name` is that of its kernel template."""
+
+    name: ClassVar[str]
+    general: ClassVar[bool] = False
+    """Whether it takes what special ones leave, which come before it: see Plan.margin."""
+
+    @abstractmethod
+    def plan(self, spec: Any, target: Target) -> Plan | Rejected:
+        """Return how it computes a spec on a device, or why it does not."""
+
+    def rank(self, spec: Any) -> int:
+        """Return its place among the others of its sort: the lowest first, equals as listed."""
+        return 0
+
+
+IN_MEMORY = Rejected("")
+"""It reads its operand from memory, whatever would compute it: nothing to tell anybody."""

@@ -1,0 +1,95 @@
+"""Weights as halves or as tf32, for the instructions that multiply these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.ops.base import Target
+from litegpu.ops.halves import as_halves, holds, largest_of
+
+_FLOATS = npt.NDArray[np.float32]
+REST_SCALE = 2048.0
+"""What rests of weights are multiplied by, as those of values are in CUDA's `rest_of`.
+
+So half has 11 digits of them wherever it has some of the whole; `with_rests` takes the factor back.
+"""
+_BEST = 15
+"""Scaled weights have their largest below 2 to this power, well inside of half's range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Weights [O, ...] for instructions that multiply halves.
+
+    `parts`, still to be rounded, are the weights and perhaps their rest, times REST_SCALE.
+    Where half would not hold a channel, `parts` are those of weights that are scaled by a power of
+    two, and sums must be multiplied by `back` [O]; it is None when nothing is scaled.
+    """
+
+    parts: list[_FLOATS]
+    back: _FLOATS | None
+
+
+def halves_of(weights: _FLOATS, target: Target, exact: bool = True) -> Halves:
+    """Return weights [O, ...] as halves, in two parts where the target wants them `exact`."""
+    scaled, back = _scaled(weights)
+    parts = [scaled]
+    if exact and target.exact_weights(weights.nbytes):
+        rest = scaled - as_halves(scaled)
+        parts += [rest * np.float32(REST_SCALE)] if rest.any() else []
+    return Halves(parts, back)
+
+
+def parts_of(weights: _FLOATS, target: Target, exact: bool = True) -> int:
+    """Return how many parts `halves_of` would make, at far less cost for large weights."""
+    if not exact or not target.exact_weights(weights.nbytes):
+        return 1
+    return len(halves_of(weights, target).parts)
+
+
+def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
+    """Return weights of which half holds each channel [O, ...], and what takes the scale back."""
+    largest = largest_of(weights, tuple(range(1, weights.ndim)))
+    held = holds(largest)
+    if held.all():
+        return weights, None
+    # Neither the factor nor its inverse may leave float32's range.
+    powers = np.where(held, 0, np.clip(_BEST - np.frexp(largest)[1], -126, 126))
+    factors = np.ldexp(np.float32(1), powers).astype(np.float32)
+    factors_of_rows = factors.reshape(-1, *[1] * (weights.ndim - 1))
+    return weights * factors_of_rows, np.float32(1) / factors
+
+
+def as_tf32_parts(weights: _FLOATS) -> list[_FLOATS]:
+    """Return two arrays that tf32 can hold, the high part first, whose sum are the weights."""
+    high = _as_tf32(weights)
+    with np.errstate(invalid="ignore"):  # infinite weights have no rest
+        return [high, _as_tf32(weights - high)]
+
+
+def _as_tf32(weights: _FLOATS) -> _FLOATS:
+    """Round to the 11 leading bits that tf32 holds, or cut what would not be finite then."""
+    bits, leading = weights.view(np.uint32), np.uint32(0xFFFFE000)
+    rounded = ((bits + np.uint32(0x1000)) & leading).view(np.float32)
+    finite = np.isfinite(weights) & np.isfinite(rounded)
+    return np.where(finite, rounded, (bits & leading).view(np.float32))
+
+
+def spread_taps(weights: _FLOATS, columns: int, part: int, length: int) -> _FLOATS:
+    """Return [O, H, W, I] as [columns, length], with zeros around and between parts of channels."""
+    outputs, height, width, depth = weights.shape
+    taps, lanes = height * width, -(-depth // part) * part
+    spread = np.zeros((outputs, taps, lanes), np.float32)
+    spread[..., :depth] = weights.reshape(outputs, taps, depth)
+    flat = np.zeros((columns, length), np.float32)
+    flat[:outputs, : taps * lanes] = spread.reshape(outputs, -1)
+    return flat
+
+
+def padded(array: _FLOATS, channels: int) -> _FLOATS:
+    """Return an array with its last axis extended by zeros."""
+    extra = channels - array.shape[-1]
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, extra)]).astype(np.float32)

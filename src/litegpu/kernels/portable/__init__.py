@@ -1,0 +1,1 @@
+"""Kernel templates in the portable dialect, and the families of kernels made of them."""

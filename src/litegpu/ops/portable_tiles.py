@@ -1,0 +1,40 @@
+"""Tiles of pixels and slices that a work item of a portable kernel makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litegpu.ops.base import LowerContext, by_load
+
+
+@dataclass(frozen=True, slots=True)
+class TileProblem:
+    """What decides about tiles of pixels and slices."""
+
+    template: str
+    rows: int
+    slices: int
+    terms: tuple[int, ...]
+    """What is summed up: the window, and the slices or channels of the input."""
+    stored: str
+    """Type of the input's elements."""
+    whole_groups: bool = True
+    """Whether two slices that lie side by side always belong to one group of channels."""
+
+
+_TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
+
+
+def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
+    """Return a tile (pixels, slices): the largest that still leaves the device enough work items.
+
+    It may be another one if that was found faster.
+    """
+
+    def items(tile: tuple[int, int]) -> int:
+        return -(-problem.rows // tile[0]) * -(-problem.slices // tile[1])
+
+    widest = min(problem.slices, 2 if problem.whole_groups else 1)
+    fitting = [tile for tile in _TILES if tile[0] <= problem.rows and tile[1] <= widest]
+    return ctx.choose(problem, by_load([*fitting, (1, 1)], items, ctx.target))
