@@ -113,7 +113,7 @@ def _in_a_process(source: Path) -> dict[str, Any]:
 
 def check_group(task: tuple[int, int, str, str]) -> dict[str, str]:
     """Run one group of cases at one scale; return what is wrong, by what it is about."""
-    sys.path[:0] = [str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT / "tests" / "support")]
     import cases
     from magnitudes import SCALES, problems
     from op_runner import MODES, groups
@@ -128,7 +128,7 @@ def check_group(task: tuple[int, int, str, str]) -> dict[str, str]:
 
 def check_ops(backend: str, modes: Sequence[str], every: int, jobs: int) -> bool:
     """Run the op table at all scales, or every so many pairs of both; return if all is right."""
-    sys.path[:0] = [str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT / "tests" / "support")]
     import cases
     from magnitudes import SCALES
     from op_runner import groups
@@ -141,7 +141,7 @@ def check_ops(backend: str, modes: Sequence[str], every: int, jobs: int) -> bool
 
 def check_drawn(task: tuple[int, str]) -> dict[str, str]:
     """Run a few drawn cases at a drawn scale and mode; return what is wrong."""
-    sys.path[:0] = [str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT / "tests" / "support")]
     from dice import Seeded
     from magnitudes import SCALES, problems
     from op_runner import MODES

@@ -101,7 +101,7 @@ def add_device_times(row: dict[str, Any], profile: Profile) -> None:
 
 def check_ops(backend: str) -> dict[str, Any]:
     """Run the op table on a backend; return the counts of pytest, and the end of a bad log."""
-    table = Path(__file__).parents[1] / "tests" / "test_ops.py"
+    table = Path(__file__).parents[1] / "tests" / "ops" / "test_ops.py"
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", str(table), "-k", f"{backend}-"]
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(os.cpu_count())]

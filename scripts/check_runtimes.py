@@ -22,8 +22,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".runtimes"
-TESTS = ("test_runtimes", "test_bridge", "test_bridge_lifetime", "test_bridge_split")
-TESTS += ("test_bridge_faults", "test_states", "test_lending")
+TESTS = (
+    *("runtime_abi/test_runtimes", "runtime_abi/test_bridge", "runtime_abi/test_bridge_faults"),
+    *("runtime_abi/test_bridge_lifetime", "runtime_abi/test_bridge_split"),
+    *("runtime_abi/test_lending", "engine/test_states"),
+)
 LEFT_OUT = "not damaged_models"
 """Old runtimes read damaged models beyond their end, and fall over some of them at random."""
 COMMON = (

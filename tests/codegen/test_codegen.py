@@ -1,0 +1,282 @@
+"""Templates, dialects and the kernels made of them; no device is needed here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+import jinja2.meta
+import pytest
+
+from litegpu.codegen import Argument, Dialect, Epilogue, KernelText, StageText, Storage, TensorRef
+from litegpu.codegen import render as render_kernel
+from litegpu.codegen.render import templates
+from litegpu.engine.layout import assign
+from litegpu.engine.program import BuiltProgram
+from litegpu.graph import DType
+from litegpu.ops.elementwise import FUNCTIONS
+from paper_device import build
+from passes.graphs import RELU, Maker
+from places import python_path
+
+KERNELS = Path(str(resources.files("litegpu.kernels")))
+CODEGEN = Path(str(resources.files("litegpu.codegen")))
+OPS = Path(str(resources.files("litegpu.ops")))
+TEMPLATES = sorted(
+    name.removesuffix(".jinja")
+    for name, path in templates().items()
+    if not path.name.startswith("_")  # what templates share
+)
+
+
+def dialects() -> dict[str, Dialect]:
+    """Return one object of every dialect in the package."""
+    for path in CODEGEN.glob("*.py"):
+        importlib.import_module(f"litegpu.codegen.{path.stem}")
+    return {dialect.name: dialect() for dialect in Dialect.__subclasses__()}
+
+
+DIALECTS = dialects()
+
+
+# Words
+
+
+def source(template: str) -> str:
+    """Return a template without its comments."""
+    text = templates()[f"{template}.jinja"].read_text(encoding="utf-8")
+    return re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL)
+
+
+def own_names(text: str) -> set[str]:
+    """Return the words that a template gets from the op or another template, or sets for itself."""
+    tree = jinja2.Environment().parse(text)
+    names = {name.name for name in tree.find_all(jinja2.nodes.Name)}
+    names |= {found.attr for found in tree.find_all(jinja2.nodes.Getattr)}
+    return names | jinja2.meta.find_undeclared_variables(tree)
+
+
+def with_kinds(words: set[str]) -> set[str]:
+    """Replace words that end in the kind of a buffer by one for each kind."""
+    kinds = {word for word in words if re.fullmatch(r"(LOAD|STORE|LANE)[14]_?", word)}
+    return (words - kinds) | {f"{w.rstrip('_')}_{kind}" for w in kinds for kind in ("F32", "F16")}
+
+
+def words_of_template(template: str) -> set[str]:
+    text = source(template)
+    words = set(re.findall(r"\b[A-Z][A-Z0-9_]*[A-Z0-9]\w*", text))
+    return with_kinds(words - own_names(text))
+
+
+def words_of_accessors() -> set[str]:
+    """Return the words of loads and stores, and of element-wise expressions."""
+    texts = [(CODEGEN / "storage.py").read_text(encoding="utf-8")]
+    texts += [function.expression for function in FUNCTIONS.values()]
+    return with_kinds(set(re.findall(r"\b[A-Z]+1?[14]_?(?![A-Z0-9])", "\n".join(texts))))
+
+
+def defined_words(dialect: Dialect) -> set[str]:
+    macros = re.findall(r"#define (\w+)", dialect.prelude)
+    functions = re.findall(r"^(?:\w+ )+(\w+)\(", dialect.prelude, re.MULTILINE)
+    return {*macros, *functions, *_OF_THE_LANGUAGE.get(dialect.name, ())}
+
+
+_OF_THE_LANGUAGE = {"opencl": ("INFINITY", "NAN")}
+
+
+def test_words_are_found() -> None:
+    """The scans that the next tests stand on see what they should."""
+    assert words_of_template("softmax") >= {"LANES4", "EXP4", "BARRIER", "GROUP_Y", "INFINITY"}
+    assert words_of_template("conv_2d") >= {"LOAD4_F16", "LOAD4_F32", "FMA4"}
+    assert "ITEMS" not in words_of_template("softmax")
+    assert words_of_accessors() >= {"LANE4_F16", "STORE1_F32", "MASK4", "EXPM14", "WHERE4"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_defines_every_word(dialect: str) -> None:
+    needed = words_of_accessors() | {"INFINITY", "NAN"}
+    for template in TEMPLATES:
+        if template.startswith(f"{dialect}/") or "/" not in template:
+            needed |= words_of_template(template)
+    assert needed - defined_words(DIALECTS[dialect]) == set()
+
+
+def test_special_templates_belong_to_a_dialect() -> None:
+    assert {name.split("/")[0] for name in TEMPLATES if "/" in name} <= DIALECTS.keys()
+
+
+_RESERVED = {
+    *("active", "asm", "attribute", "buffer", "cast", "common", "enum", "extern", "filter"),
+    *("fixed", "flat", "half", "in", "inout", "input", "inline", "interface", "layout"),
+    *("long", "noinline", "out", "output", "partial", "patch", "precise", "precision", "public"),
+    *("resource", "restrict", "sample", "sampler", "shared", "short", "smooth", "static"),
+    *("superp", "texture", "this", "union", "unsigned", "using", "varying", "volatile"),
+}
+"""Words that some language keeps for itself: no variable may have such a name."""
+
+
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if "/" not in name])
+def test_portable_templates_keep_to_what_all_languages_have(template: str) -> None:
+    text = source(template)
+    assert re.findall(r"\((?:float|int|uint|bool)4?\)", text) == [], "casts are TO_FLOAT, TO_INT"
+    assert set(re.findall(r"\b(?:float4?|u?int|bool) (\w+)", text)) & _RESERVED == set()
+    assert "->" not in text and " *)" not in text, "there are no pointers"
+
+
+# Templates
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_template_is_used(template: str) -> None:
+    texts = {
+        node.value
+        for path in (*OPS.glob("*.py"), *KERNELS.rglob("*.py"), OPS.parent / "engine" / "peaks.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+    }
+    assert template in texts
+
+
+def render(template: str, **variables: object) -> KernelText:
+    """Render a kernel from one value [1, 4, 4, 8] to another."""
+    storage = Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4)
+    dst, src = TensorRef("dst", storage), TensorRef("src", storage)
+    arguments = (Argument("dst", "F32", True, True), Argument("src", "F32", True, False))
+    tensors = {"dst": dst, "src": src}
+    return render_kernel(template, variables, tensors, Epilogue(dst, ()), arguments, (8, 8, 1))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_undefined_words_are_errors(template: str) -> None:
+    with pytest.raises(jinja2.UndefinedError, match="is undefined"):
+        render_kernel(template, {}, {}, Epilogue(None, ()), (), (1, 1, 1))  # type: ignore[arg-type]
+
+
+def test_one_missing_word_is_an_error_that_names_it() -> None:
+    words = {"ITEMS": 1, "maximum": True, "kernel": (2, 2), "stride": (2, 2), "pads": (0, 0)}
+    words |= {"zeros": False}
+    render("pool_2d", **words)
+    del words["stride"]
+    with pytest.raises(jinja2.UndefinedError, match="'stride' is undefined"):
+        render("pool_2d", **words)
+
+
+def test_stages_are_applied_before_the_result_is_stored() -> None:
+    storage = Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4)
+    dst, other = TensorRef("dst", storage), TensorRef("e0_0", storage)
+    stages = (StageText("{x} * {0}", (other,)), StageText("MAX4({x}, {0})", ("SPLAT4(1.0f)",)))
+    lines = Epilogue(dst, stages).store("s", "value", row="p").splitlines()
+    assert lines == [
+        "{",
+        "float4 result;",
+        "result = value;",
+        "result = result * LOAD4_F32(e0_0, (p) * 2 + s);",
+        "result = MAX4(result, SPLAT4(1.0f));",
+        "STORE4_F32(dst, (p) * 2 + s, result);",
+        "}",
+    ]
+
+
+# Kernels
+
+
+def build_network() -> BuiltProgram:
+    """Lower four equal convolutions and one with a step."""
+    maker = Maker()
+    value = maker.input(1, 4, 4, 8)
+    for _ in range(4):
+        value = maker.conv(value, 8, 3)
+    out = maker.conv(value, 8, 3, stages=[RELU])
+    return build(assign(maker.graph(out), None))
+
+
+def test_equal_layers_share_a_kernel() -> None:
+    built = build_network()
+    names = [dispatch.kernel for dispatch in built.program.dispatches]
+    assert len(names) == 5
+    assert len(set(names[:4])) == 1
+    assert names[4] != names[0]
+    assert sorted(kernel.name for kernel in built.program.kernels) == sorted(set(names))
+
+
+def test_names_are_words_and_tell_the_template() -> None:
+    for kernel in build_network().program.kernels:
+        assert re.fullmatch(r"conv_2d(_split)?_[0-9a-f]{12}", kernel.name)
+
+
+def test_names_depend_on_all_that_makes_the_kernel() -> None:
+    storage = Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4)
+    dst = TensorRef("dst", storage)
+
+    def name(
+        arguments: tuple[Argument, ...] = (Argument("dst", "F32", True, True),),
+        local: tuple[int, int, int] = (8, 8, 1),
+        shared: tuple[tuple[str, str, int], ...] = (),
+        stages: tuple[StageText, ...] = (),
+    ) -> str:
+        tensors = {"dst": dst, "src": dst}
+        words = {"plain": True}
+        epilogue = Epilogue(dst, stages)
+        return render_kernel("copy", words, tensors, epilogue, arguments, local, shared).name
+
+    variants = [
+        name(),
+        name(arguments=(Argument("dst", "F16", True, True),)),
+        name(local=(4, 8, 1)),
+        name(shared=(("float", "scratch", 8),)),
+        name(stages=(StageText("-{x}", ()),)),
+    ]
+    assert len(set(variants)) == len(variants)
+    assert name() == variants[0]
+
+
+def names_in_a_process(seed: str) -> str:
+    """Return the names of the network's kernels in a process of its own."""
+    code = "import test_codegen as t; print([k.name for k in t.build_network().program.kernels])"
+    path = python_path(Path(__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return result.stdout
+
+
+def test_names_are_the_same_in_every_process() -> None:
+    """Compiled kernels are kept by their text; a name that changes would never be found again."""
+    expected = str([kernel.name for kernel in build_network().program.kernels])
+    for seed in ("1", "2"):
+        assert names_in_a_process(seed).strip() == expected
+
+
+# Dialects
+
+
+def kernels() -> Iterator[KernelText]:
+    yield from build_network().program.kernels
+    for kind in ("F32", "F16"):
+        for vector in (True, False):
+            arguments = tuple(
+                Argument(f"a{written}", kind, vector, bool(written)) for written in (0, 1)
+            )
+            yield KernelText("kernel", arguments, (8, 4, 2), (("float4", "scratch", 8),), "body;\n")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_writes_every_kind_of_argument(dialect: str) -> None:
+    for kernel in kernels():
+        text = DIALECTS[dialect].kernel(kernel)
+        assert kernel.name in text
+        assert kernel.body in text
+        for argument in kernel.arguments:
+            pointer = re.search(rf"([\w ]+)(?:\*|buffer )(?:\w+ |block_)?{argument.name}\b", text)
+            assert pointer is not None
+            assert bool(re.search("const |readonly ", pointer[1])) is not argument.written
+        for _, name, length in kernel.shared:
+            assert f"{name}[{length}]" in text

@@ -1,0 +1,43 @@
+"""The pages of docs/ that follow from the code are up to date, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from litegpu.ops import all_ops
+from places import ROOT
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "write_docs.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPT["PAGES"])
+def test_written_pages_are_up_to_date(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == SCRIPT["PAGES"][name](), "Run: python scripts/write_docs.py"
+
+
+def test_every_operation_has_a_line() -> None:
+    lines = SCRIPT["ops_page"]().splitlines()
+    assert "| **CONV_2D** | 1–6 | float32 → float32 | `padding`: same, valid<br>" in "\n".join(
+        lines
+    )
+    assert len(SCRIPT["DOCUMENTED"]) == 24
+    assert all(
+        any(line.startswith(f"| **{op}** ") for line in lines) for op in SCRIPT["DOCUMENTED"]
+    )
+    internal = tuple(f"| {op.name} " for op in all_ops() if op.internal)
+    assert not any(line.startswith(internal) for line in lines), "no model holds them"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"

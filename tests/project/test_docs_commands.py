@@ -1,0 +1,119 @@
+"""Every command in a `console` block and every `python` block of the documents works."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval_models import detector
+from litegpu import zoo
+from litegpu.tools.images import default_picture
+from places import ROOT, SOURCE
+from seeing_models import clip
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+QUICKLY = {
+    "run": ("--num_runs=1", "--max_secs=1"),
+    "demo": ("--num_runs=1", "--max_secs=1"),
+    "profile": ("--repeats=1",),
+    "benchmark": ("--num_runs=1", "--min_secs=0", "--warmup_min_secs=0"),
+    "benchmark_model": ("--num_runs=1", "--min_secs=0", "--warmup_min_secs=0"),
+    "inference_diff": ("--num_runs=1",),
+}
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Return (document, text) of each code block in `language`."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return [
+        (str(path.relative_to(ROOT)), match)
+        for path in DOCUMENTS
+        for match in pattern.findall(path.read_text(encoding="utf-8"))
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return (document, command) for each line that starts with a `$` prompt."""
+    return [
+        (document, line[2:])
+        for document, text in blocks("console")
+        for line in text.splitlines()
+        if line.startswith("$ ")
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with the files that the documents speak of."""
+    shutil.copy(default_picture(), tmp_path / "picture.jpg")
+    (tmp_path / "pictures").mkdir(exist_ok=True)
+    shutil.copy(default_picture(), tmp_path / "pictures")
+    (tmp_path / "model.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
+    add_evaluation(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def add_evaluation(folder: Path) -> None:
+    """Add a detector, two pictures, what is on them, and the names of what models tell apart."""
+    (folder / "images").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        shutil.copy(folder / "picture.jpg", folder / "images" / name)
+    names = [f"class {number}" for number in range(1001)]
+    (folder / "labels.txt").write_text("\n".join(names), encoding="utf-8")
+    (folder / "truth.txt").write_text("class 1\nclass 2\n", encoding="utf-8")
+    (folder / "objects.txt").write_text("background\nperson\n", encoding="utf-8")
+    (folder / "detector.tflite").write_bytes(detector([[0, 0, 1, 1]], [0], [0.9]))
+    instances = {
+        "images": [{"id": 1, "file_name": "a.jpg", "width": 9, "height": 9}],
+        "annotations": [
+            {
+                "id": 1,
+                "image_id": 1,
+                "category_id": 1,
+                "bbox": [0, 0, 9, 9],
+                "area": 81,
+                "iscrowd": 0,
+            }
+        ],
+        "categories": [{"id": 1, "name": "person"}],
+    }
+    (folder / "instances.json").write_text(json.dumps(instances), encoding="utf-8")
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_the_documents_show_commands() -> None:
+    assert {document for document, _ in commands()} >= {"README.md"}
+    assert blocks("python")
+
+
+@pytest.mark.parametrize(("document", "command"), commands())
+def test_command(document: str, command: str, folder: Path) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "litegpu", f"{document}: console blocks hold litegpu commands, not {program}"
+    if "clip.mp4" in command:
+        pytest.importorskip("av", reason="PyAV is not installed: pip install 'litegpu[video]'")
+        clip("clip.mp4")
+    elif "--image=pictures" not in command:  # many pictures are not timed again and again
+        arguments += QUICKLY.get(arguments[0], ())
+    result = run(["-m", "litegpu.tools.cli", *arguments])
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("document", "code"), blocks("python"))
+def test_python_block(document: str, code: str, folder: Path) -> None:
+    result = run(["-c", code])
+    assert result.returncode == 0, f"{document}: {result.stderr}"

@@ -1,0 +1,157 @@
+"""Runs what nobody meant on a device and on the CPU until time is up, and reports what goes wrong.
+
+python tests/support/fuzz.py --minutes 30             damaged options, shapes, types, operands
+python tests/support/fuzz.py --kind files --large     damaged bytes of whole files
+python tests/support/fuzz.py --kind resize            sequences of shapes for one interpreter
+python tests/support/fuzz.py --kind kept              damaged files in serialization_dir
+python tests/support/fuzz.py --kind flexbuffers       damaged options of custom operations
+python tests/support/fuzz.py --jobs 16 --backend cuda side by side on a larger machine
+python tests/support/fuzz.py --only NAME:NUMBER       one of them again; --save DIR keeps its file
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fuzzing.files import FileJudge
+from fuzzing.judge import Finding, Judge, Tally
+from fuzzing.kept import KeptJudge
+from fuzzing.options import FlexJudge
+from fuzzing.resizing import ResizeJudge
+from fuzzing.seeds import Source, all_seeds
+
+
+class Trials(Protocol):
+    """Makes trials of one kind from a model's name and a number, and decides about them."""
+
+    tally: Tally
+
+    def try_one(self, name: str, number: int) -> Finding | None:
+        """Try one and note what comes of it; return what went wrong."""
+
+    def save(self, finding: Finding, folder: Path) -> Path:
+        """Write what a finding was made of to a folder."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+
+KINDS: Mapping[str, Callable[[Mapping[str, Source], Mapping[str, Any]], Trials]] = {
+    "models": Judge,
+    "files": FileJudge,
+    "resize": ResizeJudge,
+    "kept": KeptJudge,
+    "flexbuffers": FlexJudge,
+}
+_TOLD_EVERY_S = 60.0
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Try what nobody meant on a device and the CPU.")
+    parser.add_argument("--kind", choices=KINDS, default="models", help="what (default: models)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long (default: 30)")
+    parser.add_argument("--count", type=int, default=1 << 62, help="how many at most")
+    parser.add_argument("--jobs", type=int, default=1, help="how many side by side (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
+    parser.add_argument("--backend", help="the device's API (default: the first device)")
+    parser.add_argument("--models", default="", help="only models with this in their name")
+    parser.add_argument("--large", action="store_true", help="also zoo and trained models")
+    parser.add_argument("--only", metavar="NAME:NUMBER", help="run this one alone")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write the findings' files there")
+    return parser.parse_args()
+
+
+def names_and_numbers(names: list[str], chosen: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Yield trials until time is up, or there are enough."""
+    if chosen.only:
+        name, _, number = chosen.only.rpartition(":")
+        yield name, int(number)
+        return
+    random = np.random.default_rng(chosen.seed)
+    end = time.monotonic() + 60 * chosen.minutes
+    for _ in range(chosen.count):
+        if time.monotonic() > end:
+            return
+        yield names[int(random.integers(len(names)))], int(random.integers(1, 1 << 31))
+
+
+class Campaign:
+    """Hands trials to jobs, which run side by side, and adds up what came of them."""
+
+    def __init__(self, chosen: argparse.Namespace) -> None:
+        """Choose the models."""
+        self._chosen = chosen
+        found = all_seeds(chosen.large)
+        self._sources = {name: found[name] for name in found if chosen.models in name}
+        self._trials = names_and_numbers(list(self._sources), chosen)
+        self._lock = threading.Lock()
+        self._told = self._began = time.monotonic()
+        self._stopped = False
+        self.total = Tally()
+
+    def run(self) -> None:
+        """Run until the trials are used up, or someone presses Ctrl-C."""
+        with ThreadPoolExecutor(self._chosen.jobs) as pool:
+            jobs = [pool.submit(self._job) for _ in range(self._chosen.jobs)]
+            try:
+                for job in jobs:
+                    job.result()
+            except KeyboardInterrupt:
+                self._stopped = True
+                print("Stopped.")
+
+    def _job(self) -> None:
+        options = {"backend": self._chosen.backend} if self._chosen.backend else {}
+        trials = KINDS[self._chosen.kind](self._sources, options)
+        try:
+            while not self._stopped:
+                with self._lock:
+                    trial = next(self._trials, None)
+                if trial is None:
+                    break
+                finding = trials.try_one(*trial)
+                with self._lock:
+                    self._note(trials, finding)
+        finally:
+            trials.close()
+
+    def _note(self, trials: Trials, finding: Finding | None) -> None:
+        self.total.outcomes += trials.tally.outcomes
+        self.total.lenient += trials.tally.lenient
+        trials.tally = Tally()
+        if finding:
+            self.total.findings.append(finding)
+            print(finding, flush=True)
+            if self._chosen.save:
+                print(f"    {trials.save(finding, self._chosen.save)}", flush=True)
+        now = time.monotonic()
+        if now > self._told + _TOLD_EVERY_S:
+            self._told, count = now, self.total.outcomes.total()
+            rate = count / (now - self._began)
+            found = len(self.total.findings)
+            print(f"{count} tried, {rate:.1f} a second, {found} went wrong", flush=True)
+
+
+def main() -> int:
+    """Return 1 if anything went wrong."""
+    campaign = Campaign(arguments())
+    campaign.run()
+    for line in campaign.total.lenient:
+        print("Only on the device:", line)
+    for outcome, count in campaign.total.outcomes.most_common():
+        print(f"{count:7} {outcome}")
+    return 1 if campaign.total.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""Where the checkout has what: the one file of the tests that knows how deep it lies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent
+TESTS = SUPPORT.parent
+ROOT = TESTS.parent
+SOURCE = ROOT / "src"
+
+
+def python_path(*first: str | Path) -> str:
+    """Return a PYTHONPATH for programs that import litegpu and what the tests share."""
+    return os.pathsep.join(map(str, (*first, SUPPORT, SOURCE)))

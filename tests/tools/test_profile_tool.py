@@ -1,0 +1,139 @@
+"""`litegpu profile`: its tables, its files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from litegpu.tools import cli
+from litegpu.tools.profile import print_profile
+from made_up import made_up_profile
+from small_models import CPU_ONLY, chain, fully_convolutional
+
+SMALL = "zoo:mobilenet_v1_0.25_128"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A file with three convolutions and a LOGISTIC that is fused into the last."""
+    path = tmp_path / "model.tflite"
+    path.write_bytes(fully_convolutional())
+    return str(path)
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    print_profile(made_up_profile())
+    lines = [re.sub(r" {2,}", "  ", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:3] == [
+        "litegpu on A GPU (cuda, fp16)",
+        "measured ceilings: 5000 GFLOP/s, 60000 GFLOP/s on tensor cores, 700 GB/s over 2",
+        "  MiB, 800 GB/s over 256 MiB",
+    ]
+    for line in (
+        "partition 0",
+        "kernel  operation  node  output  µs  share  GFLOP/s  GB/s  floor µs  of floor",
+        "conv_2d  CONV_2D  4  1×8×8×16  100.0  62%  30.0  20.0  25.0  25%",
+        "copy  COPY  1×8×8×16  60.0  38%  0.0  25.0  42%",
+        "2 kernels, each by itself  160.0",
+        "their floors  50.0",
+        "all kernels as a chain  140.0",
+        "host: wait  150.0",
+        "interpreter.invoke()  180.0",
+        "of it: runtime, Python, nodes on the CPU  4.0",
+        "CONV_2D  1  100.0  62%  25%",
+    ):
+        assert line in lines
+    assert not any("device, with copies" in line for line in lines), "nobody could tell"
+
+
+def test_tables_without_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
+    print_profile(made_up_profile(peaks=False))
+    text = capsys.readouterr().out
+    assert "ceilings" not in text
+    assert "their floors" not in text
+    assert re.search(r"conv_2d +CONV_2D +4 +1×8×8×16 +100.0 +62% +30.0 +20.0$", text, re.MULTILINE)
+
+
+def test_a_model_of_the_zoo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, data = tmp_path / "trace.json", tmp_path / "profile.json"
+    assert cli.main(["profile", SMALL, "--repeats=2", f"--trace={trace}", f"--json={data}"]) == 0
+    captured = capsys.readouterr()
+    profile = json.loads(data.read_text(encoding="utf-8"))
+    kernels = profile["partitions"][0]["kernels"]
+    assert (profile["model"], profile["repeats"], len(kernels)) == (SMALL, 2, 30)
+    assert len(re.findall(r"^conv_2d(?:_split)? +CONV_2D ", captured.out, re.MULTILINE)) == 15
+    assert "measured ceilings: " in captured.out
+    assert profile["peaks"]["flops_per_second"] > 0
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert [e["args"]["name"] for e in events if e.get("tid") == 1 and e["ph"] == "X"] == [
+        kernel["name"] for kernel in kernels
+    ]
+    assert f"trace: {trace}" in captured.err and f"json: {data}" in captured.err
+
+
+def test_no_ceilings_when_not_wanted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", model, "--peaks=false", "--repeats=1", "--precision=fp16"]) == 0
+    text = capsys.readouterr().out
+    assert "ceilings" not in text
+    assert "fp16)" in text
+
+
+def test_another_batch(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", model, "--batch=3", "--peaks=false", "--repeats=1"]) == 0
+    assert "3×5×4×8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argument", "status", "message"),
+    [
+        ("--backend=opengel", 2, "Unknown backend 'opengel'. Did you mean 'opengl'?"),
+        ("--device=99", 1, "No device matches '99'"),
+        ("--precision=fp8", 2, "Unknown precision 'fp8'"),
+        ("--trace=/no/such/folder/t.json", 1, "--trace=/no/such/folder/t.json: the file cannot be"),
+        ("--json=/no/such/folder/p.json", 1, "p.json: the file cannot be written: "),
+    ],
+)
+def test_impossible_wishes_are_named(
+    argument: str, status: int, message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["profile", model, "--repeats=1", "--peaks=false", argument]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_a_batch_that_the_model_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", SMALL, "--batch=2"]) == 1
+    error = capsys.readouterr().err
+    assert "cannot run with batch=2: " in error
+    assert "[2, 1, 1, 1001] cannot be reshaped to [1, 1001]" in error
+    assert "Leave --batch out" in error
+
+
+def test_an_input_without_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "number.tflite"
+    path.write_bytes(chain(["ABS"], shape=()))
+    assert cli.main(["profile", str(path), "--batch=2"]) == 1
+    assert "is a single number: it has no batch. Leave --batch out." in capsys.readouterr().err
+
+
+def test_no_repeats(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", model, "--repeats=0"]) == 2
+    assert "'0' is not a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_nothing_on_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cpu.tflite"
+    path.write_bytes(chain([CPU_ONLY]))
+    assert cli.main(["profile", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "There is nothing to profile: no node of this model runs on the GPU." in error
+    assert f"{CPU_ONLY}: " in error
+
+
+def test_the_help_says_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "by itself and warm in cache" in text
+    assert "The floor of a kernel is" in text
