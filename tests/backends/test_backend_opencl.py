@@ -26,9 +26,10 @@ from litegpu import (
     backends,
 )
 from litegpu.backends import opencl, opencl_build, opencl_library
-from litegpu.backends.base import Program, Recording
+from litegpu.backends.base import Recording
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.program import Program
 from places import python_path
 from robustness.programs import run_program
 from small_models import (
@@ -404,6 +405,6 @@ def test_every_range_begins_where_the_device_allows(
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     target = interpreter(model, GpuDelegate(backend="opencl", device=0))
     assert_close(run_model(target, x), reference(model, x))
-    slots = [slot for step in recorded[0].dispatches for slot in step.slots]
+    slots = [slot for step in recorded[0].launches for slot in step.ranges]
     assert any(slot.constant and slot.offset for slot in slots)
     assert all(slot.offset % alignment == 0 for slot in slots)

@@ -15,8 +15,8 @@ import pytest
 from fake_cuda import FakeDriver, Status, gives, install
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
 from litegpu.backends import cuda, cuda_driver, cuda_presence
-from litegpu.backends.base import Program, Slot
 from litegpu.backends.cuda_recording import CUDARecording, transfers
+from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
 from litegpu.errors import CudaError
@@ -182,7 +182,7 @@ def test_kept_kernels_that_do_not_load_are_made_anew(
     """As those of another driver would, although nothing about the file is damaged."""
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     fake = driver()
-    program = Program((), (), 64, np.zeros(0, np.uint8), (Slot(False, 0, 4),), ())
+    program = Program((), (), 64, np.zeros(0, np.uint8), (BufferRange(False, 0, 4),), ())
     fake.kernels = [kernel.name for kernel in transfers(program)]
     (info,) = cuda.CUDABackend().devices()
     device = cuda.CUDADevice(info)

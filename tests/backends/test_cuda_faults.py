@@ -15,9 +15,9 @@ from fake_cuda import CONTEXT, FakeDriver, Status, install
 from interrupts import CAN_INTERRUPT, Interrupts
 from litegpu import DeviceLostError, DeviceMemoryError, ExecutionError, InvokeTimeoutError
 from litegpu.backends import cuda, process
-from litegpu.backends.base import Dispatch, Program, Slot
 from litegpu.backends.cuda_recording import CUDARecording, transfers
 from litegpu.backends.opened import OpenDevices
+from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import KernelText
 from litegpu.errors import CudaError, LitegpuError
 
@@ -27,11 +27,11 @@ OTHERS = 42
 KERNEL = KernelText("kernel", (), (1, 1, 1), (("float", "large", 20000),), "")
 PROGRAM = Program(
     (KERNEL,),
-    (Dispatch("kernel", (), (1, 1, 1), (1, 1, 1)),) * 2,
+    (Launch("kernel", (), (1, 1, 1), (1, 1, 1)),) * 2,
     256,
     np.ones(64, np.uint8),
-    (Slot(False, 0, 4 * FLOATS),),
-    (Slot(False, 128, 4 * FLOATS),),
+    (BufferRange(False, 0, 4 * FLOATS),),
+    (BufferRange(False, 128, 4 * FLOATS),),
 )
 STRIDE = 17
 """Of the places where a signal may come, this part is tried."""

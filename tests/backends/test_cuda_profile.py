@@ -11,8 +11,8 @@ import pytest
 
 from fake_cuda import FakeDriver, Status, gives, install
 from litegpu.backends import cuda, cuda_driver, cuda_recording
-from litegpu.backends.base import Dispatch, Program, Slot
 from litegpu.backends.cuda_transfer import transfer_kernel
+from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import KernelText
 from litegpu.errors import CudaError
 from paper_device import DEVICE
@@ -133,9 +133,9 @@ def named(function: Any, name: str) -> Any:
 def recording(*kernels: str, capability: tuple[int, int] = (9, 0)) -> cuda_recording.CUDARecording:
     """Return a recording that launches these kernels between a copy in and a copy out."""
     texts = [KernelText(name, (), (1, 1, 1), (), "") for name in dict.fromkeys(kernels)]
-    dispatches = tuple(Dispatch(name, (), (1, 1, 1), (1, 1, 1)) for name in kernels)
-    ends = (Slot(False, 0, 16),), (Slot(False, 16, 16),)
-    program = Program(tuple(texts), dispatches, 64, np.zeros(0, np.uint8), *ends)
+    launches = tuple(Launch(name, (), (1, 1, 1), (1, 1, 1)) for name in kernels)
+    ends = (BufferRange(False, 0, 16),), (BufferRange(False, 16, 16),)
+    program = Program(tuple(texts), launches, 64, np.zeros(0, np.uint8), *ends)
     device = cuda.CUDADevice(DEVICE)
     device.capability = capability
     return cuda_recording.CUDARecording(device, program, [b"cubin"])

@@ -8,8 +8,9 @@ import pytest
 from backend_suite import FLOATS, GROUP, REVERSE, WHERE, adding, cell, floats, kernel, program, run
 from cuda_emulator import EmulatedDevice, needs_emulator
 from litegpu import backends
-from litegpu.backends.base import Device, Dispatch
+from litegpu.backends.base import Device
 from litegpu.backends.folding import fold, fold_launches
+from litegpu.backends.program import Launch
 
 LIMITED = ("opengl", "webgpu", "cuda")
 FOUND = [info for info in backends.list_devices() if info.backend in LIMITED]
@@ -60,21 +61,21 @@ def test_small_launches_are_not_folded() -> None:
 
 def test_larger_ones_have_a_kernel_of_their_own() -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
-    small, large = (Dispatch("where", (cell(1),), n, (8, 2, 1)) for n in [(8, 2, 1), (16, 4, 3)])
+    small, large = (Launch("where", (cell(1),), n, (8, 2, 1)) for n in [(8, 2, 1), (16, 4, 3)])
     folded = fold_launches(program([text], [small, large], [], [1]), (2, 2, 2))
     assert [(k.name, k.groups) for k in folded.kernels] == [
         ("where", None),
         ("where_2x2x3", (2, 2, 3)),
     ]
-    assert folded.dispatches == (
+    assert folded.launches == (
         small,
-        Dispatch("where_2x2x3", (cell(1),), (16, 12, 1), (8, 2, 1)),
+        Launch("where_2x2x3", (cell(1),), (16, 12, 1), (8, 2, 1)),
     )
 
 
 def test_folded_work_items_know_their_place(device: Device) -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
-    step = Dispatch("where", (cell(1),), (16, 4, 4), (8, 2, 1))
+    step = Launch("where", (cell(1),), (16, 4, 4), (8, 2, 1))
     recording = device.record(program([text], [step], [], [1]))
     z, y, x = np.meshgrid(range(4), range(4), range(16), indexing="ij")
     expected = x + 100 * y + 10000 * z + 1000000 * (x // 8)
@@ -84,7 +85,7 @@ def test_folded_work_items_know_their_place(device: Device) -> None:
 
 def test_folded_groups_share_memory(device: Device) -> None:
     text = kernel("reverse", REVERSE, vector=False, shared=(("float", "scratch", 64),))
-    step = Dispatch("reverse", (cell(1), cell(0)), (FLOATS - 64, 1, 1), GROUP)
+    step = Launch("reverse", (cell(1), cell(0)), (FLOATS - 64, 1, 1), GROUP)
     recording = device.record(program([text], [step], [0], [1]))
     (got,) = run(recording, [floats()])
     np.testing.assert_array_equal(got[:-64], floats()[:-64].reshape(-1, 64)[:, ::-1].ravel())

@@ -22,9 +22,9 @@ from litegpu import (
     InvokeTimeoutError,
 )
 from litegpu.backends import opencl_commands, opencl_library
-from litegpu.backends.base import Dispatch
 from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
+from litegpu.backends.program import Launch
 from litegpu.options import Precision
 from small_models import (
     assert_close,
@@ -278,7 +278,7 @@ SLOW = """\
 
 def test_a_kernel_that_takes_too_long(opencl_device: OpenCLDevice) -> None:
     """The device is given up; what it writes late reaches nobody's array."""
-    slow = Dispatch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
+    slow = Launch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
     wanted = program([kernel("slow", SLOW, vector=False)], [slow], [0], [1])
     recording = opencl_device.record(wanted)
     recording.timeout = 0.02

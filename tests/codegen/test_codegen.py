@@ -200,7 +200,7 @@ def build_network() -> BuiltProgram:
 
 def test_equal_layers_share_a_kernel() -> None:
     built = build_network()
-    names = [dispatch.kernel for dispatch in built.program.dispatches]
+    names = [launch.kernel for launch in built.program.launches]
     assert len(names) == 5
     assert len(set(names[:4])) == 1
     assert names[4] != names[0]

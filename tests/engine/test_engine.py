@@ -188,13 +188,12 @@ def test_copies_are_as_long_as_the_tensors() -> None:
 def test_launches_cover_the_grid_in_whole_groups() -> None:
     maker = Maker()
     out = maker.steps(maker.input(1, 5, 3, 7), RELU)
-    (dispatch,) = build(assign(maker.graph(out), None)).program.dispatches
+    (launch,) = build(assign(maker.graph(out), None)).program.launches
     assert all(
-        size % local == 0
-        for size, local in zip(dispatch.global_size, dispatch.local_size, strict=True)
+        size % local == 0 for size, local in zip(launch.global_size, launch.local_size, strict=True)
     )
-    assert dispatch.global_size[0] >= 2
-    assert dispatch.global_size[1] >= 15
+    assert launch.global_size[0] >= 2
+    assert launch.global_size[1] >= 15
 
 
 def test_kinds_of_buffers_follow_the_storage() -> None:
@@ -213,3 +212,17 @@ def test_kinds_of_buffers_follow_the_storage() -> None:
         ("dst", "F32", False),
         ("src", "F16", True),
     ]
+
+
+def test_a_program_says_which_argument_alone_writes_an_output() -> None:
+    maker = Maker()
+    image = maker.input(1, 4, 4, 8)
+    first = maker.conv(image, 8)
+    second = maker.conv(first, 8)
+    graph = replace(maker.graph(second), outputs=(first, second, image))
+    program = build(assign(graph, None)).program
+    assert list(program.sole_writers) == [1], "one is read, one is an input"
+    launch, argument = program.sole_writers[1]
+    assert program.launches[launch].ranges[argument] == program.outputs[1]
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    assert kernels[program.launches[launch].kernel].arguments[argument].written

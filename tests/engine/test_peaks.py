@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError, backends
-from litegpu.backends.base import Device, Recording, Slot
+from litegpu.backends.base import Device, Recording
 from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.backends.program import BufferRange
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.peaks import benchmarks, measure, program_of
 from paper_device import DEVICE
@@ -28,7 +29,7 @@ def test_copies_copy_all_that_they_count(device: Device) -> None:
     copy = copies[-1]
     assert copy.work == copy.read + copy.written == 1 << 19
     source = np.random.default_rng(0).normal(size=copy.read // 4).astype(np.float32)
-    program = replace(program_of([copy]), inputs=(Slot(False, copy.written, copy.read),))
+    program = replace(program_of([copy]), inputs=(BufferRange(False, copy.written, copy.read),))
     recording = device.record(program)
     recording.run([source.ctypes.data], [])
     made = recording.read_memory().view(np.float32)[: source.size]

@@ -321,7 +321,7 @@ def test_kernels_for_cuda_tell_it_too(magnitude: float, monkeypatch: pytest.Monk
 def test_each_result_of_a_kernel_counts_by_itself() -> None:
     """As of the largest element and its place, of which one is never tiny."""
     layout = RangeWords.place(((5,), (7, 9)), 100, 16)
-    assert (layout.slot.offset, layout.step) == (112, 32)
+    assert (layout.block.offset, layout.step) == (112, 32)
     watch = RangeWatch(layout)
     words = (ctypes.c_uint32 * 16).from_address(watch.target)
     assert watch.lost() == {}

@@ -17,7 +17,8 @@ import cases
 from cases.base import SMALL, Case
 from comparing import mismatch
 from litegpu import CompilationError, ExecutionError, GpuDelegate, backends
-from litegpu.backends.base import Device, DeviceInfo, Program, Recording
+from litegpu.backends.base import Device, DeviceInfo, Recording
+from litegpu.backends.program import Program
 from litegpu.engine import tuning
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import PlacedPartition
@@ -92,7 +93,7 @@ class ToldDevice(Device):
         """Errors of programs, by the work items of the first launch."""
 
     def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        items = [int(np.prod(dispatch.global_size)) for dispatch in program.dispatches]
+        items = [int(np.prod(launch.global_size)) for launch in program.launches]
         self.recorded.append(items)
         if items[0] in self.refused:
             raise self.refused[items[0]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from litegpu.backends.base import Slot
+from litegpu.backends.program import BufferRange
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.verify import verify
@@ -29,12 +29,12 @@ def built(request: pytest.FixtureRequest) -> BuiltProgram:
     return build(assign(graph, request.param))
 
 
-def with_slot(built: BuiltProgram, launch: int, argument: int, **changed: Any) -> BuiltProgram:
-    dispatches = list(built.program.dispatches)
-    slots = list(dispatches[launch].slots)
-    slots[argument] = replace(slots[argument], **changed)
-    dispatches[launch] = replace(dispatches[launch], slots=tuple(slots))
-    return replace(built, program=replace(built.program, dispatches=tuple(dispatches)))
+def with_range(built: BuiltProgram, launch: int, argument: int, **changed: Any) -> BuiltProgram:
+    launches = list(built.program.launches)
+    ranges = list(launches[launch].ranges)
+    ranges[argument] = replace(ranges[argument], **changed)
+    launches[launch] = replace(launches[launch], ranges=tuple(ranges))
+    return replace(built, program=replace(built.program, launches=tuple(launches)))
 
 
 def place_of(built: BuiltProgram, launch: int, written: bool, constant: bool = False) -> int:
@@ -45,32 +45,32 @@ def place_of(built: BuiltProgram, launch: int, written: bool, constant: bool = F
     )
 
 
-def slot_of(built: BuiltProgram, launch: int, written: bool) -> Slot:
-    return built.program.dispatches[launch].slots[place_of(built, launch, written)]
+def range_of(built: BuiltProgram, launch: int, written: bool) -> BufferRange:
+    return built.program.launches[launch].ranges[place_of(built, launch, written)]
 
 
 def without_first(built: BuiltProgram) -> BuiltProgram:
-    program = replace(built.program, dispatches=built.program.dispatches[1:])
+    program = replace(built.program, launches=built.program.launches[1:])
     return replace(built, launches=built.launches[1:], program=program)
 
 
 def over_its_input(built: BuiltProgram) -> BuiltProgram:
-    read = slot_of(built, 1, written=False)
-    return with_slot(built, 1, place_of(built, 1, written=True), offset=read.offset)
+    read = range_of(built, 1, written=False)
+    return with_range(built, 1, place_of(built, 1, written=True), offset=read.offset)
 
 
 def over_the_other_branch(built: BuiltProgram) -> BuiltProgram:
     """The second branch lands on the first, which the sum still needs."""
-    first = slot_of(built, 1, written=True)
-    return with_slot(built, 2, place_of(built, 2, written=True), offset=first.offset)
+    first = range_of(built, 1, written=True)
+    return with_range(built, 2, place_of(built, 2, written=True), offset=first.offset)
 
 
 def beyond(built: BuiltProgram) -> BuiltProgram:
-    return with_slot(built, 0, place_of(built, 0, written=True), offset=built.program.memory_bytes)
+    return with_range(built, 0, place_of(built, 0, written=True), offset=built.program.memory_bytes)
 
 
 def into_constants(built: BuiltProgram) -> BuiltProgram:
-    return with_slot(built, 0, place_of(built, 0, written=True), constant=True, offset=0, size=4)
+    return with_range(built, 0, place_of(built, 0, written=True), constant=True, offset=0, size=4)
 
 
 def another_output(built: BuiltProgram) -> BuiltProgram:
@@ -88,7 +88,7 @@ def test_a_sound_program(built: BuiltProgram) -> None:
         (without_first, "reads value .*, which was not made or is overwritten"),
         (over_its_input, "writes value .* over value .*, which it reads"),
         (over_the_other_branch, "which was not made or is overwritten|over value"),
-        (beyond, "binds Slot.*, of .* bytes"),
+        (beyond, "binds BufferRange.*, of .* bytes"),
         (into_constants, "writes constants"),
         (another_output, "output 0 is not what was made for it"),
     ],

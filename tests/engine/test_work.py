@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from litegpu.engine.layout import Layout, assign
-from litegpu.engine.lowering import Launch
+from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, Stage
@@ -20,7 +20,7 @@ from passes.graphs import RELU, Maker
 TENSOR_CORES = replace(DEVICE, tensor_cores=True)
 
 
-def launches(layout: Layout) -> tuple[Launch, ...]:
+def launches(layout: Layout) -> tuple[KernelLaunch, ...]:
     return build(layout).launches
 
 

@@ -23,9 +23,10 @@ from litegpu import (
     ModelError,
     partition_kernel,
 )
-from litegpu.backends.base import DeviceInfo, Program
+from litegpu.backends.base import DeviceInfo
 from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
 from litegpu.backends.cuda_transfer import transfer_kernel
+from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.layout import HALF_FROM_BYTES

@@ -14,8 +14,9 @@ from cases.base import LARGE, Case
 from cases.conv_2d import Conv
 from comparing import mismatch
 from litegpu import DeviceMemoryError, backends
-from litegpu.backends.base import Device, Dispatch, Program, Recording, Slot
+from litegpu.backends.base import Device, Recording
 from litegpu.backends.limits import check_sizes
+from litegpu.backends.program import BufferRange, Launch, Program
 from op_runner import MODES, Mode, groups, run
 from paper_device import DEVICE
 
@@ -103,9 +104,9 @@ def programs_of(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[Program
     ],
 )
 def test_what_is_too_large_is_named(facts: dict[str, Any], what: str) -> None:
-    slot = Slot(False, 0, 64)
-    dispatch = Dispatch("kernel", (slot,), (1, 1, 1), (1, 1, 1))
-    program = Program((), (dispatch,), 4096, np.zeros(0, np.uint8), (), ())
+    slot = BufferRange(False, 0, 64)
+    launch = Launch("kernel", (slot,), (1, 1, 1), (1, 1, 1))
+    program = Program((), (launch,), 4096, np.zeros(0, np.uint8), (), ())
     check_sizes(program, DEVICE)
     limit = next(iter(facts.values()))
     wanted = f"The partition needs {what}, but device '{DEVICE.name}' .none. allows {limit}\\."

@@ -16,7 +16,7 @@ import mediapipe_reference as reference
 from kernel_text import evaluate, execute, lanes
 from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
-from litegpu.engine.lowering import Launch
+from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, DType, Stage
 from litegpu.ops.conv_2d import ConvAttributes
@@ -144,7 +144,7 @@ def transposed(
     return maker.node("TRANSPOSE_CONV", [source], (n, *size, filters), stages, attributes)
 
 
-def lowered(layout: Layout, **facts: Any) -> tuple[Launch, ...]:
+def lowered(layout: Layout, **facts: Any) -> tuple[KernelLaunch, ...]:
     graph = layout.graph
     device = replace(TENSOR_CORES, **facts)
     return build_program(layout, device, graph.inputs, graph.outputs).launches
@@ -262,7 +262,7 @@ def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Arr
     return image[first : first + 4] * inside
 
 
-def ran(launch: Launch, phase: Phase, read: Read, image: Array, memory: Array) -> None:
+def ran(launch: KernelLaunch, phase: Phase, read: Read, image: Array, memory: Array) -> None:
     """Run a kernel: its own places of loads and stores, with sums made here."""
     body = launch.kernel.body
     outputs, *_, depth = phase.weights.shape

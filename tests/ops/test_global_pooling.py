@@ -14,7 +14,7 @@ from cases.base import SUMS
 from comparing import mismatch
 from litegpu import GpuDelegate
 from litegpu.engine.layout import assign
-from litegpu.engine.lowering import Launch
+from litegpu.engine.lowering import KernelLaunch
 from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.window import Window
 from litegpu.tools import runtime
@@ -32,7 +32,7 @@ SHAPES: list[Shape] = [
 ]
 
 
-def pooled(shape: Shape, mean: bool) -> tuple[Launch, ...]:
+def pooled(shape: Shape, mean: bool) -> tuple[KernelLaunch, ...]:
     """Return the launches of a global pool, and of a product with a matrix after it."""
     maker = Maker()
     n, h, w, c = shape

@@ -113,8 +113,16 @@ def test_imports_go_one_way(path: Path) -> None:
     assert set(imports(path)) - {layer} <= LAYERS[layer]
 
 
+INTERFACE = ("program", "base")
+"""The modules that say what a backend is."""
+
+
 def test_the_interface_of_backends_needs_no_backend() -> None:
-    assert set(imports(PACKAGE / "backends" / "base.py")) <= {"codegen", "errors"}
+    for name in INTERFACE:
+        path = PACKAGE / "backends" / f"{name}.py"
+        assert set(imports(path)) <= {"codegen", "errors", "backends"}
+        found = re.findall(r"litegpu\.backends\.(\w+)", path.read_text(encoding="utf-8"))
+        assert set(found) <= set(INTERFACE)
 
 
 # Registries
@@ -174,7 +182,7 @@ def test_the_architecture_says_what_every_pass_removes() -> None:
 
 SHARED_BY_BACKENDS = {
     *("base", "calls", "folding", "held", "kept", "limits", "opened", "packages", "private_files"),
-    *("process", "shaders", "worker"),
+    *("process", "program", "shaders", "worker"),
 }
 
 

@@ -135,12 +135,12 @@ def test_a_kernel_that_writes_where_it_may_not(backend: str) -> None:
     source = f"""
 import numpy as np
 from litegpu import DeviceLostError, LitegpuError
-from backend_suite import Dispatch, cell, kernel, program
+from backend_suite import Launch, cell, kernel, program
 delegate = GpuDelegate()
 target = interpreter(model, delegate)
 expected = run(target, x)[0]
 bad = program([kernel("bad", "    {NVIDIA[backend]}")],
-              [Dispatch("bad", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))], [0], [1])
+              [Launch("bad", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))], [0], [1])
 recording = delegate._device.record(bad)
 data = np.zeros(1024, np.float32)
 try:

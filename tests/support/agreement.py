@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litegpu.engine.lowering import Launch
+from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.selected import Selected
 from litegpu.graph import DType
 
@@ -14,7 +14,7 @@ ROUNDING = ("cuda/conv_tile",)
 """Templates of kernels that round float32 elements of what they read first to half."""
 
 
-def disagreements(selected: Selected, launches: Sequence[Launch]) -> list[str]:
+def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[str]:
     """Return what lost accuracy for nothing, and which launch is not what was selected."""
     layout = selected.layout
     found = []

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from litegpu import CompilationError, DeviceMemoryError
-from litegpu.backends.base import Device, Dispatch, Program, Recording, Slot
+from litegpu.backends.base import Device, Recording
+from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
 
 __all__ = [
@@ -81,13 +82,13 @@ def kernel(
     return KernelText(name, arguments, local_size, shared, body)
 
 
-def cell(number: int, constant: bool = False) -> Slot:
-    return Slot(constant, number * CELL, CELL)
+def cell(number: int, constant: bool = False) -> BufferRange:
+    return BufferRange(constant, number * CELL, CELL)
 
 
 def program(
     kernels: Sequence[KernelText],
-    dispatches: Sequence[Dispatch],
+    launches: Sequence[Launch],
     inputs: Sequence[int],
     outputs: Sequence[int],
     constants: Floats | None = None,
@@ -96,7 +97,7 @@ def program(
     block = np.zeros(0, np.uint8) if constants is None else constants.view(np.uint8)
     return Program(
         tuple(kernels),
-        tuple(dispatches),
+        tuple(launches),
         memory_bytes,
         block,
         tuple(map(cell, inputs)),
@@ -104,9 +105,9 @@ def program(
     )
 
 
-def launch(name: str, *cells: int | Slot) -> Dispatch:
+def launch(name: str, *cells: int | BufferRange) -> Launch:
     slots = tuple(cell(c) if isinstance(c, int) else c for c in cells)
-    return Dispatch(name, slots, SIZE, GROUP)
+    return Launch(name, slots, SIZE, GROUP)
 
 
 def run(recording: Recording, inputs: Sequence[Floats], outputs: int = 1) -> list[Floats]:
@@ -238,7 +239,7 @@ def test_half_storage_is_loaded_and_stored(device: Device) -> None:
 
 def test_work_group_memory_is_shared(device: Device) -> None:
     text = kernel("reverse", REVERSE, vector=False, shared=(("float", "scratch", 64),))
-    step = Dispatch("reverse", (cell(1), cell(0)), (FLOATS, 1, 1), GROUP)
+    step = Launch("reverse", (cell(1), cell(0)), (FLOATS, 1, 1), GROUP)
     recording = device.record(program([text], [step], [0], [1]))
     expected = floats().reshape(-1, 64)[:, ::-1].ravel()
     np.testing.assert_array_equal(run(recording, [floats()])[0], expected)
@@ -247,7 +248,7 @@ def test_work_group_memory_is_shared(device: Device) -> None:
 
 def test_work_items_and_groups_are_those_asked_for(device: Device) -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
-    step = Dispatch("where", (cell(1),), (16, 4, 3), (8, 2, 1))
+    step = Launch("where", (cell(1),), (16, 4, 3), (8, 2, 1))
     recording = device.record(program([text], [step], [], [1]))
     z, y, x = np.meshgrid(range(3), range(4), range(16), indexing="ij")
     expected = x + 100 * y + 10000 * z + 1000000 * (x // 8)

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording, Slot
+from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.folding import fold_launches
+from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from paper_device import DEVICE
@@ -87,24 +88,24 @@ class EmulatedRecording(Recording):
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         for slot, address in zip(self._program.inputs, inputs, strict=True):
             ctypes.memmove(self._at(slot), address, slot.size)
-        for dispatch in self._program.dispatches:
-            slots = [self._at(slot) for slot in dispatch.slots]
-            pairs = zip(dispatch.global_size, dispatch.local_size, strict=True)
+        for launch in self._program.launches:
+            slots = [self._at(slot) for slot in launch.ranges]
+            pairs = zip(launch.global_size, launch.local_size, strict=True)
             x, y, z = (-(-whole // part) for whole, part in pairs)
-            self._library[f"launch_{dispatch.kernel}"](
+            self._library[f"launch_{launch.kernel}"](
                 (ctypes.c_void_p * len(slots))(*slots),
                 (ctypes.c_uint * 3)(y, x, z),
-                (ctypes.c_uint * 3)(*dispatch.local_size),
+                (ctypes.c_uint * 3)(*launch.local_size),
             )
         for slot, address in zip(self._program.outputs, outputs, strict=True):
             ctypes.memmove(address, self._at(slot), slot.size)
 
-    def _at(self, slot: Slot) -> int:
+    def _at(self, slot: BufferRange) -> int:
         held = self._constants if slot.constant else self._memory
         return int(held.ctypes.data) + slot.offset
 
     def durations(self) -> list[float]:
-        return [0.0 for _ in self._program.dispatches]
+        return [0.0 for _ in self._program.launches]
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         return self._memory

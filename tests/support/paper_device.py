@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.base import Device, DeviceInfo, Program, Recording
+from litegpu.backends.base import Device, DeviceInfo, Recording
+from litegpu.backends.program import Program
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.engine.layout import Layout
 from litegpu.engine.program import BuiltProgram, build_program

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Dialect, KernelText
+from litegpu.backends.program import Program
+from litegpu.codegen import Dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,41 +67,6 @@ class DeviceInfo:
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     """Return an address as `nvidia-smi` writes it."""
     return f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}"
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A byte range of the partition's memory (`constant` false) or of its constants."""
-
-    constant: bool
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """One launch: kernel name, a buffer range per argument, work items and work-group size."""
-
-    kernel: str
-    slots: tuple[Slot, ...]
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Everything a device needs to run a partition: kernels, memory and the list of launches.
-
-    `inputs` and `outputs` are ranges of the partition's memory that are copied from and to the
-    host, in the order in which `Recording.run` gets their host addresses.
-    """
-
-    kernels: tuple[KernelText, ...]
-    dispatches: tuple[Dispatch, ...]
-    memory_bytes: int
-    constants: npt.NDArray[np.uint8]
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
 
 
 class Recording(ABC):

@@ -7,14 +7,7 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any, TypeVar
 
-from litegpu.backends.base import (
-    Backend,
-    Device,
-    DeviceInfo,
-    Program,
-    Recording,
-    pci_address,
-)
+from litegpu.backends.base import Backend, Device, DeviceInfo, Recording, pci_address
 from litegpu.backends.cuda_driver import (
     FATAL,
     NOT_LOADED,
@@ -30,6 +23,7 @@ from litegpu.backends.cuda_recording import CUDARecording, transfers
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.process import Living, touch
+from litegpu.backends.program import Program
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from litegpu.errors import (
     CompilationError,

@@ -18,7 +18,7 @@ from litegpu.backends.packages import load
 from litegpu.codegen import Dialect, KernelText
 from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
 
-Launch = tuple[Any, Any, Any]
+KernelNode = tuple[Any, Any, Any]
 """Configuration, function and argument block of a launch."""
 TITLE = "CUDA"
 FATAL = frozenset(
@@ -103,7 +103,7 @@ class Handles(Owner):
         held.maker(create, *arguments)()
         return _made(create, held)
 
-    def capture(self, stream: Any, launches: Iterable[Launch]) -> Any:
+    def capture(self, stream: Any, launches: Iterable[KernelNode]) -> Any:
         """Return an executable graph of launches, one after the other. Raises CudaError."""
         cu = driver()
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL

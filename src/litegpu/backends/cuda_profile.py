@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from litegpu.backends.cuda_driver import Handles, Launch, call, driver
+from litegpu.backends.cuda_driver import Handles, KernelNode, call, driver
 
 BATCH_SECONDS = 200e-6
 """How long a batch of launches should take: events cost microseconds."""
@@ -25,7 +25,7 @@ class Profiler:
         self._batches: list[tuple[Any, int]] = []
         self._chain: Any = None
 
-    def durations(self, launches: Iterable[Launch]) -> list[float]:
+    def durations(self, launches: Iterable[KernelNode]) -> list[float]:
         """Return the seconds of each launch: batches of it, one launch after the other.
 
         They must not overlap. Only the first call looks at them.
@@ -34,7 +34,7 @@ class Profiler:
             self._batches = [self._batch(launch) for launch in launches]
         return [self.seconds(graph) / count for graph, count in self._batches]
 
-    def chain_seconds(self, launches: Iterable[Launch]) -> float:
+    def chain_seconds(self, launches: Iterable[KernelNode]) -> float:
         """Return the seconds of all launches as one graph. Only the first call looks at them."""
         if self._chain is None:
             self._chain = self._owned.capture(self._stream, launches)
@@ -55,7 +55,7 @@ class Profiler:
         (milliseconds,) = call(cu.cuEventElapsedTime, start, end)
         return float(milliseconds) * 1e-3
 
-    def _batch(self, launch: Launch) -> tuple[Any, int]:
+    def _batch(self, launch: KernelNode) -> tuple[Any, int]:
         """Return a graph with as many launches as fill BATCH_SECONDS, and how many these are."""
         one = self.seconds(self._owned.capture(self._stream, [launch]))
         count = min(max(round(BATCH_SECONDS / max(one, 1e-9)), 1), _MOST)

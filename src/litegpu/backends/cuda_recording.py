@@ -6,19 +6,20 @@ import contextlib
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.base import Dispatch, Program, Recording, Slot
-from litegpu.backends.cuda_driver import FATAL, TITLE, Handles, Launch, call, driver
+from litegpu.backends.base import Recording
+from litegpu.backends.cuda_driver import FATAL, TITLE, Handles, KernelNode, call, driver
 from litegpu.backends.cuda_profile import Profiler
 from litegpu.backends.cuda_submission import Submission
 from litegpu.backends.cuda_transfer import UNIT, transfer_items, transfer_kernel
 from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import KernelText, round_up
 from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.errors import CudaError, DeviceLostError, DeviceMemoryError
@@ -84,34 +85,35 @@ class CUDARecording(Recording):
                 limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 call(cu.cuFuncSetAttribute, self._functions[name], limit, nbytes)
         self._plan_transfers(program)
-        self._launches = [self._launch_of(dispatch) for dispatch in program.dispatches]
+        self._launches = [*self._kernel_nodes(overlap=True)]
         chain = [*self._copies_in, *self._launches, *self._copies_out]
         self._graph: Any = self._owned.capture(self._stream, chain)
         self._submission = Submission(self._device, self._graph, self._stream)
 
     def _plan_transfers(self, program: Program) -> None:
         """Decide how outputs reach the host, and make the launches that copy."""
-        # A slot that just one launch touches is the same object in both places.
-        inputs = set(program.inputs)
-        touching = [id(slot) for dispatch in program.dispatches for slot in dispatch.slots]
-        self._direct: dict[int, int] = {}
-        for (address, size), slot in zip(self._outputs, program.outputs, strict=True):
-            if touching.count(id(slot)) == 1 and size <= _DIRECT_BYTES and slot not in inputs:
-                self._direct[id(slot)] = address
+        self._direct = {
+            writer: self._outputs[number][0]
+            for number, writer in program.sole_writers.items()
+            if program.outputs[number].size <= _DIRECT_BYTES
+        }
+        """Where an argument of a launch, by their numbers, writes to the host."""
         self._copies_in = [
             self._transfer(address, self._address(slot), size)
             for (address, size), slot in zip(self._inputs, program.inputs, strict=True)
         ]
         self._copies_out = [
             self._transfer(self._address(slot), address, size)
-            for (address, size), slot in zip(self._outputs, program.outputs, strict=True)
-            if id(slot) not in self._direct
+            for number, (slot, (address, size)) in enumerate(
+                zip(program.outputs, self._outputs, strict=True)
+            )
+            if program.sole_writers.get(number) not in self._direct
         ]
 
     def _allocate(self, nbytes: int) -> Any:
         return self._provide(nbytes, "", self._cu.cuMemAlloc, self._cu.cuMemFree, nbytes)
 
-    def _stage(self, slot: Slot) -> tuple[int, int]:
+    def _stage(self, slot: BufferRange) -> tuple[int, int]:
         """Return the address and size of a pinned buffer for an input or output."""
         cu, nbytes = self._cu, round_up(slot.size, UNIT)
         kind = " of pinned host memory"
@@ -144,18 +146,19 @@ class CUDARecording(Recording):
             raise CudaError(f"The compiled modules lack the kernels {sorted(missing)}.", 500)
         return functions
 
-    def _address(self, slot: Slot) -> int:
-        direct = self._direct.get(id(slot))
-        if direct is not None:
-            return direct
+    def _address(self, slot: BufferRange) -> int:
         return int(self._constants if slot.constant else self._memory) + slot.offset
 
-    def _launch_of(self, dispatch: Dispatch, overlap: bool = True) -> Launch:
-        pointers = tuple(map(self._address, dispatch.slots))
-        sizes = (dispatch.global_size, dispatch.local_size)
-        return self._launch(dispatch.kernel, pointers, *sizes, overlap)
+    def _kernel_nodes(self, overlap: bool) -> Iterator[KernelNode]:
+        for number, launch in enumerate(self._program.launches):
+            pointers = tuple(
+                self._direct.get((number, argument)) or self._address(part)
+                for argument, part in enumerate(launch.ranges)
+            )
+            sizes = (launch.global_size, launch.local_size)
+            yield self._launch(launch.kernel, pointers, *sizes, overlap)
 
-    def _transfer(self, source: int, target: int, nbytes: int) -> Launch:
+    def _transfer(self, source: int, target: int, nbytes: int) -> KernelNode:
         kernel = transfer_kernel(nbytes)
         items = (transfer_items(nbytes), 1, 1)
         return self._launch(kernel.name, (source, target), items, kernel.local_size)
@@ -167,7 +170,7 @@ class CUDARecording(Recording):
         items: _Sizes,
         local: _Sizes,
         overlap: bool = True,
-    ) -> Launch:
+    ) -> KernelNode:
         """Return one launch; with `overlap` it may begin while the kernel before it runs."""
         cu = self._cu
         config = cu.CUlaunchConfig()
@@ -218,11 +221,7 @@ class CUDARecording(Recording):
 
     def durations(self) -> list[float]:
         """Time each launch in a batch of its own, warm in cache and without overlap."""
-        return self._settled(
-            lambda: self._profiling().durations(
-                self._launch_of(dispatch, overlap=False) for dispatch in self._program.dispatches
-            )
-        )
+        return self._settled(lambda: self._profiling().durations(self._kernel_nodes(overlap=False)))
 
     def chain_seconds(self) -> float:
         """Return the device seconds of all launches in one graph, overlapping as in a run.
@@ -291,13 +290,11 @@ class CUDARecording(Recording):
         self._settled(lambda: call(self._cu.cuMemcpyDtoH, host.ctypes.data, *memory))
         # Outputs that kernels write straight to the host have a place all the same, with their
         # padding lanes.
-        for slot in self._program.outputs:
-            if id(slot) in self._direct:
-                ctypes.memmove(
-                    host[slot.offset :].ctypes.data,
-                    self._direct[id(slot)],
-                    round_up(slot.size, UNIT),
-                )
+        for number, writer in self._program.sole_writers.items():
+            if writer in self._direct:
+                part = self._program.outputs[number]
+                target = host[part.offset :].ctypes.data
+                ctypes.memmove(target, self._direct[writer], round_up(part.size, UNIT))
         return host
 
     def close(self) -> None:

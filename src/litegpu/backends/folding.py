@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litegpu.backends.base import Dispatch, Program
+from litegpu.backends.program import Launch, Program
 from litegpu.codegen import round_up
 from litegpu.codegen.dialect import Groups
 
@@ -23,22 +23,22 @@ def fold_launches(program: Program, limits: Groups) -> Program:
     `KernelText.groups` to find its place among the groups that are all on the x and y axes.
     """
     kernels = {kernel.name: kernel for kernel in program.kernels}
-    dispatches: list[Dispatch] = []
-    for dispatch in program.dispatches:
-        text = kernels[dispatch.kernel]
-        groups = groups_of(dispatch)
+    launches: list[Launch] = []
+    for launch in program.launches:
+        text = kernels[launch.kernel]
+        groups = groups_of(launch)
         if any(count > limit for count, limit in zip(groups, limits, strict=True)):
             x, y, z = groups
             text = replace(text, name=f"{text.name}_{x}x{y}x{z}", groups=groups)
             folded = fold(groups, limits[0], text.cluster)
-            x, y, z = (n * b for n, b in zip(folded, dispatch.local_size, strict=True))
-            dispatch = replace(dispatch, kernel=text.name, global_size=(x, y, z))
+            x, y, z = (n * b for n, b in zip(folded, launch.local_size, strict=True))
+            launch = replace(launch, kernel=text.name, global_size=(x, y, z))
             kernels[text.name] = text
-        dispatches.append(dispatch)
-    return replace(program, kernels=tuple(kernels.values()), dispatches=tuple(dispatches))
+        launches.append(launch)
+    return replace(program, kernels=tuple(kernels.values()), launches=tuple(launches))
 
 
-def groups_of(dispatch: Dispatch) -> Groups:
+def groups_of(launch: Launch) -> Groups:
     """Return the work groups of a launch on each axis."""
-    x, y, z = (g // b for g, b in zip(dispatch.global_size, dispatch.local_size, strict=True))
+    x, y, z = (g // b for g, b in zip(launch.global_size, launch.local_size, strict=True))
     return x, y, z

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from litegpu.backends.base import DeviceInfo, Program
+from litegpu.backends.base import DeviceInfo
+from litegpu.backends.program import Program
 from litegpu.errors import DeviceMemoryError
 
 
 def check_sizes(program: Program, info: DeviceInfo) -> None:
     """Raise DeviceMemoryError when a buffer, or a range that a kernel uses, is too large."""
-    slots = [slot for dispatch in program.dispatches for slot in dispatch.slots]
+    slots = [slot for launch in program.launches for slot in launch.ranges]
     needs = [
         (program.memory_bytes, "for values in one buffer", info.max_allocation_bytes),
         (program.constants.size, "for weights in one buffer", info.max_allocation_bytes),

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from litegpu.backends.base import (
-    Backend,
-    Device,
-    DeviceInfo,
-    Program,
-    Recording,
-    pci_address,
-)
+from litegpu.backends.base import Backend, Device, DeviceInfo, Recording, pci_address
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl_build import build
 from litegpu.backends.opencl_library import TITLE, load_pocl_apart
@@ -21,6 +14,7 @@ from litegpu.backends.opencl_recording import OpenCLRecording
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
 from litegpu.backends.process import keep_in_children, touch
+from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (

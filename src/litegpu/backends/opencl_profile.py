@@ -8,9 +8,9 @@ from ctypes import c_void_p
 from functools import partial
 from typing import Any
 
-from litegpu.backends.base import Program, Slot
 from litegpu.backends.calls import bound
 from litegpu.backends.opencl_library import Kernel, library
+from litegpu.backends.program import BufferRange, Program
 
 _Command = Callable[[int, Any], int]
 """Enqueues something on a queue handle, with a place for its event; returns 0 or an error code."""
@@ -52,10 +52,12 @@ class Profiler:
         ]
         return _extent(self._spans(commands))
 
-    def _copies(self, copy: Any, slots: Sequence[Slot], addresses: Sequence[int]) -> list[_Command]:
+    def _copies(
+        self, copy: Any, slots: Sequence[BufferRange], addresses: Sequence[int]
+    ) -> list[_Command]:
         return [partial(self._copy, copy, *each) for each in zip(slots, addresses, strict=True)]
 
-    def _copy(self, copy: Any, slot: Slot, address: int, queue: int, event: Any) -> int:
+    def _copy(self, copy: Any, slot: BufferRange, address: int, queue: int, event: Any) -> int:
         buffers = (queue, self._memory.int_ptr)
         call = bound(copy, *buffers, 0, slot.offset, slot.size, address, 0, None, event)
         status: int = call()

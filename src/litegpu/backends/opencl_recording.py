@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.base import Dispatch, Program, Recording, Slot
+from litegpu.backends.base import Recording
 from litegpu.backends.calls import bound, together, wait_until
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
@@ -29,6 +29,7 @@ from litegpu.backends.opencl_library import (
 )
 from litegpu.backends.opencl_profile import Profiler
 from litegpu.backends.process import immortal, is_inherited, keep_in_children
+from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.errors import (
     DeviceMemoryError,
     ExecutionError,
@@ -73,8 +74,8 @@ class OpenCLRecording(Recording):
             self._finish = bound(library().clFinish, self._queue.int_ptr)
             self._allocate(program)
             # No closure: an error's frames would hold what it holds, even when they are cleared.
-            for dispatch in program.dispatches:
-                self._kernels.append(self._kernel(built, dispatch))
+            for launch in program.launches:
+                self._kernels.append(self._kernel(built, launch))
             self._commands = self._record()
         except BaseException as error:
             with contextlib.suppress(ExecutionError, cl.Error):
@@ -114,12 +115,12 @@ class OpenCLRecording(Recording):
         held.maker(partial(self._cl.Buffer, self._device.context, *arguments, **named))()
         return held.result
 
-    def _kernel(self, built: Any, dispatch: Dispatch) -> Kernel:
-        buffers = [(self._whole(slot).int_ptr, slot.offset) for slot in dispatch.slots]
-        sizes = (dispatch.global_size, dispatch.local_size)
-        return Kernel(self._owned, built.int_ptr, dispatch.kernel, buffers, *sizes)
+    def _kernel(self, built: Any, launch: Launch) -> Kernel:
+        buffers = [(self._whole(slot).int_ptr, slot.offset) for slot in launch.ranges]
+        sizes = (launch.global_size, launch.local_size)
+        return Kernel(self._owned, built.int_ptr, launch.kernel, buffers, *sizes)
 
-    def _whole(self, slot: Slot) -> Any:
+    def _whole(self, slot: BufferRange) -> Any:
         # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases
         # sub-buffers.
         return self._constants if slot.constant else self._memory
@@ -184,7 +185,9 @@ class OpenCLRecording(Recording):
             for number, (slot, pointer) in enumerate(reads, 1)
         ]
 
-    def _transfer(self, copy: Any, slot: Slot, pointer: c_void_p, wait: bool = False) -> Call:
+    def _transfer(
+        self, copy: Any, slot: BufferRange, pointer: c_void_p, wait: bool = False
+    ) -> Call:
         buffers = (self._queue.int_ptr, self._memory.int_ptr)
         return bound(copy, *buffers, int(wait), slot.offset, slot.size, pointer, 0, None, None)
 
@@ -298,7 +301,7 @@ class OpenCLRecording(Recording):
         """Copy the whole memory of the partition to the host."""
         self._check_alive()
         host = np.empty(self._program.memory_bytes, np.uint8)
-        whole = Slot(False, 0, host.nbytes)
+        whole = BufferRange(False, 0, host.nbytes)
         self._make(
             [self._transfer(library().clEnqueueReadBuffer, whole, c_void_p(host.ctypes.data), True)]
         )
@@ -322,5 +325,5 @@ class OpenCLRecording(Recording):
             self.close()
 
 
-def _places(slots: Sequence[Slot]) -> list[npt.NDArray[np.uint8]]:
+def _places(slots: Sequence[BufferRange]) -> list[npt.NDArray[np.uint8]]:
     return [np.zeros(slot.size, np.uint8) for slot in slots]

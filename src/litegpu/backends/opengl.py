@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
+from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.opengl_library import (
@@ -22,6 +22,7 @@ from litegpu.backends.opengl_library import (
 )
 from litegpu.backends.opengl_recording import OpenGLRecording
 from litegpu.backends.process import touch
+from litegpu.backends.program import Program
 from litegpu.backends.shaders import Recent, is_lost, timed_out
 from litegpu.backends.worker import Worker, WorkerEndedError
 from litegpu.codegen.glsl import GLSLDialect

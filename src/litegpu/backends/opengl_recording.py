@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends import opengl_library as library
-from litegpu.backends.base import Program, Recording, Slot
+from litegpu.backends.base import Recording
 from litegpu.backends.calls import bound
 from litegpu.backends.folding import fold_launches, groups_of
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opengl_library import OpenGL, error_name
+from litegpu.backends.program import BufferRange, Program
 from litegpu.backends.shaders import refused, sources_of, too_little_memory
 from litegpu.backends.worker import WorkerEndedError
 from litegpu.codegen import round_up
@@ -117,15 +118,15 @@ class OpenGLRecording(Recording):
     def _record(self) -> Iterator[list[Callable[[], object]]]:
         """Yield the calls of each launch."""
         gl = self._gl.call
-        for dispatch in self._program.dispatches:
+        for launch in self._program.launches:
             yield [
-                bound(gl.glUseProgram, self._programs[dispatch.kernel].number),
-                *self._binds(dispatch.slots),
-                bound(gl.glDispatchCompute, *groups_of(dispatch)),
+                bound(gl.glUseProgram, self._programs[launch.kernel].number),
+                *self._binds(launch.ranges),
+                bound(gl.glDispatchCompute, *groups_of(launch)),
                 bound(gl.glMemoryBarrier, library.SHADER_STORAGE_BARRIER),
             ]
 
-    def _binds(self, slots: Sequence[Slot]) -> list[Callable[[], object]]:
+    def _binds(self, slots: Sequence[BufferRange]) -> list[Callable[[], object]]:
         """Return the calls that bind the ranges of a launch: one, where the driver has it."""
         gl, target = self._gl.call, library.SHADER_STORAGE_BUFFER
         buffers = [self._constants if slot.constant else self._memory for slot in slots]

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from litegpu.backends.base import Program
+from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.glsl import GLSLDialect
 

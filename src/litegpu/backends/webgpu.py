@@ -11,11 +11,12 @@ from functools import cache, partial
 from typing import Any
 
 from litegpu import config
-from litegpu.backends.base import Backend, Device, DeviceInfo, Program, Recording
+from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
 from litegpu.backends.process import keep_in_children, touch
+from litegpu.backends.program import Program
 from litegpu.backends.shaders import Recent, is_lost
 from litegpu.backends.webgpu_library import TITLE, NativeCalls
 from litegpu.backends.webgpu_recording import WebGPURecording

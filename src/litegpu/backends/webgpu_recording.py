@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.base import Program, Recording, Slot
+from litegpu.backends.base import Recording
 from litegpu.backends.folding import fold_launches, groups_of
 from litegpu.backends.process import immortal, is_inherited, keep_in_children
+from litegpu.backends.program import BufferRange, Program
 from litegpu.backends.shaders import refused, sources_of, timed_out, too_little_memory
 from litegpu.backends.webgpu_library import TITLE, Commands, Reader, add_launches
 from litegpu.codegen import KernelText, round_up
@@ -46,7 +47,7 @@ _WORD_BYTES = 4
 """WebGPU copies and binds whole words."""
 
 
-def _words(slot: Slot) -> int:
+def _words(slot: BufferRange) -> int:
     """Return the bytes of the words that a range takes part of."""
     return round_up(slot.size, _WORD_BYTES)
 
@@ -192,18 +193,18 @@ class WebGPURecording(Recording):
     def _record(self) -> Iterator[tuple[Any, ...]]:
         """Yield what each launch hands to the native library: pipeline, bind group, work groups."""
         texts = {kernel.name: kernel for kernel in self._program.kernels}
-        for dispatch in self._program.dispatches:
+        for launch in self._program.launches:
             entries = [
                 {"binding": place, "resource": self._range(slot)}
-                for place, slot in enumerate(dispatch.slots)
+                for place, slot in enumerate(launch.ranges)
             ]
-            layout = self._layout(texts[dispatch.kernel])
+            layout = self._layout(texts[launch.kernel])
             bound = self._device.device.create_bind_group(layout=layout, entries=entries)
             self._groups.append(bound)
-            pipeline = self._pipelines[dispatch.kernel]
-            yield (pipeline._internal, bound._internal, *groups_of(dispatch))
+            pipeline = self._pipelines[launch.kernel]
+            yield (pipeline._internal, bound._internal, *groups_of(launch))
 
-    def _range(self, slot: Slot) -> dict[str, Any]:
+    def _range(self, slot: BufferRange) -> dict[str, Any]:
         buffer = self._constants if slot.constant else self._memory
         return {"buffer": buffer, "offset": slot.offset, "size": _words(slot)}
 

@@ -65,7 +65,7 @@ class CompiledPartition:
         program = self.built.program
         ins = zip(self.inputs, program.inputs, strict=False)
         outs = zip(self.outputs, program.outputs, strict=False)
-        return [(v, slot.size) for v, slot in (*ins, *outs)]
+        return [(v, part.size) for v, part in (*ins, *outs)]
 
     @property
     def states(self) -> tuple[int, ...]:

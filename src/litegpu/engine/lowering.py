@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.base import Slot
+from litegpu.backends.program import BufferRange
 from litegpu.codegen import (
     KINDS,
     RANGE,
@@ -41,7 +41,7 @@ _PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """One kernel launch of a partition, and the work that it must do."""
 
     node: Node
@@ -91,16 +91,16 @@ class Constants:
             self.by_value[value.id] = self.add(padded)
         return self.by_value[value.id]
 
-    def pack(self, alignment: int) -> tuple[npt.NDArray[np.uint8], list[Slot]]:
+    def pack(self, alignment: int) -> tuple[npt.NDArray[np.uint8], list[BufferRange]]:
         """Return all arrays in one block, and the range of each."""
-        slots, end = [], 0
+        ranges, end = [], 0
         for array in self.arrays:
-            slots.append(Slot(True, end, array.nbytes))
+            ranges.append(BufferRange(True, end, array.nbytes))
             end = round_up(end + array.nbytes, alignment)
         block = np.zeros(end, np.uint8)
-        for slot, array in zip(slots, self.arrays, strict=True):
-            block[slot.offset : slot.offset + slot.size] = array.reshape(-1).view(np.uint8)
-        return block, slots
+        for part, array in zip(ranges, self.arrays, strict=True):
+            block[part.offset : part.offset + part.size] = array.reshape(-1).view(np.uint8)
+        return block, ranges
 
 
 @dataclass
@@ -131,12 +131,12 @@ class Lowering:
         self._problems.append(repr(problem))
         return self.choices.choose(self._problems[-1], candidates)
 
-    def lower_all(self) -> list[Launch]:
+    def lower_all(self) -> list[KernelLaunch]:
         """Lower every node in order."""
         nodes = self.selected.layout.graph.nodes
         return [launch for node in nodes for launch in self._launches(node, node.op)]
 
-    def _launches(self, node: Node, op: str) -> Iterator[Launch]:
+    def _launches(self, node: Node, op: str) -> Iterator[KernelLaunch]:
         """Lower a node; steps that read more buffers than a kernel may use become copies."""
         self._problems.clear()
         requests = get(op).lower(node, self)
@@ -168,7 +168,9 @@ class Lowering:
         value = self.value(value_id)
         return value.is_constant and value.elements == 1 and not extend
 
-    def _launch(self, node: Node, request: KernelRequest, problems: tuple[str, ...]) -> Launch:
+    def _launch(
+        self, node: Node, request: KernelRequest, problems: tuple[str, ...]
+    ) -> KernelLaunch:
         buffers = _Buffers(self)
         place = request.destination or self.storage(request.output)
         dst = buffers.destination(request.output, place)
@@ -198,7 +200,7 @@ class Lowering:
             math.prod(sizes) // math.prod(request.local),
         )
         x, y, z = sizes
-        return Launch(
+        return KernelLaunch(
             node,
             request.template,
             kernel,

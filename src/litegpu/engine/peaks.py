@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.backends.base import Device, DeviceInfo, Dispatch, Program, Slot
+from litegpu.backends.base import Device, DeviceInfo
+from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, Epilogue, KernelText, Storage, TensorRef, render
 from litegpu.errors import ExecutionError, LitegpuError
 from litegpu.graph import DType
@@ -133,22 +134,22 @@ def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bo
 def program_of(tests: Sequence[Benchmark]) -> Program:
     """Return a program that launches each benchmark, from and to the start of a half of memory."""
     half = max(max(test.written, test.read) for test in tests)
-    dispatches = tuple(
-        Dispatch(
+    launches = tuple(
+        Launch(
             test.kernel.name,
-            (Slot(False, 0, test.written), _source(test, half)),
+            (BufferRange(False, 0, test.written), _source(test, half)),
             (_ITEMS, test.groups, 1),
             (_ITEMS, 1, 1),
         )
         for test in tests
     )
     kernels = tuple({test.kernel.name: test.kernel for test in tests}.values())
-    return Program(kernels, dispatches, 2 * half, _CONSTANTS, (), ())
+    return Program(kernels, launches, 2 * half, _CONSTANTS, (), ())
 
 
-def _source(test: Benchmark, half: int) -> Slot:
+def _source(test: Benchmark, half: int) -> BufferRange:
     constant = test.kernel.arguments[1].constant
-    return Slot(constant, 0 if constant else half, test.read)
+    return BufferRange(constant, 0 if constant else half, test.read)
 
 
 def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.engine.compiled import CompiledPartition
-from litegpu.engine.lowering import Launch
+from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.peaks import Peaks
 
 
@@ -145,7 +145,7 @@ def profile_partition(
 
 
 def _kernel(
-    launch: Launch, seconds: float, ops: Mapping[int, str], peaks: Peaks | None
+    launch: KernelLaunch, seconds: float, ops: Mapping[int, str], peaks: Peaks | None
 ) -> KernelProfile:
     node = launch.node
     floor = peaks.floor(launch.flops, launch.matrix_flops, launch.nbytes) if peaks else None

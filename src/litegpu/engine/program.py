@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from litegpu.backends.base import DeviceInfo, Dispatch, Program, Slot
+from litegpu.backends.base import DeviceInfo
+from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import round_up
 from litegpu.engine import memory
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
-from litegpu.engine.lowering import RANGE_BINDING, Launch, Lowering
+from litegpu.engine.lowering import RANGE_BINDING, KernelLaunch, Lowering
 from litegpu.engine.ranges import RangeWords
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
@@ -26,7 +27,7 @@ class BuiltProgram:
     """A program with the launches behind it and its memory figures in bytes."""
 
     program: Program
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     lower_bound: int
     offsets: Mapping[int, int]
     """Byte offset of each root value in the partition's memory."""
@@ -60,20 +61,22 @@ def build_program(
     planner = memory.plan_shared if share_memory else memory.plan_separate
     plan = planner(usages, info.buffer_alignment)
     offsets = dict(zip(roots, plan.offsets, strict=True))
-    slots = {root: Slot(False, offsets[root], _size(layout, root)) for root in roots}
-    block, constant_slots = lowering.constants.pack(max(info.buffer_alignment, _CONSTANT_ALIGNMENT))
+    ranges = {root: BufferRange(False, offsets[root], _size(layout, root)) for root in roots}
+    block, constant_ranges = lowering.constants.pack(
+        max(info.buffer_alignment, _CONSTANT_ALIGNMENT)
+    )
     noted = tuple(launch.noted for launch in launches if launch.noted)
     words = RangeWords.place(noted, plan.size, info.buffer_alignment) if noted else None
-    ends = (words.slot,) if words else ()
+    ends = (words.block,) if words else ()
     tellers = count()
-    dispatches = []
+    bound = []
     for launch in launches:
         if words and launch.noted:
-            slots[RANGE_BINDING] = words.slot_of(next(tellers))
-        dispatches.append(
-            Dispatch(
+            ranges[RANGE_BINDING] = words.range_of(next(tellers))
+        bound.append(
+            Launch(
                 launch.kernel.name,
-                tuple(constant_slots[i] if fixed else slots[i] for i, fixed in launch.bindings),
+                tuple(constant_ranges[i] if fixed else ranges[i] for i, fixed in launch.bindings),
                 launch.global_size,
                 launch.kernel.local_size,
             )
@@ -81,14 +84,31 @@ def build_program(
     kernels = {launch.kernel.name: launch.kernel for launch in launches}
     program = Program(
         tuple(kernels.values()),
-        tuple(dispatches),
-        words.slot.offset + words.slot.size if words else max(plan.size, 4),
+        tuple(bound),
+        words.block.offset + words.block.size if words else max(plan.size, 4),
         block,
-        (*(slots[v] for v in inputs), *ends),
-        (*(slots[v] for v in outputs), *ends),
+        (*(ranges[v] for v in inputs), *ends),
+        (*(ranges[v] for v in outputs), *ends),
+        _sole_writers(launches, inputs, outputs),
     )
-    bound = memory.lower_bound(usages) + (words.slot.size if words else 0)
-    return BuiltProgram(program, tuple(launches), bound, offsets, words)
+    lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
+    return BuiltProgram(program, tuple(launches), lower_bound, offsets, words)
+
+
+def _sole_writers(
+    launches: Sequence[KernelLaunch], inputs: Sequence[int], outputs: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Return what Program.sole_writers says, from the root values that the launches bind."""
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for number, launch in enumerate(launches):
+        for argument, (root, constant) in enumerate(launch.bindings):
+            if not constant:
+                uses.setdefault(root, []).append((number, argument))
+    return {
+        number: uses[v][0]
+        for number, v in enumerate(outputs)
+        if len(uses.get(v, ())) == 1 and v not in inputs and outputs.count(v) == 1
+    }
 
 
 def _size(layout: Layout, root: int) -> int:
@@ -98,7 +118,7 @@ def _size(layout: Layout, root: int) -> int:
 
 
 def _usages(
-    layout: Layout, launches: Sequence[Launch], roots: Iterable[int]
+    layout: Layout, launches: Sequence[KernelLaunch], roots: Iterable[int]
 ) -> Iterable[memory.Usage]:
     """Yield size and life of each root; inputs live from the start, outputs to the end."""
     first: dict[int, int] = dict.fromkeys(layout.graph.inputs, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from litegpu.backends.base import Slot
+from litegpu.backends.program import BufferRange
 from litegpu.codegen import HALF_MAX, HALF_TINY, RANGE_WORDS, round_up
 
 _TOO_LARGE = f"elements beyond {HALF_MAX:.0f}"
@@ -16,12 +16,12 @@ _TOO_SMALL = f"no element above {HALF_TINY:.1g}"
 
 @dataclass(frozen=True, slots=True)
 class RangeWords:
-    """The words of all launches that note ranges, `step` bytes apart in `slot`.
+    """The words of all launches that note ranges, `step` bytes apart in `block`.
 
     `values` are those that each of these launches rounds, in the order of their words.
     """
 
-    slot: Slot
+    block: BufferRange
     step: int
     values: tuple[tuple[int, ...], ...]
     most: int
@@ -32,12 +32,12 @@ class RangeWords:
         """Lay the words out behind memory that ends at `end` (bytes)."""
         most = max(map(len, values))
         step = round_up(most * RANGE_WORDS * 4, alignment)
-        slot = Slot(False, round_up(end, alignment), step * len(values))
-        return cls(slot, step, values, most)
+        block = BufferRange(False, round_up(end, alignment), step * len(values))
+        return cls(block, step, values, most)
 
-    def slot_of(self, number: int) -> Slot:
+    def range_of(self, number: int) -> BufferRange:
         """Return where the launch of that number among them has its words."""
-        return Slot(False, self.slot.offset + number * self.step, self.step)
+        return BufferRange(False, self.block.offset + number * self.step, self.step)
 
 
 class RangeWatch:
@@ -46,7 +46,7 @@ class RangeWatch:
     def __init__(self, words: RangeWords) -> None:
         """Begin with words that tell nothing."""
         self._words = words
-        self._size = words.slot.size
+        self._size = words.block.size
         self._zeros = np.zeros(self._size, np.uint8)
         self._told = np.zeros(self._size, np.uint8)
         self.source, self.target = self._zeros.ctypes.data, self._told.ctypes.data

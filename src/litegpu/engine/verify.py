@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from litegpu.backends.base import Slot
+from litegpu.backends.program import BufferRange
 from litegpu.engine.lowering import RANGE_BINDING
 from litegpu.engine.program import BuiltProgram
 
@@ -14,7 +14,7 @@ from litegpu.engine.program import BuiltProgram
 class _Access:
     root: int
     """The root value, or the number of a constant."""
-    slot: Slot
+    range: BufferRange
     written: bool
 
 
@@ -28,7 +28,7 @@ def verify(built: BuiltProgram) -> None:
     """
     program = built.program
     # The root value that lies in each range of memory.
-    held = {_range(slot): _GIVEN for slot in program.inputs}
+    held = {_range(part): _GIVEN for part in program.inputs}
     for number, launch in enumerate(built.launches):
         where = f"launch {number} ({launch.template})"
         accesses = list(_accesses(built, number))
@@ -36,27 +36,27 @@ def verify(built: BuiltProgram) -> None:
             _check_bounds(built, access, where)
         # Each launch has range words of its own, which the host reads all at once.
         accesses = [each for each in accesses if each.root != RANGE_BINDING]
-        reads = [access for access in accesses if not access.written and not access.slot.constant]
+        reads = [access for access in accesses if not access.written and not access.range.constant]
         for access in reads:
-            owner = held.get(_range(access.slot))
+            owner = held.get(_range(access.range))
             if owner not in (_GIVEN, access.root):
                 raise ValueError(
                     f"{where} reads value {access.root}, which was not made or is overwritten"
                 )
         for access in (each for each in accesses if each.written):
             for other in reads:
-                apart = other.root == access.root or not _overlap(other.slot, access.slot)
+                apart = other.root == access.root or not _overlap(other.range, access.range)
                 if not apart:
                     raise ValueError(
                         f"{where} writes value {access.root} over value {other.root}, "
                         "which it reads"
                     )
-            taken = [each for each in held if _overlap_ranges(each, _range(access.slot))]
+            taken = [each for each in held if _overlap_ranges(each, _range(access.range))]
             for each in taken:
                 del held[each]
-            held[_range(access.slot)] = access.root
-    for number, slot in enumerate(program.outputs):
-        if slot.size and _range(slot) not in held:
+            held[_range(access.range)] = access.root
+    for number, part in enumerate(program.outputs):
+        if part.size and _range(part) not in held:
             raise ValueError(f"output {number} is not what was made for it")
 
 
@@ -65,27 +65,27 @@ _GIVEN = -2
 
 
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
-    launch, dispatch = built.launches[number], built.program.dispatches[number]
-    for (root, _), slot, argument in zip(
-        launch.bindings, dispatch.slots, launch.kernel.arguments, strict=True
+    launch, bound = built.launches[number], built.program.launches[number]
+    for (root, _), part, argument in zip(
+        launch.bindings, bound.ranges, launch.kernel.arguments, strict=True
     ):
-        yield _Access(root, slot, argument.written)
+        yield _Access(root, part, argument.written)
 
 
 def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
-    program, slot = built.program, access.slot
-    room = len(program.constants) if slot.constant else program.memory_bytes
-    if slot.offset < 0 or slot.offset + slot.size > room:
-        raise ValueError(f"{where} binds {slot}, of {room} bytes")
-    if slot.constant and access.written:
-        raise ValueError(f"{where} writes constants: {slot}")
+    program, part = built.program, access.range
+    room = len(program.constants) if part.constant else program.memory_bytes
+    if part.offset < 0 or part.offset + part.size > room:
+        raise ValueError(f"{where} binds {part}, of {room} bytes")
+    if part.constant and access.written:
+        raise ValueError(f"{where} writes constants: {part}")
 
 
-def _range(slot: Slot) -> tuple[int, int]:
-    return slot.offset, slot.offset + slot.size
+def _range(part: BufferRange) -> tuple[int, int]:
+    return part.offset, part.offset + part.size
 
 
-def _overlap(first: Slot, second: Slot) -> bool:
+def _overlap(first: BufferRange, second: BufferRange) -> bool:
     return _overlap_ranges(_range(first), _range(second))
 
 

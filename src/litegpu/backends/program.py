@@ -1,0 +1,52 @@
+"""What a device is given to compile: kernels, launches and memory, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import KernelText
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRange:
+    """A byte range of a context's memory (`constant` false) or of the program's constants."""
+
+    constant: bool
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: kernel name, a buffer range per argument, work items and work-group size."""
+
+    kernel: str
+    ranges: tuple[BufferRange, ...]
+    global_size: tuple[int, int, int]
+    local_size: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything a device needs to run a partition: kernels, memory and the list of launches.
+
+    `inputs` and `outputs` are ranges of the context's memory that are copied from and to the
+    buffers that a run is given, in this order.
+    """
+
+    kernels: tuple[KernelText, ...]
+    launches: tuple[Launch, ...]
+    memory_bytes: int
+    constants: npt.NDArray[np.uint8]
+    inputs: tuple[BufferRange, ...]
+    outputs: tuple[BufferRange, ...]
+    sole_writers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Of an output, by its number: the launch and the argument that write it, by theirs.
+
+    Only of outputs that nothing else reads or writes: a device may bind this argument to other
+    memory than the output's range, and copy from there.
+    """
