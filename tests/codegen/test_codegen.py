@@ -18,7 +18,7 @@ import pytest
 
 from litegpu.codegen import Argument, Dialect, Epilogue, KernelText, StageText, Storage, TensorRef
 from litegpu.codegen import render as render_kernel
-from litegpu.codegen.render import templates
+from litegpu.codegen.sources import templates
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
 from litegpu.codegen.dialect import Argument, KernelText
 from litegpu.codegen.half_range import telling_range
+from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +139,6 @@ def _position(n: str, y: str, x: str) -> Position:
 
 def _row_of(row: str, shape: Shape4) -> Position:
     return Position.of_row(row, shape)
-
-
-@cache
-def templates() -> Mapping[str, Traversable]:
-    """Return all templates by name: "cuda/" goes before what only CUDA can write.
-
-    A template lies beside what chooses its tiles, in whatever folder that is.
-    """
-    root = resources.files("litegpu") / "kernels"
-    portable = {path.name: path for path in _templates_in(root / "portable")}
-    return portable | {f"cuda/{path.name}": path for path in _templates_in(root / "cuda")}
-
-
-def _templates_in(folder: Traversable) -> Iterator[Traversable]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _templates_in(path)
-        elif path.name.endswith(".jinja"):
-            yield path
 
 
 def _source(name: str) -> tuple[str, str, None] | None:

@@ -1,8 +1,4 @@
-"""Conversions to half that keep the range of floats, as functions for CUDA's templates."""
-
-from __future__ import annotations
-
-RANGE = """\
+// Conversions to half that keep the range of floats.
 #if __CUDA_ARCH__ >= 800
 // What halves lose of values, times 2048 (REST_SCALE), and sums with the products of rests.
 __device__ __forceinline__ unsigned int rest_of(float2 v, unsigned int halves) {
@@ -84,4 +80,3 @@ __device__ __forceinline__ float inverse(float scale) {
     return __uint_as_float(0x7f000000u - __float_as_uint(scale));
 }
 #endif
-"""

@@ -1,40 +1,4 @@
-"""Matrix instructions of NVIDIA's GPUs, and what feeds them, as functions for CUDA's templates."""
-
-from __future__ import annotations
-
-
-def _group_multiply(columns: int) -> str:
-    """Return the functions that multiply 64 rows of one matrix by `columns` rows of another.
-
-    They add what 16 halves of the rows make, or 8 floats: these may start a sum, too.
-    """
-    places = [(j, q) for j in range(columns // 8) for q in range(4)]
-    sums = ", ".join(f"%{i}" for i in range(len(places)))
-    a, b, *_, last = range(len(places), len(places) + 6)
-    four = ", ".join(f"%{a + i}" for i in range(4))
-    operands = ", ".join(f'"+f"(d[{j}][{q}])' for j, q in places)
-    return f"""\
-__device__ __forceinline__ void group_multiply(float (&d)[{columns // 8}][4],
-                                               unsigned long long a, unsigned long long b) {{
-    asm volatile("{{ .reg .pred p; setp.eq.b32 p, 0, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 "
-                 "{{{sums}}}, %{a}, %{b}, p, 1, 1, 0, 0; }}"
-                 : {operands} : "l"(a), "l"(b));
-}}
-__device__ __forceinline__ void group_multiply_tf32(float (&d)[{columns // 8}][4],
-                                                    const unsigned int (&a)[4],
-                                                    unsigned long long b, bool add) {{
-    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{last}, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k8.f32.tf32.tf32 "
-                 "{{{sums}}}, {{{four}}}, %{last - 1}, p, 1, 1; }}"
-                 : {operands}
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
-}}
-"""
-
-
-MATRIX = (
-    """\
+// Matrix instructions of a warp and what feeds them, and what the blocks of a cluster share.
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void load_matrix(unsigned int (&a)[4], const void *row) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(row);
@@ -123,35 +87,3 @@ __device__ __forceinline__ float4 load_remote(const void *local, int block) {
     return v;
 }
 #endif
-#if __CUDA_ARCH__ == 900
-// 4 warps multiply 64 rows of one matrix by the rows of another, in shared memory in rows of 64
-// bytes, whose 16-byte chunks are shuffled as the hardware has it. Of floats the first matrix is in
-// registers: each warp holds 16 rows x 8 as for multiply_tf32.
-__device__ __forceinline__ unsigned long long matrix_at(const void *first) {
-    const unsigned long long at = __cvta_generic_to_shared(first);
-    return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
-}
-// What threads have written to shared memory becomes visible to these instructions.
-__device__ __forceinline__ void shared_for_group() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void group_begin() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void group_commit() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int N> __device__ __forceinline__ void group_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
-}
-// Wait for all, and keep the compiler from reading sums before.
-template <int N> __device__ __forceinline__ void group_done(float (&d)[N][4]) {
-    group_wait<0>();
-    sums_made(d);
-}
-"""
-    + "".join(map(_group_multiply, (32, 64, 128)))
-    + """\
-#endif
-"""
-)

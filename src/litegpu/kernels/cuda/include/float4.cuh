@@ -1,0 +1,188 @@
+// Loads, conversions and arithmetic, mostly of 4 channels at a time.
+// A load that the compiler may not move towards its use; zeros, unless `wanted`.
+__device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p) {
+    uint2 v;
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+                 "@q ld.global.v2.u32 {%0, %1}, [%3]; }"
+                 : "=&r"(v.x), "=&r"(v.y) : "r"((int)wanted), "l"(p));
+    return v;
+}
+__device__ __forceinline__ float4 load_if(bool wanted, const float4 *p) {
+    float4 v;
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %4, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+                 "mov.b32 %2, 0; mov.b32 %3, 0; @q ld.global.v4.f32 {%0, %1, %2, %3}, [%5]; }"
+                 : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w) : "r"((int)wanted), "l"(p));
+    return v;
+}
+// The same without a condition, for what never changes.
+__device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+__device__ __forceinline__ float4 load_ahead(const float4 *p) {
+    const uint4 v = load_ahead((const uint4 *)p);
+    return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                       __uint_as_float(v.w));
+}
+__device__ __forceinline__ uint4 as_words(float4 v) {
+    return make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
+                      __float_as_uint(v.w));
+}
+struct Bool4 { bool x, y, z, w; };
+__device__ __forceinline__ int clamp(int i, int low, int high) { return min(max(i, low), high); }
+__device__ __forceinline__ bool inside(int i, int size) { return i >= 0 && i < size; }
+__device__ __forceinline__ float4 splat4(float a) { return make_float4(a, a, a, a); }
+__device__ __forceinline__ float4 operator-(float4 a) {
+    return make_float4(-a.x, -a.y, -a.z, -a.w);
+}
+__device__ __forceinline__ float4 where4(Bool4 c, float4 a, float4 b) {
+    return make_float4(c.x ? a.x : b.x, c.y ? a.y : b.y, c.z ? a.z : b.z, c.w ? a.w : b.w);
+}
+__device__ __forceinline__ float4 lanes4(float4 v, int left, float fill) {
+    return make_float4(left > 0 ? v.x : fill, left > 1 ? v.y : fill, left > 2 ? v.z : fill,
+                       left > 3 ? v.w : fill);
+}
+__device__ __forceinline__ float4 FMA4(float4 a, float4 b, float4 c) {
+    return make_float4(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y), fmaf(a.z, b.z, c.z),
+                       fmaf(a.w, b.w, c.w));
+}
+__device__ __forceinline__ uchar4 to_bytes(float4 v) {
+    return make_uchar4(v.x != 0.0f, v.y != 0.0f, v.z != 0.0f, v.w != 0.0f);
+}
+__device__ __forceinline__ float from_half(unsigned short h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+// The larger one, or NaN if either is: -0 and 0 are alike.
+__device__ __forceinline__ float raised(float low, float v) {
+#if __CUDA_ARCH__ >= 800
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(low), "f"(v));
+    return larger;
+#else
+    return v < low ? low : v;
+#endif
+}
+// Finite values beyond the half range become its largest value, never infinity.
+__device__ __forceinline__ unsigned short to_half(float v) {
+    if (fabsf(v) < INFINITY) v = fminf(fmaxf(v, -65504.0f), 65504.0f);
+    unsigned short h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    return h;
+}
+#if __CUDA_ARCH__ >= 800
+// Both in one instruction, which makes infinity the largest value too.
+__device__ __forceinline__ unsigned int saturated_halves(float low, float high) {
+    unsigned int h;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
+    return h;
+}
+#endif
+__device__ __forceinline__ unsigned int to_half2(float low, float high) {
+    return (unsigned int)to_half(low) | ((unsigned int)to_half(high) << 16);
+}
+__device__ __forceinline__ float4 from_half4(uint2 v) {
+    return make_float4(from_half(v.x & 0xffff), from_half(v.x >> 16), from_half(v.y & 0xffff),
+                       from_half(v.y >> 16));
+}
+// No infinity is among the values.
+__device__ __forceinline__ uint2 to_bounded_half4(float4 v) {
+#if __CUDA_ARCH__ >= 800
+    return make_uint2(saturated_halves(v.x, v.y), saturated_halves(v.z, v.w));
+#else
+    return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
+#endif
+}
+__device__ __forceinline__ float size4(float4 v) {
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+__device__ __forceinline__ uint2 to_half4(float4 v) {
+#if __CUDA_ARCH__ >= 800
+    if (size4(v) < INFINITY) return to_bounded_half4(v);
+#endif
+    return make_uint2(to_half2(v.x, v.y), to_half2(v.z, v.w));
+}
+__device__ __forceinline__ float finite_size(float v) {
+    return fabsf(v) < INFINITY ? fabsf(v) : 0.0f;
+}
+__device__ __forceinline__ float finite_size4(float4 v) {
+    const float size = size4(v);
+    if (size < INFINITY) return size;
+    return fmaxf(fmaxf(finite_size(v.x), finite_size(v.y)),
+                 fmaxf(finite_size(v.z), finite_size(v.w)));
+}
+__device__ __forceinline__ float4 operator+(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+__device__ __forceinline__ float4 operator-(float4 a, float4 b) {
+    return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
+}
+__device__ __forceinline__ float4 operator*(float4 a, float4 b) {
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+__device__ __forceinline__ float4 operator/(float4 a, float4 b) {
+    return make_float4(a.x / b.x, a.y / b.y, a.z / b.z, a.w / b.w);
+}
+__device__ __forceinline__ float4 ABS4(float4 a) {
+    return make_float4(fabsf(a.x), fabsf(a.y), fabsf(a.z), fabsf(a.w));
+}
+__device__ __forceinline__ float4 CEIL4(float4 a) {
+    return make_float4(ceilf(a.x), ceilf(a.y), ceilf(a.z), ceilf(a.w));
+}
+__device__ __forceinline__ float4 COS4(float4 a) {
+    return make_float4(cosf(a.x), cosf(a.y), cosf(a.z), cosf(a.w));
+}
+__device__ __forceinline__ float4 ERFC4(float4 a) {
+    return make_float4(erfcf(a.x), erfcf(a.y), erfcf(a.z), erfcf(a.w));
+}
+__device__ __forceinline__ float4 EXP4(float4 a) {
+    return make_float4(expf(a.x), expf(a.y), expf(a.z), expf(a.w));
+}
+__device__ __forceinline__ float4 EXPM14(float4 a) {
+    return make_float4(expm1f(a.x), expm1f(a.y), expm1f(a.z), expm1f(a.w));
+}
+__device__ __forceinline__ float4 FLOOR4(float4 a) {
+    return make_float4(floorf(a.x), floorf(a.y), floorf(a.z), floorf(a.w));
+}
+__device__ __forceinline__ float4 LOG4(float4 a) {
+    return make_float4(logf(a.x), logf(a.y), logf(a.z), logf(a.w));
+}
+__device__ __forceinline__ float4 SIN4(float4 a) {
+    return make_float4(sinf(a.x), sinf(a.y), sinf(a.z), sinf(a.w));
+}
+__device__ __forceinline__ float4 SQRT4(float4 a) {
+    return make_float4(sqrtf(a.x), sqrtf(a.y), sqrtf(a.z), sqrtf(a.w));
+}
+__device__ __forceinline__ float4 TANH4(float4 a) {
+    return make_float4(tanhf(a.x), tanhf(a.y), tanhf(a.z), tanhf(a.w));
+}
+__device__ __forceinline__ float4 TRUNC4(float4 a) {
+    return make_float4(truncf(a.x), truncf(a.y), truncf(a.z), truncf(a.w));
+}
+__device__ __forceinline__ float4 FMOD4(float4 a, float4 b) {
+    return make_float4(fmodf(a.x, b.x), fmodf(a.y, b.y), fmodf(a.z, b.z), fmodf(a.w, b.w));
+}
+__device__ __forceinline__ float4 MAX4(float4 a, float4 b) {
+    return make_float4(fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w));
+}
+__device__ __forceinline__ float4 MIN4(float4 a, float4 b) {
+    return make_float4(fminf(a.x, b.x), fminf(a.y, b.y), fminf(a.z, b.z), fminf(a.w, b.w));
+}
+__device__ __forceinline__ float4 POW4(float4 a, float4 b) {
+    return make_float4(powf(a.x, b.x), powf(a.y, b.y), powf(a.z, b.z), powf(a.w, b.w));
+}
+__device__ __forceinline__ float4 RAISE4(float4 a, float4 b) {
+    return make_float4(raised(a.x, b.x), raised(a.y, b.y), raised(a.z, b.z), raised(a.w, b.w));
+}
+__device__ __forceinline__ Bool4 EQUAL4(float4 a, float4 b) {
+    return {a.x == b.x, a.y == b.y, a.z == b.z, a.w == b.w};
+}
+__device__ __forceinline__ Bool4 LESS4(float4 a, float4 b) {
+    return {a.x < b.x, a.y < b.y, a.z < b.z, a.w < b.w};
+}
+__device__ __forceinline__ Bool4 LESS_EQUAL4(float4 a, float4 b) {
+    return {a.x <= b.x, a.y <= b.y, a.z <= b.z, a.w <= b.w};
+}

@@ -1,0 +1,97 @@
+// Matrix instructions of four warps, which only compute capability 9.0 has.
+#if __CUDA_ARCH__ == 900
+// 4 warps multiply 64 rows of one matrix by the rows of another, in shared memory in rows of 64
+// bytes, whose 16-byte chunks are shuffled as the hardware has it. Of floats the first matrix is in
+// registers: each warp holds 16 rows x 8 as for multiply_tf32.
+__device__ __forceinline__ unsigned long long matrix_at(const void *first) {
+    const unsigned long long at = __cvta_generic_to_shared(first);
+    return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
+}
+// What threads have written to shared memory becomes visible to these instructions.
+__device__ __forceinline__ void shared_for_group() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void group_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void group_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void group_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+// Wait for all, and keep the compiler from reading sums before.
+template <int N> __device__ __forceinline__ void group_done(float (&d)[N][4]) {
+    group_wait<0>();
+    sums_made(d);
+}
+// Operands of the sums of 64 rows x 8 columns, and those of more columns with their numbers.
+#define SUMS_8(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define SUMS_32(j) SUMS_8(j), SUMS_8(j + 1), SUMS_8(j + 2), SUMS_8(j + 3)
+#define SUMS_64 SUMS_32(0), SUMS_32(4)
+#define SUMS_128 SUMS_64, SUMS_32(8), SUMS_32(12)
+#define NUMBERS_32 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NUMBERS_64 \
+    NUMBERS_32 ", " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_128 \
+    NUMBERS_64 ", " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" ", " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+__device__ __forceinline__ void group_multiply(float (&d)[4][4], unsigned long long a,
+                                               unsigned long long b) {
+    asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+                 "{" NUMBERS_32 "}, %16, %17, p, 1, 1, 0, 0; }"
+                 : SUMS_32(0) : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void group_multiply_tf32(float (&d)[4][4],
+                                                    const unsigned int (&a)[4],
+                                                    unsigned long long b, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
+                 "{" NUMBERS_32 "}, {%16, %17, %18, %19}, %20, p, 1, 1; }"
+                 : SUMS_32(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+__device__ __forceinline__ void group_multiply(float (&d)[8][4], unsigned long long a,
+                                               unsigned long long b) {
+    asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+                 "{" NUMBERS_64 "}, %32, %33, p, 1, 1, 0, 0; }"
+                 : SUMS_64 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void group_multiply_tf32(float (&d)[8][4],
+                                                    const unsigned int (&a)[4],
+                                                    unsigned long long b, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
+                 "{" NUMBERS_64 "}, {%32, %33, %34, %35}, %36, p, 1, 1; }"
+                 : SUMS_64
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+__device__ __forceinline__ void group_multiply(float (&d)[16][4], unsigned long long a,
+                                               unsigned long long b) {
+    asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+                 "{" NUMBERS_128 "}, %64, %65, p, 1, 1, 0, 0; }"
+                 : SUMS_128 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void group_multiply_tf32(float (&d)[16][4],
+                                                    const unsigned int (&a)[4],
+                                                    unsigned long long b, bool add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 "
+                 "{" NUMBERS_128 "}, {%64, %65, %66, %67}, %68, p, 1, 1; }"
+                 : SUMS_128
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+#undef SUMS_8
+#undef SUMS_32
+#undef SUMS_64
+#undef SUMS_128
+#undef NUMBERS_32
+#undef NUMBERS_64
+#undef NUMBERS_128
+#endif
