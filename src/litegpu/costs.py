@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from litegpu.graph import Graph
 from litegpu.graph.partition import Judge, Subset
+from litegpu.ops.base import facts_of
 from litegpu.ops.work import states_of, tensor_bytes, work_of
 from litegpu.wording import shown_size, shown_time
 
@@ -36,16 +37,8 @@ RATES: Mapping[str, Rates] = {
 }
 """By backend."""
 
-_CPU_FLOPS, _CPU_BYTES = 100e9, 40e9
-"""Floating-point operations and bytes a second of one thread in the runtime's fastest kernels."""
-_SLOWER: Mapping[str, float] = {
-    "MIRROR_PAD": 1e9,
-    "LOG_SOFTMAX": 5e9,
-    "SOFTMAX": 10e9,
-    **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), 14e9),
-    **dict.fromkeys(("ARG_MAX", "ARG_MIN", "CUMSUM", "GATHER", "L2_NORMALIZATION"), 15e9),
-}
-"""Bytes a second where the runtime's kernels are far from the usual rate."""
+_CPU_FLOPS = 100e9
+"""Floating-point operations a second of one thread in the runtime's fastest kernels."""
 _CPU_NODE = 0.1e-6
 """Seconds that the runtime needs for one more node."""
 _THREADS_HELP = 0.75
@@ -101,7 +94,7 @@ class CostModel:
 
     def _cpu_node(self, index: int) -> float:
         work = self._work[index]
-        rate = _SLOWER.get(self._nodes[index].op, _CPU_BYTES)
+        rate = facts_of(self._nodes[index].op).cpu_bytes_per_second
         return max(work.flops / _CPU_FLOPS, work.nbytes / rate) / self._speed + _CPU_NODE
 
     def estimate(self, subset: Subset) -> Estimate:

@@ -33,6 +33,7 @@ from litegpu.graph import SELF, DType, Node, Stage, Value
 from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, as_float32, get, literal
 from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
+from litegpu.ops.traits import Trait
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1
@@ -184,7 +185,7 @@ class Lowering:
         variables = dict(request.variables)
         for name, array in request.constants.items():
             variables[f"{name}_kind"] = buffers.packed(name, array)
-        stages = buffers.stages("e", node.stages, get(node.op).sums)
+        stages = buffers.stages("e", node.stages, Trait.SUMS_PRODUCTS in get(node.op).traits)
         inner = buffers.stages("i", request.inner_stages, of_sum=True)
         buffers.range_words()
         sizes = [round_up(g, b) for g, b in zip(request.grid, request.local, strict=True)]

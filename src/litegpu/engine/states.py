@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import find
+from litegpu.ops.base import facts_of
 
 
 def expose_states(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
@@ -19,8 +19,7 @@ def expose_states(graph: Graph) -> tuple[Graph, Mapping[int, int]]:
     fresh = iter(graph.fresh_ids())
     replaced: dict[int, int] = {}
     for node in graph.nodes:
-        op = find(node.op)  # what is folded, such as SHAPE, has no kernel and no op
-        states = op.states(node) if op is not None else ()
+        states = facts_of(node.op).states(node)
         changed = [next(fresh) for _ in states]
         for state, v in zip(states, changed, strict=True):
             values[v] = replace(values[state], id=v, is_variable=False)

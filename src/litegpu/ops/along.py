@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -65,12 +65,17 @@ class Arg(Op):
     """The place of the largest or smallest element along an axis; the first one if several."""
 
     max_version = 3
+    cpu_bytes_per_second = 15e9
+    shape_operands = (1,)
     gives = INTEGERS
 
     def __init__(self, name: str, better: str, worst: str) -> None:
         self.name = name  # type: ignore[misc]
         self.better = better
         self.worst = worst
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.of_input(graph, node)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(_check(graph, node), lambda: _check_output_type(graph, node))
@@ -124,6 +129,10 @@ class CumSum(Op):
 
     name = "CUMSUM"
     max_version = 1
+    cpu_bytes_per_second = 15e9
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.of_input(graph, node)
 
     def check(self, graph: Graph, node: Node) -> str:
         return _check(graph, node)

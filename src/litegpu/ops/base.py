@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node, Stage, Value
+from litegpu.ops.facts import OpFacts
 from litegpu.ops.types import FLOATS, Types
 
 Shape = tuple[int, ...]
@@ -174,16 +175,12 @@ def one_of(*allowed: Any, wrong: tuple[Any, ...] = ()) -> Values:
     return Values(allowed=allowed, wrong=wrong)
 
 
-class Op(ABC):
-    """One operation of the model format. Subclasses are registered by `register`."""
+class Op(OpFacts, ABC):
+    """An operation that has kernels. Subclasses are registered by `register`."""
 
-    name: ClassVar[str]
     max_version: ClassVar[int]
     internal: ClassVar[bool] = False
     """Whether only litegpu itself makes such nodes, and no model holds one."""
-
-    sums: ClassVar[bool] = False
-    """Whether it makes sums of products, where the sign of a zero means nothing."""
 
     takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
     """What each computed input may hold; the last entry is that of all further inputs."""
@@ -199,13 +196,6 @@ class Op(ABC):
     @abstractmethod
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         """Return the output shapes that follow from the input shapes of a checked node."""
-
-    def states(self, node: Node) -> tuple[int, ...]:
-        """Return the inputs that the node leaves changed (value ids).
-
-        Before it is normalized, the node gets an output more for each of them.
-        """
-        return ()
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         """Return the node with its attributes worked out, or the nodes that replace it."""
@@ -240,33 +230,49 @@ class InternalOp(Op):
         return tuple(graph.values[v].shape for v in node.outputs)
 
 
-_REGISTRY: dict[str, Op] = {}
+_REGISTRY: dict[str, OpFacts] = {}
+_UNKNOWN = OpFacts()
+_AnyOp = TypeVar("_AnyOp", bound=OpFacts)
 
 
-def register(op: type[Op]) -> type[Op]:
+def register(op: type[_AnyOp]) -> type[_AnyOp]:
     """Class decorator: make an op known under its name."""
     add(op())
     return op
 
 
-def add(op: Op) -> None:
+def add(op: OpFacts) -> None:
     """Make one op object known (for ops that come from a table)."""
     _REGISTRY[op.name] = op
 
 
+def facts_of(name: str) -> OpFacts:
+    """Return what is known of an operation, whether it has kernels or not."""
+    return _REGISTRY.get(name, _UNKNOWN)
+
+
 def find(name: str) -> Op | None:
-    """Return the op registered under a builtin (or custom) name."""
-    return _REGISTRY.get(name)
+    """Return the op registered under a builtin (or custom) name, if it has kernels."""
+    op = facts_of(name)
+    return op if isinstance(op, Op) else None
 
 
 def get(name: str) -> Op:
     """Return the op of a node that was accepted; for others this is a KeyError."""
-    return _REGISTRY[name]
+    op = find(name)
+    if op is None:
+        raise KeyError(name)
+    return op
+
+
+def all_facts() -> Iterator[OpFacts]:
+    """Yield all that is known of operations, by name, of those without kernels, too."""
+    return (op for _, op in sorted(_REGISTRY.items()))
 
 
 def all_ops() -> Iterator[Op]:
-    """Yield every registered op, by name."""
-    return (op for _, op in sorted(_REGISTRY.items()))
+    """Yield every op that has kernels, by name."""
+    return (op for op in all_facts() if isinstance(op, Op))
 
 
 _SHARED_BYTES = 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -21,6 +21,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.traits import Trait
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import POINT
 
@@ -47,7 +48,13 @@ class BatchMatmul(Op):
 
     name = "BATCH_MATMUL"
     max_version = 4
-    sums = True
+    traits = Trait.SUMS_PRODUCTS
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        value = graph.values.get(facts.operand(node.inputs, 0))
+        inner = -2 if node.params.get("adj_x") else -1
+        depth = value.shape[inner] if value is not None and len(value.shape) > 1 else 0
+        return 2 * facts.elements(graph, facts.operand(node.outputs, 0)) * depth
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -97,6 +97,7 @@ class _Batch(Op):
     """What SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND share."""
 
     max_version = 4
+    shape_operands = (1, 2)
     takes = (HELD,)
     gives = None
 

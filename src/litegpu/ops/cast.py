@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from litegpu.graph import DType, Graph, Node, Stage
-from litegpu.ops import checks, types
+from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
+from litegpu.ops.facts import Array, Folded
 
 _STEPS = {DType.BOOL: "CAST_BOOL", DType.INT32: "CAST_INT32", DType.INT64: "CAST_INT64"}
 _WIDENING = {
@@ -25,6 +28,9 @@ class Cast(Op):
     max_version = 1
     takes = (types.ROUNDED,)
     gives = types.HELD
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return facts.integers(np.asarray, graph, node, operands)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
+
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.copy import copy_kernel
 from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
 from litegpu.ops.types import HELD
 
@@ -31,6 +34,9 @@ class Concatenation(Op):
     max_version = 2
     takes = (HELD,)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return facts.as_many(operands, lambda: [np.concatenate(operands, node.params["axis"])])
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.first_of(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
-from litegpu.ops import checks, weights, window
+from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
 from litegpu.ops.conv_spec import ConvSpec, Depthwise
+from litegpu.ops.traits import Trait
 from litegpu.ops.weights import check_bias
 from litegpu.ops.window import DepthwiseAttributes
 
@@ -58,7 +59,10 @@ class Conv2D(Op):
 
     name = "CONV_2D"
     max_version = 6
-    sums = True
+    traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION | Trait.WINDOWED
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.product_by_output(graph, node)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_shapes)

@@ -58,6 +58,7 @@ class Pad(Op):
 
     name = "PAD"
     max_version = 2
+    shape_operands = (1,)
     takes = (HELD,)
     gives: ClassVar[Types | None] = None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node, Value
-from litegpu.ops import checks, weights, window
+from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -21,6 +21,7 @@ from litegpu.ops.base import (
     by_load,
     register,
 )
+from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes
 
 
@@ -30,7 +31,10 @@ class DepthwiseConv2D(Op):
 
     name = "DEPTHWISE_CONV_2D"
     max_version = 6
-    sums = True
+    traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.WINDOWED
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.product_by_output(graph, node)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_shapes)

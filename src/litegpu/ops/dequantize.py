@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import Op, Shape, register
+from litegpu.ops.facts import Array, Folded
+from litegpu.ops.traits import Trait
 
 
 @register
@@ -13,6 +17,12 @@ class Dequantize(Op):
 
     name = "DEQUANTIZE"
     max_version = 3
+    traits = Trait.SAME_DATA
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        # float16 weights stay float16 until a kernel packs them: half the memory to read.
+        half = graph.values[node.inputs[0]].dtype is DType.FLOAT16
+        return Folded(0, lambda: operands) if half else None
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.input_count(node, 1, 1)

@@ -7,15 +7,16 @@ float4, written with the words of the portable dialect.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from litegpu.graph import SELF, Graph, Node, Stage
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add, literal
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.repeat import broadcast_node
 from litegpu.ops.types import BOOLS, FLOATS, HELD, Types
 
@@ -48,11 +49,19 @@ class Function:
     bounded: bool = False
     poles: tuple[int, ...] = ()
     through_zero: bool = False
+    exact: Callable[..., Any] | None = None
+    """NumPy's function of the same meaning, for constant integers and bools."""
 
 
-def _truth(condition: str) -> Function:
+def _truth(condition: str, exact: Callable[..., Any]) -> Function:
     expression = f"WHERE4({condition}, {_ONE}, {_ZERO})"
-    return Function(expression, max_version=4, takes=HELD, gives=BOOLS)
+    return Function(expression, max_version=4, takes=HELD, gives=BOOLS, exact=exact)
+
+
+def _truncated(a: Array, b: Array) -> Array:
+    """Divide integers as C does, towards zero."""
+    quotient: Array = np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
+    return quotient
 
 
 _REMAINDER = "FMOD4({a}, {b})"
@@ -60,7 +69,7 @@ _TANH_GELU = "TANH4(SPLAT4(0.797884561f) * ({a} + SPLAT4(0.044715f) * {a} * {a} 
 
 
 UNARY: Mapping[str, Function] = {
-    "ABS": Function("ABS4({a})", through_zero=True),
+    "ABS": Function("ABS4({a})", through_zero=True, exact=np.abs),
     "CEIL": Function("CEIL4({a})"),
     "COS": Function("COS4({a})", bounded=True),
     "ELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), EXPM14({{a}}), {{a}})"),
@@ -76,9 +85,11 @@ UNARY: Mapping[str, Function] = {
         through_zero=True,
     ),
     "LOG": Function("LOG4({a})", poles=(0,)),
-    "LOGICAL_NOT": Function(f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS),
+    "LOGICAL_NOT": Function(
+        f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_not
+    ),
     "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))", bounded=True),
-    "NEG": Function("-{a}", through_zero=True),
+    "NEG": Function("-{a}", through_zero=True, exact=np.negative),
     "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True),
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True),
     "RELU_N1_TO_1": Function(_clamp("-1.0f", "1.0f"), bounded=True),
@@ -94,32 +105,41 @@ UNARY: Mapping[str, Function] = {
 }
 
 BINARY: Mapping[str, Function] = {
-    "ADD": Function("{a} + {b}"),
-    "DIV": Function("{a} / {b}", poles=(1,), through_zero=True),
-    "EQUAL": _truth("EQUAL4({a}, {b})"),
-    "FLOOR_DIV": Function("FLOOR4({a} / {b})", poles=(1,)),
+    "ADD": Function("{a} + {b}", exact=np.add),
+    "DIV": Function("{a} / {b}", poles=(1,), through_zero=True, exact=_truncated),
+    "EQUAL": _truth("EQUAL4({a}, {b})", np.equal),
+    "FLOOR_DIV": Function("FLOOR4({a} / {b})", poles=(1,), exact=np.floor_divide),
     # The remainder has the sign of the divisor. A product of both might vanish.
     "FLOOR_MOD": Function(
         f"WHERE4(LESS4(WHERE4(LESS4({{b}}, {_ZERO}), -{_REMAINDER}, {_REMAINDER}), {_ZERO}), "
         f"{_REMAINDER} + {{b}}, {_REMAINDER})",
         poles=(1,),
+        exact=np.mod,
     ),
-    "GREATER": _truth("LESS4({b}, {a})"),
-    "GREATER_EQUAL": _truth("LESS_EQUAL4({b}, {a})"),
-    "LESS": _truth("LESS4({a}, {b})"),
-    "LESS_EQUAL": _truth("LESS_EQUAL4({a}, {b})"),
-    "LOGICAL_AND": Function("{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS),
-    "LOGICAL_OR": Function("MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS),
-    "MAXIMUM": Function("WHERE4(LESS4({b}, {a}), {a}, {b})", through_zero=True),
-    "MINIMUM": Function("WHERE4(LESS4({a}, {b}), {a}, {b})", through_zero=True),
-    "MUL": Function("{a} * {b}", max_version=3, through_zero=True),
+    "GREATER": _truth("LESS4({b}, {a})", np.greater),
+    "GREATER_EQUAL": _truth("LESS_EQUAL4({b}, {a})", np.greater_equal),
+    "LESS": _truth("LESS4({a}, {b})", np.less),
+    "LESS_EQUAL": _truth("LESS_EQUAL4({a}, {b})", np.less_equal),
+    "LOGICAL_AND": Function(
+        "{a} * {b}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_and
+    ),
+    "LOGICAL_OR": Function(
+        "MAX4({a}, {b})", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_or
+    ),
+    "MAXIMUM": Function("WHERE4(LESS4({b}, {a}), {a}, {b})", through_zero=True, exact=np.maximum),
+    "MINIMUM": Function("WHERE4(LESS4({a}, {b}), {a}, {b})", through_zero=True, exact=np.minimum),
+    "MUL": Function("{a} * {b}", max_version=3, through_zero=True, exact=np.multiply),
     "NOT_EQUAL": Function(
-        f"WHERE4(EQUAL4({{a}}, {{b}}), {_ZERO}, {_ONE})", max_version=4, takes=HELD, gives=BOOLS
+        f"WHERE4(EQUAL4({{a}}, {{b}}), {_ZERO}, {_ONE})",
+        max_version=4,
+        takes=HELD,
+        gives=BOOLS,
+        exact=np.not_equal,
     ),
     "POW": Function("POW4({a}, {b})", poles=(0,)),
     "PRELU": Function(f"WHERE4(LESS4({{a}}, {_ZERO}), {{a}} * {{b}}, {{a}})", max_version=1),
     "SQUARED_DIFFERENCE": Function("({a} - {b}) * ({a} - {b})"),
-    "SUB": Function("{a} - {b}", max_version=3),
+    "SUB": Function("{a} - {b}", max_version=3, exact=np.subtract),
 }
 
 
@@ -183,8 +203,24 @@ def is_bounded(stage: Stage) -> bool:
     return FUNCTIONS[stage.function].bounded
 
 
-class Unary(Op):
+class _Elementwise(Op):
+    """What becomes a step of the kernel before it."""
+
+    launches = 0
+    arity: ClassVar[int]
+    function: Function
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        exact = self.function.exact
+        if exact is None or len(operands) != self.arity:
+            return None
+        return facts.integers(exact, graph, node, operands)
+
+
+class Unary(_Elementwise):
     """One input; same shape out."""
+
+    arity = 1
 
     def __init__(self, name: str, function: Function) -> None:
         self.name = name  # type: ignore[misc]
@@ -205,14 +241,17 @@ class Unary(Op):
         return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=(stage,)),)
 
 
-class Binary(Op):
+class Binary(_Elementwise):
     """Two inputs, broadcast as NumPy does; either may be constant."""
+
+    arity = 2
 
     def __init__(self, name: str, function: Function) -> None:
         self.name = name  # type: ignore[misc]
         self.max_version = function.max_version  # type: ignore[misc]
         self.takes = (function.takes,)  # type: ignore[misc]
         self.gives = function.gives  # type: ignore[misc]
+        self.function = function
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

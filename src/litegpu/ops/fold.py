@@ -1,26 +1,21 @@
 """Operations whose results are known before the model runs: shapes, and what is made of them.
 
-No kernel runs for them. All is exact: they move elements or compute with integers and bools.
+No kernel runs for them. All is exact: they move elements or compute with integers and bools. How
+an op does so is its own matter (`OpFacts.fold`); here is how much of it there may be.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops.base import get
+from litegpu.ops.base import facts_of
 from litegpu.ops.dynamic import UNKNOWN
-from litegpu.ops.slices import ranges_of
-from litegpu.ops.split import Parts
-from litegpu.ops.types import TYPE_CODES
-
-Array = npt.NDArray[Any]
+from litegpu.ops.facts import Array
+from litegpu.ops.traits import Trait
 
 _MOST_ELEMENTS = 1 << 16
 """Larger operands and results stay with the model: folding would keep them in memory once more."""
@@ -44,7 +39,7 @@ class Budget:
         self.left -= nbytes
 
 
-def evaluate(graph: Graph, node: Node, budget: Budget) -> list[Array] | None:
+def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None:
     """Return the results of a node that are known already, or None.
 
     What they take is spent from the budget before they are made.
@@ -82,164 +77,17 @@ def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
 
 def _evaluate(
     graph: Graph, node: Node, inputs: Sequence[Value], budget: Budget
-) -> list[Array] | None:
-    first, target = inputs[0], graph.values[node.outputs[0]].dtype
-    if node.op in ("SHAPE", "RANK") and first.shape != UNKNOWN:
-        given = DType.INT32 if node.op == "RANK" else TYPE_CODES.get(node.params["out_type"])
-        if given is not target:
-            return None  # the CPU gives the result this type, whatever the file says
-        sizes = first.shape if node.op == "SHAPE" else len(first.shape)
-        return [np.asarray(sizes, target.value)]
+) -> Sequence[Array] | None:
+    op = facts_of(node.op)
+    if Trait.READS_SHAPES in op.traits and inputs[0].shape != UNKNOWN:
+        known = op.fold(graph, node, ())
+        return None if known is None else known.make()
     arrays = [value.data for value in inputs if value.data is not None]
-    if len(arrays) < len(inputs):
+    large = any(value.elements > _MOST_ELEMENTS for value in inputs)
+    if len(arrays) < len(inputs) or (large and Trait.SAME_DATA not in op.traits):
         return None
-    if node.op == "DENSIFY":
-        return [arrays[0]]  # spread out when the file was read
-    if node.op == "DEQUANTIZE":
-        # float16 weights stay float16 until a kernel packs them: half the memory to read.
-        return [arrays[0]] if first.dtype is DType.FLOAT16 else None
-    if any(value.elements > _MOST_ELEMENTS for value in inputs):
+    found = op.fold(graph, node, arrays)
+    if found is None or found.elements > _MOST_ELEMENTS:
         return None
-    if node.op in _MOVES or node.op in _NUMBERS:
-        count = _COUNTS.get(node.op, _as_many)(node, arrays)
-        if count > _MOST_ELEMENTS:
-            return None
-        budget.take(count * target.size)
-    if node.op in _MOVES:
-        moved = _MOVES[node.op](graph, node, arrays)
-        return [np.ascontiguousarray(each).reshape(each.shape) for each in moved]
-    whole = all(array.dtype.kind in "ib" for array in arrays)
-    if node.op in _NUMBERS and whole and node.params.get("activation", "none") == "none":
-        return [np.asarray(_NUMBERS[node.op](*arrays)).astype(target.value)]
-    return None
-
-
-def _reduced(reduce: Callable[..., Any]) -> Callable[[Graph, Node, Sequence[Array]], list[Array]]:
-    def apply(_: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
-        data, axes = arrays
-        if data.dtype.kind not in "ib":
-            raise TypeError("sums of floats depend on their order")
-        found = reduce(data, axis=tuple(np.ravel(axes)), keepdims=bool(node.params["keep_dims"]))
-        return [np.asarray(found, data.dtype)]
-
-    return apply
-
-
-def _reshaped(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
-    return [arrays[0].reshape(get(node.op).infer(graph, node)[0])]
-
-
-def _sliced(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
-    ranges = ranges_of(graph, node)
-    for chosen, size in zip(ranges, arrays[0].shape, strict=True):
-        if chosen and not 0 <= min(chosen[0], chosen[-1]) <= max(chosen[0], chosen[-1]) < size:
-            raise ValueError("the slice reaches out of what it is cut from")
-    taken = arrays[0][np.ix_(*ranges)] if ranges else arrays[0]
-    return [taken.reshape(get(node.op).infer(graph, node)[0])]
-
-
-def _parts(graph: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
-    op = get(node.op)
-    if not isinstance(op, Parts):
-        raise TypeError(f"{node.op} does not cut")
-    source, axis, sizes = op.parts(graph, node)
-    shapes = op.infer(graph, node)
-    data = np.asarray(graph.values[source].data)
-    cut = np.split(data, np.cumsum(sizes)[:-1], axis)
-    return [part.reshape(shape) for part, shape in zip(cut, shapes, strict=True)]
-
-
-def _gathered(_: Graph, node: Node, arrays: Sequence[Array]) -> list[Array]:
-    if node.params.get("batch_dims", 0):
-        raise ValueError("batches are left to the device")
-    data, indices = arrays
-    return [np.take(data, indices, axis=node.params["axis"])]
-
-
-def _filled(_: Graph, __: Node, arrays: Sequence[Array]) -> list[Array]:
-    sizes, value = arrays
-    return [np.full(sizes, value)]
-
-
-# How many elements all results have, told before any is made.
-
-
-def _as_many(_: Node, arrays: Sequence[Array]) -> int:
-    return sum(array.size for array in arrays)
-
-
-def _broadcast(_: Node, arrays: Sequence[Array]) -> int:
-    return math.prod(map(int, np.broadcast_shapes(*(array.shape for array in arrays))))
-
-
-def _count_gathered(node: Node, arrays: Sequence[Array]) -> int:
-    data, indices = arrays
-    return int(data.size // max(data.shape[node.params["axis"]], 1) * indices.size)
-
-
-def _count_filled(_: Node, arrays: Sequence[Array]) -> int:
-    return math.prod(map(int, arrays[0].ravel()))
-
-
-def _count_range(_: Node, arrays: Sequence[Array]) -> int:
-    start, limit, delta = (int(array) for array in arrays)
-    return max(0, -((start - limit) // delta))
-
-
-_MOVES: Mapping[str, Callable[[Graph, Node, Sequence[Array]], list[Array]]] = {
-    "CONCATENATION": lambda _, node, arrays: [np.concatenate(arrays, node.params["axis"])],
-    "EXPAND_DIMS": _reshaped,
-    "FILL": _filled,
-    "GATHER": _gathered,
-    "PACK": lambda _, node, arrays: [np.stack(arrays, node.params["axis"])],
-    "REDUCE_ALL": _reduced(np.all),
-    "REDUCE_ANY": _reduced(np.any),
-    "REDUCE_MAX": _reduced(np.max),
-    "REDUCE_MIN": _reduced(np.min),
-    "REDUCE_PROD": _reduced(np.prod),
-    "RESHAPE": _reshaped,
-    "SLICE": _sliced,
-    "SPLIT": _parts,
-    "SPLIT_V": _parts,
-    "SQUEEZE": _reshaped,
-    "STRIDED_SLICE": _sliced,
-    "SUM": _reduced(np.sum),
-    "TRANSPOSE": lambda _, __, arrays: [np.transpose(arrays[0], np.ravel(arrays[1]))],
-    "UNPACK": _parts,
-}
-"""Operations on elements of any type."""
-
-_NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "ABS": np.abs,
-    "ADD": np.add,
-    "CAST": np.asarray,
-    "DIV": lambda a, b: np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)),
-    "EQUAL": np.equal,
-    "FLOOR_DIV": np.floor_divide,
-    "FLOOR_MOD": np.mod,
-    "GREATER": np.greater,
-    "GREATER_EQUAL": np.greater_equal,
-    "LESS": np.less,
-    "LESS_EQUAL": np.less_equal,
-    "LOGICAL_AND": np.logical_and,
-    "LOGICAL_NOT": np.logical_not,
-    "LOGICAL_OR": np.logical_or,
-    "MAXIMUM": lambda a, b: np.maximum(a, b),
-    "MINIMUM": lambda a, b: np.minimum(a, b),
-    "MUL": np.multiply,
-    "NEG": np.negative,
-    "NOT_EQUAL": np.not_equal,
-    "RANGE": np.arange,
-    "SELECT": np.where,
-    "SELECT_V2": np.where,
-    "SUB": np.subtract,
-}
-"""Operations on integers and bools."""
-
-_COUNTS: Mapping[str, Callable[[Node, Sequence[Array]], int]] = {
-    **dict.fromkeys(_NUMBERS, _broadcast),
-    "FILL": _count_filled,
-    "GATHER": _count_gathered,
-    "RANGE": _count_range,
-}
-"""Operations whose results may have more elements than their operands."""
+    budget.take(found.elements * graph.values[node.outputs[0]].dtype.size)
+    return [np.ascontiguousarray(each).reshape(each.shape) for each in found.make()]

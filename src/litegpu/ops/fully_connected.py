@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, weights
+from litegpu.ops import checks, facts, weights
 from litegpu.ops.base import (
     NewValue,
     Op,
@@ -15,6 +15,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_2d import conv_nodes, conv_spec
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.traits import Trait
 from litegpu.ops.window import POINT
 
 
@@ -24,7 +25,10 @@ class FullyConnected(Op):
 
     name = "FULLY_CONNECTED"
     max_version = 9
-    sums = True
+    traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.product_by_output(graph, node)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The weights", _check_shapes)

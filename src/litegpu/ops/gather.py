@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain, strides
 from litegpu.ops.types import HELD, INDICES
 
@@ -17,8 +20,17 @@ class Gather(Op):
 
     name = "GATHER"
     max_version = 7
+    cpu_bytes_per_second = 15e9
     takes = (HELD, INDICES)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        if node.params.get("batch_dims", 0):
+            return None
+        data, indices = operands
+        axis = node.params["axis"]
+        count = int(data.size // max(data.shape[axis], 1) * indices.size)
+        return Folded(count, lambda: [np.take(data, indices, axis=axis)])
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import checks, lstm_basic
+from litegpu.ops import checks, facts, lstm_basic
 from litegpu.ops.base import NewValue, Op, Shape, Values, add, one_of
 from litegpu.ops.lstm_cells import (
     CELLS,
@@ -65,6 +65,9 @@ class SequenceLstm(Op):
         "activation": one_of(*checks.FUSED_ACTIVATIONS[1:], wrong=("none", "sign_bit"))
     }
     rank = 3
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.product_by_input(graph, node, _DATA, (*range(1, 9), 16))
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -21,6 +21,8 @@ class MirrorPad(Op):
 
     name = "MIRROR_PAD"
     max_version = 3
+    cpu_bytes_per_second = 1e9
+    shape_operands = (1,)
     takes = (HELD,)
     gives = None
 

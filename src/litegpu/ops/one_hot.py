@@ -19,6 +19,7 @@ class OneHot(Op):
     """`on` at the place that the index tells along a new dimension of size `depth`, else `off`."""
 
     name = "ONE_HOT"
+    shape_operands = (1,)
     accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}
     max_version = 1
     takes = (types.INDICES,)

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, Values, register
 from litegpu.ops.concatenation import joined_nodes
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.types import HELD
 
 
@@ -27,6 +30,9 @@ class Pack(Op):
     max_version = 4
     takes = (HELD,)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return facts.as_many(operands, lambda: [np.stack(operands, node.params["axis"])])
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

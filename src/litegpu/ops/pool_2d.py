@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks, window
+from litegpu.ops import checks, facts, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -17,6 +17,7 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.traits import Trait
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,14 @@ class Pool2D(Op):
     """A pool over H and W."""
 
     max_version = 2
+    traits = Trait.WINDOWED
 
     def __init__(self, name: str, maximum: bool) -> None:
         self.name = name  # type: ignore[misc]
         self.maximum = maximum
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.of_window(graph, node)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

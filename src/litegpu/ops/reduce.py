@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -19,6 +22,7 @@ from litegpu.ops.base import (
     literal,
     shared_items,
 )
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import split_texts
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.types import BOOLS, FLOATS, Types
@@ -40,16 +44,18 @@ class Kind:
     leaves the range of floats in one order, and stays in another."""
     max_version: int = 3
     types: Types = FLOATS
+    exact: Callable[..., Any] | None = None
+    """NumPy's function of the same meaning, for integers and bools."""
 
 
 KINDS: Mapping[str, Kind] = {
     "MEAN": Kind("{a} + {b}", 0.0, average=True),
-    "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, types=BOOLS),
-    "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS),
-    "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf),
-    "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf),
-    "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2),
-    "SUM": Kind("{a} + {b}", 0.0, max_version=2),
+    "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, types=BOOLS, exact=np.all),
+    "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS, exact=np.any),
+    "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf, exact=np.max),
+    "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf, exact=np.min),
+    "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2, exact=np.prod),
+    "SUM": Kind("{a} + {b}", 0.0, max_version=2, exact=np.sum),
 }
 
 
@@ -63,12 +69,27 @@ class ReduceAttributes:
 class Reduction(Op):
     """One number out of all along the given axes, with or without keeping the dimensions."""
 
+    shape_operands = (1,)
+
     def __init__(self, name: str, kind: Kind) -> None:
         self.name = name  # type: ignore[misc]
         self.max_version = kind.max_version  # type: ignore[misc]
         self.takes = (kind.types,)  # type: ignore[misc]
         self.gives = kind.types  # type: ignore[misc]
         self.kind = kind
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.of_input(graph, node)
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        data, axes = operands
+        function = self.kind.exact
+        if function is None or data.dtype.kind not in "ib":
+            return None  # sums of floats depend on their order
+        axis, keep = tuple(np.ravel(axes)), bool(node.params["keep_dims"])
+        return facts.as_many(
+            operands, lambda: [np.asarray(function(data, axis=axis, keepdims=keep), data.dtype)]
+        )
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -19,6 +19,7 @@ class Tile(Op):
 
     name = "TILE"
     max_version = 3
+    shape_operands = (1,)
     takes = (HELD,)
     gives = None
 
@@ -59,6 +60,7 @@ class BroadcastTo(Op):
 
     name = "BROADCAST_TO"
     max_version = 3
+    shape_operands = (1,)
     takes = (HELD,)
     gives = None
 

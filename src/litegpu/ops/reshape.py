@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -19,6 +19,7 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.types import HELD
 
 RESHAPE = "RESHAPE"
@@ -73,8 +74,14 @@ class Reshape(Op):
 
     name = RESHAPE
     max_version = 1
+    launches = 0
+    shape_operands = (1,)
     takes = (HELD,)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        (shape,) = self.infer(graph, node)
+        return facts.as_many(operands, lambda: [operands[0].reshape(shape)])
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.first_of(checks.input_count(node, 1, 2), checks.operands(graph, node, (1,)))

@@ -37,6 +37,8 @@ class ResizeBilinear(Op):
 
     name = "RESIZE_BILINEAR"
     max_version = 3
+    cpu_bytes_per_second = 14e9
+    shape_operands = (1,)
     accepts: ClassVar = {
         "half_pixel_centers": Values(about="true, false; not true with align_corners")
     }

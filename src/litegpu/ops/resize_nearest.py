@@ -22,6 +22,8 @@ class ResizeNearestNeighbor(Op):
 
     name = "RESIZE_NEAREST_NEIGHBOR"
     max_version = 4
+    cpu_bytes_per_second = 14e9
+    shape_operands = (1,)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.graph import SELF, Graph, Node, Stage
-from litegpu.ops import checks, types
+from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.elementwise import check_broadcast, fitted, running_input
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.reshape import reshaped
 
 
@@ -21,6 +22,9 @@ class SelectV2(Op):
     max_version = 2
     takes = (types.BOOLS, types.HELD)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return facts.integers(np.where, graph, node, operands)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -19,6 +21,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.types import HELD
@@ -56,8 +59,12 @@ class StridedSlice(Op):
 
     name = STRIDED_SLICE
     max_version = 8
+    shape_operands = (1, 2, 3)
     takes = (HELD,)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return _folded(graph, node, operands, self.infer(graph, node)[0])
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -112,6 +119,14 @@ def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
     if step != (1, 1, 1, 1):
         view = view.every((step[1], step[2]), (0, 0))
     return view
+
+
+def _folded(graph: Graph, node: Node, operands: Sequence[Array], shape: Shape) -> Folded:
+    data, ranges = operands[0], ranges_of(graph, node)
+    for chosen, size in zip(ranges, data.shape, strict=True):
+        if chosen and not 0 <= min(chosen[0], chosen[-1]) <= max(chosen[0], chosen[-1]) < size:
+            raise ValueError("the slice reaches out of what it is cut from")
+    return facts.as_many(operands, lambda: [data[np.ix_(*ranges)].reshape(shape)])
 
 
 def _bit(node: Node, mask: str, entry: int) -> bool:
@@ -222,8 +237,12 @@ class Slice(Op):
 
     name = "SLICE"
     max_version = 6
+    shape_operands = (1, 2)
     takes = (HELD,)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return _folded(graph, node, operands, self.infer(graph, node)[0])
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

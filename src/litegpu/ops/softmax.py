@@ -34,6 +34,7 @@ class Softmax(Op):
 
     name = "SOFTMAX"
     max_version = 2
+    cpu_bytes_per_second: ClassVar[float] = 10e9
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
     """What the work items that share a row exchange."""
 
@@ -89,6 +90,7 @@ class LogSoftmax(Softmax):
     """The logarithm of softmax, over the channels."""
 
     name = "LOG_SOFTMAX"
+    cpu_bytes_per_second = 5e9
 
 
 @register
@@ -96,4 +98,5 @@ class L2Normalization(Softmax):
     """The channels divided by the square root of the sum of their squares, at least 1e-6."""
 
     name = "L2_NORMALIZATION"
+    cpu_bytes_per_second = 15e9
     reduced = ("sums",)

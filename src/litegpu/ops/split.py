@@ -6,9 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from litegpu.graph import Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, register
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.slices import part_nodes
 from litegpu.ops.types import HELD
 
@@ -22,6 +25,17 @@ class Parts(Op):
     @abstractmethod
     def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
         """Return the value that is cut, the axis and the sizes along it of a checked node."""
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        source, axis, sizes = self.parts(graph, node)
+        shapes = self.infer(graph, node)
+        data = np.asarray(graph.values[source].data)
+
+        def make() -> Sequence[Array]:
+            cut = np.split(data, np.cumsum(sizes)[:-1], axis)
+            return [part.reshape(shape) for part, shape in zip(cut, shapes, strict=True)]
+
+        return facts.as_many(operands, make)
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         source, axis, sizes = self.parts(graph, node)
@@ -45,6 +59,7 @@ class Split(Parts):
 
     name = "SPLIT"
     max_version = 4
+    shape_operands = (0,)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -78,6 +93,7 @@ class SplitV(Parts):
 
     name = "SPLIT_V"
     max_version = 2
+    shape_operands = (1, 2)
     accepts: ClassVar = {"num_splits": Values(about="any: the sizes tell")}
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import checks, dynamic, fold, types
-from litegpu.ops.base import Op, Shape, find
+from litegpu.ops.base import Op, Shape, facts_of, find
+from litegpu.ops.traits import Trait
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ _BYTES = (DType.INT8, DType.UINT8)
 def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     """Return why a node cannot run, or an empty text and the shapes of its outputs."""
     op = find(node.op)
-    if node.op in dynamic.SHAPE_READERS and (late := _late(graph, node)):
+    if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):
         return late, ()
     if op is None or op.internal:
         return "Operation is not supported.", ()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from litegpu.graph import DType, Graph, Node
-from litegpu.ops import checks
+from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.types import HELD
 
@@ -17,8 +20,13 @@ class Transpose(Op):
 
     name = "TRANSPOSE"
     max_version = 7
+    shape_operands = (1,)
     takes = (HELD,)
     gives = None
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        data, order = operands
+        return facts.as_many(operands, lambda: [np.transpose(data, np.ravel(order))])
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

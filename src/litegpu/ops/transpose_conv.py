@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import SELF, Graph, Node
-from litegpu.ops import checks, raw_options, weights, window
+from litegpu.ops import checks, facts, raw_options, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -24,8 +25,9 @@ from litegpu.ops.base import (
 from litegpu.ops.conv_2d import conv_nodes
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.traits import Trait
 
-_IMAGE, _BIAS = 2, 3
+_SHAPE, _IMAGE, _BIAS = 0, 2, 3
 
 
 @register
@@ -34,7 +36,11 @@ class TransposeConv(Op):
 
     name = "TRANSPOSE_CONV"
     max_version = 4
-    sums = True
+    shape_operands: ClassVar[tuple[int, ...]] = (_SHAPE,)
+    traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.product_by_input(graph, node, _IMAGE, (1,))
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_shapes, _IMAGE)
@@ -76,7 +82,10 @@ class Convolution2DTransposeBias(TransposeConv):
 
     name = "Convolution2DTransposeBias"
     max_version = 2
-    sums = True
+    shape_operands = ()
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.product_by_input(graph, node, 0, (1,))
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.weighted(graph, node, "The filter", _check_custom)

@@ -1,0 +1,132 @@
+"""Operations without a kernel: what folding, estimates and shapes know of them.
+
+SHAPE, RANK, FILL and RANGE are folded where their operands are known; the others stay on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops import facts
+from litegpu.ops.base import add, register
+from litegpu.ops.facts import Array, Folded, OpFacts
+from litegpu.ops.traits import Trait
+from litegpu.ops.types import TYPE_CODES
+
+
+@register
+class Rank(OpFacts):
+    """The number of dimensions."""
+
+    name = "RANK"
+    traits = Trait.READS_SHAPES
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return _of_shape(graph, node, DType.INT32, len)
+
+
+@register
+class Shape(OpFacts):
+    """The sizes of the dimensions, as int32 or int64."""
+
+    name = "SHAPE"
+    traits = Trait.READS_SHAPES
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        return _of_shape(graph, node, TYPE_CODES.get(node.params["out_type"]), tuple)
+
+
+def _of_shape(
+    graph: Graph, node: Node, given: DType | None, function: Callable[[tuple[int, ...]], Any]
+) -> Folded | None:
+    source, target = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    if given is not target.dtype:
+        return None  # the CPU gives the result this type, whatever the file says
+    found = np.asarray(function(source.shape), target.dtype.value)
+    return Folded(found.size, lambda: [found])
+
+
+@register
+class Fill(OpFacts):
+    """One number at all places of a shape."""
+
+    name = "FILL"
+    shape_operands = (0,)
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        sizes, value = operands
+        return Folded(math.prod(map(int, sizes.ravel())), lambda: [np.full(sizes, value)])
+
+
+@register
+class Range(OpFacts):
+    """Integers from a start on, up to a limit."""
+
+    name = "RANGE"
+    shape_operands = (0, 1, 2)
+
+    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        found = facts.integers(np.arange, graph, node, operands)
+        start, limit, delta = (int(each) for each in operands)
+        return found and Folded(max(0, -((start - limit) // delta)), found.make)
+
+
+class Stated(OpFacts):
+    """An operation of which a table says what there is to know."""
+
+    def __init__(
+        self,
+        name: str,
+        shape_operands: tuple[int, ...] = (),
+        shape_unknown: bool = False,
+        flops: Callable[[Graph, Node], int] | None = None,
+    ) -> None:
+        self.name = name  # type: ignore[misc]
+        self.shape_operands = shape_operands  # type: ignore[misc]
+        self.shape_unknown = shape_unknown  # type: ignore[misc]
+        self._flops = flops
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return self._flops(graph, node) if self._flops else super().flops(graph, node)
+
+
+_RECURRENT = partial(facts.product_by_input, data=0, weights=(1, 2))
+_STATED: Mapping[str, Mapping[str, Any]] = {
+    "CONV_3D": {"flops": facts.product_by_output},
+    "CONV_3D_TRANSPOSE": {
+        "shape_operands": (0,),
+        "flops": partial(facts.product_by_input, data=2, weights=(1,)),
+    },
+    "EMBEDDING_LOOKUP_SPARSE": {"shape_unknown": True},
+    "IF": {"shape_unknown": True},
+    "L2_POOL_2D": {"flops": facts.of_window},
+    "MULTINOMIAL": {"shape_operands": (1,)},
+    "NON_MAX_SUPPRESSION_V4": {"shape_operands": (2,)},
+    "NON_MAX_SUPPRESSION_V5": {"shape_operands": (2,)},
+    "RANDOM_STANDARD_NORMAL": {"shape_operands": (0,)},
+    "RANDOM_UNIFORM": {"shape_operands": (0,)},
+    "RNN": {"flops": _RECURRENT},
+    "SCATTER_ND": {"shape_operands": (2,)},
+    "SEGMENT_SUM": {"shape_unknown": True},
+    "SKIP_GRAM": {"shape_unknown": True},
+    "SPARSE_TO_DENSE": {"shape_operands": (1,)},
+    "SVDF": {"flops": _RECURRENT},
+    "TOPK_V2": {"shape_operands": (1,)},
+    "UNIDIRECTIONAL_SEQUENCE_RNN": {"flops": _RECURRENT},
+    "UNIQUE": {"shape_unknown": True},
+    "UNSORTED_SEGMENT_MAX": {"shape_operands": (2,)},
+    "UNSORTED_SEGMENT_MIN": {"shape_operands": (2,)},
+    "UNSORTED_SEGMENT_PROD": {"shape_operands": (2,)},
+    "UNSORTED_SEGMENT_SUM": {"shape_operands": (2,)},
+    "WHERE": {"shape_unknown": True},
+    "WHILE": {"shape_unknown": True},
+}
+
+for _name, _what in _STATED.items():
+    add(Stated(_name, **_what))
