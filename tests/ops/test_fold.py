@@ -202,3 +202,15 @@ def test_float16_weights_that_the_file_calls_integers(stated: DType, folded: boo
         *((), ()),
     )
     assert (fold.evaluate(graph, graph.nodes[0], fold.Budget()) is not None) == folded
+
+
+@pytest.mark.parametrize(("op", "inputs"), [("ADD", 3), ("MAXIMUM", 3), ("NEG", 2), ("ABS", 2)])
+def test_operands_too_many_are_left_alone(op: str, inputs: int) -> None:
+    """NumPy would take one more as the array to write the result into."""
+    held = {v: Value(v, "", (1,), DType.INT32, np.full(1, 5 + v, "int32")) for v in range(inputs)}
+    node = Node(0, op, 1, tuple(held), (9,))
+    graph = Graph({**held, 9: Value(9, "", (1,), DType.INT32)}, (node,), (), ())
+    assert fold.evaluate(graph, node, fold.Budget()) is None
+    assert [value.data.item() for value in held.values() if value.data is not None] == [
+        *range(5, 5 + inputs)
+    ]
