@@ -5,10 +5,12 @@ Usage: write_docs.py. Run it in the environment that litegpu is installed in.
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import layers
 from litegpu.config import VARIABLES
 from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
@@ -126,10 +128,68 @@ def _decision(path: Path) -> tuple[str, str, str]:
     return number, f"[{title}]({path.name})", told[0].rstrip(".") if told else "in force"
 
 
+def layers_page() -> str:
+    """Return the table of layers, as the imports draw them."""
+    files = layers.modules()
+    rows = [
+        (
+            f"`{layer}`",
+            _summary(files["litegpu" if layer == layers.PACKAGE else f"litegpu.{layer}"]),
+            ", ".join(f"`{name}`" for name in sorted(used)) or "–",
+        )
+        for layer, used in layers.by_layer().items()
+    ]
+    return f"""{_NOTE}
+
+# Layers
+
+What each folder and file of `src/litegpu` is for, and what it imports: only what stands above it. A line that changes
+here is a new dependency, or one that is gone. [Architecture](architecture.md) says how they work together.
+
+{_table(("layer", "what it is", "imports"), rows)}"""
+
+
+def glossary_page() -> str:
+    """Return the classes that the layers speak in, each with its summary and its file."""
+    rows = []
+    for module, path in layers.modules().items():
+        if layers.layer_of(module) in _SPOKEN:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            rows += [(node, module) for node in tree.body if isinstance(node, ast.ClassDef)]
+    words = [
+        (f"`{node.name}`", _first(ast.get_docstring(node)), f"`{module.removeprefix('litegpu.')}`")
+        for node, module in sorted(rows, key=lambda row: row[0].name.lower())
+        if not node.name.startswith("_")
+    ]
+    return f"""{_NOTE}
+
+# Glossary
+
+The nouns of the code: every class of the layers between a model and a device. Words that are not classes are in
+[architecture](architecture.md#words).
+
+{_table(("word", "meaning", "module"), words)}"""
+
+
+_SPOKEN = ("graph", "codegen", "kernels", "ops", "passes", "backends", "engine", "runtime_abi")
+
+
+def _summary(path: Path) -> str:
+    return _first(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _first(docstring: str | None) -> str:
+    """Return the first paragraph, in one line and as a cell of a table."""
+    paragraph = (docstring or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).replace("|", "\\|")
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "ops.md": ops_page,
     "environment.md": environment_page,
     "decisions/README.md": decisions_page,
+    "layers.md": layers_page,
+    "glossary.md": glossary_page,
 }
 
 
