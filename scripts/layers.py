@@ -32,7 +32,7 @@ def layer_of(module: str) -> str:
 
 def imported(path: Path, names: Collection[str]) -> set[str]:
     """Return the modules among `names` that a file imports, wherever in it."""
-    found = set()
+    found: set[str] = set()
     for node in _running(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import layers
+
 from litegpu.config import VARIABLES
 from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
@@ -143,8 +144,9 @@ def layers_page() -> str:
 
 # Layers
 
-What each folder and file of `src/litegpu` is for, and what it imports: only what stands above it. A line that changes
-here is a new dependency, or one that is gone. [Architecture](architecture.md) says how they work together.
+What each folder and file of `src/litegpu` is for, and what it imports: only what stands above it.
+A line that changes here is a new dependency, or one that is gone. How they work together:
+[architecture](architecture.md).
 
 {_table(("layer", "what it is", "imports"), rows)}"""
 
@@ -165,8 +167,8 @@ def glossary_page() -> str:
 
 # Glossary
 
-The nouns of the code: every class of the layers between a model and a device. Words that are not classes are in
-[architecture](architecture.md#words).
+The nouns of the code: every class of the layers between a model and a device. Words that are not
+classes are in [architecture](architecture.md#words).
 
 {_table(("word", "meaning", "module"), words)}"""
 

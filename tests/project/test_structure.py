@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import layers
 import pytest
 
 from litegpu import backends, ops, passes
@@ -23,95 +24,40 @@ PACKAGE = SOURCE / "litegpu"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 400
 
-LAYERS: dict[str, set[str]] = {
-    "errors": set(),
-    "config": set(),
-    "version": set(),
-    "wording": set(),
-    "graph": {"errors"},
-    "codegen": {"errors", "graph"},
-    "ops": {"errors", "graph", "codegen"},
-    "kernels": {"graph", "codegen", "ops"},
-    "passes": {"errors", "graph", "ops", "kernels"},
-    "backends": {"errors", "config", "version", "codegen"},
-    "engine": {
-        *(
-            "errors",
-            "config",
-            "version",
-            "graph",
-            "codegen",
-            "ops",
-            "kernels",
-            "passes",
-            "backends",
-        ),
-    },
-    "runtime_abi": {"errors", "wording", "graph"},
-    "costs": {"graph", "ops", "wording"},
-    "notebook": {"wording"},
-    "report": {"costs", "notebook", "wording"},
-    "options": {"errors", "engine"},
-    "selection": {"graph", "ops", "backends", "runtime_abi", "costs", "report", "options"},
-    "advice": {"errors", "graph", "ops", "engine", "report", "selection", "wording"},
-    "partition_kernel": {
-        *("errors", "graph", "ops", "backends", "engine", "runtime_abi", "wording"),
-    },
-    "profiling": {
-        *("errors", "wording", "backends", "engine", "partition_kernel", "notebook", "report"),
-    },
-    "delegate": {
-        *("errors", "config", "wording", "graph", "ops", "backends", "runtime_abi"),
-        *("costs", "report", "options", "selection", "advice", "partition_kernel", "profiling"),
-    },
-    "litegpu": {
-        *("errors", "version", "backends", "costs", "engine", "report", "options", "profiling"),
-        "delegate",
-    },
-    "zoo": {"errors", "graph"},
-    "tools": {"errors", "config", "version", "backends", "litegpu", "wording", "zoo", "ops"},
-    "__main__": {"tools"},
-}
-"""What each layer may import: only layers that stand above it in this table."""
 
-
-def layer_of(path: Path) -> str:
-    """Return the layer of a file; the package's own names are the layer `litegpu`."""
-    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    return "litegpu" if first == "__init__" else first
-
-
-def imports(path: Path) -> Iterator[str]:
-    """Yield the layers that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            package, _, rest = name.partition(".")
-            if package == "litegpu":
-                first = rest.split(".")[0]
-                yield first if first in LAYERS else "litegpu"
-
-
-def test_every_file_belongs_to_a_layer() -> None:
-    assert {layer_of(path) for path in FILES} == set(LAYERS)
-
-
-def test_the_table_of_layers_goes_one_way() -> None:
+def test_no_import_runs_upward() -> None:
+    """The table of layers (docs/layers.md) can be drawn, so that each layer needs those above."""
     above: set[str] = set()
-    for layer, allowed in LAYERS.items():
-        assert allowed <= above, f"{layer} stands above what it imports"
+    for layer, used in layers.by_layer().items():
+        assert used <= above
         above.add(layer)
+    assert {"graph", "ops", "engine", "delegate", "tools"} <= above
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
-    layer = layer_of(path)
-    assert set(imports(path)) - {layer} <= LAYERS[layer]
+def test_no_circle_among_files() -> None:
+    assert len(layers.ordered(layers.by_file())) == len(FILES)
+
+
+def test_a_circle_is_told() -> None:
+    with pytest.raises(graphlib.CycleError, match="cycle"):
+        layers.ordered({"above": {"below"}, "below": {"above"}})
+
+
+def test_imports_of_type_checkers_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import a.b\n"
+        "from a import c, name\n"
+        "def f():\n    from a.late import g\n"
+        "if TYPE_CHECKING:\n    import a.d\n"
+    )
+    assert layers.imported(path, {"a", "a.b", "a.c", "a.d", "a.late"}) == {
+        *("a.b", "a.c", "a", "a.late"),
+    }
+
+
+def test_a_library_is_no_layer() -> None:
+    assert not {"numpy", "jinja2"} & set(layers.by_layer())
 
 
 INTERFACE = ("program", "base")
@@ -121,7 +67,8 @@ INTERFACE = ("program", "base")
 def test_the_interface_of_backends_needs_no_backend() -> None:
     for name in INTERFACE:
         path = PACKAGE / "backends" / f"{name}.py"
-        assert set(imports(path)) <= {"codegen", "errors", "backends"}
+        used = layers.imported(path, layers.modules())
+        assert set(map(layers.layer_of, used)) <= {"codegen", "errors", "backends"}
         found = re.findall(r"litegpu\.backends\.(\w+)", path.read_text(encoding="utf-8"))
         assert set(found) <= set(INTERFACE)
 
