@@ -22,6 +22,7 @@ from unittest import mock
 import numpy as np
 
 from litegpu import GpuDelegate
+from litegpu.device_model import model_of
 from litegpu.engine.choices import Choices
 from litegpu.kernels.cuda import conv_mma
 from litegpu.kernels.cuda.conv_mma import Problem, Tile
@@ -117,7 +118,7 @@ class Paper:
     """What the cost model asks about an H200."""
 
     compute_units = _UNITS
-    clusters = True
+    model = model_of((9, 0))
     target: Any
 
     def choose(self, problem: Any, candidates: Any) -> Any:

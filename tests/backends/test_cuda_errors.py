@@ -113,9 +113,8 @@ def test_facts_of_a_gpu(driver: Any) -> None:
     driver()
     (info,) = cuda.CUDABackend().devices()
     assert (info.name, info.driver, info.compute_units) == ("Test GPU", "CUDA 13.0", 9)
-    assert info.tensor_cores
-    assert info.clusters
-    assert info.warp_groups
+    assert info.compute_capability == (9, 0)
+    assert info.model.warp_groups
     assert not info.software
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from litegpu.device_model import Capability
 from litegpu.engine import partition
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants
@@ -44,20 +45,19 @@ def _normalized(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_normalized")
 @pytest.mark.parametrize(
-    ("side", "tensor_cores", "warp_groups", "half_from", "kernels"),
+    ("side", "capability", "half_from", "kernels"),
     [
-        (6, False, False, 0, 2),
-        (6, True, False, None, 1),
-        (400, True, False, 0, 2),
-        (400, True, True, None, 2),
-        (400, True, True, 0, 1),
+        (6, None, 0, 2),
+        (6, (8, 0), None, 1),
+        (400, (8, 0), 0, 2),
+        (400, (9, 0), None, 2),
+        (400, (9, 0), 0, 1),
     ],
 )
 def test_some_passes_run_only_for_some_devices(
-    side: int, tensor_cores: bool, warp_groups: bool, half_from: int | None, kernels: int
+    side: int, capability: Capability | None, half_from: int | None, kernels: int
 ) -> None:
-    info = replace(DEVICE, tensor_cores=tensor_cores, warp_groups=warp_groups)
-    target = DeviceTarget(info, half_from)
+    target = DeviceTarget(replace(DEVICE, compute_capability=capability), half_from)
     assert len(partition.rewrite(separable(side=side), target).nodes) == kernels
 
 

@@ -52,7 +52,7 @@ def test_multiply_adds_give_what_they_should(device: Device) -> None:
 def test_rates_are_plausible(device: Device) -> None:
     peaks = measure(device)
     assert 1e8 < peaks.flops < 1e16
-    assert (peaks.tensor_flops is not None) == device.info.tensor_cores
+    assert (peaks.tensor_flops is not None) == device.info.model.tensor_cores
     assert len(peaks.copies) == 3
     assert all(1e7 < rate < 1e15 for _, rate in peaks.copies)
     assert measure(device) is peaks, "measured once"
@@ -77,7 +77,7 @@ def test_kernels_compile_for_cuda(capability: tuple[int, int]) -> None:
         compile_source("", options_for(capability))
     except MissingDependencyError as missing:
         pytest.skip(str(missing))
-    copies, arithmetic = benchmarks(replace(DEVICE, tensor_cores=capability >= (8, 0)))
+    copies, arithmetic = benchmarks(replace(DEVICE, compute_capability=capability))
     assert len(arithmetic) == (2 if capability >= (8, 0) else 1)
     program = program_of([*copies, *arithmetic])
     assert len(program.kernels) == 1 + len(arithmetic), "copies of all sizes share a kernel"

@@ -24,7 +24,7 @@ from litegpu.tools import runtime
 from litegpu.tools.models import find_model
 from passes.graphs import RELU, Maker
 
-AMPERE = dataclasses.replace(INFO, clusters=False, warp_groups=False)
+AMPERE = dataclasses.replace(INFO, compute_capability=(8, 0))
 
 
 def placed(graph: Graph, device: DeviceInfo = INFO, half_from: int | None = HALF_FROM_BYTES) -> Any:

@@ -199,7 +199,7 @@ def test_windows_must_be_runs_of_the_image_itself(change: dict[str, Any]) -> Non
 
 
 def test_it_needs_tensor_cores() -> None:
-    device = dataclasses.replace(INFO, tensor_cores=False, clusters=False)
+    device = dataclasses.replace(INFO, compute_capability=(7, 5))
     graph = convolution((64, 224, 224, 3), 32, Window((3, 3), (2, 2)))
     (launch,) = built(graph, HALF_FROM_BYTES, device).launches
     assert launch.template == "conv_2d"

@@ -104,5 +104,5 @@ def test_tiles_are_chosen_for_one_kernel_alone(
 
 
 def test_it_needs_tensor_cores() -> None:
-    device = dataclasses.replace(INFO, tensor_cores=False, clusters=False)
+    device = dataclasses.replace(INFO, compute_capability=(7, 5))
     assert chosen(384, (8, 8), 9, device, half=True) == "conv_2d"

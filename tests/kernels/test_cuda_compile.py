@@ -47,9 +47,9 @@ except MissingDependencyError as missing:
 
 GROUPS = groups(cases.TABLE)
 GENERATIONS = {
-    "sm_75": ((7, 5), {}),
-    "sm_80": ((8, 0), {"tensor_cores": True}),
-    "sm_90": ((9, 0), {"tensor_cores": True, "clusters": True, "warp_groups": True}),
+    "sm_75": (7, 5),
+    "sm_80": (8, 0),
+    "sm_90": (9, 0),
 }
 STORAGES = {"fp32": None, "fp16": HALF_FROM_BYTES, "half": 0}
 # What is left out is chosen as for another pair: without tensor cores no kernel depends on where
@@ -92,7 +92,7 @@ def device(generation: str) -> DeviceInfo:
         "max_work_group_size": 1024,
         "buffer_alignment": 256,
     }
-    return DeviceInfo(**facts | GENERATIONS[generation][1])
+    return DeviceInfo(**facts | {"compute_capability": GENERATIONS[generation]})
 
 
 @pytest.mark.parametrize(("generation", "storage"), RUNS)
@@ -102,7 +102,7 @@ def test_kernels_compile(group: int, generation: str, storage: str) -> None:
     compiled = 0
     items = GROUPS[group][0].items
     for program in programs(content, device(generation), STORAGES[storage], items):
-        capability = GENERATIONS[generation][0]
+        capability = GENERATIONS[generation]
         cubins = compile_kernels(CUDADialect(), program.kernels, capability, None)
         assert all(cubin.startswith(b"\x7fELF") for cubin in cubins)
         compiled += len(program.kernels)
@@ -142,12 +142,12 @@ def test_every_candidate_compiles(
             for program in programs(content, device(generation), STORAGES[storage], items):
                 kernels |= {kernel.name: kernel for kernel in program.kernels}
         assert number in taken
-    capability = GENERATIONS[generation][0]
+    capability = GENERATIONS[generation]
     assert compile_kernels(CUDADialect(), [*kernels.values()], capability, None)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_kernels_that_move_inputs_and_outputs_compile(generation: str) -> None:
     kernels = [transfer_kernel(nbytes) for nbytes in (1, 16, 4004, 1 << 26)]
-    capability = GENERATIONS[generation][0]
+    capability = GENERATIONS[generation]
     assert compile_kernels(CUDADialect(), kernels, capability, None)

@@ -13,6 +13,7 @@ import pytest
 from comparing import relative_error
 from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
+from litegpu.device_model import Capability
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
 from litegpu.kernels.cuda import conv_mma, conv_narrow, conv_patch
@@ -35,7 +36,7 @@ class Problem:
     window: Window
     limit: float
     units: int = 132
-    warp_groups: bool = True
+    capability: Capability = (9, 0)
     tile: Callable[[conv_mma.Tile], bool] = bool
     """Whether a tile of cuda/conv_mma may be taken."""
     rounded: bool = False
@@ -72,7 +73,7 @@ PROBLEMS = {
         *("cuda/conv_tile", (3, 9, 15, 24), 40, Window((3, 3), (1, 1), pads=(1, 1)), 1e-3),
         units=1,
         rounded=True,
-        warp_groups=False,
+        capability=(8, 0),
     ),
     "narrow rounded": Problem(
         "cuda/conv_narrow", (3, 9, 24, 4), 20, Window((3, 3), (1, 1)), 1e-3, 1, rounded=True
@@ -85,7 +86,9 @@ def runner(
 ) -> Callable[[Floats], Floats]:
     """Return what makes a result of an image."""
     tiles = conv_mma._tiles
-    device = dataclasses.replace(INFO, compute_units=problem.units, warp_groups=problem.warp_groups)
+    device = dataclasses.replace(
+        INFO, compute_units=problem.units, compute_capability=problem.capability
+    )
     with (
         mock.patch.object(conv_narrow, "_WORTH", 1e9),
         mock.patch.object(conv_patch, "_WORTH", 1e9),

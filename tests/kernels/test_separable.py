@@ -71,7 +71,7 @@ def chosen(shape: Shape4, outputs: int, device: DeviceInfo, half: bool, kernel: 
     return ", ".join(launch.template for launch in launches)
 
 
-HOPPER, AMPERE = INFO, dataclasses.replace(INFO, clusters=False, warp_groups=False)
+HOPPER, AMPERE = INFO, dataclasses.replace(INFO, compute_capability=(8, 0))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from paper_device import DEVICE
 from passes.graphs import RELU, Maker
 
 Array = npt.NDArray[Any]
-TENSOR_CORES = replace(DEVICE, tensor_cores=True)
+TENSOR_CORES = replace(DEVICE, compute_capability=(8, 0))
 
 
 def scattered(image: Array, taps: Array, view: Window, size: Pair) -> Array:
@@ -165,7 +165,7 @@ def test_each_phase_is_a_kernel(half_from: int | None, units: int, template: str
     assert [launch.shape for launch in made] == shapes
     taps = [launch.flops // (2 * 32 * 64 * 16 * launch.shape[1]) for launch in made]
     assert sorted(taps) == [1, 2, 2, 4]
-    _, plain = lowered(layout, tensor_cores=False)
+    _, plain = lowered(layout, compute_capability=None)
     assert plain.template == "transpose_conv"
 
 

@@ -21,12 +21,8 @@ from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise as 
 from paper_device import DEVICE
 from passes.graphs import RELU, Maker, applied, untouched
 
-AMPERE = Fusions(DeviceTarget(replace(DEVICE, tensor_cores=True), HALF_FROM_BYTES))
-HOPPER = Fusions(
-    DeviceTarget(
-        replace(DEVICE, tensor_cores=True, clusters=True, warp_groups=True), HALF_FROM_BYTES
-    )
-)
+AMPERE = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(8, 0)), HALF_FROM_BYTES))
+HOPPER = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(9, 0)), HALF_FROM_BYTES))
 
 
 def depthwise_into_pointwise(graph: Graph) -> PassResult:

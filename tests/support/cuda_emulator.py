@@ -34,9 +34,7 @@ INFO = dataclasses.replace(
     max_work_group_size=1024,
     local_memory_bytes=227 << 10,
     buffer_alignment=256,
-    tensor_cores=True,
-    clusters=True,
-    warp_groups=True,
+    compute_capability=(9, 0),
 )
 _SIZES = {"float": 4, "float4": 16, "uint4": 16}
 

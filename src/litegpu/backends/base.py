@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect
+from litegpu.device_model import Capability, DeviceModel, model_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,14 @@ class DeviceInfo:
     """Where a bound range of a buffer may begin."""
     max_arguments: int
     """Buffers that one kernel may use."""
-    tensor_cores: bool = False
-    """Whether CUDA's matrix instructions for half (compute capability 8.0) exist."""
+    compute_capability: Capability | None = None
+    """Of NVIDIA GPUs, where the API tells."""
     max_binding_bytes: int | None = None
     """The largest range of a buffer that a kernel may use; None: all of it."""
     half_lanes: bool = True
     """Whether a kernel may store a single half; otherwise it must store four at a time."""
     max_shared_items: int | None = None
     """Work items that may share memory and wait for each other; None: any work group."""
-    clusters: bool = False
-    """Whether CUDA's thread block clusters (compute capability 9.0) exist."""
-    warp_groups: bool = False
-    """Whether CUDA's matrix instructions of four warps (just compute capability 9.0) exist."""
     pci_address: str = ""
     """Domain, bus, device and function, as `00000000:3B:00.0`; empty where the API does not tell.
     """
@@ -57,6 +54,11 @@ class DeviceInfo:
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON-able data."""
         return asdict(self)
+
+    @property
+    def model(self) -> DeviceModel:
+        """Its architecture: what kernels may use beyond the portable dialect."""
+        return model_of(self.compute_capability)
 
     @property
     def title(self) -> str:

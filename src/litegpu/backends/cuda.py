@@ -163,9 +163,7 @@ def _describe(index: int) -> DeviceInfo:
         half_arithmetic=True,
         buffer_alignment=256,
         max_arguments=256,
-        tensor_cores=(major, minor) >= (8, 0),
-        clusters=(major, minor) >= (9, 0),
-        warp_groups=(major, minor) == (9, 0),
+        compute_capability=(major, minor),
         pci_address=pci_address(
             *(_attribute(index, f"PCI_{part}_ID") for part in ("DOMAIN", "BUS", "DEVICE"))
         ),

@@ -16,6 +16,7 @@ from litegpu.backends.held import Held, Owner
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.packages import load
 from litegpu.codegen import Dialect, KernelText
+from litegpu.device_model import Capability, model_of
 from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
 
 KernelNode = tuple[Any, Any, Any]
@@ -153,7 +154,7 @@ def failure(function: Callable[..., Any], status: Any) -> CudaError:
 def compile_kernels(
     dialect: Dialect,
     kernels: Sequence[KernelText],
-    capability: tuple[int, int],
+    capability: Capability,
     cache_dir: str | None,
     unusable: str = "",
 ) -> list[bytes]:
@@ -172,7 +173,7 @@ def compile_kernels(
         return list(pool.map(make, sources))
 
 
-def _cubin(source: str, capability: tuple[int, int], cache_dir: str | None, unusable: str) -> bytes:
+def _cubin(source: str, capability: Capability, cache_dir: str | None, unusable: str) -> bytes:
     options = options_for(capability)
     kept = KeptFiles(cache_dir, ".cubin")
     key = (source, options, call(_nvrtc().nvrtcVersion))
@@ -185,11 +186,11 @@ def _cubin(source: str, capability: tuple[int, int], cache_dir: str | None, unus
     return cubin
 
 
-def options_for(capability: tuple[int, int]) -> tuple[str, ...]:
+def options_for(capability: Capability) -> tuple[str, ...]:
     """Return NVRTC's options for a compute capability."""
     major, minor = capability
     # sm_90a has the instructions of Hopper's tensor cores.
-    suffix = "a" if (major, minor) == (9, 0) else ""
+    suffix = "a" if model_of(capability).warp_groups else ""
     return (
         f"--gpu-architecture=sm_{major}{minor}{suffix}",
         "--std=c++17",

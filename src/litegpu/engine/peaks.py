@@ -94,7 +94,7 @@ def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], list[Benchmark]]:
     copies = [_copy(min(size, info.max_allocation_bytes // 2)) for size in wanted]
     groups = info.compute_units * _GROUPS_PER_UNIT
     arithmetic = [_arithmetic("peak_fma", "F32", groups)]
-    if info.tensor_cores:
+    if info.model.tensor_cores:
         arithmetic.append(_arithmetic("cuda/peak_mma", "U32", groups))
     return copies, arithmetic
 

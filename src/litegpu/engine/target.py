@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litegpu.backends.base import DeviceInfo
+from litegpu.device_model import DeviceModel
 
 _ITEMS_PER_UNIT = 256
 """Work items that keep one compute unit of a GPU busy enough to hide its memory latency."""
@@ -52,16 +53,8 @@ class DeviceTarget:
         return self.info.compute_units
 
     @property
-    def tensor_cores(self) -> bool:
-        return self.info.tensor_cores
-
-    @property
-    def clusters(self) -> bool:
-        return self.info.clusters
-
-    @property
-    def warp_groups(self) -> bool:
-        return self.info.warp_groups
+    def model(self) -> DeviceModel:
+        return self.info.model
 
     def exact_weights(self, nbytes: int) -> bool:
         """All work items read the weights, so half pays for them far earlier than for values."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage
+from litegpu.device_model import DeviceModel
 from litegpu.graph import Graph, Node, Stage, Value
 from litegpu.ops.facts import OpFacts
 from litegpu.ops.types import FLOATS, Types
@@ -96,18 +97,8 @@ class Target(Protocol):
     def compute_units(self) -> int: ...
 
     @property
-    def tensor_cores(self) -> bool:
-        """Whether there are matrix instructions for halves and tf32 (compute capability 8.0)."""
-        ...
-
-    @property
-    def clusters(self) -> bool:
-        """Whether blocks can reach each other's shared memory (compute capability 9.0)."""
-        ...
-
-    @property
-    def warp_groups(self) -> bool:
-        """Whether four warps can multiply together (just compute capability 9.0)."""
+    def model(self) -> DeviceModel:
+        """The architecture: what a multiprocessor holds, and what only some of them can do."""
         ...
 
     def exact_weights(self, nbytes: int) -> bool:

@@ -113,7 +113,7 @@ def _depth(node: Node, ctx: LowerContext) -> int:
 def _on_tensor_cores(node: Node, ctx: LowerContext) -> bool:
     """Whether the matrices fill enough of a tile of 64 x 64 x 16."""
     _, _, rows, columns = ctx.storage(node.outputs[0]).shape
-    return ctx.target.tensor_cores and min(rows, columns, _depth(node, ctx)) >= _SMALLEST
+    return ctx.target.model.tensor_cores and min(rows, columns, _depth(node, ctx)) >= _SMALLEST
 
 
 def _tensor_core_kernel(node: Node, ctx: LowerContext) -> KernelRequest:

@@ -85,7 +85,7 @@ class ConvSpec:
 
     def obstacle(self, target: Target) -> str:
         """Return what keeps it from tensor cores, whichever of their kernels it is, or ""."""
-        if not target.tensor_cores:
+        if not target.model.tensor_cores:
             return "the device has no tensor cores"
         if self.weights.array is None:
             return "the weights are computed"

@@ -118,7 +118,7 @@ _MOST_TEXT = 512
 def _is_plain(taps: Value, tile: tuple[int, int], ctx: LowerContext, src: Storage) -> bool:
     """Whether loads may be left out by a predicate, as CUDA has it, and count as zeros."""
     plain = taps.is_constant and taps.shape[3] == src.channels and src.vector
-    if not plain or not ctx.target.tensor_cores or tile[0] == 1:
+    if not plain or not ctx.target.model.tensor_cores or tile[0] == 1:
         return False
     return bool(np.isfinite(as_float32(taps)).all())
 

@@ -59,7 +59,7 @@ class TransposeConv(Op):
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
         """Return its phases if each of them is a convolution for tensor cores, else none."""
         held = weights.read(ctx, node.attributes)
-        if not ctx.target.tensor_cores or held.array is None or _varies(node, ctx):
+        if not ctx.target.model.tensor_cores or held.array is None or _varies(node, ctx):
             return ()
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         found = [

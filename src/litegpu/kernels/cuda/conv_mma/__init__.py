@@ -255,19 +255,13 @@ def choose_tiles(problem: Problem, target: Target) -> list[Tile]:
     return heapq.nsmallest(_CANDIDATES, tiles, key=lambda tile: _clocks(tile, problem, target))
 
 
-# Clocks and bytes per clock of the model below, fitted to 613 kernels on an H200 (26 layers, all
+# Clocks beside those of device_model.Clocks, fitted to 613 kernels on an H200 (26 layers, all
 # kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean, and 25 %
 # for 6 layers of middle batches that were measured later (benchmarks/conv_tiles.py). Counting the
 # registers of a block brought these to 12 %, and ResNet-50 at batch 1 to 4 % more than before.
-_LOAD_CLOCKS = 335.0
 _STEP_CLOCKS = 4.0
-_INSTRUCTION_CLOCKS = 2.0 / 128
-_PRODUCT_CLOCKS = 3.9
-_BYTES_PER_CLOCK = 35.0
 _SHARE_CLOCKS = 630.0
 """What blocks that share an operand lose by waiting for each other."""
-_SHARED_BYTES_PER_CLOCK = 1780.0
-"""What all clusters together can store into other blocks' memory."""
 _SPLIT_CLOCKS = 825.0
 _SPLIT_CLOCKS_EACH = 280.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
@@ -279,6 +273,7 @@ _THREADS_TOGETHER = 590
 
 def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
+    clocks = target.model.clocks
     blocks = -(-problem.rows // tile.pixels) * -(-problem.channels // tile.columns) * tile.depth
     per_unit = -(-blocks // target.compute_units)
     shared = 1 if tile.split_k else tile.cluster
@@ -289,11 +284,11 @@ def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     stored = rows * tile.steps * _STEP * 2 * problem.parts if shared > 1 else 0
     sums = rows * tile.columns * 4 * tile.warps_k * _REMOTE if tile.split_k else 0
     busy = max(
-        slices * problem.instructions * _INSTRUCTION_CLOCKS + products * _PRODUCT_CLOCKS,
-        (slices * problem.loads * 16 + weights + sums) / _BYTES_PER_CLOCK,
+        slices * problem.instructions * clocks.instruction + products * clocks.product,
+        (slices * problem.loads * 16 + weights + sums) / clocks.cached_bytes,
     )
     turns = -(-slices // (tile.threads * 2))
-    waits = _LOAD_CLOCKS * (turns * max(1.0, problem.loads / 8) + tile.steps // tile.chunk - 1)
+    waits = clocks.load * (turns * max(1.0, problem.loads / 8) + tile.steps // tile.chunk - 1)
     waits += _STEP_CLOCKS * tile.steps / tile.warps_k
     if shared > 1:
         waits += _SHARE_CLOCKS
@@ -301,7 +296,7 @@ def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
         waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * tile.cluster
     # Blocks that lie on one multiprocessor wait at the same time.
     together = max(1, min(per_unit, _THREADS_TOGETHER // tile.threads))
-    exchange = blocks * stored / _SHARED_BYTES_PER_CLOCK
+    exchange = blocks * stored / clocks.remote_bytes
     return per_unit * busy + waits * -(-per_unit // together) + exchange
 
 
@@ -319,7 +314,7 @@ def _tiles(problem: Problem, target: Target) -> Iterator[Tile]:
             tile = _fill_in(problem, pixels, warps_m, warps_n, groups)
             if tile is not None:
                 yield tile
-                if target.clusters:
+                if target.model.clusters:
                     yield replace(tile, cluster=_largest_cluster(problem, tile))
                     yield from _deep_tiles(problem, tile)
 

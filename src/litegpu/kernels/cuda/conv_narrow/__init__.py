@@ -112,11 +112,8 @@ _FILL_INSTRUCTIONS = 45.0
 """For one unit of the patch, from its place to its halves; a split takes half as many more."""
 _STORE_INSTRUCTIONS = 35.0
 """For 4 channels of a pixel, from sums to what is stored."""
-_BYTES_PER_CLOCK = 15.0
-"""Of the device's memory, for one multiprocessor; outputs are counted as half."""
-_CACHED_BYTES_PER_CLOCK = 35.0
-"""Of the cache that all multiprocessors share, from which weights are copied."""
 _PRODUCT_CLOCKS = 2.0
+"""Of instructions whose operands are there already: Clocks.product counts waiting for them, too."""
 _SHARED_CLOCKS = 1.0
 """For each word of shared memory that a lane loads."""
 _TURN_INSTRUCTIONS = 40.0
@@ -128,6 +125,7 @@ _TURN_CLOCKS = 200.0
 
 def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
+    clocks = target.model.clocks
     blocks = math.prod(tile.blocks(problem)) * problem.batch
     per_unit = -(-blocks // target.compute_units)
     patch, steps = tile.patch(problem), problem.steps
@@ -146,15 +144,17 @@ def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
         products * _PRODUCT_CLOCKS,
         (values + weights) * _SHARED_CLOCKS,
     )
-    room = min(tile.side_by_side(problem), (200 << 10) // (16 * tile.units(problem)))
+    shared = 16 * tile.units(problem)
+    room = target.model.resident_blocks(tile.threads, tile.registers(problem), shared)
     together = max(1, min(per_unit, room))
     size = 4 if problem.stored == "float32" else 2
-    read = patch.rows * patch.units * patch.unit * size / _BYTES_PER_CLOCK
+    read = patch.rows * patch.units * patch.unit * size / clocks.memory_bytes
     begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
     begin += warps * steps * problem.parts * tile.pairs * 4 * _SHARED_CLOCKS
     worked = begin + fill + turns * each_turn
-    moved = read + turns * stored * 256 / _BYTES_PER_CLOCK
-    moved += 16 * tile.weight_units(problem) / _CACHED_BYTES_PER_CLOCK
+    # Outputs are counted as half; weights are copied from the cache.
+    moved = read + turns * stored * 256 / clocks.memory_bytes
+    moved += 16 * tile.weight_units(problem) / clocks.cached_bytes
     # The more blocks a multiprocessor has, the more often one works while another waits for memory.
     busy = max(worked, moved) + min(worked, moved) / together
     # The first blocks read at the same time, with nothing to do meanwhile; the last go on alone.
@@ -182,7 +182,7 @@ def _kernel(
         "STEP": problem.step,
         "TOGETHER": tile.together(problem),
         "HELD": tile.held(problem),
-        "SIDE_BY_SIDE": tile.side_by_side(problem),
+        "SIDE_BY_SIDE": ctx.target.model.resident_blocks(tile.threads, tile.registers(problem), 0),
         "WEIGHTS_AT": patch.units_of_16,
         **patch.words(),
     }

@@ -21,8 +21,6 @@ _HELD_REGISTERS = 80
 _OTHER_REGISTERS = 32
 """Registers of a thread beside sums and weights."""
 _MOST_REGISTERS = 128
-_REGISTERS = 65536
-"""Registers of a multiprocessor."""
 _BANKS = 32
 """Words of shared memory that lie side by side in banks of their own."""
 _MOST_SUMS = 64
@@ -245,13 +243,12 @@ class Tile:
         most = max(1, min(_MOST_SUMS // self.sums(problem), self.turns))
         return 1 if self.held(problem) else most
 
-    def side_by_side(self, problem: Problem) -> int:
-        """Return for how many blocks a multiprocessor should have registers."""
+    def registers(self, problem: Problem) -> int:
+        """Return the registers of a thread."""
         steps = problem.steps if self.held(problem) else 2
         weights = steps * problem.parts * self.pairs * 4
         sums = self.sums(problem) * self.together(problem)
-        each = min(round_up(weights + sums + _OTHER_REGISTERS, 8), _MOST_REGISTERS)
-        return _REGISTERS // (each * self.threads)
+        return min(round_up(weights + sums + _OTHER_REGISTERS, 8), _MOST_REGISTERS)
 
     def weight_units(self, problem: Problem) -> int:
         """Return the units of 16 bytes of shared memory for weights."""

@@ -150,36 +150,35 @@ def _tiles(problem: Problem) -> Iterator[Tile]:
                     yield tile
 
 
-# Clocks of a multiprocessor; the first three are those of the other kernel's model.
-_LOAD_CLOCKS = 335.0
-_INSTRUCTION_CLOCKS = 2.0 / 128
-_PRODUCT_CLOCKS = 3.9
+# Clocks of a multiprocessor.
 _MATRIX_CLOCKS = 4.0
 """A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
 _FILL_INSTRUCTIONS = 60
 """For one slice of the patch, from its place to its halves."""
 _STEP_CLOCKS = 40.0
 """What one step of a warp waits for its operands."""
-_WARPS_TOGETHER = 16
+_REGISTERS = 128
+"""Of a thread."""
 
 
 def _clocks(tile: Tile, problem: Problem, target: Target) -> float:
     """Estimate a kernel's clocks: what units are busy with, and what they wait for."""
+    clocks = target.model.clocks
     down, across, columns = tile.blocks(problem)
     per_unit = -(-down * across * columns * problem.batch // target.compute_units)
     slices = math.prod(tile.patch(problem.view)) * problem.chunks * 2
     halves, parts = 1 + problem.split_values, 1 + problem.split_weights
     loads = tile.rows * halves + tile.warps * tile.groups * parts / 2
     products = tile.rows * tile.groups * problem.products
-    each_step = max(products * _PRODUCT_CLOCKS, loads * _MATRIX_CLOCKS)
+    each_step = max(products * clocks.product, loads * _MATRIX_CLOCKS)
     stored = tile.rows * _WIDE * tile.groups * 2
     busy = (
-        slices * _FILL_INSTRUCTIONS * _INSTRUCTION_CLOCKS
+        slices * _FILL_INSTRUCTIONS * clocks.instruction
         + problem.steps * each_step
-        + stored * _FILL_INSTRUCTIONS * _INSTRUCTION_CLOCKS
+        + stored * _FILL_INSTRUCTIONS * clocks.instruction
     )
-    waits = _LOAD_CLOCKS * (2 + slices / (tile.threads * 8)) + _STEP_CLOCKS * problem.steps
-    room = min(_WARPS_TOGETHER // tile.warps, (200 << 10) // (16 * tile.units(problem)))
+    waits = clocks.load * (2 + slices / (tile.threads * 8)) + _STEP_CLOCKS * problem.steps
+    room = target.model.resident_blocks(tile.threads, _REGISTERS, 16 * tile.units(problem))
     together = max(1, min(per_unit, room))
     return per_unit * busy + waits * -(-per_unit // together)
 

@@ -110,7 +110,7 @@ class ConvTile(Implementation):
             return Rejected("too few tiles to keep the device busy")
         k_tiles = _k_tiles(spec.array, floats)
         fitting = _fitting(tiles, spec.dst, k_tiles, target)
-        if target.warp_groups:
+        if target.model.warp_groups:
             groups = [Tile(columns, 8, 1, True, floats, split) for columns in _GROUP_COLUMNS]
             fitting = [*_fitting(groups, spec.dst, k_tiles, target), *fitting]
         return _TilePlan(spec, split, fitting, rounds_input=floats and not split)

@@ -129,7 +129,7 @@ class Separable(Implementation):
 
 
 def _obstacle(made: Depthwise, spec: ConvSpec, target: Target) -> Rejected | None:
-    if not target.warp_groups:
+    if not target.model.warp_groups:
         return Rejected("")  # what the general one says of it tells more
     if made.taps is None:
         return Rejected("it is a mean")
