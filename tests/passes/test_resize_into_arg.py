@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from litegpu.graph import Graph
-from litegpu.ops.along import AlongAttributes
+from litegpu.ops.arg_max import ArgAttributes
 from litegpu.ops.resize_bilinear import ResizeAttributes
 from litegpu.passes.resize_into_arg import resize_into_arg
 from passes.graphs import RELU, Maker, applied, untouched
@@ -22,7 +22,7 @@ def _resized(maker: Maker) -> int:
 
 def _arg(maker: Maker, source: int, axis: int = 3, op: str = "ARG_MAX") -> int:
     shape = tuple(1 if i == axis else size for i, size in enumerate(maker.shape(source)))
-    return maker.node(op, [source], shape, attributes=AlongAttributes(axis))
+    return maker.node(op, [source], shape, attributes=ArgAttributes(axis))
 
 
 @pytest.mark.parametrize("op", ["ARG_MAX", "ARG_MIN"])
@@ -32,7 +32,7 @@ def test_the_large_image_vanishes(op: str) -> None:
     result = applied(resize_into_arg, graph)
     (node,) = result.graph.nodes
     assert (node.op, node.inputs, node.merged) == (op, graph.inputs, (0,))
-    assert node.attributes == AlongAttributes(3, RESIZE)
+    assert node.attributes == ArgAttributes(3, RESIZE)
     assert result.applied == (f"RESIZE_BILINEAR 0 into {op} 1",)
 
 

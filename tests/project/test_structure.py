@@ -96,7 +96,38 @@ def test_every_op_module_is_imported_and_registered() -> None:
     assert files == {type(op).__module__.rsplit(".", 1)[1] for op in all_facts()}
 
 
-def test_every_op_is_found_under_its_name() -> None:
+FAMILIES = {
+    "arg_max": "the largest or the smallest",
+    "cpu_only": "no kernels: what is known of them is a table",
+    "depth_to_space": "there and back",
+    "elementwise": "a table of expressions",
+    "landmarks_to_transform_matrix": "two names of one op",
+    "lstm_cells": "the two kernels of an LSTM",
+    "normalize": "the two kernels of a normalization",
+    "pad": "zeros, or any number",
+    "pool_2d": "the largest or the average",
+    "reduce": "a table of reductions",
+    "select": "with and without broadcasting",
+    "space_to_batch_nd": "there and back",
+    "transform_tensor_bilinear": "two names of one op",
+}
+"""Files of several ops that have one implementation; any other op has a file of its own name."""
+
+
+def test_every_op_is_found_by_its_name() -> None:
+    files: dict[str, set[str]] = {}
+    for op in all_facts():
+        files.setdefault(type(op).__module__.rsplit(".", 1)[1], set()).add(op.name)
+    for file, names in files.items():
+        if file in FAMILIES:
+            text = (PACKAGE / "ops" / f"{file}.py").read_text(encoding="utf-8")
+            assert {name for name in names if name not in text} == set(), file
+        else:
+            assert [name.lower().replace("_", "") for name in names] == [file.replace("_", "")]
+    assert {file for file, names in files.items() if len(names) > 1} == set(FAMILIES)
+
+
+def test_every_op_is_registered_under_its_name() -> None:
     assert len(list(all_ops())) > 40
     for op in all_ops():
         assert ops.find(op.name) is op

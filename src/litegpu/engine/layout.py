@@ -13,7 +13,7 @@ from litegpu.ops.elementwise import FUNCTIONS
 from litegpu.ops.move import MOVE
 from litegpu.ops.placement import dense_storage, padded_storage
 from litegpu.ops.reshape import RESHAPE
-from litegpu.ops.slices import STRIDED_SLICE, slice_view
+from litegpu.ops.strided_slice import STRIDED_SLICE, slice_view
 
 HALF_FROM_BYTES = 8 << 20
 """At fp16, values from this size (as float32) on are stored as half.

@@ -16,8 +16,8 @@ import numpy as np
 from litegpu.graph import SELF, Graph, Node, Stage
 from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add, literal
+from litegpu.ops.broadcast_to import broadcast_node
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.repeat import broadcast_node
 from litegpu.ops.types import BOOLS, FLOATS, HELD, Types
 
 _ZERO, _ONE = "SPLAT4(0.0f)", "SPLAT4(1.0f)"

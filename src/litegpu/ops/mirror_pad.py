@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
-from litegpu.ops.copy import check_paddings, padded_shape, paddings
 from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.pad import check_paddings, padded_shape, paddings
 from litegpu.ops.types import HELD
 
 _EDGES = {"reflect": 0, "symmetric": -1}

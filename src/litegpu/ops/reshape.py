@@ -1,4 +1,4 @@
-"""RESHAPE and its kin: a view wherever the rows allow it, a lane-wise copy elsewhere."""
+"""RESHAPE: a view wherever the rows allow it, a lane-wise copy elsewhere."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops import checks, facts
-from litegpu.ops.base import (
-    KernelRequest,
-    LowerContext,
-    NewValue,
-    Op,
-    Shape,
-    constant_list,
-    register,
-)
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.types import HELD
 
@@ -131,49 +123,3 @@ class Reshape(Op):
         sizes: Shape | None = node.params.get("shape")
         # A lone 0 is how old converters wrote the shape of a scalar.
         return () if sizes == (0,) else sizes
-
-
-@register
-class Squeeze(Reshape):
-    """Drops dimensions of size 1."""
-
-    name = "SQUEEZE"
-    max_version = 2
-
-    def check(self, graph: Graph, node: Node) -> str:
-        reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
-        if reason:
-            return reason
-        shape = graph.values[node.inputs[0]].shape
-        dims = node.params.get("squeeze_dims", ())
-        if any(not -len(shape) <= axis < len(shape) or shape[axis] != 1 for axis in dims):
-            return f"The dimensions {list(dims)} of {list(shape)} are not all 1."
-        return ""
-
-    def _wanted(self, graph: Graph, node: Node) -> Shape:
-        shape = graph.values[node.inputs[0]].shape
-        chosen = {axis % len(shape) for axis in node.params.get("squeeze_dims", ())}
-        drop = chosen or {axis for axis, size in enumerate(shape) if size == 1}
-        return tuple(size for axis, size in enumerate(shape) if axis not in drop)
-
-
-@register
-class ExpandDims(Reshape):
-    """Adds a dimension of size 1."""
-
-    name = "EXPAND_DIMS"
-    max_version = 1
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 2, 2),
-            checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "The axis"),
-            lambda: checks.constant_axis(graph, node, 1, added=1),
-        )
-
-    def _wanted(self, graph: Graph, node: Node) -> Shape:
-        shape = graph.values[node.inputs[0]].shape
-        (axis,) = constant_list(graph, node.inputs[1])
-        place = axis % (len(shape) + 1)
-        return (*shape[:place], 1, *shape[place:])

@@ -1,4 +1,4 @@
-"""SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION over the last axis, in float32 at any precision."""
+"""SOFTMAX over the last axis, in float32 at any precision."""
 
 from __future__ import annotations
 
@@ -83,20 +83,3 @@ def _check_beta(node: Node) -> str:
 
 _LARGEST_BETA = 1e38
 """Compilers of shaders may take exp(x) as exp2(x * log2(e)), and make one factor of both."""
-
-
-@register
-class LogSoftmax(Softmax):
-    """The logarithm of softmax, over the channels."""
-
-    name = "LOG_SOFTMAX"
-    cpu_bytes_per_second = 5e9
-
-
-@register
-class L2Normalization(Softmax):
-    """The channels divided by the square root of the sum of their squares, at least 1e-6."""
-
-    name = "L2_NORMALIZATION"
-    cpu_bytes_per_second = 15e9
-    reduced = ("sums",)

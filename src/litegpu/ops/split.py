@@ -1,18 +1,17 @@
-"""Ops that cut a value into parts: SPLIT, SPLIT_V and UNPACK."""
+"""SPLIT: a value cut into parts of equal size, and what all ops share that cut values."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts
-from litegpu.ops.base import NewValue, Op, Shape, Values, constant_list, register
+from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.slices import part_nodes
+from litegpu.ops.strided_slice import part_nodes
 from litegpu.ops.types import HELD
 
 
@@ -85,72 +84,6 @@ class Split(Parts):
         axis = constant_list(graph, node.inputs[0])[0] % len(shape)
         count = len(node.outputs)
         return node.inputs[1], axis, [shape[axis] // count] * count
-
-
-@register
-class SplitV(Parts):
-    """Cuts a value into parts of given sizes along an axis; one size may be -1."""
-
-    name = "SPLIT_V"
-    max_version = 2
-    shape_operands = (1, 2)
-    accepts: ClassVar = {"num_splits": Values(about="any: the sizes tell")}
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 3, 3),
-            checks.operands(graph, node, (1,), len(node.outputs)),
-            checks.integers(graph, node, 1, "The sizes"),
-            checks.integers(graph, node, 2, "The axis"),
-            lambda: checks.constant_axis(graph, node, 2),
-            lambda: self._check_sizes(graph, node),
-        )
-
-    def _check_sizes(self, graph: Graph, node: Node) -> str:
-        shape = graph.values[node.inputs[0]].shape
-        _, axis, sizes = self.parts(graph, node)
-        if len(sizes) != len(node.outputs) or min(sizes) < 1 or sum(sizes) != shape[axis]:
-            wanted = constant_list(graph, node.inputs[1])
-            return f"{list(shape)} does not divide into parts of {wanted} along axis {axis}."
-        return ""
-
-    def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        shape = graph.values[node.inputs[0]].shape
-        sizes = constant_list(graph, node.inputs[1])
-        axis = constant_list(graph, node.inputs[2])[0] % len(shape)
-        rest = shape[axis] - sum(size for size in sizes if size != -1)
-        return node.inputs[0], axis, [rest if size == -1 else size for size in sizes]
-
-
-@register
-class Unpack(Parts):
-    """Cuts a value into parts of size 1 along an axis, which the parts do not have."""
-
-    name = "UNPACK"
-    max_version = 4
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 1, 1),
-            checks.operands(graph, node, (1,), len(node.outputs)),
-            lambda: checks.axis(graph, node.inputs[0], node.params["axis"]),
-            lambda: self._check_count(graph, node),
-        )
-
-    def _check_count(self, graph: Graph, node: Node) -> str:
-        shape = graph.values[node.inputs[0]].shape
-        size, wanted = shape[node.params["axis"]], node.params["num"]
-        if size == wanted == len(node.outputs):
-            return ""
-        return f"num = {wanted} parts are wanted of {size} along axis {node.params['axis']}."
-
-    def parts(self, graph: Graph, node: Node) -> tuple[int, int, list[int]]:
-        axis = node.params["axis"] % len(graph.values[node.inputs[0]].shape)
-        return node.inputs[0], axis, [1] * len(node.outputs)
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        _, axis, _ = self.parts(graph, node)
-        return tuple((*s[:axis], *s[axis + 1 :]) for s in super().infer(graph, node))
 
 
 def _along(shape: Shape, axis: int, chosen: range) -> list[range]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import SELF, Graph, Node
-from litegpu.ops import checks, facts, raw_options, weights, window
+from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
@@ -74,62 +74,6 @@ class TransposeConv(Op):
             return [plan.lower(node, ctx) for plan in plans]
         held = weights.read(ctx, node.attributes)
         return (transpose_kernel(node, ctx, held, node.attributes.window),)
-
-
-@register
-class Convolution2DTransposeBias(TransposeConv):
-    """MediaPipe's transposed convolution: the output's size follows from the input's."""
-
-    name = "Convolution2DTransposeBias"
-    max_version = 2
-    shape_operands = ()
-
-    def flops(self, graph: Graph, node: Node) -> int:
-        return facts.product_by_input(graph, node, 0, (1,))
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.weighted(graph, node, "The filter", _check_custom)
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        batch, outputs = (graph.values[v].shape[0] for v in node.inputs[:2])
-        _, (height, width) = _custom_window(graph, node)
-        return ((batch, height, width, outputs),)
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        outputs, kh, kw, depth = graph.values[node.inputs[1]].shape
-        view, _ = _custom_window(graph, node)
-        held = weights.normalize(graph, node, new_value, (outputs, kh, kw, depth))
-        return conv_nodes(node, node.inputs[0], view, held)
-
-
-def _custom_window(graph: Graph, node: Node) -> tuple[window.Window, window.Pair]:
-    """Return the window and the output's (H, W) of a checked Convolution2DTransposeBias."""
-    params = raw_options.read(node.custom, raw_options.TRANSPOSE_CONV)
-    image = graph.values[node.inputs[0]].shape[1:3]
-    kernel = graph.values[node.inputs[1]].shape[1:3]
-    strides = (params["stride_height"], params["stride_width"])
-    pads, sizes = [], []
-    for size, k, stride in zip(image, kernel, strides, strict=True):
-        same = max(0, k - (size - 1) % stride - 1) if params["padding"] == "same" else 0
-        pads.append(same // 2)
-        sizes.append(stride * (size - 1) + k - same)
-    view = window.Window((kernel[0], kernel[1]), strides, pads=(pads[0], pads[1]))
-    return view, (sizes[0], sizes[1])
-
-
-def _check_custom(graph: Graph, node: Node) -> str:
-    taps = graph.values[node.inputs[1]].shape
-    image = graph.values[node.inputs[0]].shape
-    if len(taps) != 4 or len(image) != 4 or taps[3] != image[3]:
-        return f"A filter of {list(taps)} does not fit an image of {list(image)}."
-    params = raw_options.read(node.custom, raw_options.TRANSPOSE_CONV)
-    activation = int.from_bytes(node.custom[12:16], "little")
-    if activation:
-        return f"The options ask for activation {activation}, which MediaPipe's CPU ignores."
-    strides = (params["stride_height"], params["stride_width"])
-    if min(strides) < 1:
-        return f"Incorrect stride values: stride_height = {strides[0]}, stride_width = {strides[1]}"
-    return weights.check_bias(graph, node, taps[0])
 
 
 @dataclass(frozen=True, slots=True)

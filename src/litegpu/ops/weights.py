@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import TensorRef, round_up
+from litegpu.codegen import TensorRef
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, Graph, Node, Stage
 from litegpu.ops import checks
-from litegpu.ops.base import (
-    InternalOp,
-    KernelRequest,
-    LowerContext,
-    NewValue,
-    Shape,
-    SpecContext,
-    as_float32,
-    register,
-)
+from litegpu.ops.base import LowerContext, NewValue, SpecContext, as_float32
 from litegpu.ops.elementwise import activation_stages
 from litegpu.ops.halves import as_halves, fits_half
+from litegpu.ops.pack_weights import (
+    PACK_WEIGHTS,
+    PackAttributes,
+    dense_shape,
+    packed_shape,
+    packed_slices,
+    whole_groups,
+)
 
 Floats = npt.NDArray[np.float32]
-_PACK = "PACK_WEIGHTS"
-_BLOCK = 16
-"""Elements of a block of 4 inputs x 4 outputs: packed rows need no padding at any precision."""
-
 _MOST_SPREAD = 1 << 22
 """Floats that the weights of groups may become when zeros fill what lies between them."""
 
@@ -93,73 +88,6 @@ class Normalized:
     stages: tuple[Stage, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PackAttributes:
-    """The shape [O, H, W, I] of the weights as given, and their groups."""
-
-    shape: Shape4
-    groups: int = 1
-
-
-@register
-class PackWeights(InternalOp):
-    """Arranges computed weights as the convolution kernels read them."""
-
-    name = _PACK
-
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: PackAttributes = node.attributes
-        outputs, height, width, depth = attributes.shape
-        _, _, _, spread = _spread_shape(attributes)
-        dst = ctx.storage(node.outputs[0])
-        request = KernelRequest(
-            template="pack_weights",
-            grid=(_BLOCK // 4, dst.rows, 1),
-            local=(4, 16, 1),
-            output=node.outputs[0],
-            reads={"src": node.inputs[0]},
-            variables={
-                "taps": height * width,
-                "outputs": outputs,
-                "depth": depth,
-                "group_outputs": outputs // attributes.groups if spread != depth else 0,
-                "input_slices": -(-spread // 4),
-                "weight_slices": _packed_slices(outputs),
-            },
-        )
-        return (request,)
-
-
-def packed_shape(attributes: PackAttributes) -> Shape:
-    """Return the shape of packed weights: rows of blocks, 4 inputs x 4 outputs each."""
-    outputs, height, width, spread = _spread_shape(attributes)
-    rows = height * width * -(-spread // 4) * _packed_slices(outputs)
-    return (rows, _BLOCK)
-
-
-def _packed_slices(outputs: int) -> int:
-    """Return how many slices of outputs cover the widest tile of the widest result.
-
-    A result in a half-precision concatenation may have a slice of padding beyond its own.
-    """
-    return round_up(-(-outputs // 4) + 1, 2)
-
-
-def _spread_shape(attributes: PackAttributes) -> Shape4:
-    """Return the shape of the weights, with zeros between groups that are no whole slices."""
-    outputs, height, width, depth = attributes.shape
-    whole = whole_groups(attributes.shape, attributes.groups)
-    return outputs, height, width, (depth if whole else depth * attributes.groups)
-
-
-def whole_groups(shape: Shape4, groups: int) -> bool:
-    """Whether every group of weights [O, H, W, I / groups] begins at a whole slice.
-
-    Others would need lane-wise gathers; zeros between the groups cost less.
-    """
-    return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)
-
-
 def check_groups(shape: Shape4, groups: int) -> str:
     """Require that zeros between groups take no memory that the file is no measure of."""
     dense = math.prod(shape) * groups
@@ -186,7 +114,7 @@ def normalize(
         return Normalized((), (), weights, bias, shape, groups, stages)
     attributes = PackAttributes(shape, groups)
     packed = new_value(packed_shape(attributes))
-    pack = Node(node.index, _PACK, 1, (weights,), (packed,), attributes=attributes)
+    pack = Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
     return Normalized((pack,), (packed,), packed, bias, shape, groups, stages)
 
 
@@ -205,7 +133,7 @@ def read(ctx: SpecContext, operands: ConvOperands) -> Weights:
     bias = read_bias(ctx, operands.bias)
     if value.is_constant:
         return Weights(shape, groups, as_float32(value).reshape(shape), bias)
-    spread = _spread_shape(PackAttributes(shape, groups))
+    spread = dense_shape(PackAttributes(shape, groups))
     return Weights(spread, groups if spread == shape else 1, None, bias, value.id)
 
 
@@ -245,7 +173,7 @@ def bind(weights: Weights, slices: int, ctx: LowerContext) -> Binding:
         constants["weights"] = in_precision(pack_weights(weights.array, slices), ctx)
         return Binding(constants, {}, variables)
     kind = TensorRef("weights", ctx.storage(weights.packed)).kind
-    variables |= {"weights_kind": kind, "weight_slices": _packed_slices(weights.shape[0])}
+    variables |= {"weights_kind": kind, "weight_slices": packed_slices(weights.shape[0])}
     return Binding(constants, {"weights": weights.packed}, variables)
 
 

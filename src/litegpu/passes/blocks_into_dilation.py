@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, Shape
-from litegpu.ops.blocks import Blocks, batch_blocks, space_blocks
 from litegpu.ops.reshape import RESHAPE, reshape_node
+from litegpu.ops.space_to_batch_nd import Blocks, batch_blocks, space_blocks
 from litegpu.ops.window import Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 

@@ -14,7 +14,7 @@ import numpy as np
 from litegpu.graph import SELF, Graph, Node, Stage
 from litegpu.ops.base import COPY
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.slices import STRIDED_SLICE
+from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.window import Pair
 from litegpu.passes.base import Editor, PassResult, label
 

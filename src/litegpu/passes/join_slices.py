@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from litegpu.graph import Graph, Node
 from litegpu.ops.copy import CopyAttributes, four
 from litegpu.ops.reshape import reshape_node
-from litegpu.ops.slices import STRIDED_SLICE
+from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 

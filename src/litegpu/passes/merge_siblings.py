@@ -15,7 +15,7 @@ from litegpu.graph import ABSENT, SELF, Graph, Node
 from litegpu.ops.base import COPY, as_float32
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.slices import STRIDED_SLICE
+from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import Editor, PassResult, label
 
 _READERS = ("CONV_2D", "FULLY_CONNECTED")

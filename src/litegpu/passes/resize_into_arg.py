@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.along import AlongAttributes
+from litegpu.ops.arg_max import ArgAttributes
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _ARGS = ("ARG_MAX", "ARG_MIN")
@@ -27,7 +27,7 @@ def resize_into_arg(graph: Graph) -> PassResult:
         edit.nodes[edit.place(reader)] = replace(
             reader,
             inputs=node.inputs,
-            attributes=AlongAttributes(_CHANNELS, node.attributes),
+            attributes=ArgAttributes(_CHANNELS, node.attributes),
             merged=(*node.merged, node.index, *reader.merged),
         )
         edit.nodes[place] = None

@@ -1,4 +1,4 @@
-"""Ops that take a part: STRIDED_SLICE and SLICE."""
+"""STRIDED_SLICE: a part of a value; where kernels can read it there, a view."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class StridedSlice(Op):
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        return _folded(graph, node, operands, self.infer(graph, node)[0])
+        return folded_slice(operands, _ranges(graph, node), self.infer(graph, node)[0])
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -77,7 +77,7 @@ class StridedSlice(Op):
         )
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        ranges = iter(ranges_of(graph, node))
+        ranges = iter(_ranges(graph, node))
         shape: list[int] = []
         for entry in _entries(graph, node):
             if entry is not None and _bit(node, "new_axis", entry):
@@ -89,7 +89,7 @@ class StridedSlice(Op):
         return (tuple(shape),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        ranges = ranges_of(graph, node)
+        ranges = _ranges(graph, node)
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
@@ -121,8 +121,9 @@ def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
     return view
 
 
-def _folded(graph: Graph, node: Node, operands: Sequence[Array], shape: Shape) -> Folded:
-    data, ranges = operands[0], ranges_of(graph, node)
+def folded_slice(operands: Sequence[Array], ranges: Sequence[range], shape: Shape) -> Folded:
+    """Fold a slice of the first operand, one range per dimension, into a result of `shape`."""
+    data = operands[0]
     for chosen, size in zip(ranges, data.shape, strict=True):
         if chosen and not 0 <= min(chosen[0], chosen[-1]) <= max(chosen[0], chosen[-1]) < size:
             raise ValueError("the slice reaches out of what it is cut from")
@@ -170,7 +171,7 @@ def _check_bounds(graph: Graph, node: Node) -> str:
         return "offset = True with an ellipsis or an end mask."
     if offset and _leaves(graph, node):
         return f"From {begin} on, the ends {end} (offset = True) reach beyond the input."
-    if min(map(len, ranges_of(graph, node)), default=1) < 1:
+    if min(map(len, _ranges(graph, node)), default=1) < 1:
         return f"The slice from {begin} to {end} with strides {strides} is empty."
     return ""
 
@@ -201,15 +202,9 @@ def _first(node: Node, entry: int, size: int, begin: int, stride: int) -> int:
     return 0 if stride > 0 else size - 1
 
 
-def ranges_of(graph: Graph, node: Node) -> list[range]:
+def _ranges(graph: Graph, node: Node) -> list[range]:
     """Return the input indices that a slice takes, one range per input dimension."""
     shape = graph.values[node.inputs[0]].shape
-    if node.op == "SLICE":
-        begin, size = (constant_list(graph, v) for v in node.inputs[1:3])
-        return [
-            range(first, extent if count == -1 else first + count)
-            for first, count, extent in zip(begin, size, shape, strict=True)
-        ]
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
     entries = _kept(graph, node)
     return [
@@ -229,43 +224,3 @@ def _range(node: Node, entry: int, size: int, begin: int, end: int, stride: int)
         end += _first(node, entry, size, begin, stride)
     stop = None if masked["end"] else end
     return range(size)[slice(start, stop, stride)]
-
-
-@register
-class Slice(Op):
-    """SLICE: `size` elements from `begin` on in each dimension; -1 takes all that follow."""
-
-    name = "SLICE"
-    max_version = 6
-    shape_operands = (1, 2)
-    takes = (HELD,)
-    gives = None
-
-    def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        return _folded(graph, node, operands, self.infer(graph, node)[0])
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 3, 3),
-            checks.operands(graph, node, (1,)),
-            checks.integers(graph, node, 1, "begin"),
-            checks.integers(graph, node, 2, "size"),
-            lambda: self._check_bounds(graph, node),
-        )
-
-    def _check_bounds(self, graph: Graph, node: Node) -> str:
-        shape = graph.values[node.inputs[0]].shape
-        begin, size = (constant_list(graph, v) for v in node.inputs[1:])
-        if len(begin) != len(shape) or len(size) != len(shape):
-            return f"begin {begin} and size {size} do not fit {len(shape)} dimensions."
-        for first, count, extent in zip(begin, size, shape, strict=True):
-            if count == 0 or count < -1 or not 0 <= first < extent or first + count > extent:
-                return f"begin {begin} and size {size} reach out of {list(shape)}, or are empty."
-        return ""
-
-    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
-        return (tuple(map(len, ranges_of(graph, node))),)
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        ranges = ranges_of(graph, node)
-        return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)

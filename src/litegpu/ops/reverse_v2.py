@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.slices import part_nodes
+from litegpu.ops.strided_slice import part_nodes
 from litegpu.ops.types import HELD
 
 

@@ -1,0 +1,93 @@
+"""ARG_MAX and ARG_MIN: where the largest or smallest element along an axis stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, facts
+from litegpu.ops.axis_operand import axis_of, check_axis
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, shared_items
+from litegpu.ops.reshape import four_dimensions, reshape_node
+from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
+from litegpu.ops.types import INTEGERS, TYPE_CODES
+
+
+@dataclass(frozen=True, slots=True)
+class ArgAttributes:
+    """The axis, counted in [N, H, W, C]; of an image that is resized on the fly, if given."""
+
+    axis: int
+    resize: ResizeAttributes | None = None
+
+
+def _check_output_type(graph: Graph, node: Node) -> str:
+    """Require the tensor's own type: the CPU would give it the one of the parameters."""
+    code = node.params["output_type"]
+    dtypes = {graph.values[v].dtype for v in node.outputs}
+    if TYPE_CODES.get(code) in dtypes:
+        return ""
+    return f"output_type = {code}, but the output is {', '.join(d.name for d in dtypes)}."
+
+
+class Arg(Op):
+    """The place of the largest or smallest element along an axis; the first one if several."""
+
+    max_version = 3
+    cpu_bytes_per_second = 15e9
+    shape_operands = (1,)
+    gives = INTEGERS
+
+    def __init__(self, name: str, better: str, worst: str) -> None:
+        self.name = name  # type: ignore[misc]
+        self.better = better
+        self.worst = worst
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return facts.of_input(graph, node)
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(check_axis(graph, node), lambda: _check_output_type(graph, node))
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        shape, axis = graph.values[node.inputs[0]].shape, axis_of(graph, node)
+        return ((*shape[:axis], *shape[axis + 1 :]),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        shape, axis = graph.values[node.inputs[0]].shape, axis_of(graph, node)
+        source, shape, axis, nodes = four_dimensions(graph, node, shape, axis, new_value)
+        kept = new_value((*shape[:axis], 1, *shape[axis + 1 :]))
+        attributes = ArgAttributes(axis + 4 - len(shape))
+        found = replace(node, inputs=(source,), outputs=(kept,), attributes=attributes)
+        return (*nodes, found, reshape_node(node, kept, node.outputs[0]))
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        attributes: ArgAttributes = node.attributes
+        axis, resize = attributes.axis, attributes.resize
+        slices = -(-src.channels // 4)
+        items = shared_items(dst.rows, slices, ctx) if axis == 3 else 1
+        request = KernelRequest(
+            template="arg",
+            grid=(dst.slices * items, dst.rows, 1),
+            local=(items, 1, 1) if items > 1 else (8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={
+                "ITEMS": items,
+                "axis": axis,
+                "better": self.better,
+                "worst": self.worst,
+                "real_slices": slices,
+                "scales": (),
+                **(resize_words(resize, src.shape, dst.shape) if resize else {}),
+            },
+            shared=(("float4", "scratch", items), ("float4", "places", items)) if items > 1 else (),
+            flops=(9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels,
+        )
+        return (request,)
+
+
+add(Arg("ARG_MAX", "LESS4({b}, {a})", "-INFINITY"))
+add(Arg("ARG_MIN", "LESS4({a}, {b})", "INFINITY"))

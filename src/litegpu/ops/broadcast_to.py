@@ -1,0 +1,58 @@
+"""BROADCAST_TO: dimensions of size 1 repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
+from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.types import HELD
+
+
+@register
+class BroadcastTo(Op):
+    """Repeats dimensions of size 1, and adds dimensions in front, as NumPy does."""
+
+    name = "BROADCAST_TO"
+    max_version = 3
+    shape_operands = (1,)
+    takes = (HELD,)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The new shape"),
+            lambda: self._check_shape(graph, node),
+        )
+
+    def _check_shape(self, graph: Graph, node: Node) -> str:
+        shape, wanted = graph.values[node.inputs[0]].shape, tuple(self._wanted(graph, node))
+        try:
+            if np.broadcast_shapes(shape, wanted) == wanted and min(wanted, default=1) > 0:
+                return ""
+        except ValueError:
+            pass
+        return f"{list(shape)} cannot be broadcast to {list(wanted)}."
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (tuple(self._wanted(graph, node)),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (broadcast_node(graph, node, self.infer(graph, node)[0]),)
+
+    def _wanted(self, graph: Graph, node: Node) -> list[int]:
+        return constant_list(graph, node.inputs[1])
+
+
+def broadcast_node(graph: Graph, node: Node, wanted: Shape) -> Node:
+    """Return the node that repeats the first input to the wanted shape of the output."""
+    shape = graph.values[node.inputs[0]].shape
+    lead = len(wanted) - len(shape)
+    sources = [Source(((lead + axis, 1),) if size > 1 else ()) for axis, size in enumerate(shape)]
+    return move_node(graph, node, plain(wanted), sources)

@@ -1,0 +1,88 @@
+"""DEPTH_TO_SPACE and SPACE_TO_DEPTH: channels become blocks of pixels, and back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.move import Digits, Source, move_node, plain
+from litegpu.ops.types import HELD
+
+
+class _Depth(Op):
+    """What DEPTH_TO_SPACE and SPACE_TO_DEPTH share."""
+
+    max_version = 2
+    takes = (HELD,)
+    gives = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1),
+            checks.operands(graph, node, (1,)),
+            lambda: self._check_block(graph, node),
+        )
+
+    def _check_block(self, graph: Graph, node: Node) -> str:
+        shape, block = graph.values[node.inputs[0]].shape, node.params["block_size"]
+        if len(shape) == 4 and block >= 1 and self.divides(shape, block):
+            return ""
+        return f"{list(shape)} does not divide into blocks: {self.name} block_size = {block}."
+
+    @abstractmethod
+    def divides(self, shape: Shape, block: int) -> bool:
+        """Whether an input consists of whole blocks."""
+
+
+@register
+class DepthToSpace(_Depth):
+    """Channels become blocks of pixels."""
+
+    name = "DEPTH_TO_SPACE"
+
+    def divides(self, shape: Shape, block: int) -> bool:
+        return shape[3] % block**2 == 0
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        n, h, w, c = graph.values[node.inputs[0]].shape
+        block = node.params["block_size"]
+        return ((n, h * block, w * block, c // block**2),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        n, h, w, c = graph.values[node.inputs[0]].shape
+        block = node.params["block_size"]
+        channels = c // block**2
+        digits = (Digits((n,)), Digits((h, block)), Digits((w, block)), Digits((channels,)))
+        channel = Source(((2, block * channels), (4, channels), (5, 1)))
+        sources = (Source(((0, 1),)), Source(((1, 1),)), Source(((3, 1),)), channel)
+        return (move_node(graph, node, digits, sources),)
+
+
+@register
+class SpaceToDepth(_Depth):
+    """Blocks of pixels become channels."""
+
+    name = "SPACE_TO_DEPTH"
+
+    def divides(self, shape: Shape, block: int) -> bool:
+        return shape[1] % block == 0 and shape[2] % block == 0
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        n, h, w, c = graph.values[node.inputs[0]].shape
+        block = node.params["block_size"]
+        return ((n, h // block, w // block, c * block**2),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        n, h, w, c = graph.values[node.inputs[0]].shape
+        block = node.params["block_size"]
+        digits = (*plain((n, h // block, w // block)), Digits((block, block, c)))
+        sources = (
+            Source(((0, 1),)),
+            Source(((1, block), (3, 1))),
+            Source(((2, block), (4, 1))),
+            Source(((5, 1),)),
+        )
+        return (move_node(graph, node, digits, sources),)

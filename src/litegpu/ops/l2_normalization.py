@@ -1,0 +1,15 @@
+"""L2_NORMALIZATION over the last axis, in float32 at any precision."""
+
+from __future__ import annotations
+
+from litegpu.ops.base import register
+from litegpu.ops.softmax import Softmax
+
+
+@register
+class L2Normalization(Softmax):
+    """The channels divided by the square root of the sum of their squares, at least 1e-6."""
+
+    name = "L2_NORMALIZATION"
+    cpu_bytes_per_second = 15e9
+    reduced = ("sums",)

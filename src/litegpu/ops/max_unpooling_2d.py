@@ -1,0 +1,62 @@
+"""MediaPipe's MaxUnpooling2D, which puts the results of MaxPoolingWithArgmax2D back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, window
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.max_pooling_with_argmax_2d import check_image, kernel_of, params_of, with_params
+from litegpu.ops.pool_2d import PoolAttributes
+
+
+@register
+class MaxUnpooling2D(Op):
+    """Each element at the place of its window that its index tells, zeros elsewhere."""
+
+    name = "MaxUnpooling2D"
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.constants(graph, node, "The operand"),
+            lambda: checks.activation(with_params(node)),
+            lambda: _check_pair(graph, node),
+            lambda: check_image(graph, node, grow=True),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        n, height, width, channels = graph.values[node.inputs[0]].shape
+        kernel_height, kernel_width = kernel_of(params_of(node))
+        return ((n, height * kernel_height, width * kernel_width, channels),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        params = params_of(node)
+        ((_, height, width, _),) = self.infer(graph, node)
+        view = window.window_of(params, kernel_of(params), (height, width))
+        return (replace(node, attributes=PoolAttributes(view), stages=activation_stages(params)),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        view: window.Window = node.attributes.window
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="max_unpool",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "index": node.inputs[1]},
+            variables={"kernel": view.kernel, "stride": view.stride, "pads": view.pads},
+        )
+        return (request,)
+
+
+def _check_pair(graph: Graph, node: Node) -> str:
+    values, places = (list(graph.values[v].shape) for v in node.inputs)
+    if values != places:
+        return f"Values of {values} and places of {places} do not belong together."
+    return ""

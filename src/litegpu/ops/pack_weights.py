@@ -1,0 +1,82 @@
+"""PACK_WEIGHTS: arranges computed weights as the kernels of convolutions read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litegpu.codegen import round_up
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import Node
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, register
+
+PACK_WEIGHTS = "PACK_WEIGHTS"
+BLOCK = 16
+"""Elements of a block of 4 inputs x 4 outputs: packed rows need no padding at any precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackAttributes:
+    """The shape [O, H, W, I] of the weights as given, and their groups."""
+
+    shape: Shape4
+    groups: int = 1
+
+
+@register
+class PackWeights(InternalOp):
+    """Arranges computed weights as the convolution kernels read them."""
+
+    name = PACK_WEIGHTS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: PackAttributes = node.attributes
+        outputs, height, width, depth = attributes.shape
+        _, _, _, spread = dense_shape(attributes)
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="pack_weights",
+            grid=(BLOCK // 4, dst.rows, 1),
+            local=(4, 16, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={
+                "taps": height * width,
+                "outputs": outputs,
+                "depth": depth,
+                "group_outputs": outputs // attributes.groups if spread != depth else 0,
+                "input_slices": -(-spread // 4),
+                "weight_slices": packed_slices(outputs),
+            },
+        )
+        return (request,)
+
+
+def packed_shape(attributes: PackAttributes) -> Shape:
+    """Return the shape of packed weights: rows of blocks, 4 inputs x 4 outputs each."""
+    outputs, height, width, spread = dense_shape(attributes)
+    rows = height * width * -(-spread // 4) * packed_slices(outputs)
+    return (rows, BLOCK)
+
+
+def packed_slices(outputs: int) -> int:
+    """Return how many slices of outputs cover the widest tile of the widest result.
+
+    A result in a half-precision concatenation may have a slice of padding beyond its own.
+    """
+    return round_up(-(-outputs // 4) + 1, 2)
+
+
+def dense_shape(attributes: PackAttributes) -> Shape4:
+    """Return the shape of the weights, with zeros between groups that are no whole slices."""
+    outputs, height, width, depth = attributes.shape
+    whole = whole_groups(attributes.shape, attributes.groups)
+    return outputs, height, width, (depth if whole else depth * attributes.groups)
+
+
+def whole_groups(shape: Shape4, groups: int) -> bool:
+    """Whether every group of weights [O, H, W, I / groups] begins at a whole slice.
+
+    Others would need lane-wise gathers; zeros between the groups cost less.
+    """
+    return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)

@@ -1,0 +1,108 @@
+"""PAD and PADV2: a value surrounded with zeros, or with a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks
+from litegpu.ops.base import (
+    KernelRequest,
+    LowerContext,
+    NewValue,
+    Op,
+    Shape,
+    constant_list,
+    register,
+)
+from litegpu.ops.copy import CopyAttributes, copy_kernel, four
+from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.types import FLOATS, HELD, Types
+
+
+@register
+class Pad(Op):
+    """PAD: surrounds the input with zeros."""
+
+    name = "PAD"
+    max_version = 2
+    shape_operands = (1,)
+    takes = (HELD,)
+    gives: ClassVar[Types | None] = None
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The paddings"),
+            lambda: check_paddings(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (padded_shape(graph, node),)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (pad_node(graph, node, 0.0),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        return (copy_kernel(node, ctx),)
+
+
+@register
+class PadV2(Pad):
+    """PADV2: surrounds the input with a constant value."""
+
+    name = "PADV2"
+    max_version = 2
+    takes = (FLOATS,)
+    gives = FLOATS
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 3, 3),
+            checks.operands(graph, node, (1,)),
+            checks.integers(graph, node, 1, "The paddings"),
+            checks.constant(graph, node, 2, "The padding value"),
+            lambda: check_paddings(graph, node),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (pad_node(graph, node, float(constant_list(graph, node.inputs[2])[0])),)
+
+
+def pad_node(graph: Graph, node: Node, fill: float) -> Node:
+    """Return a padding node with its attributes worked out."""
+    before = [-b for b, _ in paddings(graph, node)]
+    if len(before) > 4:
+        sources = [Source(((axis, 1),), b, bounded=True) for axis, b in enumerate(before)]
+        return move_node(graph, node, plain(padded_shape(graph, node)), sources, fill)
+    attributes = CopyAttributes(begin=four([0] * (4 - len(before)) + before), fill=fill)
+    return replace(node, inputs=node.inputs[:1], attributes=attributes)
+
+
+def padded_shape(graph: Graph, node: Node) -> Shape:
+    """Return the shape of a checked padding node's result."""
+    shape, pads = graph.values[node.inputs[0]].shape, paddings(graph, node)
+    return tuple(b + n + a for n, (b, a) in zip(shape, pads, strict=True))
+
+
+def paddings(graph: Graph, node: Node) -> list[tuple[int, int]]:
+    """Return how much a padding node adds before and after in each dimension."""
+    table = np.asarray(graph.values[node.inputs[1]].data).reshape(-1, 2)
+    return [(int(before), int(after)) for before, after in table]
+
+
+def check_paddings(graph: Graph, node: Node) -> str:
+    """Require a pair of paddings for each dimension."""
+    rank = len(graph.values[node.inputs[0]].shape)
+    shape = graph.values[node.inputs[1]].shape
+    if shape != (rank, 2):
+        got = "x".join(map(str, shape))
+        return f"Invalid paddings tensor shape: expected {rank}x2, got {got}"
+    if any(min(pair) < 0 for pair in paddings(graph, node)):
+        return f"The paddings {paddings(graph, node)} must not be negative."
+    return ""

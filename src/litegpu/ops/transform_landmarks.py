@@ -1,0 +1,72 @@
+"""MediaPipe's TransformLandmarks: points sent through a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import checks, flexbuffers
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, literal, register
+
+
+@dataclass(frozen=True, slots=True)
+class PointsAttributes:
+    """How many numbers make a point, and the factor of the matrix's translation."""
+
+    dimensions: int
+    scale: float
+
+
+@register
+class TransformLandmarks(Op):
+    """Points (x, y, ...) with x and y sent through a 4x4 matrix."""
+
+    name = "TransformLandmarks"
+    max_version = 2
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            checks.constants(graph, node, "The operand"),
+            lambda: _check_points(graph, node),
+        )
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[0]].shape,)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return (replace(node, attributes=_points(graph, node)),)
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: PointsAttributes = node.attributes
+        dst = ctx.storage(node.outputs[0])
+        request = KernelRequest(
+            template="transform_landmarks",
+            grid=(dst.slices, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "matrix": node.inputs[1]},
+            variables={"dimensions": attributes.dimensions, "scale": literal(attributes.scale)},
+            flops=4 * dst.rows * dst.channels,
+        )
+        return (request,)
+
+
+def _points(graph: Graph, node: Node) -> PointsAttributes:
+    shape = graph.values[node.inputs[0]].shape
+    if not node.custom and len(shape) == 3:
+        return PointsAttributes(shape[-1], 1.0)
+    options = flexbuffers.read_map(node.custom) if node.custom else {}
+    return PointsAttributes(options.get("dimensions", 3), options.get("scale", 1.0))
+
+
+def _check_points(graph: Graph, node: Node) -> str:
+    points, matrix = (graph.values[v] for v in node.inputs)
+    dimensions = _points(graph, node).dimensions
+    if matrix.elements != 16:
+        return f"The matrix has the shape {list(matrix.shape)}, but 16 elements are needed."
+    if dimensions < 2 or points.elements % dimensions:
+        return f"{list(points.shape)} holds no points of {dimensions} dimensions."
+    return ""
