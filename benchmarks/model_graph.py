@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from litegpu.graph import Graph
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.reader import read_graph
 from litegpu.tools.runtime import interpreter
@@ -25,7 +25,7 @@ class _Reader:
         return self._native.address
 
     def _apply(self, context: int, _preview: object) -> Sequence[int]:
-        graph = examine(read_graph(context)).graph
+        graph = check_support(read_graph(context)).graph
         values = {
             v: value if value.data is None else replace(value, data=value.data.copy())
             for v, value in graph.values.items()

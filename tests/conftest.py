@@ -53,10 +53,10 @@ def lines_of_any_width(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def partitions_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a GPU, too, take the small partitions that tests make: as a software device does."""
-    from litegpu.costs import CostRule
+    from litegpu.costs import CostPolicy
 
-    lenient = functools.partial(CostRule, software=True)
-    monkeypatch.setattr("litegpu.selection.CostRule", lambda costs, _software: lenient(costs))
+    lenient = functools.partial(CostPolicy, software=True)
+    monkeypatch.setattr("litegpu.selection.CostPolicy", lambda costs, _software: lenient(costs))
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from litegpu.graph import Graph, Node
 from litegpu.graph.partition import Choice
 from litegpu.ops.base import find
 from litegpu.ops.dynamic import UNKNOWN
-from litegpu.ops.support import Examination, computes_with_bytes, has_byte_constants
+from litegpu.ops.support import SupportCheck, computes_with_bytes, has_byte_constants
 from litegpu.report import Advice, without_tensors
 from litegpu.selection import Selection, nodes_of
 from litegpu.wording import about, counted, counts, shown_nodes, shown_ops, shown_size, shown_time
@@ -53,8 +53,8 @@ class _Obstacles:
 def advise(
     selection: Selection, choice: Choice, compiled: Sequence[CompiledPartition], precision: str
 ) -> tuple[Advice, ...]:
-    """Return advice on an examined graph of which partitions were chosen and compiled."""
-    graph = selection.examination.graph
+    """Return advice on a checked graph of which partitions were chosen and compiled."""
+    graph = selection.support.graph
     return (
         *_where_divisible(_on_blockers(selection, choice)),
         *_on_limit(selection, choice),
@@ -76,10 +76,10 @@ def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
     The one comes next that saves most. What saves nothing is not worth advice, unless without it
     the whole graph could run.
     """
-    if not selection.examination.divisible:
+    if not selection.support.divisible:
         return
-    obstacles = _find_obstacles(selection.examination)
-    total = len(selection.examination.graph.nodes)
+    obstacles = _find_obstacles(selection.support)
+    total = len(selection.support.graph.nodes)
     rest = sorted(obstacles.nodes, key=lambda key: -len(obstacles.behind([key])))[:_MOST_TRIED]
     gone: list[_Obstacle] = []
     while rest and len(gone) < _MOST_BLOCKERS:
@@ -95,7 +95,7 @@ def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
         without = "Without this too" if gone else "Without this"
         nodes = obstacles.nodes[key]
         indices = tuple(node.index for node in nodes)
-        reason = _QUANTIZED.get(key[0]) or selection.examination.reasons[indices[0]]
+        reason = _QUANTIZED.get(key[0]) or selection.support.reasons[indices[0]]
         yield Advice(
             key[0] if key[0] in _QUANTIZED else "blocker",
             f"{shown_ops(node.op for node in nodes)} ({shown_nodes(indices)}): "
@@ -121,8 +121,8 @@ def _saving(seconds: float) -> str:
     return "which would save no time"
 
 
-def _find_obstacles(examination: Examination) -> _Obstacles:
-    graph, reasons = examination.graph, examination.reasons
+def _find_obstacles(support: SupportCheck) -> _Obstacles:
+    graph, reasons = support.graph, support.reasons
     nodes: dict[_Obstacle, list[Node]] = {}
     waiting: list[tuple[int, frozenset[_Obstacle]]] = []
     behind: dict[int, frozenset[_Obstacle]] = {}
@@ -183,7 +183,7 @@ def _on_moves(selection: Selection, compiled: Sequence[CompiledPartition]) -> It
     moves = [
         each for each in launches if each.template in _MOVES or not (each.flops or each.node.stages)
     ]
-    names = {node.index: node.op for node in selection.examination.graph.nodes}
+    names = {node.index: node.op for node in selection.support.graph.nodes}
     bytes_of, launched = Counter[str](), Counter[str]()
     for launch in moves:
         if launch.node.index in names:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from litegpu.graph import Graph
-from litegpu.graph.partition import Judge, Subset
+from litegpu.graph.partition import PartitionPolicy, Subset
 from litegpu.ops.base import facts_of
 from litegpu.ops.work import states_of, tensor_bytes, work_of
 from litegpu.wording import shown_size, shown_time
@@ -73,7 +73,7 @@ class Split:
 
 
 class CostModel:
-    """Estimates for the partitions of one examined graph."""
+    """Estimates for the partitions of one checked graph."""
 
     def __init__(self, graph: Graph, backend: str, threads: int = 1) -> None:
         """Estimate for a GPU of `backend` beside a CPU that runs `threads` threads."""
@@ -140,7 +140,7 @@ class CostModel:
         ]
 
 
-class CostRule:
+class CostPolicy:
     """Delegates what is faster so, the partitions that save most first.
 
     A software device never saves time: there nothing is declined, so that all that a GPU could run
@@ -151,11 +151,11 @@ class CostRule:
         self._costs = costs
         self._software = software
 
-    def worth(self, subset: Subset) -> float:
+    def benefit(self, subset: Subset) -> float:
         """Return the seconds that an invoke saves."""
         return self._costs.estimate(subset).saved_seconds
 
-    def declines(self, subset: Subset) -> str:
+    def reason_against(self, subset: Subset) -> str:
         """Return why a partition is not worth it, or an empty text."""
         found = self._costs.estimate(subset)
         if self._software or found.saved_seconds > 0:
@@ -167,34 +167,34 @@ class CostRule:
         )
 
 
-class NodeCountRule:
+class NodeCountPolicy:
     """Delegates partitions of at least so many nodes, the largest first."""
 
     def __init__(self, least: int) -> None:
         self._least = least
 
-    def worth(self, subset: Subset) -> float:
+    def benefit(self, subset: Subset) -> float:
         """Return the number of nodes."""
         return len(subset.nodes)
 
-    def declines(self, subset: Subset) -> str:
+    def reason_against(self, subset: Subset) -> str:
         """Return why a partition is too small, or an empty text."""
         if len(subset.nodes) >= self._least:
             return ""
         return f"Fewer nodes than min_nodes_per_partition={self._least}."
 
 
-class Indispensable:
-    """Judges by another rule, but what has nodes that the CPU has no kernel for is always taken."""
+class RequiredNodes:
+    """Another policy, but what has nodes that the CPU has no kernel for is always taken."""
 
-    def __init__(self, rule: Judge, nodes: Collection[int]) -> None:
-        self._rule = rule
+    def __init__(self, policy: PartitionPolicy, nodes: Collection[int]) -> None:
+        self._policy = policy
         self._nodes = frozenset(nodes)
 
-    def worth(self, subset: Subset) -> float:
+    def benefit(self, subset: Subset) -> float:
         """Return infinity for such a partition."""
-        return math.inf if self._nodes.intersection(subset.nodes) else self._rule.worth(subset)
+        return math.inf if self._nodes.intersection(subset.nodes) else self._policy.benefit(subset)
 
-    def declines(self, subset: Subset) -> str:
+    def reason_against(self, subset: Subset) -> str:
         """Return why a partition is not worth it, never for such a one."""
-        return "" if self._nodes.intersection(subset.nodes) else self._rule.declines(subset)
+        return "" if self._nodes.intersection(subset.nodes) else self._policy.reason_against(subset)

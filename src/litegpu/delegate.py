@@ -17,7 +17,7 @@ from litegpu.costs import Estimate
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import Choice, Preview, Subset, extract
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.options import (
     GpuDelegateKeywords,
     GpuDelegateOptions,
@@ -143,10 +143,8 @@ class GpuDelegate:
             self._primary, self.error, self.report = context, None, None
             self._taken.clear()
             self._budget = ReadBudget()
-        examination = examine(read_graph(context, self._budget), self.options.quantized())
-        selection = Selection(
-            *(examination, self.options, self.device, thread_count(context), preview)
-        )
+        support = check_support(read_graph(context, self._budget), self.options.quantized())
+        selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
         choice, kernels, notes = self._compile_chosen(selection)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
         parts = [
@@ -163,7 +161,7 @@ class GpuDelegate:
         self, selection: Selection
     ) -> tuple[Choice, list[tuple[Subset, PartitionKernel]], list[str]]:
         """Compile what can be delegated; what a device refuses is left out, and chosen again."""
-        graph = selection.examination.graph
+        graph = selection.support.graph
         notes: list[str] = []
         while True:
             choice = selection.choose()
@@ -233,7 +231,7 @@ class GpuDelegate:
         kernel.changed = weakref.WeakMethod(self._changed)
         return kernel
 
-    def _settle(self, context: int) -> None:
+    def _release_untaken(self, context: int) -> None:
         """Release the kernels that an interpreter did not take."""
         for kernel in self._pending.pop(context, {}).values():
             kernel.close()
@@ -271,7 +269,7 @@ class GpuDelegate:
         partitions: Sequence[Partition],
         notes: Sequence[str],
     ) -> DelegationReport:
-        graph, reasons = selection.examination.graph, selection.examination.reasons
+        graph, reasons = selection.support.graph, selection.support.reasons
         costs = selection.costs
         return DelegationReport(
             backend=self.device.backend,

@@ -15,7 +15,7 @@ from litegpu.engine.tuning import Tuner, Tuning
 from litegpu.errors import InterpreterError, ModelError
 from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.enums import DTYPES
 from litegpu.runtime_abi.lending import Lending
@@ -95,7 +95,7 @@ class PartitionKernel:
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
-            self.graph = _examined(with_shapes(self.graph, shapes.items()))
+            self.graph = _supported(with_shapes(self.graph, shapes.items()))
         for v in self.graph.outputs:
             shape = self.graph.values[v].shape
             if bridge.tensor_shape(tensors, v) != shape:
@@ -252,17 +252,17 @@ class PartitionKernel:
         self.compiled.close()
 
 
-def _examined(graph: Graph) -> Graph:
+def _supported(graph: Graph) -> Graph:
     """Return a graph with the shapes that follow from those of its inputs."""
-    examination = examine(graph)
-    if examination.reasons:
-        index, reason = next(iter(examination.reasons.items()))
+    support = check_support(graph)
+    if support.reasons:
+        index, reason = next(iter(support.reasons.items()))
         shapes = {graph.values[v].name: list(graph.values[v].shape) for v in graph.inputs}
         raise ModelError(
             f"Node {index} cannot run with the input shapes {shapes}: {reason} "
             "Use other shapes, or the interpreter without the delegate."
         )
-    return examination.graph
+    return support.graph
 
 
 def _nobody() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from litegpu.backends.base import DeviceInfo
-from litegpu.costs import CostModel, CostRule, Indispensable, NodeCountRule
-from litegpu.graph.partition import Candidates, Choice, Judge, Preview, Subset, choose
+from litegpu.costs import CostModel, CostPolicy, NodeCountPolicy, RequiredNodes
+from litegpu.graph.partition import Candidates, Choice, PartitionPolicy, Preview, Subset, choose
 from litegpu.ops.fold import is_folded
-from litegpu.ops.support import Examination
+from litegpu.ops.support import SupportCheck
 from litegpu.ops.work import states_of
 from litegpu.options import GpuDelegateOptions
 from litegpu.report import LeftOut
@@ -20,17 +20,17 @@ class Selection:
 
     def __init__(
         self,
-        examination: Examination,
+        support: SupportCheck,
         options: GpuDelegateOptions,
         device: DeviceInfo,
         threads: int,
         preview: Preview,
     ) -> None:
-        """Take an examined graph, and how many threads the CPU has for its part of it."""
-        self.examination = examination
+        """Take a checked graph, and how many threads the CPU has for its part of it."""
+        self.support = support
         self.preview = preview
-        graph = examination.graph
-        able = {node.index for node in graph.nodes} - set(examination.reasons)
+        graph = support.graph
+        able = {node.index for node in graph.nodes} - set(support.reasons)
         nodes = range(options.first_delegate_node_index, options.last_delegate_node_index + 1)
         self.supported = {index for index in able if index in nodes}
         self._outside = tuple(sorted(able - self.supported))
@@ -39,22 +39,22 @@ class Selection:
         self._limit = max(options.max_delegated_partitions, 1)
         self.costs = CostModel(graph, device.backend, threads)
         least = options.min_nodes_per_partition
-        rule: Judge = (
-            CostRule(self.costs, device.software) if least is None else NodeCountRule(least)
+        policy: PartitionPolicy = (
+            CostPolicy(self.costs, device.software) if least is None else NodeCountPolicy(least)
         )
         # The runtime itself has no kernels for most custom operations: without a delegate that
         # takes them it refuses the model.
         custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
-        self._judge = Indispensable(rule, custom)
+        self._policy = RequiredNodes(policy, custom)
 
     def choose(self, more: Iterable[int] = (), limit: int | None = None) -> Choice:
         """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
         supported = self.supported.union(more)
         candidates = Candidates(
-            self.examination.graph, supported, self._folded & supported, self._states
+            self.support.graph, supported, self._folded & supported, self._states
         )
         return choose(
-            candidates, self.preview, self._judge, self._limit if limit is None else limit
+            candidates, self.preview, self._policy, self._limit if limit is None else limit
         )
 
     def give_up(self, nodes: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ from litegpu import GpuDelegate, advice
 from litegpu.errors import InterpreterError
 from litegpu.graph import Graph, Node, Quantization
 from litegpu.graph.partition import Choice, Subset
-from litegpu.ops.support import Examination
+from litegpu.ops.support import SupportCheck
 from litegpu.report import Advice
 from litegpu.runtime_abi import bridge
 from litegpu.tools import cli
@@ -276,7 +276,7 @@ class Guess:
         nodes = [Node(index, data.draw(OPS), 1, (), ()) for index in range(size)]
         graph = Graph({}, tuple(nodes), (), ())
         self._data, self._size = data, size
-        self.examination = Examination(graph, reasons)
+        self.support = SupportCheck(graph, reasons)
         self.costs = self
 
     def choose(self, more: object = (), limit: object = None) -> Choice:

@@ -96,7 +96,7 @@ def test_a_runtime_that_replaces_nothing(caplog: pytest.LogCaptureFixture) -> No
         def _take_kernel(self, _context: int, _subset: object) -> Any:
             raise AssertionError
 
-        def _settle(self, _context: int) -> None: ...
+        def _release_untaken(self, _context: int) -> None: ...
 
         def _fail(self, error: BaseException) -> None:
             self.error = error

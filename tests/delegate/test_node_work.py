@@ -9,7 +9,7 @@ import pytest
 from litegpu import GpuDelegate, zoo
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.dynamic import UNKNOWN
-from litegpu.ops.support import Examination, examine
+from litegpu.ops.support import SupportCheck, check_support
 from litegpu.ops.work import Work, states_of, work_of
 from small_models import interpreter
 
@@ -74,12 +74,12 @@ def test_a_network_of_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """MobileNet v1 (1.0, 224) is known to take 569 million multiply-adds."""
     graphs = []
 
-    def noted(graph: Graph, quantized: bool) -> Examination:
-        found = examine(graph, quantized)
+    def noted(graph: Graph, quantized: bool) -> SupportCheck:
+        found = check_support(graph, quantized)
         graphs.append(found.graph)
         return found
 
-    monkeypatch.setattr("litegpu.delegate.examine", noted)
+    monkeypatch.setattr("litegpu.delegate.check_support", noted)
     interpreter(zoo.load("zoo:mobilenet_v1_1.0_224"), GpuDelegate(last_delegate_node_index=0))
     total = sum(work_of(graphs[0], node).flops for node in graphs[0].nodes)
     assert total == pytest.approx(2 * 569e6, rel=0.01)

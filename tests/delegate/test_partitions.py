@@ -10,7 +10,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from litegpu import GpuDelegate, GpuDelegateKeywords, selection
 from litegpu.backends import BACKENDS
-from litegpu.costs import RATES, CostModel, CostRule, NodeCountRule
+from litegpu.costs import RATES, CostModel, CostPolicy, NodeCountPolicy
 from litegpu.errors import ModelError, OptionsError
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.graph.partition import Candidates, Subset, choose
@@ -31,8 +31,8 @@ from small_models import (
 
 @pytest.fixture
 def as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judge partitions as on a real GPU, whatever the device is."""
-    monkeypatch.setattr(selection, "CostRule", lambda costs, _software: CostRule(costs, False))
+    """Choose partitions as on a real GPU, whatever the device is."""
+    monkeypatch.setattr(selection, "CostPolicy", lambda costs, _software: CostPolicy(costs, False))
 
 
 def report_of(delegate: GpuDelegate) -> DelegationReport:
@@ -136,11 +136,11 @@ def test_a_software_device_takes_what_a_gpu_could_run(monkeypatch: pytest.Monkey
     """No partition is faster there; it is for trying things out."""
     told = []
 
-    def noted(costs: CostModel, software: bool) -> CostRule:
+    def noted(costs: CostModel, software: bool) -> CostPolicy:
         told.append(software)
-        return CostRule(costs, software)
+        return CostPolicy(costs, software)
 
-    monkeypatch.setattr(selection, "CostRule", noted)
+    monkeypatch.setattr(selection, "CostPolicy", noted)
     delegate = GpuDelegate()
     interpreter(chain(["ABS", CPU_ONLY]), delegate)
     assert told == [delegate.device.software]
@@ -309,7 +309,7 @@ def test_what_is_left_out_is_judged_no_more_but_the_rest_is_judged_again() -> No
         return runs(nodes) if 3 in nodes else [Subset(tuple(nodes), (0,), (7,))]
 
     graph = line(["ABS"] * 7)
-    choice = choose(Candidates(graph, {0, 1, 3, 5, 6}), preview, NodeCountRule(2), 1)
+    choice = choose(Candidates(graph, {0, 1, 3, 5, 6}), preview, NodeCountPolicy(2), 1)
     assert [subset.nodes for subset in choice.taken] == [(0, 1, 5, 6)]
     assert [subset.nodes for subset, _ in choice.left] == [(3,)]
 
@@ -321,14 +321,14 @@ def test_a_whole_graph_in_several_partitions_is_taken_and_not_judged() -> None:
         return [Subset((index,), (index,), (index + 1,)) for index in nodes]
 
     graph = line(["DEQUANTIZE", "ABS", "EXP"])
-    choice = choose(Candidates(graph, {0, 1, 2}, {0}), preview, NodeCountRule(9), 1)
+    choice = choose(Candidates(graph, {0, 1, 2}, {0}), preview, NodeCountPolicy(9), 1)
     assert [subset.nodes for subset in choice.taken] == [(1,), (2,)]
     assert choice.left == ()
 
 
 def test_ties_go_to_the_first() -> None:
     graph = line(["ABS"] * 8)
-    choice = choose(Candidates(graph, {0, 1, 3, 4, 6, 7}), runs, NodeCountRule(0), 2)
+    choice = choose(Candidates(graph, {0, 1, 3, 4, 6, 7}), runs, NodeCountPolicy(0), 2)
     assert [subset.nodes for subset in choice.taken] == [(0, 1), (3, 4)]
 
 
@@ -347,8 +347,8 @@ def test_the_rule_follows_from_the_figures(backend: str) -> None:
         assert found.copied_bytes == 8 * elements
         copying = 8 * elements / rates.copied
         assert found.gpu_seconds == pytest.approx(rates.round_trip + rates.launch + copying)
-        assert bool(CostRule(costs, False).declines(subset)) == (found.saved_seconds <= 0)
-        assert not CostRule(costs, True).declines(subset)
+        assert bool(CostPolicy(costs, False).reason_against(subset)) == (found.saved_seconds <= 0)
+        assert not CostPolicy(costs, True).reason_against(subset)
         assert costs.invoke_seconds([subset]) - costs.invoke_seconds([]) == pytest.approx(
             -found.saved_seconds
         )

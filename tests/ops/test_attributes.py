@@ -14,7 +14,7 @@ from cases.base import Case
 from litegpu.graph import Graph, Node
 from litegpu.graph.partition import Subset
 from litegpu.ops import all_ops, attributes, find
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.runtime_abi import bridge
 from litegpu.runtime_abi.params import PARAMS
 from litegpu.runtime_abi.reader import read_graph
@@ -49,7 +49,7 @@ class Curious:
     def _take_kernel(self, _context: int, _subset: Subset) -> NoReturn:
         raise AssertionError
 
-    def _settle(self, _context: int) -> None: ...
+    def _release_untaken(self, _context: int) -> None: ...
 
     def _fail(self, error: BaseException) -> None:
         raise AssertionError from error
@@ -81,10 +81,10 @@ def test_other_values_are_refused_by_name(
     op: str, name: str, wrong: Any, accepted: dict[str, tuple[Graph, Node, Any]]
 ) -> None:
     graph, node, _ = accepted[op]
-    assert node.index not in examine(graph).reasons
+    assert node.index not in check_support(graph).reasons
     changed = replace(node, params={**node.params, name: wrong})
     nodes = tuple(changed if each is node else each for each in graph.nodes)
-    reason = examine(replace(graph, nodes=nodes)).reasons[node.index]
+    reason = check_support(replace(graph, nodes=nodes)).reasons[node.index]
     assert str(wrong).lower() in reason.lower()
     assert name.split("_")[0].replace("filter", "kernel") in reason
 

@@ -12,7 +12,7 @@ import pytest
 
 from cases.rejected import CASES, Rejected
 from litegpu import GpuDelegate, backends, ops
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter
 
@@ -23,7 +23,7 @@ ELSEWHERE = ("support.py", "dynamic.py")
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.reason}")
 def test_reason(case: Rejected) -> None:
-    assert examine(case.graph()).reasons == {0: case.reason}
+    assert check_support(case.graph()).reasons == {0: case.reason}
 
 
 def reason_patterns(path: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from fuzzing.mutations import pack, parse
 from litegpu import GpuDelegate, backends
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import all_ops
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.ops.work import states_of, work_of
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter
@@ -47,7 +47,7 @@ def test_odd_operands_are_refused_or_run_never_raise(op: str) -> None:
         for outputs in ((), (9,), (9, 9)):
             node = Node(0, op, 1, inputs, outputs)
             graph = Graph(ODD_VALUES, (node,), (), ())
-            examine(graph)
+            check_support(graph)
             assert work_of(graph, node).nbytes >= 0
             assert all(v in inputs for v in states_of(node))
 
@@ -55,20 +55,20 @@ def test_odd_operands_are_refused_or_run_never_raise(op: str) -> None:
 def test_tensors_that_do_not_exist() -> None:
     for inputs in ((77,), (0, 77)):
         node = Node(0, "ABS", 1, inputs, (9,))
-        found = examine(Graph(ODD_VALUES, (node,), (), ()))
+        found = check_support(Graph(ODD_VALUES, (node,), (), ()))
         assert found.reasons == {0: "It refers to tensors that the model does not have."}
 
 
 def test_a_node_that_makes_no_sense_does_not_spoil_the_others() -> None:
     nodes = (Node(0, "CONV_2D", 1, (ABSENT, ABSENT), (9,)), Node(1, "ABS", 1, (0,), (1,)))
-    found = examine(Graph(ODD_VALUES, nodes, (), ()))
+    found = check_support(Graph(ODD_VALUES, nodes, (), ()))
     assert list(found.reasons) == [0]
     assert found.reasons[0] != ""
 
 
 def test_a_node_whose_result_is_a_constant() -> None:
     values = {0: value(0, (2, 3)), 1: Value(1, "fixed", (2, 3), DType.FLOAT32, np.ones((2, 3)))}
-    found = examine(Graph(values, (Node(0, "ABS", 1, (0,), (1,)),), (), ()))
+    found = check_support(Graph(values, (Node(0, "ABS", 1, (0,), (1,)),), (), ()))
     assert "Node 0 (ABS) overwrites tensor 1: such a model" in found.reasons[0]
     assert not found.divisible
 
@@ -82,7 +82,7 @@ def test_a_tensor_that_is_overwritten(second: tuple[int, int]) -> None:
         f"Node 1 (NEG) overwrites tensor {target}: such a model cannot be divided between the CPU "
         "and a device."
     )
-    found = examine(Graph(ODD_VALUES, nodes, (), ()))
+    found = check_support(Graph(ODD_VALUES, nodes, (), ()))
     assert found.reasons == {0: reason, 1: reason}
     assert not found.divisible
 
@@ -103,7 +103,7 @@ def test_without_quantization_computed_bytes_stay_on_the_cpu(dtype: DType) -> No
         Node(2, "ABS", 1, (1,), (4,)),
     )
     graph = Graph(values, nodes, (), ())
-    with_it, without = examine(graph).reasons, examine(graph, quantized=False).reasons
+    with_it, without = check_support(graph).reasons, check_support(graph, quantized=False).reasons
     assert without[0] == (
         "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
     )

@@ -49,7 +49,7 @@ def raiser(fault: BaseException) -> Any:
 
 
 @each_interrupt
-@pytest.mark.parametrize("moment", ["_apply", "_compile", "_take_kernel", "_settle"])
+@pytest.mark.parametrize("moment", ["_apply", "_compile", "_take_kernel", "_release_untaken"])
 def test_while_a_delegate_is_applied(
     fault: BaseException, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

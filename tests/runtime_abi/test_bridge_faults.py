@@ -253,7 +253,7 @@ def test_a_runtime_that_refuses_everything() -> None:
         def _take_kernel(self, _context: int, _subset: Any) -> NoReturn:
             raise AssertionError
 
-        def _settle(self, _context: int) -> None: ...
+        def _release_untaken(self, _context: int) -> None: ...
 
         def _fail(self, error: BaseException) -> None:
             self.error = error

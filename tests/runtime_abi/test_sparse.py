@@ -7,7 +7,7 @@ import pytest
 
 from litegpu import GpuDelegate
 from litegpu.graph import DType, Graph, Node, Value
-from litegpu.ops.support import examine
+from litegpu.ops.support import check_support
 from litegpu.runtime_abi.sparse import Level, Sparsity, densify
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
@@ -78,7 +78,7 @@ def test_dense_layers_read_sparse_weights_themselves() -> None:
 
 def test_a_computed_input_is_refused() -> None:
     values = {v: Value(v, f"v{v}", (2, 3), DType.FLOAT32) for v in (0, 1)}
-    found = examine(Graph(values, (Node(0, "DENSIFY", 1, (0,), (1,)),), (0,), (1,)))
+    found = check_support(Graph(values, (Node(0, "DENSIFY", 1, (0,), (1,)),), (0,), (1,)))
     assert found.reasons == {
         0: "Only constants are made dense; the input is computed, described wrongly, or too large."
     }

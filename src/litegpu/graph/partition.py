@@ -24,16 +24,16 @@ Preview = Callable[[Sequence[int]], list[Subset]]
 """Asks the runtime how it would cut the graph if these nodes were delegated."""
 
 
-class Judge(Protocol):
+class PartitionPolicy(Protocol):
     """Decides about partitions of a graph that the CPU has a part of."""
 
-    def worth(self, subset: Subset) -> float:
+    def benefit(self, subset: Subset) -> float:
         """Return a figure that is larger for the better of two partitions.
 
         It is infinite for one that the CPU cannot run: that is taken beyond any limit.
         """
 
-    def declines(self, subset: Subset) -> str:
+    def reason_against(self, subset: Subset) -> str:
         """Return why the CPU should keep a partition, or an empty text."""
 
 
@@ -59,7 +59,9 @@ class Candidates:
     states: Collection[int] = ()
 
 
-def choose(candidates: Candidates, preview: Preview, judge: Judge, max_partitions: int) -> Choice:
+def choose(
+    candidates: Candidates, preview: Preview, policy: PartitionPolicy, max_partitions: int
+) -> Choice:
     """Choose what to delegate: the whole graph if possible, else the best partitions of it.
 
     Folded nodes join the partition that reads them, but never make a partition of their own. One
@@ -73,7 +75,7 @@ def choose(candidates: Candidates, preview: Preview, judge: Judge, max_partition
     if real and len(real) + len(folded) == len(plan):
         choice = Choice(tuple(s for s in preview(plan) if real & set(s.nodes)))
     else:
-        choice = _best(plan, real, preview, judge, max_partitions)
+        choice = _best(plan, real, preview, policy, max_partitions)
     if len(choice.taken) != 1 or len(choice.taken[0].nodes) < len(plan):
         choice = _in_order(candidates, choice)
     chosen = {index for subset in choice.taken for index in subset.nodes}
@@ -82,22 +84,28 @@ def choose(candidates: Candidates, preview: Preview, judge: Judge, max_partition
         return choice
     joined = preview([index for index in plan if index in chosen | joining])
     if len(joined) == len(choice.taken) and all(chosen & set(s.nodes) for s in joined):
-        return replace(choice, taken=_sorted(joined, judge))
+        return replace(choice, taken=_sorted(joined, policy))
     return choice
 
 
 def _best(
-    plan: Sequence[int], real: Collection[int], preview: Preview, judge: Judge, limit: int
+    plan: Sequence[int],
+    real: Collection[int],
+    preview: Preview,
+    policy: PartitionPolicy,
+    limit: int,
 ) -> Choice:
     """Give nodes up until the runtime makes few enough partitions of the others, all worth it."""
     left: list[tuple[Subset, str]] = []
     kept = set(real)
     while kept:
-        found = _sorted(preview([index for index in plan if index in kept]), judge)
-        declined = [(subset, reason) for subset in found if (reason := judge.declines(subset))]
+        found = _sorted(preview([index for index in plan if index in kept]), policy)
+        declined = [
+            (subset, reason) for subset in found if (reason := policy.reason_against(subset))
+        ]
         if not declined:
             # What is given up may let the runtime join others, so this comes last.
-            over = [subset for subset in found[limit:] if judge.worth(subset) < math.inf]
+            over = [subset for subset in found[limit:] if policy.benefit(subset) < math.inf]
             declined = [(subset, _beyond(limit)) for subset in over]
         if not declined:
             return Choice(found, tuple(left))
@@ -106,8 +114,8 @@ def _best(
     return Choice((), tuple(left))
 
 
-def _sorted(subsets: Iterable[Subset], judge: Judge) -> tuple[Subset, ...]:
-    return tuple(sorted(subsets, key=lambda s: (-judge.worth(s), -len(s.nodes), s.nodes)))
+def _sorted(subsets: Iterable[Subset], policy: PartitionPolicy) -> tuple[Subset, ...]:
+    return tuple(sorted(subsets, key=lambda s: (-policy.benefit(s), -len(s.nodes), s.nodes)))
 
 
 def _beyond(limit: int) -> str:

@@ -62,7 +62,7 @@ def constant(value: Value, array: Array) -> Value:
 
 
 def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
-    """Whether an examined node needs no kernel, for its results are constants."""
+    """Whether a checked node needs no kernel, for its results are constants."""
     return bool(node.outputs) and all(v in values and values[v].is_constant for v in node.outputs)
 
 

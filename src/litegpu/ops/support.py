@@ -12,7 +12,7 @@ from litegpu.ops.traits import Trait
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class SupportCheck:
     """The graph with inferred shapes, and why each unsupported node is (by node index).
 
     A graph that is not `divisible` the runtime cannot even be asked about: no node is supported.
@@ -23,7 +23,7 @@ class Examination:
     divisible: bool = True
 
 
-def examine(graph: Graph, quantized: bool = True) -> Examination:
+def check_support(graph: Graph, quantized: bool = True) -> SupportCheck:
     """Check every node in order, on the shapes that follow from the ones before it.
 
     Without `quantized`, what computes with 8-bit tensors stays on the CPU.
@@ -47,7 +47,7 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
             continue
         fixed = [v for v in node.outputs if v in values and values[v].is_constant]
         overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
-        reason, shapes = _judge(present, node)
+        reason, shapes = _check_node(present, node)
         if not quantized and computes_with_bytes(present, node):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if reason:
@@ -58,7 +58,7 @@ def examine(graph: Graph, quantized: bool = True) -> Examination:
             values[v] = replace(values[v], shape=shape, exact=True)
     if overwritten:
         reasons = dict.fromkeys((node.index for node in graph.nodes), overwritten)
-    return Examination(replace(graph, values=values), reasons, divisible=not overwritten)
+    return SupportCheck(replace(graph, values=values), reasons, divisible=not overwritten)
 
 
 def _made_twice(graph: Graph) -> str:
@@ -98,7 +98,7 @@ def _bytes_of(graph: Graph, node: Node) -> list[Value]:
 _BYTES = (DType.INT8, DType.UINT8)
 
 
-def _judge(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
+def _check_node(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     """Return why a node cannot run, or an empty text and the shapes of its outputs."""
     op = find(node.op)
     if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):

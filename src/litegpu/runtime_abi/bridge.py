@@ -32,7 +32,7 @@ class Applicant(Protocol):
     def _take_kernel(self, context: int, subset: Subset) -> seats.Kernel:
         """Return the kernel for a subset that the runtime has replaced."""
 
-    def _settle(self, context: int) -> None:
+    def _release_untaken(self, context: int) -> None:
         """Release the kernels of an interpreter that were not taken."""
 
     def _fail(self, error: BaseException) -> None:
@@ -124,7 +124,7 @@ class _Application:
                     f"The runtime refuses to replace nodes (status {status}). {UPGRADE}"
                 )
             self._seat_kernels(context, applicant)
-        applicant._settle(context)
+        applicant._release_untaken(context)
 
     def _seat_kernels(self, context: int, applicant: Applicant) -> None:
         """Give each node that has replaced a partition its kernel."""
@@ -140,7 +140,7 @@ class _Application:
     def _failed(self, context: int, error: BaseException) -> int:
         """Let the model stay on the CPU, unless nodes were replaced already."""
         with contextlib.suppress(Exception):
-            self._native.applicant._settle(context)
+            self._native.applicant._release_untaken(context)
         if not isinstance(error, Exception):
             return TfLiteStatus.OK
         with contextlib.suppress(Exception):
