@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
-from litegpu.ops.base import COPY
-from litegpu.ops.concatenation import regions
+from litegpu.ops.base import COPY, get, has
 from litegpu.ops.elementwise import FUNCTIONS
-from litegpu.ops.move import MOVE
 from litegpu.ops.placement import dense_storage, padded_storage
 from litegpu.ops.reshape import RESHAPE
-from litegpu.ops.strided_slice import STRIDED_SLICE, slice_view
+from litegpu.ops.traits import Trait
 
 HALF_FROM_BYTES = 8 << 20
 """At fp16, values from this size (as float32) on are stored as half.
@@ -132,7 +130,7 @@ def _near_poles(graph: Graph) -> set[int]:
                 near.update(read)
             running = SELF in near
             found |= near - {SELF}
-        if running and node.op in _CARRIERS:
+        if running and has(node, Trait.MOVES_DATA):
             found.update(v for v in node.inputs if v != ABSENT)
     return found
 
@@ -144,14 +142,10 @@ def _carrying(graph: Graph) -> Graph:
     """
     values = dict(graph.values)
     for node in graph.nodes:
-        plain = node.op in _CARRIERS and not node.stages
+        plain = has(node, Trait.MOVES_DATA) and not node.stages
         if plain and any(values[v].precise for v in node.inputs if v in values):
             values |= {v: replace(values[v], precise=True) for v in node.outputs}
     return replace(graph, values=values)
-
-
-_CARRIERS = ("CONCATENATION", COPY, MOVE, RESHAPE, STRIDED_SLICE)
-"""Operations that only bring elements elsewhere."""
 
 
 def _whole_words(value: Value) -> Storage:
@@ -195,9 +189,9 @@ def _place_views_of_inputs(layout: Layout) -> None:
     for node in layout.graph.nodes:
         source = layout.storages.get(node.inputs[0])
         target = node.outputs[0]
-        if node.op != RESHAPE or source is None or target in layout.storages:
+        if source is None or target in layout.storages or not has(node, Trait.HOLDS_INPUTS):
             continue
-        view = source.reshaped(layout.graph.values[target].shape4)
+        view = get(node.op).result_place(node, source, layout.graph.values[target].shape4)
         if view is not None:
             layout.storages[target] = view
 
@@ -207,9 +201,9 @@ def _place_slices(layout: Layout) -> None:
     for node in layout.graph.nodes:
         made = node.outputs[0]
         held = layout.storages[made]
-        if node.op != STRIDED_SLICE or made in layout.graph.outputs or held.root != made:
+        if made in layout.graph.outputs or held.root != made or not has(node, Trait.LIES_IN_INPUT):
             continue
-        view = slice_view(node, layout.storages[node.inputs[0]], held.shape)
+        view = get(node.op).result_place(node, layout.storages[node.inputs[0]], held.shape)
         if view is not None and view.dtype.size <= held.dtype.size:  # not where half is wanted
             layout.storages[made] = view
 
@@ -220,11 +214,7 @@ def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
     dst = layout.storages[node.outputs[0]]
     if dst.dtype is DType.BOOL:
         return []  # other kernels do not write whole words
-    if node.op == RESHAPE:
-        view = dst.reshaped(values[node.inputs[0]].shape4)
-        return [(node.inputs[0], view)] if view is not None else []
-    if node.op == "CONCATENATION":
-        shapes = [values[v].shape4 for v in node.inputs]
-        places = regions(dst, shapes, node.attributes.axis)
-        return list(zip(node.inputs, places, strict=True)) if places is not None else []
-    return []
+    if not has(node, Trait.HOLDS_INPUTS):
+        return []
+    places = get(node.op).input_places(node, dst, [values[v].shape4 for v in node.inputs])
+    return [] if places is None else list(zip(node.inputs, places, strict=True))

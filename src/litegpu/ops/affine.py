@@ -10,15 +10,11 @@ import numpy.typing as npt
 
 from litegpu.codegen import HALF_MAX
 from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
-from litegpu.ops.base import as_float32
-from litegpu.ops.window import Window
+from litegpu.ops.base import as_float32, has
+from litegpu.ops.traits import Trait
+from litegpu.ops.window import DepthwiseAttributes, Window
 
 Doubles = npt.NDArray[np.float64]
-
-DEPTHWISE = "DEPTHWISE_CONV_2D"
-TRANSPOSED = ("TRANSPOSE_CONV", "Convolution2DTransposeBias")
-WEIGHTED = ("CONV_2D", "FULLY_CONNECTED", DEPTHWISE, *TRANSPOSED)
-"""Ops whose normalized nodes have weights and a bias in their attributes."""
 
 _SMALLEST = 2.0**-14
 """The smallest number that half holds with all its digits."""
@@ -86,7 +82,7 @@ def operands_of(graph: Graph, node: Node) -> Operands | None:
 
 
 def _output_axis(node: Node) -> int:
-    return 3 if node.op == DEPTHWISE else 0
+    return 3 if isinstance(node.attributes, DepthwiseAttributes) else 0
 
 
 def after(node: Node, held: Operands, affine: Affine) -> Operands:
@@ -100,7 +96,7 @@ def after(node: Node, held: Operands, affine: Affine) -> Operands:
 
 def before(node: Node, held: Operands, affine: Affine) -> Operands:
     """Return the operands that scale and shift the node's input, which is not padded."""
-    if node.op == DEPTHWISE:
+    if isinstance(node.attributes, DepthwiseAttributes):
         repeats = held.weights.shape[3] // affine.factor.size
         factor, shift = (np.repeat(each, repeats) for each in (affine.factor, affine.shift))
         sums = held.weights.sum(axis=(0, 1, 2))
@@ -129,7 +125,7 @@ def obstacle(node: Node, old: Operands, new: Operands) -> str:
 
 def leaves_image(graph: Graph, node: Node) -> bool:
     """Whether a node's window reads zeros outside the image somewhere, or may do so."""
-    if node.op in TRANSPOSED:
+    if has(node, Trait.TRANSPOSED):
         return True
     window: Window = node.attributes.window
     image, result = (graph.values[v].shape4 for v in (node.inputs[0], node.outputs[0]))

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
 from litegpu.graph import Graph, Node, Stage, Value
 from litegpu.ops.facts import OpFacts
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, Types
 
 Shape = tuple[int, ...]
@@ -200,6 +202,22 @@ class Op(OpFacts, ABC):
         """
         return ()
 
+    def input_places(
+        self, node: Node, result: Storage, shapes: Sequence[Shape4]
+    ) -> Sequence[Storage] | None:
+        """Return where inputs of these shapes lie in the result, if the node then takes no kernel.
+
+        None where a kernel is needed anyway: see Trait.HOLDS_INPUTS.
+        """
+        return None
+
+    def result_place(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
+        """Return where a result of this shape lies in the first input, so that no kernel is needed.
+
+        None where it cannot: see Trait.LIES_IN_INPUT.
+        """
+        return None
+
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         """Return the kernel launches of a normalized node."""
         plans = ctx.plans(node)
@@ -240,6 +258,11 @@ def add(op: OpFacts) -> None:
 def facts_of(name: str) -> OpFacts:
     """Return what is known of an operation, whether it has kernels or not."""
     return _REGISTRY.get(name, _UNKNOWN)
+
+
+def has(node: Node, traits: Trait) -> bool:
+    """Return whether the operation of a node has all of some traits."""
+    return traits in facts_of(node.op).traits
 
 
 def find(name: str) -> Op | None:

@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
@@ -16,6 +17,7 @@ from litegpu.ops.copy import copy_kernel
 from litegpu.ops.elementwise import activation_stages
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import HELD
 
 
@@ -32,6 +34,7 @@ class Concatenation(Op):
 
     name = "CONCATENATION"
     max_version = 2
+    traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
     takes = (HELD,)
     gives = None
 
@@ -77,6 +80,11 @@ class Concatenation(Op):
             Node(node.index, COPY, 1, (joined,), node.outputs, stages=stages),
         )
 
+    def input_places(
+        self, node: Node, result: Storage, shapes: Sequence[Shape4]
+    ) -> Sequence[Storage] | None:
+        return regions(result, shapes, node.attributes.axis)
+
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         axis: int = node.attributes.axis
         dst = ctx.storage(node.outputs[0])
@@ -108,9 +116,7 @@ def joined_nodes(
     return (*joined, reshape_node(node, whole, node.outputs[0]))
 
 
-def regions(
-    dst: Storage, shapes: Sequence[tuple[int, int, int, int]], axis: int
-) -> list[Storage] | None:
+def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] | None:
     """Return where each part lies in the whole, or None if one begins inside a slice."""
     sizes = [shape[axis] for shape in shapes]
     starts = [0, *accumulate(sizes)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from litegpu.codegen import Storage
 from litegpu.graph import Node
 from litegpu.ops.base import COPY, InternalOp, KernelRequest, LowerContext, literal, register
+from litegpu.ops.traits import Trait
 
 _Four = tuple[int, int, int, int]
 
@@ -30,6 +31,7 @@ class Copy(InternalOp):
     """The identity, broadcast to the output's shape; the passes make it, no model holds it."""
 
     name = COPY
+    traits = Trait.MOVES_DATA
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (copy_kernel(node, ctx),)

@@ -18,6 +18,7 @@ from litegpu.codegen import round_up
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, literal, register
 from litegpu.ops.reshape import reshape_node
+from litegpu.ops.traits import Trait
 from litegpu.ops.window import mirrored
 
 MOVE = "MOVE"
@@ -143,6 +144,7 @@ class Move(InternalOp):
     """Moves elements by a table of index expressions; the ops make it, no model holds it."""
 
     name = MOVE
+    traits = Trait.MOVES_DATA
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: MoveAttributes = node.attributes

@@ -21,6 +21,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four
 from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, HELD, Types
 
 
@@ -30,6 +31,7 @@ class Pad(Op):
 
     name = "PAD"
     max_version = 2
+    traits = Trait.RESIZES
     shape_operands = (1,)
     takes = (HELD,)
     gives: ClassVar[Types | None] = None

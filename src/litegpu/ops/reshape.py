@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.facts import Array, Folded
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import HELD
 
 RESHAPE = "RESHAPE"
@@ -66,6 +69,7 @@ class Reshape(Op):
 
     name = RESHAPE
     max_version = 1
+    traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
     launches = 0
     shape_operands = (1,)
     takes = (HELD,)
@@ -98,6 +102,15 @@ class Reshape(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         return (replace(node, op=RESHAPE, inputs=node.inputs[:1]),)
+
+    def input_places(
+        self, node: Node, result: Storage, shapes: Sequence[Shape4]
+    ) -> Sequence[Storage] | None:
+        view = result.reshaped(shapes[0])
+        return None if view is None else (view,)
+
+    def result_place(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
+        return source.reshaped(shape)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])

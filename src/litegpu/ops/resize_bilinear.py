@@ -21,6 +21,7 @@ from litegpu.ops.base import (
     literal,
     register,
 )
+from litegpu.ops.traits import Trait
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class ResizeBilinear(Op):
 
     name = "RESIZE_BILINEAR"
     max_version = 3
+    traits = Trait.RESIZES
     cpu_bytes_per_second = 14e9
     shape_operands = (1,)
     accepts: ClassVar = {

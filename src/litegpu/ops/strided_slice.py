@@ -24,6 +24,7 @@ from litegpu.ops.copy import CopyAttributes, copy_kernel, four
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.reshape import reshape_node
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import HELD
 
 STRIDED_SLICE = "STRIDED_SLICE"
@@ -59,6 +60,7 @@ class StridedSlice(Op):
 
     name = STRIDED_SLICE
     max_version = 8
+    traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.LIES_IN_INPUT
     shape_operands = (1, 2, 3)
     takes = (HELD,)
     gives = None
@@ -92,14 +94,17 @@ class StridedSlice(Op):
         ranges = _ranges(graph, node)
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
 
+    def result_place(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
+        return _view(node, source, shape)
+
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
-        if slice_view(node, ctx.storage(node.inputs[0]), dst.shape) == dst:
+        if _view(node, ctx.storage(node.inputs[0]), dst.shape) == dst:
             return ()
         return (copy_kernel(node, ctx),)
 
 
-def slice_view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
+def _view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
     """Return where a normalized slice lies in its source; None if kernels cannot read it there."""
     attributes: CopyAttributes = node.attributes
     step = attributes.step

@@ -17,16 +17,18 @@ class Trait(enum.Flag):
     """It makes sums of products, where the sign of a zero means nothing."""
     MOVES_DATA = enum.auto()
     """Each element of its result is an element of an input: it computes nothing."""
-    KEEPS_SAME_SHAPE = enum.auto()
-    """Where the result has the shape of its one input, it is the identity, but for a shift that
-    `CopyAttributes` may tell of."""
+    RESIZES = enum.auto()
+    """With one input, of the shape of its result, it is the identity, but for shifts and strides
+    that its `CopyAttributes` tell of."""
     HOLDS_INPUTS = enum.auto()
     """It takes no kernel where its inputs can lie in its result; with a step on top it would."""
     LIES_IN_INPUT = enum.auto()
     """It takes no kernel where its result can lie in its input."""
     WINDOWED = enum.auto()
-    """It reads an image, its first input, through `attributes.window`."""
+    """It reads an image, its first input, through `attributes.window`, which passes may widen."""
     WEIGHTED = enum.auto()
     """It has `attributes.weights` and `attributes.bias`, and is linear in its input."""
+    TRANSPOSED = enum.auto()
+    """Its window goes over the result: what lies beyond the input there counts as zero."""
     CONTRACTION = enum.auto()
     """Its attributes are `ConvAttributes`: over all channels of a group, weights [O, H, W, I]."""

@@ -37,7 +37,7 @@ class TransposeConv(Op):
     name = "TRANSPOSE_CONV"
     max_version = 4
     shape_operands: ClassVar[tuple[int, ...]] = (_SHAPE,)
-    traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED
+    traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.TRANSPOSED
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_input(graph, node, _IMAGE, (1,))

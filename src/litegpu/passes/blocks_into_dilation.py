@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from litegpu.graph import SELF, Graph, Node
-from litegpu.ops.base import COPY, Shape
+from litegpu.ops.base import COPY, Shape, has
 from litegpu.ops.reshape import RESHAPE, reshape_node
 from litegpu.ops.space_to_batch_nd import Blocks, batch_blocks, space_blocks
+from litegpu.ops.traits import Trait
 from litegpu.ops.window import Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
-
-_CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
     producers, consumers = graph.producers(), graph.consumers()
     unused: dict[int, Node] = {}
     for node in graph.nodes:
-        if node.op not in _CONVOLUTIONS:
+        if not has(node, Trait.WINDOWED | Trait.WEIGHTED):
             continue
         maker = producers.get(node.inputs[0])
         view = maker if maker is not None and maker.op == RESHAPE else None

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.kernels.selector import Fusions
+from litegpu.ops.base import has
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
+from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -91,7 +93,7 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
     if reader is None or reader.inputs[0] != value:
         return "not read by one convolution alone"
     attributes = reader.attributes
-    if not isinstance(attributes, ConvAttributes) or reader.op not in _READERS:
+    if not isinstance(attributes, ConvAttributes) or not has(reader, Trait.CONTRACTION):
         return f"{label(reader)} is no convolution"
     if not attributes.window.pointwise or attributes.groups > 1 or attributes.depthwise:
         return f"{label(reader)} is not pointwise"
@@ -108,6 +110,3 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
         return "it reads computed weights, or its steps do computed values"
     return ""
-
-
-_READERS = ("CONV_2D", "FULLY_CONNECTED")

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from litegpu.graph import SELF, Graph, Node, Stage
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, has
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.strided_slice import STRIDED_SLICE
+from litegpu.ops.traits import Trait
 from litegpu.ops.window import Pair
 from litegpu.passes.base import Editor, PassResult, label
 
-_WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D")
 _ALL = (1, 1)
 
 
@@ -123,7 +123,8 @@ class _Thinner:
     def _obstacle(self, node: Node, strides: set[Pair]) -> str:
         if len(strides) > 1 or node.outputs[0] in self.graph.outputs:
             return "others read other pixels"
-        if node.op not in (*_WINDOWS, COPY) or len(self.graph.values[node.outputs[0]].shape) != 4:
+        single = node.op == COPY or has(node, Trait.WINDOWED)
+        if not single or len(self.graph.values[node.outputs[0]].shape) != 4:
             return "it does not make its pixels one by one"
         return ""
 
@@ -142,7 +143,7 @@ class _Thinner:
             return _ALL
         if node.op == STRIDED_SLICE:
             return self._slice_stride(node)
-        if node.op not in _WINDOWS:
+        if not has(node, Trait.WINDOWED):
             return _ALL
         window = node.attributes.window
         single = replace(window, stride=_ALL).pointwise and window.plain

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, has
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
-
-_UNFUSABLE = ("RESHAPE", "CONCATENATION")
-"""Ops that may cost nothing at all; a step on top would make them a kernel."""
 
 MAX_OPERANDS = 8
 """Buffers that the steps of one kernel may read: devices limit how many a kernel may use."""
@@ -51,7 +49,7 @@ def fuse_elementwise(graph: Graph) -> PassResult:
 def _fits(graph: Graph, producer: Node, step: Node, consumers: Mapping[int, list[Node]]) -> bool:
     """Whether the producer of the running value can take a step."""
     value = step.inputs[0]
-    if producer.op in _UNFUSABLE or len(producer.outputs) > 1:
+    if has(producer, Trait.HOLDS_INPUTS) or len(producer.outputs) > 1:
         return False
     if only_consumer(value, consumers, graph.outputs) is None or step.operands.count(value) > 1:
         return False

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, has
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
-
-_VIEWS = ("RESHAPE", "CONCATENATION")
 
 
 def hoist_elementwise(graph: Graph) -> PassResult:
@@ -29,7 +28,7 @@ def _hoist_one(graph: Graph) -> PassResult:
         if node.op != COPY or not node.stages:
             continue
         view = producers.get(node.inputs[0])
-        if view is None or view.op not in _VIEWS:
+        if view is None or not has(view, Trait.HOLDS_INPUTS):
             continue
         reason = _obstacle(graph, node, view)
         if not reason and only_consumer(node.inputs[0], consumers, graph.outputs) is None:

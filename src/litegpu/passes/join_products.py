@@ -12,15 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops.base import COPY, as_float32
+from litegpu.ops.base import COPY, as_float32, has
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.strided_slice import STRIDED_SLICE
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
-_PRODUCTS = ("CONV_2D", "FULLY_CONNECTED")
-_PLACED = ("CONCATENATION", "RESHAPE", STRIDED_SLICE)
-"""What has an opinion of its own about where its input or result lies."""
 _WIDTH = 8
 """Channels of which the first input must be whole multiples, to lie beside the other."""
 
@@ -49,7 +46,7 @@ def _pair(node: Node, makers: Mapping[int, Node]) -> tuple[Node, Node] | None:
     if node.op != COPY or not node.stages or node.stages[0].function != "ADD":
         return None
     made = [makers.get(v) for v in (*node.inputs, *node.stages[0].operands)]
-    products = [each for each in made if each is not None and each.op in _PRODUCTS]
+    products = [each for each in made if each is not None and has(each, Trait.CONTRACTION)]
     if len(products) != 2 or products[0] is products[1]:
         return None
     return products[0], products[1]
@@ -80,7 +77,8 @@ def _obstacle(
         if source.id in taken or source.id in graph.outputs or source.id not in makers:
             return f"the input of {label(node)} has a place already"
         others = (makers[source.id], *consumers[source.id])
-        if any(other.op in _PLACED for other in others):
+        views = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
+        if any(has(other, view) for other in others for view in views):
             return f"the input of {label(node)} has a place already"
     if len({values[node.outputs[0]].shape for node in pair}) > 1:
         return "one result is broadcast to the other"

@@ -12,15 +12,13 @@ from itertools import accumulate
 import numpy as np
 
 from litegpu.graph import ABSENT, SELF, Graph, Node
-from litegpu.ops.base import COPY, as_float32
+from litegpu.ops.base import COPY, as_float32, has
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.strided_slice import STRIDED_SLICE
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label
 
-_READERS = ("CONV_2D", "FULLY_CONNECTED")
-_PLACING = ("CONCATENATION", "RESHAPE")
-"""What costs nothing where a result may lie anywhere, and a copy where it is a slice."""
 _MOST_WEIGHTS = (1 << 16) - 1
 """At fp16, weights from one more on may be rounded: together they must be as exact as alone."""
 _MOST_ELEMENTS = 1 << 18
@@ -58,9 +56,9 @@ def merge_siblings(graph: Graph) -> PassResult:
     consumers = graph.consumers()
     found: dict[Hashable, list[_Group]] = {}
     for node in graph.nodes:
-        if node.op not in _READERS:
+        if not has(node, Trait.CONTRACTION):
             continue
-        if sum(reader.op in _READERS for reader in consumers[node.inputs[0]]) < 2:
+        if sum(has(reader, Trait.CONTRACTION) for reader in consumers[node.inputs[0]]) < 2:
             continue
         reason = _obstacle(graph, node, consumers)
         if reason:
@@ -94,7 +92,8 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     if any(stage.operands for stage in node.stages):
         return "its steps read values of their own"
     readers = consumers.get(made, [])
-    if any(reader.op in _PLACING for reader in readers):
+    # A slice would have to be copied there.
+    if any(has(reader, Trait.HOLDS_INPUTS) for reader in readers):
         return "a reader says where its result lies"
     if len(readers) == 1 and _takes_over(graph, readers[0], made):
         return f"{label(readers[0])} becomes a step of it"

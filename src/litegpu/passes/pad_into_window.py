@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.base import has
 from litegpu.ops.pool_2d import PoolAttributes
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label
-
-_READERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D")
 
 
 def pad_into_window(graph: Graph) -> PassResult:
@@ -46,7 +46,7 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
     padded = graph.values[node.outputs[0]].shape4
     if node.outputs[0] in graph.outputs:
         return "its result is an output of the partition"
-    if node.stages or not readers or any(r.op not in _READERS for r in readers):
+    if node.stages or not readers or not all(has(r, Trait.WINDOWED) for r in readers):
         return "not only convolutions and pools read its result"
     if any(r.inputs[0] != node.outputs[0] or _reads_twice(r, node.outputs[0]) for r in readers):
         return "a reader also has its result as an operand"

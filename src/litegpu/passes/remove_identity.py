@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.base import has
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label
-
-_MOVERS = ("PAD", "PADV2", "STRIDED_SLICE", "RESHAPE", "RESIZE_BILINEAR", "CONCATENATION")
 
 
 def remove_identity(graph: Graph) -> PassResult:
@@ -27,7 +27,7 @@ def remove_identity(graph: Graph) -> PassResult:
 
 
 def _is_identity(graph: Graph, node: Node) -> bool:
-    if node.op not in _MOVERS or node.stages or len(node.inputs) != 1:
+    if not has(node, Trait.RESIZES) or node.stages or len(node.inputs) != 1:
         return False
     if isinstance(node.attributes, CopyAttributes) and node.attributes.moves:
         return False

@@ -8,7 +8,6 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.arg_max import ArgAttributes
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
-_ARGS = ("ARG_MAX", "ARG_MIN")
 _CHANNELS = 3
 
 
@@ -36,7 +35,7 @@ def resize_into_arg(graph: Graph) -> PassResult:
 
 
 def _obstacle(node: Node, reader: Node | None) -> str:
-    if reader is None or reader.op not in _ARGS:
+    if reader is None or not isinstance(reader.attributes, ArgAttributes):
         return "not read by one ARG_MAX or ARG_MIN alone"
     if reader.attributes.axis != _CHANNELS:
         return f"{label(reader)} does not search along the channels"

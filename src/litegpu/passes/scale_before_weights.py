@@ -11,7 +11,8 @@ import numpy as np
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import affine
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, has
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label
 
 _LARGEST_SHIFT = 16.0
@@ -59,7 +60,7 @@ def _obstacle(graph: Graph, node: Node, count: int, readers: list[Node]) -> str:
         return f"{node.stages[count].function} is no scale or shift by constants"
     if graph.values[node.inputs[0]].shape != graph.values[made].shape:
         return "it broadcasts its input"
-    if not readers or any(r.op not in affine.WEIGHTED or r.inputs[0] != made for r in readers):
+    if not readers or any(not has(r, Trait.WEIGHTED) or r.inputs[0] != made for r in readers):
         return "not only convolutions read it"
     if any(r.operands.count(made) > 1 for r in readers):
         return "a convolution also has it as an operand"

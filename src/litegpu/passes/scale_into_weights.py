@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops import affine
-from litegpu.ops.base import COPY
+from litegpu.ops.base import COPY, has
+from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, Weighted, label, only_consumer
 
 
@@ -20,7 +21,7 @@ def scale_into_weights(graph: Graph) -> PassResult:
     consumers = graph.consumers()
     makers: dict[int, int] = {}  # value id -> place of the weighted node that makes it by now
     for place, node in enumerate(graph.nodes):
-        if node.op in affine.WEIGHTED:
+        if has(node, Trait.WEIGHTED):
             makers[node.outputs[0]] = place
         source = makers.get(node.inputs[0]) if node.op == COPY else None
         maker = None if source is None else edit.nodes[source]

@@ -1,0 +1,89 @@
+"""What ops state of themselves holds for the nodes that they make of every case."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from cases import TABLE
+from litegpu import GpuDelegate, backends
+from litegpu.engine import partition
+from litegpu.graph import ABSENT, Graph, Node
+from litegpu.ops import all_ops
+from litegpu.ops.base import Op, facts_of, has
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.traits import Trait
+from litegpu.ops.window import Window
+from litegpu.tools import runtime
+from op_runner import groups, write
+from paper_device import PaperDevice
+
+
+@pytest.fixture(scope="module")
+def nodes() -> list[tuple[Graph, Node]]:
+    """Return the nodes that the ops make of all cases, each with its graph."""
+    found: list[Graph] = []
+    normalize = partition.normalize
+
+    def noted(graph: Graph) -> Graph:
+        found.append(normalize(graph))
+        return found[-1]
+
+    with (
+        mock.patch.object(partition, "normalize", noted),
+        mock.patch.object(backends, "select", lambda *_: PaperDevice()),
+    ):
+        delegate = GpuDelegate(backend="opencl", inference_preference=0)
+        for group in groups(TABLE):
+            runtime.interpreter(write(group).content, delegate, builtin_kernels=True)
+    return [(graph, node) for graph in found for node in graph.nodes]
+
+
+def test_windows_are_where_passes_look_for_them(nodes: list[tuple[Graph, Node]]) -> None:
+    found = [node for _, node in nodes if has(node, Trait.WINDOWED)]
+    assert len({node.op for node in found}) == 4
+    assert all(isinstance(node.attributes.window, Window) for node in found)
+
+
+def test_weights_are_where_passes_look_for_them(nodes: list[tuple[Graph, Node]]) -> None:
+    found = [(graph, node) for graph, node in nodes if has(node, Trait.WEIGHTED)]
+    assert len({node.op for _, node in found}) == 5
+    for graph, node in found:
+        assert node.attributes.weights in graph.values
+        assert node.attributes.bias in {*graph.values, ABSENT}
+
+
+def test_contractions_have_their_weights_by_outputs(nodes: list[tuple[Graph, Node]]) -> None:
+    found = [(graph, node) for graph, node in nodes if has(node, Trait.CONTRACTION)]
+    assert len({node.op for _, node in found}) == 2
+    for graph, node in found:
+        attributes = node.attributes
+        assert isinstance(attributes, ConvAttributes)
+        weights = graph.values[attributes.weights]
+        assert not weights.is_constant or weights.elements == math.prod(attributes.shape)
+        assert graph.values[node.outputs[0]].shape[-1] == attributes.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("trait", "method"),
+    [(Trait.HOLDS_INPUTS, "input_places"), (Trait.LIES_IN_INPUT, "result_place")],
+    ids=["holds_inputs", "lies_in_input"],
+)
+def test_what_takes_no_kernel_tells_where_it_lies(trait: Trait, method: str) -> None:
+    stated = {op.name for op in all_ops() if trait in op.traits}
+    assert stated
+    assert stated <= {
+        op.name for op in all_ops() if getattr(type(op), method) is not getattr(Op, method)
+    }
+
+
+def test_nothing_is_said_of_what_is_not_known() -> None:
+    node = Node(0, "NO_SUCH_OPERATION", 1, (1, 2), (3,))
+    assert not any(has(node, trait) for trait in Trait)
+    facts = facts_of(node.op)
+    assert facts.fold(Graph({}, (node,), (), ()), node, [np.zeros(1)] * 2) is None
+    assert facts.states(node) == ()
+    assert (facts.launches, facts.shape_operands, facts.shape_unknown) == (1, (), False)
