@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from cases.base import LARGE
+from cases.elementwise import unary_options
 from cases.logic import COMPARISONS
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
@@ -73,8 +74,8 @@ def check(names: list[str], inputs: list[Floats], device: DeviceInfo) -> None:
     writer = ModelWriter()
     refs = [writer.input(values.shape) for values in inputs]
     for name in names:
-        options = {"alpha": 0.2} if name == "LEAKY_RELU" else {}
-        writer.output(writer.op(name, refs, [refs[0].shape], options=options))
+        options = unary_options(name)[0]
+        writer.output(writer.op(name, refs, [refs[0].shape], options=dict(options)))
     content = writer.build()
     expected, got = answers(content, None, *inputs), answers(content, device, *inputs)
     wrong = []

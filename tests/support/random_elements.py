@@ -7,7 +7,7 @@ from cases.concatenation import ActivatedConcat, Concat
 from cases.conv_2d import ACTIVATIONS
 from cases.densify import Densify
 from cases.dequantize import Dequantize
-from cases.elementwise import UNARY_VALUES, Binary, Exact, Prelu, Sum, Unary
+from cases.elementwise import UNARY_VALUES, Binary, Exact, Prelu, Sum, Unary, unary_options
 from cases.logic import (
     COMPARISONS,
     Arg,
@@ -37,13 +37,12 @@ _TARGETS = {"float32": ("int32", "int64", "bool", "float32"), "bool": ("float32"
 
 def unary(dice: Dice) -> Case:
     """Every operation with one operand."""
-    op = dice.one_of(*UNARY_VALUES, "LEAKY_RELU")
+    op = dice.one_of(*UNARY_VALUES)
     return Unary(
         op=op,
         shape=dice.shape(),
-        values=UNARY_VALUES.get(op, STEPS),
-        alpha=dice.one_of(0.25, -0.5, 1.75, 0.0) if op == "LEAKY_RELU" else None,
-        approximate=op == "GELU" and dice.flag(),
+        values=UNARY_VALUES[op],
+        options=dice.one_of(*unary_options(op)),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
 from cases.base import STEPS, Case, Range, Shape, Sheet
 from cases.conv_2d import ACTIVATIONS
@@ -20,16 +23,12 @@ class Unary(Case):
     op: str
     shape: Shape = (2, 3, 2, 6)
     values: Range = _SIGNED
-    alpha: float | None = None
-    approximate: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
 
     def write(self, sheet: Sheet) -> None:
         """One input, one operation, one output."""
         source = sheet.input(self.shape, self.values)
-        options = None if self.alpha is None else {"alpha": self.alpha}
-        if self.op == "GELU":
-            options = {"approximate": self.approximate}
-        sheet.output(sheet.op(self.op, [source], options))
+        sheet.output(sheet.op(self.op, [source], dict(self.options) or None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +118,7 @@ UNARY_VALUES = {
     "FLOOR": STEPS,
     "GELU": _SIGNED,
     "HARD_SWISH": _SIGNED,
+    "LEAKY_RELU": _SIGNED,
     "LOG": _POSITIVE,
     "LOGISTIC": _SIGNED,
     "NEG": _SIGNED,
@@ -133,13 +133,28 @@ UNARY_VALUES = {
     "SQUARE": _SIGNED,
     "TANH": _SIGNED,
 }
+_UNARY_OPTIONS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "GELU": {"approximate": (False, True)},
+    "LEAKY_RELU": {"alpha": (0.25, -0.5, 1.75, 0.0)},
+}
+"""What the options of these may be."""
+
+
+def unary_options(op: str) -> list[tuple[tuple[str, Any], ...]]:
+    """Return the options to try of an operation with one input; of most there are none."""
+    known = _UNARY_OPTIONS.get(op, {})
+    return [tuple(zip(known, chosen, strict=True)) for chosen in product(*known.values())]
+
+
 _BINARY = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
 
 CASES: tuple[Case, ...] = (
-    *(Unary(op=op, values=values) for op, values in UNARY_VALUES.items()),
-    *(Unary(op="LEAKY_RELU", alpha=alpha) for alpha in (0.25, -0.5, 1.75)),
-    Unary(op="GELU", approximate=True),
-    *(Unary(op="GELU", values=Range(-9.0, 9.0), approximate=a) for a in (False, True)),
+    *(
+        Unary(op=op, values=values, options=options)
+        for op, values in UNARY_VALUES.items()
+        for options in unary_options(op)
+    ),
+    *(Unary(op="GELU", values=Range(-9.0, 9.0), options=each) for each in unary_options("GELU")),
     *(Unary(op="NEG", shape=(1, 3, 2, c)) for c in range(1, 10)),
     # Of a function that is not zero at zero, so that padding lanes show
     *(Unary(op="COS", shape=shape) for shape in ((), (5,), (3, 7), (2, 3, 9), (3, 1, 5, 1))),
