@@ -23,9 +23,9 @@ import numpy as np
 
 from litegpu import GpuDelegate
 from litegpu.device_model import model_of
-from litegpu.engine.choices import Choices
 from litegpu.kernels.cuda import conv_mma
-from litegpu.kernels.cuda.conv_mma import Problem, Tile
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile
+from litegpu.kernels.cuda.conv_mma.tile import candidates as tile_candidates
 from litegpu.runtime_abi import seats
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
@@ -119,23 +119,17 @@ class Paper:
 
     compute_units = _UNITS
     model = model_of((9, 0))
-    target: Any
-
-    def choose(self, problem: Any, candidates: Any) -> Any:
-        """Return what the model finds best."""
-        return Choices().choose(repr(problem), candidates)
+    local_memory_bytes = model.shared_bytes_per_block
+    max_work_group_size = 1024
 
 
 PAPER: Any = Paper()
-PAPER.target = PAPER
 
 
-def candidates(problem: Problem) -> list[Tile]:
+def candidates(problem: MmaProblem) -> list[MmaTile]:
     """Return tiles worth a measurement: the best of all by the model, and of each kind."""
-    tiles = sorted(
-        set(conv_mma._tiles(problem, PAPER)), key=lambda t: conv_mma._clocks(t, problem, PAPER)
-    )
-    kinds: list[Callable[[Tile], bool]] = [lambda t: t.cluster == 1]
+    tiles = sorted(set(tile_candidates(problem, PAPER)), key=lambda t: t.clocks(PAPER))
+    kinds: list[Callable[[MmaTile], bool]] = [lambda t: t.cluster == 1]
     kinds += [lambda t: t.cluster > 1 and not t.split_k]
     kinds += [lambda t, depth=depth: t.split_k and t.cluster == depth for depth in (2, 4, 8)]  # type: ignore[misc]
     picked = tiles[:14]
@@ -144,26 +138,25 @@ def candidates(problem: Problem) -> list[Tile]:
     return list(dict.fromkeys(picked))
 
 
-def build(layer: Layer, precision: str, choose: Callable[[Problem, Any], list[Tile]]) -> Any:
-    """Return an interpreter of the layer on the GPU, its tile the first that `choose` returns."""
-    with mock.patch.object(conv_mma, "choose_tiles", choose):
+def build(layer: Layer, precision: str, made: Callable[[MmaProblem, Any], Any]) -> Any:
+    """Return an interpreter of the layer on the GPU, its tile among those that `made` gives."""
+    with mock.patch.object(conv_mma, "candidates", made):
         return interpreter(layer.write(), GpuDelegate(backend="cuda", precision=precision))
 
 
-def problem_of(layer: Layer, precision: str) -> Problem:
+def problem_of(layer: Layer, precision: str) -> MmaProblem:
     """Return the problem that the layer poses."""
-    seen: list[Problem] = []
+    seen: list[MmaProblem] = []
 
-    def keep(problem: Problem, target: Any) -> list[Tile]:
+    def keep(problem: MmaProblem, target: Any) -> Any:
         seen.append(problem)
-        return original(problem, target)
+        return tile_candidates(problem, target)
 
-    original = conv_mma.choose_tiles
     build(layer, precision, keep)
     return seen[0]
 
 
-def microseconds(layer: Layer, precision: str, tile: Tile) -> float:
+def microseconds(layer: Layer, precision: str, tile: MmaTile) -> float:
     """Return the device's time of one launch in a chain."""
     target = build(layer, precision, lambda _problem, _target: [tile])
     detail = target.get_input_details()[0]
@@ -186,7 +179,7 @@ def measure(out: Path, precision: str, part: str) -> None:
             continue
         problem = problem_of(layer, precision)
         rows = [
-            {"us": microseconds(layer, precision, tile), "tile": asdict(tile)}
+            {"us": microseconds(layer, precision, tile), "tile": _shape(tile)}
             for tile in candidates(problem)
         ]
         rows.sort(key=lambda row: row["us"])
@@ -195,16 +188,21 @@ def measure(out: Path, precision: str, part: str) -> None:
     out.write_text(json.dumps({"precision": precision, "layers": found}, indent=1) + "\n")
 
 
+def _shape(tile: MmaTile) -> dict[str, Any]:
+    """Return what tells a tile from others of its problem."""
+    return {name: value for name, value in asdict(tile).items() if name != "problem"}
+
+
 def judge(path: Path) -> float:
     """Print what the model chooses; return how much longer it takes than the best, in the mean."""
     losses = []
     for name, layer in json.loads(path.read_text())["layers"].items():
-        problem = Problem(**layer["problem"])
-        chosen, *_ = conv_mma.choose_tiles(problem, PAPER)
+        problem = MmaProblem(**layer["problem"])
+        chosen = min(tile_candidates(problem, PAPER), key=lambda t: t.clocks(PAPER))
         best = layer["rows"][0]["us"]
-        times = [row["us"] for row in layer["rows"] if Tile(**row["tile"]) == chosen]
+        times = [row["us"] for row in layer["rows"] if row["tile"] == _shape(chosen)]
         told = f"{times[0]:6.2f}" if times else "  not measured"
-        print(f"{name:28} best {best:6.2f} us, chosen {told}  {chosen}")
+        print(f"{name:28} best {best:6.2f} us, chosen {told}  {_shape(chosen)}")
         losses += [math.log(time / best) for time in times]
     mean = math.expm1(statistics.mean(losses))
     print(f"in the mean {mean:.1%} longer than the best of a layer")

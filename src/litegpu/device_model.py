@@ -32,6 +32,8 @@ class Clocks:
     """Bytes per clock from and to the device's memory."""
     remote_bytes: float = 1780.0
     """Bytes per clock that all clusters together can store into other blocks' shared memory."""
+    overlapped_bytes: int = 200 << 10
+    """Shared memory of the blocks that work while others of a multiprocessor wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ class DeviceModel:
             self.registers // (registers * threads),
             self.shared_bytes // (shared_bytes + self.reserved_bytes),
         )
+
+    def overlapped_blocks(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """Return how many blocks work while others wait: those that are resident, or fewer."""
+        resident = self.resident_blocks(threads, registers, shared_bytes)
+        return min(resident, self.clocks.overlapped_bytes // shared_bytes)
 
 
 GENERIC = DeviceModel("generic", 1024, 16, 64 << 10, tensor_cores=False)

@@ -63,7 +63,7 @@ def test_larger_ones_have_a_kernel_of_their_own() -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
     small, large = (Launch("where", (cell(1),), n, (8, 2, 1)) for n in [(8, 2, 1), (16, 4, 3)])
     folded = fold_launches(program([text], [small, large], [], [1]), (2, 2, 2))
-    assert [(k.name, k.groups) for k in folded.kernels] == [
+    assert [(k.name, k.attributes.folded) for k in folded.kernels] == [
         ("where", None),
         ("where_2x2x3", (2, 2, 3)),
     ]

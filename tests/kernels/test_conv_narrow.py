@@ -20,7 +20,7 @@ from litegpu.engine import compile_partition
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
 from litegpu.kernels.cuda import conv_narrow
-from litegpu.kernels.cuda.conv_narrow.tile import Problem
+from litegpu.kernels.cuda.conv_narrow.patch import NarrowProblem
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 
@@ -220,10 +220,10 @@ def test_it_needs_tensor_cores() -> None:
     ],
 )
 def test_each_pair_of_a_window_is_in_one_place(kernel: Pair, channels: int, steps: int) -> None:
-    problem = Problem(
+    problem = NarrowProblem(
         (32, 32), (32, 32), 1, channels, 8, Window(kernel, (1, 1)), True, False, "float32", True
     )
-    places = [place for group in problem.groups for place in group]
+    places = [place for quad in problem.quads for place in quad]
     pairs = -(-kernel[1] * channels // 2)
     assert set(places) == {(y, x) for y in range(kernel[0]) for x in range(pairs)}
     assert problem.steps == steps

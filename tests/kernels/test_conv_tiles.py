@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
-from litegpu.kernels.cuda.conv_mma import Problem
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem
 
 RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
 
@@ -27,7 +27,7 @@ def test_the_model_chooses_tiles_that_are_nearly_the_best(
 
 
 def test_candidates_are_of_every_kind(conv_tiles: Any) -> None:
-    problem = Problem(196, 512, 32, 2, 1, 2, 9, 184)
+    problem = MmaProblem(196, 512, 32, 2, 1, 2, 9, 184)
     tiles = conv_tiles.candidates(problem)
     assert len(set(tiles)) == len(tiles)
     kinds = {(tile.split_k, tile.cluster > 1) for tile in tiles}

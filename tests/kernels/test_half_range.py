@@ -17,6 +17,7 @@ from litegpu.device_model import Capability
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
 from litegpu.kernels.cuda import conv_mma, conv_narrow, conv_patch
+from litegpu.kernels.cuda.conv_mma.tile import MmaTile, candidates
 from litegpu.ops import conv_spec
 from litegpu.ops.window import Window
 
@@ -37,7 +38,7 @@ class Problem:
     limit: float
     units: int = 132
     capability: Capability = (9, 0)
-    tile: Callable[[conv_mma.Tile], bool] = bool
+    tile: Callable[[MmaTile], bool] = bool
     """Whether a tile of cuda/conv_mma may be taken."""
     rounded: bool = False
     """Whether values and weights may be rounded, as in large convolutions."""
@@ -85,7 +86,6 @@ def runner(
     problem: Problem, graph: Graph, half_from: int | None = HALF_FROM_BYTES
 ) -> Callable[[Floats], Floats]:
     """Return what makes a result of an image."""
-    tiles = conv_mma._tiles
     device = dataclasses.replace(
         INFO, compute_units=problem.units, compute_capability=problem.capability
     )
@@ -93,7 +93,9 @@ def runner(
         mock.patch.object(conv_narrow, "_WORTH", 1e9),
         mock.patch.object(conv_patch, "_WORTH", 1e9),
         mock.patch.object(conv_spec, "_LARGE", 0 if problem.rounded else 1e12),
-        mock.patch.object(conv_mma, "_tiles", lambda *given: filter(problem.tile, tiles(*given))),
+        mock.patch.object(
+            conv_mma, "candidates", lambda *given: filter(problem.tile, candidates(*given))
+        ),
     ):
         program = built(graph, half_from, device, DType.FLOAT32)
     (launch,) = program.launches

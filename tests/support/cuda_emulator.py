@@ -131,9 +131,10 @@ template <class... A> static void call(void (*f)(A...), void **a) {
 }""")
     for kernel in kernels:
         text, shared = _with_shared(dialect.kernel(kernel))
+        cluster = kernel.attributes.cluster_size
         parts.append(f"""{text}
 extern "C" void launch_{kernel.name}(void **a, const unsigned *grid, const unsigned *local) {{
-    launch([](void **a) {{ call({kernel.name}, a); }}, a, grid, local, {kernel.cluster}, {shared});
+    launch([](void **a) {{ call({kernel.name}, a); }}, a, grid, local, {cluster}, {shared});
 }}""")
     source = "\n".join(parts)
     return ctypes.CDLL(str(_build(source, hashlib.sha256(source.encode()).hexdigest()[:16])))

@@ -20,7 +20,7 @@ def fold_launches(program: Program, limits: Groups) -> Program:
     """Return a program whose launches keep to the work groups that each axis (x, y, z) may have.
 
     A kernel that is launched with more is there once more for each such number, told by
-    `KernelText.groups` to find its place among the groups that are all on the x and y axes.
+    `LaunchAttributes.folded` to find its place among the groups that are all on the x and y axes.
     """
     kernels = {kernel.name: kernel for kernel in program.kernels}
     launches: list[Launch] = []
@@ -29,8 +29,9 @@ def fold_launches(program: Program, limits: Groups) -> Program:
         groups = groups_of(launch)
         if any(count > limit for count, limit in zip(groups, limits, strict=True)):
             x, y, z = groups
-            text = replace(text, name=f"{text.name}_{x}x{y}x{z}", groups=groups)
-            folded = fold(groups, limits[0], text.cluster)
+            attributes = replace(text.attributes, folded=groups)
+            text = replace(text, name=f"{text.name}_{x}x{y}x{z}", attributes=attributes)
+            folded = fold(groups, limits[0], attributes.cluster_size)
             x, y, z = (n * b for n, b in zip(folded, launch.local_size, strict=True))
             launch = replace(launch, kernel=text.name, global_size=(x, y, z))
             kernels[text.name] = text

@@ -30,24 +30,26 @@ class CUDADialect(Dialect):
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as a CUDA kernel."""
+        given = text.attributes
         x, y, z = text.local_size
         arguments = ", ".join(_declare(argument) for argument in text.arguments)
         # Templates written for CUDA begin by themselves, after loading what never changes.
         begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
         # Blocks of a cluster are neighbours on the template's x axis.
-        cluster = f"__cluster_dims__(1, {text.cluster}, 1) " if text.cluster > 1 else ""
-        limit = f", {text.side_by_side}" if text.side_by_side > 1 else ""
+        cluster = f"__cluster_dims__(1, {given.cluster_size}, 1) " if given.cluster_size > 1 else ""
+        limit = f", {given.min_blocks}" if given.min_blocks > 1 else ""
         written = (
             f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z}{limit})\n'
             f"{text.name}({arguments}) {{\n{_leave(text)}{_declare_shared(text)}{begin}"
             f"{text.body}}}\n"
         )
-        return written if text.groups is None else _folded(text, written)
+        return written if given.folded is None else _folded(text, written)
 
 
 def _leave(text: KernelText) -> str:
     """Return the line by which a group beyond the last one does nothing."""
-    return f"    if (GROUP >= {math.prod(text.groups)}) return;\n" if text.groups else ""
+    grid = text.attributes.folded
+    return f"    if (GROUP >= {math.prod(grid)}) return;\n" if grid else ""
 
 
 def _folded(text: KernelText, written: str) -> str:

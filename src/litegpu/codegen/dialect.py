@@ -26,6 +26,24 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchAttributes:
+    """How the work groups of a kernel are launched, beside how many there are."""
+
+    cluster_size: int = 1
+    """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
+    min_blocks: int = 1
+    """Work groups that one multiprocessor must have registers for at a time (CUDA)."""
+    folded: Groups | None = None
+    """How many work groups there are, where a launch has them, and more, all on the x and y axes.
+
+    None: they are where they belong.
+    """
+
+
+PLAIN_LAUNCH = LaunchAttributes()
+
+
+@dataclass(frozen=True, slots=True)
 class KernelText:
     """A rendered kernel in the portable dialect, before the words of a language are put in."""
 
@@ -35,23 +53,15 @@ class KernelText:
     shared: tuple[tuple[str, str, int], ...]
     """Arrays in work-group memory: (element type, name, length)."""
     body: str
-    cluster: int = 1
-    """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
-    side_by_side: int = 1
-    """Work groups that one multiprocessor must have registers for at a time (CUDA)."""
-    groups: Groups | None = None
-    """How many work groups there are, where a launch has them, and more, all on the x and y axes.
-
-    None: they are where they belong.
-    """
+    attributes: LaunchAttributes = PLAIN_LAUNCH
 
     def places(self) -> Iterator[tuple[str, str, int]]:
-        """Yield each axis, the place of a work group on it and its items, if `groups` is set.
+        """Yield each axis, the place of a work group on it and its items, of a folded grid.
 
         In the places GROUP stands for the number of the work group in the launch.
         """
-        if self.groups is not None:
-            x, y, _ = self.groups
+        if self.attributes.folded is not None:
+            x, y, _ = self.attributes.folded
             places = (f"(GROUP % {x})", f"(GROUP / {x} % {y})", f"(GROUP / {x * y})")
             yield from zip("XYZ", places, self.local_size, strict=True)
 

@@ -259,8 +259,8 @@ class GLSLDialect(Dialect):
         lines += [self._declare(place, argument) for place, argument in enumerate(text.arguments)]
         lines += [f"shared {_SHARED[kind]} {name}[{length}];" for kind, name, length in text.shared]
         lines.append("void main() {")
-        if text.groups is not None:
-            lines.append(f"    if (GROUP >= {math.prod(text.groups)}) return;")
+        if text.attributes.folded is not None:
+            lines.append(f"    if (GROUP >= {math.prod(text.attributes.folded)}) return;")
         return "\n".join(lines) + f"\n{text.body}}}\n"
 
     def fixed(self, argument: Argument) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from litegpu.codegen.dialect import Argument, KernelText
+from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import telling_range
 from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
@@ -98,6 +98,7 @@ def render(
     shared: tuple[tuple[str, str, int], ...] = (),
     inner: tuple[StageText, ...] = (),
     groups: int = 1,
+    attributes: LaunchAttributes = PLAIN_LAUNCH,
 ) -> KernelText:
     """Return the kernel; `inner` are steps on an operand that the template computes itself.
 
@@ -127,10 +128,10 @@ def render(
     noted = [each.name for each in tensors.values() if isinstance(each, TensorRef) and each.noted]
     if noted:
         body = telling_range(body, noted, groups)
-    together = (variables.get("CLUSTER", 1), variables.get("SIDE_BY_SIDE", 1))
-    key = repr((arguments, local_size, shared, body, together)).encode()
+    launched = (attributes.cluster_size, attributes.min_blocks)
+    key = repr((arguments, local_size, shared, body, launched)).encode()
     name = f"{template.replace('/', '_')}_{hashlib.sha256(key).hexdigest()[:12]}"
-    return KernelText(name, arguments, local_size, shared, body, *together)
+    return KernelText(name, arguments, local_size, shared, body, attributes)
 
 
 def _position(n: str, y: str, x: str) -> Position:

@@ -199,6 +199,7 @@ class Lowering:
             request.shared,
             inner,
             math.prod(sizes) // math.prod(request.local),
+            request.attributes,
         )
         x, y, z = sizes
         return KernelLaunch(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import Storage
+from litegpu.codegen import PLAIN_LAUNCH, LaunchAttributes, Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
 from litegpu.graph import Graph, Node, Stage, Value
@@ -53,6 +53,7 @@ class KernelRequest:
     constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[tuple[str, str, int], ...] = ()
+    attributes: LaunchAttributes = PLAIN_LAUNCH
     destination: Storage | None = None
     """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
     inner_stages: tuple[Stage, ...] = ()

@@ -1,208 +1,62 @@
-"""What a block of cuda/conv_narrow makes: its part of the image in shared memory, its weights."""
+"""Tiles of cuda/conv_narrow: rows of pixels, and where their weights lie."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 from litegpu.codegen import round_up
-from litegpu.kernels.cuda.split_conv import SplitProblem
+from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import Target
 from litegpu.ops.window import Pair
 
-WIDE = 16
-"""Pixels of a row that a matrix instruction takes."""
-COLUMNS = 16
-"""Channels of two matrix instructions: four of them lie in each lane of a pixel."""
-_LANES = 4
-"""Lanes that hold the inputs of a pixel, two each, in one half of a step."""
 _HELD_REGISTERS = 80
 """Registers of a thread that weights may take up; more of them lie in shared memory."""
 _OTHER_REGISTERS = 32
 """Registers of a thread beside sums and weights."""
 _MOST_REGISTERS = 128
-_BANKS = 32
-"""Words of shared memory that lie side by side in banks of their own."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
+_SHARED_BYTES = 72 << 10
+"""Shared memory that a block may take: on large GPUs, three blocks fit a multiprocessor."""
+_BLOCKS_PER_UNIT = 2
+"""Blocks that each multiprocessor should get: while one reads its patch, another multiplies."""
+_TURNS = 2
+"""Turns of a warp that make up for the patch and the weights that a block reads first."""
 
-
-Groups = tuple[tuple[Pair, ...], ...]
-"""Groups of 4 pairs of values of a window, each (row, pair of its run)."""
-
-
-@lru_cache(maxsize=64)
-def _groups(rows: int, pairs: int) -> Groups:
-    """Return groups that hold each of `pairs` pairs of each row.
-
-    The pairs of a group lie side by side, or where runs end below each other. What fills a group up
-    repeats a pair; so does what fills up a step, which takes two groups.
-    """
-    ends, lanes = pairs // _LANES * _LANES, range(_LANES)
-    starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
-    whole = [tuple((y, x + q) for q in lanes) for y, x in starts]
-    across = [tuple((y, min(ends + q, pairs - 1)) for q in lanes) for y in range(rows)]
-    below = [
-        tuple((min(y + q, rows - 1), x) for q in lanes)
-        for x in range(ends, pairs)
-        for y in range(0, rows, _LANES)
-    ]
-    found = [*whole, *(min(across, below, key=len) if ends < pairs else [])]
-    return tuple(found + found[-1:] * (len(found) % 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Problem(SplitProblem):
-    """A convolution whose windows are runs of values; `channels` include the image's padding."""
-
-    stored: str
-    whole: bool
-    """Whether rows of the image consist of whole groups of 4 values, at multiples of 4."""
-
-    @property
-    def run(self) -> int:
-        """Values of one row of a window."""
-        return self.view.kernel[1] * self.channels
-
-    @property
-    def step(self) -> int:
-        """Values from one window to the next one in a row."""
-        return self.view.stride[1] * self.channels
-
-    @property
-    def groups(self) -> Groups:
-        """Return what the k axis consists of."""
-        return _groups(self.view.kernel[0], -(-self.run // 2))
-
-    def places(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return for each group how far its pairs lie from its first, and where that lies.
-
-        Rows of the image lie `pitch` halves apart.
-        """
-        line = self.view.dilation[0] * pitch
-        places = [[y * line + 2 * x for y, x in group] for group in self.groups]
-        return [(tuple(at - place[0] for at in place), place[0]) for place in places]
-
-    @property
-    def steps(self) -> int:
-        return len(self.groups) // 2
-
-    @property
-    def parts(self) -> int:
-        """Halves that a weight is split into."""
-        return 1 + self.split_weights
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of 8 columns that hold all output channels."""
-        return -(-self.outputs // COLUMNS)
-
-
-@lru_cache(maxsize=64)
-def _pitch(problem: Problem, least: int, unit: int) -> int:
-    """Return a pitch with which most lanes read from banks of their own."""
-
-    def conflicts(pitch: int) -> int:
-        total = 0
-        for pattern in {pattern for pattern, _ in problem.places(pitch)}:
-            starts = range(0, 8 * problem.step, problem.step)
-            words = {(start + offset) // 2 for start in starts for offset in pattern}
-            banks = [word % _BANKS for word in words]
-            total += max(map(banks.count, banks))
-        return total
-
-    return min(range(least, least + 2 * _BANKS, unit), key=conflicts)
+# Clocks of a multiprocessor, by what the compiled kernels consist of.
+_WAIT_CLOCKS = 900.0
+"""From the first load of a patch to the last one's arrival, from the device's memory."""
+_ISSUED_PER_CLOCK = 4.0
+"""Instructions of a warp."""
+_BLOCK_INSTRUCTIONS = 120.0
+"""Of a warp, for places and weights."""
+_FILL_INSTRUCTIONS = 45.0
+"""For one unit of the patch, from its place to its halves; a split takes half as many more."""
+_STORE_INSTRUCTIONS = 35.0
+"""For 4 channels of a pixel, from sums to what is stored."""
+_PRODUCT_CLOCKS = 2.0
+"""Of instructions whose operands are there already: Clocks.product counts waiting for them, too."""
+_SHARED_CLOCKS = 1.0
+"""For each word of shared memory that a lane loads."""
+_TURN_INSTRUCTIONS = 40.0
+_STEP_CLOCKS = 40.0
+"""Of a warp that waits for its values and for the sums of the step before."""
+_TURN_CLOCKS = 200.0
+"""Of a warp, from one turn to the next, beside its steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
-    """How the rows of the image that a tile needs lie in shared memory.
-
-    The k axis is read in pairs of halves. Where windows begin at odd places, a second copy lies
-    one half further.
-    """
-
-    problem: Problem
-    rows: int
-    width: int
-    """Values of a row, from the first window's begin to the last one's end."""
-
-    @property
-    def unit(self) -> int:
-        """Values that a thread reads and stores together: by one load, or each by itself."""
-        return 4 if self.problem.whole else 2
-
-    @property
-    def skipped(self) -> int:
-        """Values before the first window, so that loads begin where they may."""
-        before = self.problem.view.pads[1] * self.problem.channels
-        return -before % 4 if self.problem.whole else 0
-
-    @property
-    def lead(self) -> int:
-        """Halves left free, so that windows begin at even places."""
-        return self.skipped % 2
-
-    @property
-    def units(self) -> int:
-        return -(-(self.skipped + self.width) // self.unit)
-
-    @property
-    def copies(self) -> int:
-        return 1 + self.problem.step % 2
-
-    @property
-    def pitch(self) -> int:
-        """Halves from one row to the next."""
-        least = round_up(self.lead + self.units * self.unit + 1, self.unit)
-        return _pitch(self.problem, least, self.unit)
-
-    @property
-    def halves(self) -> int:
-        """Halves of one copy of one part."""
-        return self.rows * self.pitch
-
-    @property
-    def units_of_16(self) -> int:
-        """Return the shared memory that it takes up, in units of 16 bytes."""
-        parts = self.copies * (1 + self.problem.split_values)
-        return -(-2 * self.halves * parts // 16)
-
-    def words(self) -> dict[str, Any]:
-        """Return what the template needs to know."""
-        places = self.problem.places(self.pitch)
-        patterns = list(dict.fromkeys(pattern for pattern, _ in places))
-        last = self.problem.run // 2
-        # Half of a pair belongs to the next pixel where a run is odd.
-        odd = self.problem.run % 2 > 0
-        cut = [tuple(odd and x == last for _, x in group) for group in self.problem.groups]
-        masks = [mask for mask in dict.fromkeys(cut) if any(mask)]
-        groups = [
-            (patterns.index(pattern), at, masks.index(mask) if any(mask) else None)
-            for (pattern, at), mask in zip(places, cut, strict=True)
-        ]
-        return {
-            "PATCH_ROWS": self.rows,
-            "PITCH": self.pitch,
-            "HALVES": self.halves,
-            "COPIES": self.copies,
-            "UNIT": self.unit,
-            "UNITS": self.units,
-            "SKIPPED": self.skipped,
-            "LEAD": self.lead,
-            "patterns": patterns,
-            "masks": [["0xffffu" if half else "0xffffffffu" for half in mask] for mask in masks],
-            "groups": groups,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
+class NarrowTile(Tile):
     """A block makes `rows` rows of `across` * 16 pixels with `warps_m` x `warps_n` warps.
 
     Each warp makes 16 pixels of `pairs` * 16 channels, several times.
     """
 
+    problem: NarrowProblem
     rows: int
     across: int
     warps_m: int
@@ -218,43 +72,120 @@ class Tile:
         """Return how often a warp makes its pixels."""
         return -(-self.rows * self.across // self.warps_m)
 
-    def patch(self, problem: Problem) -> Patch:
+    @property
+    def patch(self) -> Patch:
         """Return what a block keeps of the image."""
-        view = problem.view
+        view = self.problem.view
         rows = (self.rows - 1) * view.stride[0] + (view.kernel[0] - 1) * view.dilation[0] + 1
-        return Patch(problem, rows, (self.across * WIDE - 1) * problem.step + problem.run)
+        width = (self.across * WIDE - 1) * self.problem.step + self.problem.run
+        return Patch(self.problem, rows, width)
 
-    def blocks(self, problem: Problem) -> tuple[int, int, int]:
-        """Return how many tiles lie below each other, side by side, and behind each other."""
-        height, width = problem.output
-        columns = -(-problem.pairs // (self.warps_n * self.pairs))
-        return -(-height // self.rows), -(-width // (self.across * WIDE)), columns
+    @property
+    def tiles(self) -> Pair:
+        """Return how many tiles lie below each other, and side by side."""
+        height, width = self.problem.output
+        return -(-height // self.rows), -(-width // (self.across * WIDE))
 
-    def held(self, problem: Problem) -> bool:
+    @property
+    def blocks(self) -> tuple[int, int]:
+        across = -(-self.problem.pairs // (self.warps_n * self.pairs))
+        return across, math.prod(self.tiles) * self.problem.batch
+
+    @property
+    def all_pairs(self) -> int:
+        """Pairs of 8 columns of all blocks."""
+        return self.blocks[0] * self.warps_n * self.pairs
+
+    @property
+    def held(self) -> bool:
         """Whether each thread keeps its weights in registers."""
-        return problem.steps * problem.parts * self.pairs * 4 <= _HELD_REGISTERS
+        return self.problem.steps * self.problem.parts * self.pairs * 4 <= _HELD_REGISTERS
 
-    def sums(self, problem: Problem) -> int:
+    @property
+    def sums(self) -> int:
         """Return the sums of a thread for 16 pixels: those of the rests are kept apart."""
-        return self.pairs * 8 * (1 + (problem.products > 1))
+        return self.pairs * 8 * (1 + (self.problem.products > 1))
 
-    def together(self, problem: Problem) -> int:
+    @property
+    def m_tiles(self) -> int:
         """Return for how many rows of 16 pixels weights are read from shared memory once."""
-        most = max(1, min(_MOST_SUMS // self.sums(problem), self.turns))
-        return 1 if self.held(problem) else most
+        most = max(1, min(_MOST_SUMS // self.sums, self.turns))
+        return 1 if self.held else most
 
-    def registers(self, problem: Problem) -> int:
+    @property
+    def registers(self) -> int:
         """Return the registers of a thread."""
-        steps = problem.steps if self.held(problem) else 2
-        weights = steps * problem.parts * self.pairs * 4
-        sums = self.sums(problem) * self.together(problem)
+        steps = self.problem.steps if self.held else 2
+        weights = steps * self.problem.parts * self.pairs * 4
+        sums = self.sums * self.m_tiles
         return min(round_up(weights + sums + _OTHER_REGISTERS, 8), _MOST_REGISTERS)
 
-    def weight_units(self, problem: Problem) -> int:
+    @property
+    def weight_units(self) -> int:
         """Return the units of 16 bytes of shared memory for weights."""
-        whole = problem.steps * problem.parts * self.warps_n * self.pairs * 32
-        return 0 if self.held(problem) else whole
+        whole = self.problem.steps * self.problem.parts * self.warps_n * self.pairs * 32
+        return 0 if self.held else whole
 
-    def units(self, problem: Problem) -> int:
-        """Return all the shared memory of a block, in units of 16 bytes."""
-        return self.patch(problem).units_of_16 + self.weight_units(problem)
+    @property
+    def shared_bytes(self) -> int:
+        return 16 * (self.patch.units_of_16 + self.weight_units)
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        return model.resident_blocks(self.threads, self.registers, 0)
+
+    def clocks(self, target: Target) -> float:
+        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        problem, clocks = self.problem, target.model.clocks
+        per_unit = -(-math.prod(self.blocks) // target.compute_units)
+        patch, steps = self.patch, problem.steps
+        warps = self.warps_m * self.warps_n
+        filled = patch.rows * patch.units / 32
+        turns = self.turns * warps
+        products = steps * self.pairs * 2 * problem.products
+        values = steps * 4 * (1 + problem.split_values)
+        weights = steps * self.pairs * 4 * problem.parts / self.m_tiles
+        weights *= not self.held
+        stored = self.pairs * 2
+        issued = products + values + weights / 4 + stored * _STORE_INSTRUCTIONS + _TURN_INSTRUCTIONS
+        fill = filled * _FILL_INSTRUCTIONS * (1 + problem.split_values / 2) / _ISSUED_PER_CLOCK
+        each_turn = max(
+            issued / _ISSUED_PER_CLOCK,
+            products * _PRODUCT_CLOCKS,
+            (values + weights) * _SHARED_CLOCKS,
+        )
+        room = target.model.overlapped_blocks(self.threads, self.registers, self.shared_bytes)
+        together = max(1, min(per_unit, room))
+        size = 4 if problem.stored == "float32" else 2
+        read = patch.rows * patch.units * patch.unit * size / clocks.memory_bytes
+        begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
+        begin += warps * steps * problem.parts * self.pairs * 4 * _SHARED_CLOCKS
+        worked = begin + fill + turns * each_turn
+        # Outputs are counted as half; weights are copied from the cache.
+        moved = read + turns * stored * 256 / clocks.memory_bytes
+        moved += 16 * self.weight_units / clocks.cached_bytes
+        # The more blocks there are, the more often one works while another waits for memory.
+        busy = max(worked, moved) + min(worked, moved) / together
+        # The first blocks read at once, with nothing to do meanwhile; the last go on alone.
+        last = self.turns * (steps * _STEP_CLOCKS + _TURN_CLOCKS) / 2
+        waits = _WAIT_CLOCKS * -(-per_unit // together)
+        return per_unit * busy + together * read + last + waits
+
+
+def candidates(problem: NarrowProblem, target: Target) -> Iterator[NarrowTile]:
+    """Yield the tiles for a problem that keep the device busy."""
+    tiles_across = -(-problem.output[1] // WIDE)
+    widths = sorted({-(-tiles_across // parts) for parts in (1, 2, 3, 4, 8)})
+    for warps_n, pairs in ((1, 1), (1, 2), (2, 2), (1, 4), (2, 1)):
+        if warps_n * pairs >= 2 * problem.pairs:
+            continue
+        for warps in (4, 8):
+            for rows in (1, 2, 4, 8):
+                for across in widths:
+                    tile = NarrowTile(problem, rows, across, warps // warps_n, warps_n, pairs)
+                    if _is_possible(tile, target):
+                        yield tile
+
+
+def _is_possible(tile: NarrowTile, target: Target) -> bool:
+    busy = math.prod(tile.blocks) >= _BLOCKS_PER_UNIT * target.compute_units
+    return busy and tile.turns >= _TURNS and tile.shared_bytes <= _SHARED_BYTES

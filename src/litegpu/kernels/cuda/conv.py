@@ -1,0 +1,107 @@
+"""What all convolutions on tensor cores share: which they compute, and the launch of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import Node
+from litegpu.kernels.base import IN_MEMORY, Rejected
+from litegpu.kernels.cuda.halves import padded
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import KernelRequest, Target
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.window import Pair, Window
+
+_NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
+
+
+def obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
+    """Return what keeps a convolution from all of these kernels."""
+    reason = spec.obstacle(target)
+    return Rejected(reason) if reason else None
+
+
+def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
+    """Return what keeps a convolution from kernels that split values into halves on the chip."""
+    if spec.depthwise is not None:
+        return IN_MEMORY
+    needs_halves = _NEEDS_HALVES if target.half_from is None else None
+    return obstacle(spec, target) or needs_halves
+
+
+@dataclass(frozen=True, slots=True)
+class SplitProblem:
+    """What decides about tiles: the convolution, and which of its operands are split in two."""
+
+    image: Pair
+    output: Pair
+    batch: int
+    channels: int
+    outputs: int
+    view: Window
+    split_values: bool
+    split_weights: bool
+
+    @property
+    def products(self) -> int:
+        """Products of halves that make one of values."""
+        return 1 + self.split_values + self.split_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Weights as a kernel reads them; for `columns` output channels, with padding.
+
+    `back` see Halves.
+    """
+
+    weights: npt.NDArray[np.uint32]
+    back: npt.NDArray[np.float32] | None
+    columns: int
+
+
+def conv_kernel(
+    template: str,
+    node: Node,
+    spec: ConvSpec,
+    tile: Tile,
+    target: Target,
+    packed: Packed,
+    variables: Mapping[str, Any],
+    products: int = 1,
+) -> KernelRequest:
+    """Return the launch of a tile; `variables` are those that the template does not share.
+
+    `products` of halves take as long as one of values.
+    """
+    dst, src = spec.dst, spec.src
+    constants: dict[str, npt.NDArray[Any]] = {"weights": packed.weights}
+    for name, array in (("back", packed.back), ("bias", spec.weights.bias)):
+        if array is not None:
+            constants[name] = padded(array, packed.columns)
+    across, down = tile.blocks
+    return KernelRequest(
+        template=template,
+        grid=(across * tile.threads, down, 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        constants=constants,
+        variables={
+            "SCALED_W": packed.back is not None,
+            "has_bias": spec.weights.bias is not None,
+            **spec.window.words(src.shape[1:3]),
+            **variables,
+        },
+        shared=(("uint4", "scratch", tile.shared_bytes // 16),),
+        attributes=tile.attributes(target.model),
+        destination=dst,
+        flops=spec.flops,
+        needed={"src": spec.window.taken(dst.rows, src.lanes)},
+        matrix_flops=spec.flops * products,
+    )

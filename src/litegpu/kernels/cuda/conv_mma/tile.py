@@ -1,0 +1,206 @@
+"""Tiles of cuda/conv_mma: what a block gathers, and who multiplies it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from litegpu.codegen import round_up
+from litegpu.kernels.cuda.packing import STEP
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import Target
+
+_OPERAND_BYTES = 100 << 10
+"""Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
+_NOTES_BYTES = 48
+"""Shared memory where up to 8 blocks tell each other the range of values."""
+
+# Clocks beside those of device_model.Clocks, fitted to 613 kernels on an H200 (26 layers, all
+# kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean, and 25 %
+# for 6 layers of middle batches that were measured later (benchmarks/conv_tiles.py). Counting the
+# registers of a block brought these to 12 %, and ResNet-50 at batch 1 to 4 % more than before.
+_STEP_CLOCKS = 4.0
+_SHARE_CLOCKS = 630.0
+"""What blocks that share an operand lose by waiting for each other."""
+_SPLIT_CLOCKS = 825.0
+_SPLIT_CLOCKS_EACH = 280.0
+"""What blocks that share out the k-steps lose by waiting for each other and adding up."""
+_REMOTE = 2.3
+"""How much longer a byte takes from another block's memory."""
+_THREADS_TOGETHER = 590
+"""Threads of a multiprocessor that wait at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MmaProblem:
+    """What decides about tiles: sizes, and what one slice of the operand costs."""
+
+    rows: int
+    channels: int
+    steps: int
+    parts: int
+    """Halves that a value is split into, or as many as a float takes up."""
+    weight_parts: int
+    products: int
+    """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in those of halves."""
+    loads: float
+    """Loads for one slice of the operand."""
+    instructions: float
+    """Instructions for one slice of the operand."""
+    ranged: bool = False
+    """Whether blocks look for the range of their values, and tell the others of a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTile(Tile):
+    """`pixels` x `columns` outputs of a block, and how its warps share out the work."""
+
+    problem: MmaProblem
+    pixels: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    n_tiles: int
+    """Columns that a warp makes, in eights: those of an instruction."""
+    chunk: int
+    """k-steps of 16 that lie in shared memory at a time."""
+    steps: int
+    """The k-steps of a block, padded to whole chunks."""
+    cluster: int
+    """Blocks that share out the operand, or the k-steps."""
+    prefetch: int
+    """k-steps whose weights wait in registers."""
+    split_k: bool = False
+
+    @property
+    def depth(self) -> int:
+        """Blocks that share out the k-steps."""
+        return self.cluster if self.split_k else 1
+
+    @property
+    def all_steps(self) -> int:
+        return self.steps * self.depth
+
+    @property
+    def columns(self) -> int:
+        return self.warps_n * self.n_tiles * 8
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
+    @property
+    def sharing(self) -> int:
+        """Blocks that share out the operand."""
+        return 1 if self.split_k else self.cluster
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        across = -(-self.problem.channels // self.columns)
+        return across * self.depth, -(-self.problem.rows // self.pixels)
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster
+
+    @property
+    def notes_at(self) -> int:
+        """Where notes lie, in units of 16 bytes: behind the operand, or the sums in its place."""
+        operand = self.pixels * (self.chunk * STEP + 8) * 2 * self.problem.parts
+        sums = self.warps_k * self.pixels * (self.columns + 4) * 4
+        return -(-max(operand, sums) // 16)
+
+    @property
+    def shared_bytes(self) -> int:
+        notes = _NOTES_BYTES if self.problem.ranged and self.sharing > 1 else 0
+        return 16 * self.notes_at + notes
+
+    def clocks(self, target: Target) -> float:
+        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        problem, clocks = self.problem, target.model.clocks
+        blocks = math.prod(self.blocks)
+        per_unit = -(-blocks // target.compute_units)
+        shared = self.sharing
+        rows = min(self.pixels, problem.rows)
+        slices = rows * self.steps * 4 / shared
+        weights = self.columns * self.steps * STEP * 2 * problem.weight_parts
+        products = self.steps * (self.pixels // 16) * (self.columns // 8) * problem.products
+        stored = rows * self.steps * STEP * 2 * problem.parts if shared > 1 else 0
+        sums = rows * self.columns * 4 * self.warps_k * _REMOTE if self.split_k else 0
+        busy = max(
+            slices * problem.instructions * clocks.instruction + products * clocks.product,
+            (slices * problem.loads * 16 + weights + sums) / clocks.cached_bytes,
+        )
+        turns = -(-slices // (self.threads * 2))
+        waits = clocks.load * (turns * max(1.0, problem.loads / 8) + self.steps // self.chunk - 1)
+        waits += _STEP_CLOCKS * self.steps / self.warps_k
+        if shared > 1:
+            waits += _SHARE_CLOCKS
+        if self.split_k:
+            waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * self.cluster
+        # Blocks that lie on one multiprocessor wait at the same time.
+        together = max(1, min(per_unit, _THREADS_TOGETHER // self.threads))
+        exchange = blocks * stored / clocks.remote_bytes
+        return per_unit * busy + waits * -(-per_unit // together) + exchange
+
+
+_WEIGHT_REGISTERS = 64
+"""Registers of a thread for weights on their way."""
+
+
+def candidates(problem: MmaProblem, target: Target) -> Iterator[MmaTile]:
+    """Yield the tiles for a problem, some more than once."""
+    for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
+        for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2)):
+            columns = warps_n * n_tiles * 8
+            if columns >= 2 * round_up(problem.channels, 16) or warps_m * warps_n > 8:
+                continue
+            if pixels // 16 // warps_m * n_tiles > 8:  # the sums would not fit the registers
+                continue
+            tile = _fill_in(problem, target, pixels, warps_m, warps_n, n_tiles)
+            if tile is not None:
+                yield tile
+                if target.model.clusters:
+                    yield replace(tile, cluster=_largest_cluster(problem, tile))
+                    yield from _deep_tiles(problem, target, tile)
+
+
+def _deep_tiles(problem: MmaProblem, target: Target, tile: MmaTile) -> Iterator[MmaTile]:
+    """Yield the ways to share out the k-steps of a tile among 2, 4 or 8 blocks."""
+    for depth in (2, 4, 8):
+        part = replace(problem, steps=-(-problem.steps // depth))
+        shape = (tile.pixels, tile.warps_m, tile.warps_n, tile.n_tiles)
+        deep = _fill_in(part, target, *shape)
+        # Each block reads the sums of all warps of all others.
+        if part.steps > 1 and deep is not None and deep.warps_k <= 2:
+            yield replace(deep, problem=problem, cluster=depth, split_k=True)
+
+
+def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
+    """Return how many blocks can share out an operand: all of them are of one row of tiles."""
+    blocks = -(-problem.channels // tile.columns)
+    return next(c for c in range(8, 0, -1) if blocks % c == 0 and tile.chunk * 4 % c == 0)
+
+
+def _fill_in(
+    problem: MmaProblem, target: Target, pixels: int, warps_m: int, warps_n: int, n_tiles: int
+) -> MmaTile | None:
+    """Complete a tile; None when not even one chunk of its operand fits shared memory."""
+    warps_k = max(8 // (warps_m * warps_n), 1)
+    while warps_k > 1 and problem.steps < 2 * warps_k:
+        warps_k //= 2
+    prefetch = _WEIGHT_REGISTERS // (2 * n_tiles * problem.weight_parts)
+    whole = round_up(problem.steps, warps_k)
+    most = min(_OPERAND_BYTES, target.local_memory_bytes - _NOTES_BYTES)
+    limit = max((most // (pixels * 2 * problem.parts) - 8) // STEP, 0)
+    chunk = whole
+    if whole > limit:
+        # Chunks must hold whole rounds of the weights that wait in registers.
+        prefetch = min(prefetch, limit // warps_k)
+        chunk = limit // (warps_k * prefetch) * warps_k * prefetch if prefetch else 0
+    if not chunk:
+        return None
+    steps = round_up(whole, chunk)
+    prefetch = min(prefetch, steps // warps_k)
+    return MmaTile(problem, pixels, warps_m, warps_n, warps_k, n_tiles, chunk, steps, 1, prefetch)

@@ -1,0 +1,189 @@
+"""What cuda/conv_narrow computes, and the part of the image that a block keeps in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from litegpu.codegen import round_up
+from litegpu.kernels.cuda.conv import SplitProblem
+from litegpu.ops.window import Pair
+
+WIDE = 16
+"""Pixels of a row that a matrix instruction takes."""
+COLUMNS = 16
+"""Channels of two matrix instructions: four of them lie in each lane of a pixel."""
+_LANES = 4
+"""Lanes that hold the inputs of a pixel, two each, in one half of a step."""
+_BANKS = 32
+"""Words of shared memory that lie side by side in banks of their own."""
+
+
+Quads = tuple[tuple[Pair, ...], ...]
+"""Quads of 4 pairs of values of a window, each (row, pair of its run)."""
+
+
+@lru_cache(maxsize=64)
+def _quads(rows: int, pairs: int) -> Quads:
+    """Return fours that hold each of `pairs` pairs of each row.
+
+    The pairs of a four lie side by side, or where runs end below each other. What fills it up
+    repeats a pair; so does what fills up a step, which takes two fours.
+    """
+    ends, lanes = pairs // _LANES * _LANES, range(_LANES)
+    starts = [(y, x) for y in range(rows) for x in range(0, ends, _LANES)]
+    whole = [tuple((y, x + q) for q in lanes) for y, x in starts]
+    across = [tuple((y, min(ends + q, pairs - 1)) for q in lanes) for y in range(rows)]
+    below = [
+        tuple((min(y + q, rows - 1), x) for q in lanes)
+        for x in range(ends, pairs)
+        for y in range(0, rows, _LANES)
+    ]
+    found = [*whole, *(min(across, below, key=len) if ends < pairs else [])]
+    return tuple(found + found[-1:] * (len(found) % 2))
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowProblem(SplitProblem):
+    """A convolution whose windows are runs of values; `channels` include the image's padding."""
+
+    stored: str
+    whole: bool
+    """Whether rows of the image consist of whole groups of 4 values, at multiples of 4."""
+
+    @property
+    def run(self) -> int:
+        """Values of one row of a window."""
+        return self.view.kernel[1] * self.channels
+
+    @property
+    def step(self) -> int:
+        """Values from one window to the next one in a row."""
+        return self.view.stride[1] * self.channels
+
+    @property
+    def quads(self) -> Quads:
+        """Return what the k axis consists of."""
+        return _quads(self.view.kernel[0], -(-self.run // 2))
+
+    def places(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
+        """Return for each four how far its pairs lie from its first, and where that lies.
+
+        Rows of the image lie `pitch` halves apart.
+        """
+        line = self.view.dilation[0] * pitch
+        places = [[y * line + 2 * x for y, x in quad] for quad in self.quads]
+        return [(tuple(at - place[0] for at in place), place[0]) for place in places]
+
+    @property
+    def steps(self) -> int:
+        return len(self.quads) // 2
+
+    @property
+    def parts(self) -> int:
+        """Halves that a weight is split into."""
+        return 1 + self.split_weights
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of 8 columns that hold all output channels."""
+        return -(-self.outputs // COLUMNS)
+
+
+@lru_cache(maxsize=64)
+def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
+    """Return a pitch with which most lanes read from banks of their own."""
+
+    def conflicts(pitch: int) -> int:
+        total = 0
+        for pattern in {pattern for pattern, _ in problem.places(pitch)}:
+            starts = range(0, 8 * problem.step, problem.step)
+            words = {(start + offset) // 2 for start in starts for offset in pattern}
+            banks = [word % _BANKS for word in words]
+            total += max(map(banks.count, banks))
+        return total
+
+    return min(range(least, least + 2 * _BANKS, unit), key=conflicts)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """How the rows of the image that a tile needs lie in shared memory.
+
+    The k axis is read in pairs of halves. Where windows begin at odd places, a second copy lies
+    one half further.
+    """
+
+    problem: NarrowProblem
+    rows: int
+    width: int
+    """Values of a row, from the first window's begin to the last one's end."""
+
+    @property
+    def unit(self) -> int:
+        """Values that a thread reads and stores together: by one load, or each by itself."""
+        return 4 if self.problem.whole else 2
+
+    @property
+    def skipped(self) -> int:
+        """Values before the first window, so that loads begin where they may."""
+        before = self.problem.view.pads[1] * self.problem.channels
+        return -before % 4 if self.problem.whole else 0
+
+    @property
+    def lead(self) -> int:
+        """Halves left free, so that windows begin at even places."""
+        return self.skipped % 2
+
+    @property
+    def units(self) -> int:
+        return -(-(self.skipped + self.width) // self.unit)
+
+    @property
+    def copies(self) -> int:
+        return 1 + self.problem.step % 2
+
+    @property
+    def pitch(self) -> int:
+        """Halves from one row to the next."""
+        least = round_up(self.lead + self.units * self.unit + 1, self.unit)
+        return _pitch(self.problem, least, self.unit)
+
+    @property
+    def halves(self) -> int:
+        """Halves of one copy of one part."""
+        return self.rows * self.pitch
+
+    @property
+    def units_of_16(self) -> int:
+        """Return the shared memory that it takes up, in units of 16 bytes."""
+        parts = self.copies * (1 + self.problem.split_values)
+        return -(-2 * self.halves * parts // 16)
+
+    def words(self) -> dict[str, Any]:
+        """Return what the template needs to know."""
+        places = self.problem.places(self.pitch)
+        patterns = list(dict.fromkeys(pattern for pattern, _ in places))
+        last = self.problem.run // 2
+        # Half of a pair belongs to the next pixel where a run is odd.
+        odd = self.problem.run % 2 > 0
+        cut = [tuple(odd and x == last for _, x in quad) for quad in self.problem.quads]
+        masks = [mask for mask in dict.fromkeys(cut) if any(mask)]
+        quads = [
+            (patterns.index(pattern), at, masks.index(mask) if any(mask) else None)
+            for (pattern, at), mask in zip(places, cut, strict=True)
+        ]
+        return {
+            "PATCH_ROWS": self.rows,
+            "PITCH": self.pitch,
+            "HALVES": self.halves,
+            "COPIES": self.copies,
+            "UNIT": self.unit,
+            "UNITS": self.units,
+            "SKIPPED": self.skipped,
+            "LEAD": self.lead,
+            "patterns": patterns,
+            "masks": [["0xffffu" if half else "0xffffffffu" for half in mask] for mask in masks],
+            "quads": quads,
+        }

@@ -1,0 +1,145 @@
+"""Tiles of cuda/conv_patch: a patch of the image in shared memory, and its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from litegpu.kernels.cuda.conv import SplitProblem
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import Target
+from litegpu.ops.window import Pair, Window
+
+PART = 8
+"""Channels of a chunk; a step of the instruction takes two chunks."""
+_WIDE = 16
+"""Pixels of a row that a matrix instruction takes."""
+_SHARED_BYTES = 72 << 10
+"""Shared memory that a block may take: on large GPUs, three blocks fit a multiprocessor."""
+_MOST_SUMS = 64
+"""Sums of a thread, in registers."""
+_REGISTERS = 128
+"""Registers of a thread."""
+
+# Clocks of a multiprocessor, beside those of device_model.Clocks.
+_MATRIX_CLOCKS = 4.0
+"""A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
+_FILL_INSTRUCTIONS = 60
+"""For one slice of the patch, from its place to its halves."""
+_STEP_CLOCKS = 40.0
+"""What one step of a warp waits for its operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchProblem(SplitProblem):
+    """A convolution whose pixels are chunks of channels."""
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.channels // PART)
+
+    @property
+    def pitch(self) -> int:
+        """Halves from one pixel of a patch to the next: an odd number of chunks."""
+        return (self.chunks | 1) * PART
+
+    @property
+    def steps(self) -> int:
+        return -(-math.prod(self.view.kernel) * self.chunks // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchTile(Tile):
+    """A block makes `rows` rows of 16 pixels x `n_tiles` * 8 channels with `warps` warps."""
+
+    problem: PatchProblem
+    rows: int
+    warps: int
+    n_tiles: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def patch(self) -> Pair:
+        """Return the rows and columns of the image that the windows of a tile cover."""
+        view: Window = self.problem.view
+        height, width = (
+            (size - 1) * stride + (kernel - 1) * dilation + 1
+            for size, stride, kernel, dilation in zip(
+                (self.rows, _WIDE), view.stride, view.kernel, view.dilation, strict=True
+            )
+        )
+        return height, width
+
+    @property
+    def tiles(self) -> Pair:
+        """Return how many tiles lie below each other, and side by side."""
+        height, width = self.problem.output
+        return -(-height // self.rows), -(-width // _WIDE)
+
+    @property
+    def columns(self) -> int:
+        """Output channels of all blocks."""
+        return self.blocks[0] * self.n_tiles * PART
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        across = -(-self.problem.outputs // (self.n_tiles * PART))
+        return across, math.prod(self.tiles) * self.problem.batch
+
+    @property
+    def sums(self) -> int:
+        """Sums of a thread: those of the rests are kept apart."""
+        return self.rows // self.warps * self.n_tiles * 4 * (1 + (self.problem.products > 1))
+
+    @property
+    def weight_units(self) -> int:
+        """Return the units of 16 bytes that the weights of a block take up."""
+        return self.problem.steps * (1 + self.problem.split_weights) * self.n_tiles * 16
+
+    @property
+    def value_units(self) -> int:
+        """Return the units of 16 bytes for the patch, or for the sums that reuse its memory."""
+        pixels = math.prod(self.patch)
+        values = pixels * self.problem.pitch * 2 * (1 + self.problem.split_values)
+        sums = self.rows * _WIDE * (self.n_tiles * PART + 4) * 4
+        return -(-max(values, sums) // 16)
+
+    @property
+    def shared_bytes(self) -> int:
+        offsets = -(-self.problem.steps * 2 * 4 // 16)
+        return 16 * (self.value_units + self.weight_units + offsets)
+
+    def clocks(self, target: Target) -> float:
+        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        problem, clocks = self.problem, target.model.clocks
+        per_unit = -(-math.prod(self.blocks) // target.compute_units)
+        slices = math.prod(self.patch) * problem.chunks * 2
+        halves, parts = 1 + problem.split_values, 1 + problem.split_weights
+        loads = self.rows * halves + self.warps * self.n_tiles * parts / 2
+        products = self.rows * self.n_tiles * problem.products
+        each_step = max(products * clocks.product, loads * _MATRIX_CLOCKS)
+        stored = self.rows * _WIDE * self.n_tiles * 2
+        busy = (
+            slices * _FILL_INSTRUCTIONS * clocks.instruction
+            + problem.steps * each_step
+            + stored * _FILL_INSTRUCTIONS * clocks.instruction
+        )
+        waits = clocks.load * (2 + slices / (self.threads * 8)) + _STEP_CLOCKS * problem.steps
+        room = target.model.overlapped_blocks(self.threads, _REGISTERS, self.shared_bytes)
+        together = max(1, min(per_unit, room))
+        return per_unit * busy + waits * -(-per_unit // together)
+
+
+def candidates(problem: PatchProblem) -> Iterator[PatchTile]:
+    """Yield the tiles for a problem."""
+    for warps in (8, 4, 2):
+        for turns in (1, 2, 4):
+            for n_tiles in (1, 2, 4, 8):
+                tile = PatchTile(problem, warps * turns, warps, n_tiles)
+                wasted = n_tiles > 1 and (n_tiles // 2) * PART >= problem.outputs
+                if tile.shared_bytes <= _SHARED_BYTES and not wasted and tile.sums <= _MOST_SUMS:
+                    yield tile

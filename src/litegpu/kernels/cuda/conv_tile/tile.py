@@ -1,0 +1,146 @@
+"""Tiles of cuda/conv_tile: pixels and columns that pass through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from litegpu.codegen.storage import Shape4
+from litegpu.device_model import DeviceModel
+from litegpu.graph import DType
+from litegpu.kernels.cuda.packing import CHUNKS, PART
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import Target
+
+PIXELS = 128
+"""Pixels of a block."""
+PREFETCH = 3
+"""k-tiles that are on their way while one is multiplied."""
+NARROWEST = 32
+"""Columns of the smallest tile."""
+_FLOAT_PRODUCTS = {False: 2, True: 6}
+"""Products of halves in whose time floats are multiplied, rounded or split.
+
+That is one of tf32 or three, at half the rate."""
+_ROWS_AT_ONCE = 64
+"""Pixels whose sums pass through shared memory together."""
+_COLUMNS_PER_BLOCK = 24
+"""What a k-tile costs a block beside its columns, in columns."""
+_ENDS = 600
+"""What first loads and last stores cost where no other block fills that time: columns of a k-tile.
+
+On an H200 these figures put the best tile of 128, 64 or 32 columns first for 27 of 31 convolutions
+of floats; it was 10, 9, 1 and 1 % faster for the others.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WideProblem:
+    """What decides about tiles: an image, weights [O, H, W, I] and the result."""
+
+    image: Shape4
+    stored: str
+    result: Shape4
+    weights: Shape4
+    split: bool
+    """Whether floats are split into two parts, so that nothing is lost; otherwise rounded."""
+
+    @property
+    def floats(self) -> bool:
+        """Whether floats are multiplied, which keep their range."""
+        return self.stored == DType.FLOAT32.value
+
+    @property
+    def part(self) -> int:
+        """Channels that a thread moves at a time."""
+        return PART[self.floats]
+
+    @property
+    def parts(self) -> int:
+        """Return how many of these an input pixel has."""
+        return -(-self.weights[3] // self.part)
+
+    @property
+    def k_chunks(self) -> int:
+        return self.weights[1] * self.weights[2] * self.parts
+
+    @property
+    def k_tiles(self) -> int:
+        return -(-self.k_chunks // CHUNKS)
+
+    @property
+    def products(self) -> int:
+        """Products of halves that take as long as one of values."""
+        return _FLOAT_PRODUCTS[self.split] if self.floats else 1
+
+
+@dataclass(frozen=True, slots=True)
+class WideTile(Tile):
+    """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps.
+
+    With `warp_groups`, four warps together multiply from shared memory.
+    """
+
+    problem: WideProblem
+    columns: int
+    warps_m: int
+    warps_n: int
+    warp_groups: bool = False
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def column_blocks(self) -> int:
+        return -(-self.problem.result[3] // self.columns)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        n, height, width, _ = self.problem.result
+        return 1, -(-n * height * width // PIXELS) * self.column_blocks
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        """One block waits while others work."""
+        if not self.warp_groups:
+            return 1
+        return (2 if self.columns > 64 else 3) - self.problem.floats
+
+    @property
+    def stages(self) -> int:
+        """k-tiles that lie in shared memory.
+
+        Groups multiply halves while their threads go on: the tile before is still in use then.
+        """
+        busy = 2 if self.warp_groups and not self.problem.floats else 1
+        return min(PREFETCH + busy, self.problem.k_tiles)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes for the k-tiles, or for the sums that reuse their memory."""
+        rows = PIXELS + self.columns * (1 + self.problem.split)
+        tiles = self.stages * rows * CHUNKS * 16
+        return max(tiles, _ROWS_AT_ONCE * (self.columns + 4) * 4)
+
+    def clocks(self, target: Target) -> float:
+        """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
+        most = -(-self.blocks[1] // target.compute_units)
+        alone = self.warp_groups and self.min_blocks(target.model) == 1
+        ends = _ENDS / self.problem.k_tiles if alone else 0
+        return most * (self.columns + _COLUMNS_PER_BLOCK + ends)
+
+
+_WARPS = {
+    (False, False): {128: (2, 2), 64: (2, 2), 32: (4, 1)},
+    (False, True): {64: (4, 2), 32: (4, 1)},
+    (True, False): {128: (8, 1), 64: (8, 1), 32: (8, 1)},
+    (True, True): {128: (8, 1), 64: (8, 1), 32: (8, 1)},
+}
+"""Warps of tiles by their columns: with warp groups or without, of floats or of halves."""
+
+
+def candidates(problem: WideProblem, warp_groups: bool) -> Iterator[WideTile]:
+    """Yield the tiles of a sort that are not too wide; the narrowest always is one of them."""
+    for columns, warps in _WARPS[warp_groups, problem.floats].items():
+        if columns < 2 * problem.result[3] or columns == NARROWEST:
+            yield WideTile(problem, columns, *warps, warp_groups)

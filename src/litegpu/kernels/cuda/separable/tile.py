@@ -1,0 +1,169 @@
+"""Tiles of cuda/separable: patches of pixels, and how they are multiplied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from litegpu.codegen import round_up
+from litegpu.codegen.storage import Shape4
+from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import Target
+from litegpu.ops.conv_spec import pixels_of
+from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
+
+ITEM = (2, 4)
+"""Lines x pixels of the depthwise convolution that a thread makes at a time."""
+CHANNELS = 32
+"""Channels of a k-tile."""
+_SUMS_BYTES = 16 * 40 * 4 // 32
+"""Memory for each thread that sums pass through: a warp stores 16 rows, 40 floats apart."""
+_MOST_SUMS = 64
+"""Sums of a thread, in registers."""
+_REGISTERS = 128
+"""Registers of a thread."""
+
+# Clocks of a multiprocessor, fitted to 23 kernels on an H200 (5 layers, 5 % off in the mean). Sums
+# take fewer instructions since.
+_INSTRUCTION_CLOCKS = 1.9 / 128
+_LOAD_CLOCKS = 1740
+"""What threads wait for the loads that are on their way at once."""
+_STEP_CLOCKS = 325
+"""What groups wait for a tile of weights and for each other."""
+_BLOCK_CLOCKS = 230
+_SUM_INSTRUCTIONS = 25
+"""For 4 sums, from shared memory to where they are stored."""
+_MANY_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SeparableProblem:
+    """What decides about tiles: an image, what is made of it, and the window in between."""
+
+    image: Shape4
+    stored: str
+    middle: Shape4
+    """What the depthwise convolution makes."""
+    outputs: int
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class SeparableTile(Tile):
+    """A block makes `patch` lines x pixels, `columns` outputs at a time."""
+
+    problem: SeparableProblem
+    patch: Pair
+    columns: int
+    warps: int
+    depth: int
+    """k-tiles that are multiplied in one step."""
+    prefetch: int
+    """Steps whose weights are on their way while those of one are multiplied."""
+
+    @property
+    def threads(self) -> int:
+        return self.warps * 32
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.patch)
+
+    @property
+    def tiles(self) -> Pair:
+        """Return how many patches lie below each other, and side by side."""
+        return _tiles_of(self.patch, self.problem.middle)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 1, math.prod(self.tiles)
+
+    @property
+    def column_blocks(self) -> int:
+        """Return how often a block multiplies its patch."""
+        return -(-self.problem.outputs // self.columns)
+
+    @property
+    def k_tiles(self) -> int:
+        return -(-self.problem.middle[3] // CHANNELS)
+
+    @property
+    def steps(self) -> int:
+        return self.k_tiles // self.depth * self.column_blocks
+
+    @property
+    def stages(self) -> int:
+        """Steps whose weights lie in shared memory.
+
+        A stage is filled again one step late: the multiplication before may still read it.
+        """
+        return min(self.prefetch + 2, self.steps)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes for the patch, the weights, the bias, and the sums on their way to memory."""
+        weights = self.stages * self.depth * self.columns
+        bias = 4 * self.column_blocks * self.columns
+        tiles = (self.k_tiles * self.pixels + weights) * CHANNELS * 2
+        return tiles + self.threads * _SUMS_BYTES + bias
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        """Return for how many blocks there is room, in memory and registers."""
+        return model.resident_blocks(self.threads, _REGISTERS, self.shared_bytes)
+
+    def fits(self, target: Target) -> bool:
+        return super(SeparableTile, self).fits(target) and self.min_blocks(target.model) > 0
+
+    def clocks(self, target: Target) -> float:
+        """Estimate the clocks: what a multiprocessor is busy with, and what its blocks wait for."""
+        made, window = self.problem.middle, self.problem.window
+        together = self.min_blocks(target.model)
+        rounds = self.blocks[1] / (target.compute_units * together)
+        items = self.pixels // math.prod(ITEM) * -(-made[3] // 4)
+        loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
+        products = 4 * math.prod((*ITEM, *window.kernel))
+        columns = self.column_blocks * self.columns
+        busy = items * (products + 9 * loads + 150) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
+        waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
+        waits += self.steps * _STEP_CLOCKS
+        each = together * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
+        # Many rounds flow into each other; of few, the last is as long as a full one.
+        return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
+
+
+def _tiles_of(patch: Pair, made: Shape4) -> Pair:
+    """Return how many patches lie below each other, and side by side."""
+    n, height, width, _ = made
+    lines = n * round_up(height, ITEM[0])
+    return -(-lines // patch[0]), -(-width // patch[1])
+
+
+def wasted_pixels(patch: Pair, made: Shape4) -> int:
+    """Return how many pixels of all patches lie outside of the images."""
+    return math.prod(_tiles_of(patch, made)) * math.prod(patch) - pixels_of(made)
+
+
+def patches(pixels: int) -> list[Pair]:
+    """Return the lines x pixels of patches of so many pixels."""
+    return [(pixels // width, width) for width in (8, 16, 32, 64)]
+
+
+def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[SeparableTile]:
+    """Yield the tiles for a problem, those of small blocks first."""
+    made, outputs = problem.middle, problem.outputs
+    for pixels, warps in ((128, 4), (128, 8), (256, 8)):
+        # The smaller the rim of a patch, the fewer pixels are read twice.
+        best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, made), sum(patch)))
+        for columns in (128, 64, 32):
+            few = pixels * columns <= 32 * warps * _MOST_SUMS
+            if few and columns < max(2 * outputs, 33):
+                yield _with_room(SeparableTile(problem, best, columns, warps, 1, 3), model)
+
+
+def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
+    """Return a tile with as many weights on their way as let most blocks lie side by side."""
+    depth = 1 if tile.k_tiles % 2 else 2
+    found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
+    return max(found, key=lambda each: each.min_blocks(model))

@@ -1,0 +1,102 @@
+"""Tiles: what a block of a kernel makes, what that takes of a multiprocessor, and how long."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from litegpu.codegen import LaunchAttributes
+from litegpu.device_model import DeviceModel
+from litegpu.graph import Node
+from litegpu.kernels.base import Plan, Rejected
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+
+_CANDIDATES = 6
+"""Tiles that are worth a measurement."""
+
+TOO_LARGE = Rejected("its operands do not fit on the chip")
+
+
+class Tile(ABC):
+    """What one block of a launch makes of a problem."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of the launch on the x and the y axis of the template."""
+
+    @property
+    @abstractmethod
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, a multiple of 16 bytes."""
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks, neighbours on the x axis, that reach each other's shared memory."""
+        return 1
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        """Return for how many blocks a multiprocessor must have registers at a time."""
+        return 1
+
+    @abstractmethod
+    def clocks(self, target: Target) -> float:
+        """Estimate the clocks of the multiprocessor that is busy longest.
+
+        Where a family compares its tiles with no other family's, any unit will do.
+        """
+
+    def fits(self, target: Target) -> bool:
+        """Whether a block of the device may have so many threads, and so much shared memory."""
+        small = self.shared_bytes <= target.local_memory_bytes
+        return small and self.threads <= target.max_work_group_size
+
+    def attributes(self, model: DeviceModel) -> LaunchAttributes:
+        """Return how the blocks are launched."""
+        return LaunchAttributes(self.cluster_size, self.min_blocks(model))
+
+
+_Tile = TypeVar("_Tile", bound=Tile)
+
+
+def choose(
+    candidates: Iterable[_Tile],
+    target: Target,
+    rejected: Rejected = TOO_LARGE,
+    error: float = 0.0,
+) -> list[_Tile] | Rejected:
+    """Return the tiles that fit the device and are worth a measurement, the best first.
+
+    That is the one of the least estimated clocks. What differs by less than a part `error` of these
+    counts as equal: candidates that come first are preferred then. If none fits, return `rejected`.
+    """
+    fitting = [tile for tile in dict.fromkeys(candidates) if tile.fits(target)]
+    if not fitting:
+        return rejected
+    clocks = [tile.clocks(target) for tile in fitting]
+    ranks = [int(each / min(clocks) / error) for each in clocks] if error else clocks
+    order = sorted(range(len(fitting)), key=ranks.__getitem__)
+    return [fitting[number] for number in order[:_CANDIDATES]]
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan(Plan):
+    """Tiles for a problem, the best first, and `kernel`, which makes the launch of one."""
+
+    problem: Hashable
+    """Plain data that decides about the tiles, and the name of the implementation."""
+    tiles: Sequence[Tile]
+    kernel: Callable[[Node, LowerContext, Any], KernelRequest]
+    clocks: float = Plan.clocks
+    margin: float = Plan.margin
+    rounds_input: bool = False
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        return self.kernel(node, ctx, ctx.choose(self.problem, self.tiles))

@@ -1,0 +1,91 @@
+"""The choice among tiles of CUDA's kernels, and that they fit every architecture."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from conv_graphs import built, convolution
+from cuda_emulator import INFO
+from litegpu.codegen.cuda import dynamic_shared_bytes
+from litegpu.device_model import MODELS, Capability, DeviceModel
+from litegpu.engine.layout import HALF_FROM_BYTES
+from litegpu.engine.target import DeviceTarget
+from litegpu.kernels.base import Rejected
+from litegpu.kernels.cuda.tiles import TOO_LARGE, Tile, choose
+from litegpu.ops.base import Target
+from litegpu.ops.window import Window
+
+TARGET = DeviceTarget(INFO, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made(Tile):
+    """A tile that takes what it is told to."""
+
+    time: float
+    threads: int = 128
+    shared_bytes: int = 0
+    blocks: tuple[int, int] = (1, 1)
+
+    def clocks(self, target: Target) -> float:
+        return self.time
+
+
+def times(*tiles: Tile, error: float = 0.0) -> list[float]:
+    """Return the estimates of the tiles that are chosen, in their order."""
+    found = choose(tiles, TARGET, error=error)
+    assert not isinstance(found, Rejected)
+    return [tile.clocks(TARGET) for tile in found]
+
+
+def test_the_fastest_come_first_each_of_them_once() -> None:
+    assert times(*map(Made, (3, 1, 2, 1))) == [1, 2, 3]
+    assert times(*map(Made, range(1, 10))) == [1, 2, 3, 4, 5, 6], "more are not worth a measurement"
+
+
+def test_what_differs_by_less_than_the_error_keeps_its_order() -> None:
+    assert times(*map(Made, (1.01, 1.0, 1.2, 1.1)), error=0.02) == [1.01, 1.0, 1.1, 1.2]
+
+
+def test_tiles_must_fit_the_device() -> None:
+    large = Made(1, shared_bytes=INFO.local_memory_bytes + 16)
+    wide = Made(2, threads=INFO.max_work_group_size + 1)
+    assert times(large, wide, Made(3)) == [3]
+    assert choose([large], TARGET) is TOO_LARGE
+    assert choose([], TARGET, Rejected("there are none")) == Rejected("there are none")
+
+
+def test_a_tile_says_how_it_is_launched() -> None:
+    attributes = Made(1).attributes(INFO.model)
+    assert (attributes.cluster_size, attributes.min_blocks, attributes.folded) == (1, 1, None)
+
+
+GRAPHS = [
+    ((1, 4, 4, 1580), 512, Window((1, 1), (1, 1))),
+    ((2, 7, 7, 256), 64, Window((3, 3), (1, 1), pads=(1, 1))),
+    ((1, 96, 96, 32), 32, Window((3, 3), (1, 1), pads=(1, 1))),
+    ((64, 224, 224, 3), 32, Window((3, 3), (2, 2), pads=(1, 1))),
+    ((16, 56, 56, 128), 256, Window((1, 1), (1, 1))),
+]
+
+
+@pytest.mark.parametrize("half_from", [None, HALF_FROM_BYTES, 0])
+@pytest.mark.parametrize(("capability", "model"), MODELS.items())
+def test_blocks_fit_every_architecture(
+    capability: Capability, model: DeviceModel, half_from: int | None
+) -> None:
+    device = dataclasses.replace(
+        INFO,
+        compute_capability=capability,
+        local_memory_bytes=model.shared_bytes_per_block,
+    )
+    for graph in GRAPHS:
+        for launch in built(convolution(*graph), half_from, device).launches:
+            kernel = launch.kernel
+            assert launch.template.startswith("cuda/")
+            assert dynamic_shared_bytes(kernel) <= model.shared_bytes_per_block
+            assert kernel.attributes.cluster_size == 1 or model.clusters
+            registers = -(-model.registers // kernel.attributes.min_blocks)
+            assert kernel.local_size[0] * 24 <= registers
