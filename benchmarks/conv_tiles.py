@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -164,10 +165,9 @@ def microseconds(layer: Layer, precision: str, tile: MmaTile) -> float:
     target.set_tensor(detail["index"], noise)
     target.invoke()
     held: Any = seats.kernels()[-1]
-    recording = held.compiled.recording
-    with recording._current:
-        profiler = recording._profiling()
-        times = [profiler.chain_seconds(recording._launches * _CHAIN) for _ in range(5)]
+    context = held.compiled.context
+    profiler, kernels = context.profiler(), context.host_graph().kernels
+    times = [context.settled(partial(profiler.of_nodes, kernels * _CHAIN)) for _ in range(5)]
     return statistics.median(times) / _CHAIN * 1e6
 
 

@@ -110,7 +110,7 @@ def measure(case: Case) -> Figures | None:
         )
         target.allocate_tensors()
     kernel: Any = seats.kernels()[-1]
-    commands = kernel.compiled.recording._commands
+    commands = kernel.compiled.context._commands
     expected = CommandBuffer if case.command_buffer else EnqueueLoop
     if not isinstance(commands, expected):
         print(f"{case.name}: left out, for this device has no cl_khr_command_buffer")
@@ -118,7 +118,7 @@ def measure(case: Case) -> Figures | None:
     target.invoke()  # binds the calls
     bound = kernel._run
     idle = [_idle(call) for call in bound.args[0]]
-    kernel._run = partial(bound.func, tuple(idle))
+    kernel._run = partial(bound.func, tuple(idle), *bound.args[1:])
     total_idle, calls_idle = medians(target.invoke, written_out(idle))
     own_idle = total_idle - calls_idle
     kernel._run = bound

@@ -25,7 +25,7 @@ FOLDER = ROOT / ".runtimes"
 TESTS = (
     *("runtime_abi/test_runtimes", "runtime_abi/test_bridge", "runtime_abi/test_bridge_faults"),
     *("runtime_abi/test_bridge_lifetime", "runtime_abi/test_bridge_split"),
-    *("runtime_abi/test_lending", "engine/test_states"),
+    *("runtime_abi/test_zero_copy", "engine/test_states"),
 )
 LEFT_OUT = "not damaged_models"
 """Old runtimes read damaged models beyond their end, and fall over some of them at random."""

@@ -49,6 +49,10 @@ class InvokeTimeoutError(ExecutionError):
     """An invoke took longer than `invoke_timeout_ms`; the device is given up as lost."""
 
 
+class BindingError(LitegpuError, ValueError):
+    """A buffer does not fit what is to be copied, or what it is bound to."""
+
+
 class ForkedProcessError(LitegpuError, RuntimeError):
     """A GPU API that a parent process had opened was asked for in a child that was forked."""
 

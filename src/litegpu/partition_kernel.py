@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from litegpu.backends.base import Device
+from litegpu.backends.buffers import HostBuffer
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
@@ -18,8 +19,8 @@ from litegpu.graph.partition import sources, with_shapes
 from litegpu.ops.support import check_support
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.enums import DTYPES
-from litegpu.runtime_abi.lending import Lending
 from litegpu.runtime_abi.reader import tensor_at
+from litegpu.runtime_abi.zero_copy import ZeroCopyBinding
 from litegpu.wording import shown_names
 
 _log = logging.getLogger("litegpu")
@@ -65,7 +66,7 @@ class PartitionKernel:
         self._run: Callable[[], object] = _skip
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self._alone = alone
-        self._lending = Lending()
+        self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
         self._states: list[tuple[ctypes.c_void_p, int]] = []
 
@@ -84,7 +85,7 @@ class PartitionKernel:
         except BaseException:
             compiled.close()
             raise
-        compiled.recording.timeout = self._timeout
+        compiled.context.timeout = self._timeout
         return compiled
 
     def shape(self, context: int) -> None:
@@ -107,7 +108,7 @@ class PartitionKernel:
         Raises ModelError when the new shapes make a node impossible, or an input has another type
         than in the file.
         """
-        self._lending.take_back(context)
+        self._zero_copy.unbind(context)
         self._tensors = 0
         self._check_types(structs.TfLiteContext.from_address(context).tensors or 0)
         self.shape(context)
@@ -121,7 +122,7 @@ class PartitionKernel:
         tensors = ctypes.c_size_t.from_address(context + _TENSORS).value
         if tensors != self._tensors:
             self._check_sizes(tensors)
-            self._lend(context)
+            self._bind_zero_copy(context)
             self._bind(tensors)
         if self.compiled.watch is None:
             self._run()
@@ -155,7 +156,7 @@ class PartitionKernel:
         except BaseException:
             self._precise = before
             raise
-        self._lending.take_back(context, keep=True)
+        self._zero_copy.unbind(context, keep=True)
         self._tensors, old, self.compiled = 0, self.compiled, compiled
         old.close()
         names = {v: layout.graph.values[v].name for v in wide}
@@ -168,7 +169,7 @@ class PartitionKernel:
             )
         if (changed := self.changed()) is not None:
             changed(self)
-        self._lend(context)
+        self._bind_zero_copy(context)
         self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
 
     def _check_types(self, tensors: int) -> None:
@@ -195,16 +196,18 @@ class PartitionKernel:
                     "partition. Call allocate_tensors() anew, or use no delegate."
                 )
 
-    def _lend(self, context: int) -> None:
+    def _bind_zero_copy(self, context: int) -> None:
         """Let the tensors lie where the device reaches them, if it has such memory."""
         compiled = self.compiled
-        memory = compiled.recording.host_memory()
-        if memory is not None and self._alone:
+        pinned = compiled.context.pinned()
+        if pinned is not None and self._alone:
             sizes = compiled.sizes()
             # What the watch moves comes last on each side, and stays its own.
-            ins, outs = memory[0][: len(compiled.inputs)], memory[1][: len(compiled.outputs)]
+            ins = pinned.inputs[: len(compiled.inputs)]
+            outs = pinned.outputs[: len(compiled.outputs)]
             indices, nbytes = [v for v, _ in sizes], [size for _, size in sizes]
-            self._lending.lend(context, indices, [*ins, *outs], nbytes)
+            memory = [buffer.address for buffer in (*ins, *outs) if isinstance(buffer, HostBuffer)]
+            self._zero_copy.bind(context, indices, memory, nbytes)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
@@ -215,7 +218,7 @@ class PartitionKernel:
         compiled = self.compiled
         self._run = compiled.bind(
             [data(v) for v in compiled.inputs], [data(v) for v in compiled.outputs]
-        )
+        ).run
         self._states = [
             (data(v), size) for v, size in dict(compiled.sizes()).items() if v in compiled.states
         ]
@@ -227,7 +230,7 @@ class PartitionKernel:
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
         """Measure the partition by itself. Raises ExecutionError when the device fails."""
         ops = {node.index: node.op for node in self.graph.nodes}
-        return profile_partition(self.compiled, ops, repeats, peaks, lent=self._alone)
+        return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self._alone)
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[list[None]]:
@@ -244,11 +247,11 @@ class PartitionKernel:
 
     def give_back(self, context: int) -> None:
         """Let the tensors lie in the runtime's memory, with what they hold."""
-        self._lending.take_back(context, keep=True)
+        self._zero_copy.unbind(context, keep=True)
 
     def close(self, context: int = 0) -> None:
         """Release everything on the device; `context` is that of tensors it was bound to."""
-        self._lending.take_back(context)
+        self._zero_copy.unbind(context)
         self.compiled.close()
 
 

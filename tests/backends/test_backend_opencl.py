@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backend_suite import adding, floats, program, run
+from backend_suite import adding, floats, program, ready, run
 from litegpu import (
     CompilationError,
     DeviceMemoryError,
@@ -26,7 +26,7 @@ from litegpu import (
     backends,
 )
 from litegpu.backends import opencl, opencl_build, opencl_library
-from litegpu.backends.base import Recording
+from litegpu.backends.execution import Executable
 from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.backends.program import Program
@@ -198,9 +198,9 @@ def test_a_folder_for_compiled_kernels(tmp_path: Path) -> None:
 
 def built(device: OpenCLDevice, folder: Path) -> None:
     """Record with a folder for kernels, and run."""
-    recording = device.record(adding(2), cache_dir=str(folder))
-    assert (run(recording, [np.zeros_like(floats())])[0] == 2).all()
-    recording.close()
+    context = ready(device, adding(2), cache_dir=str(folder))
+    assert (run(context, [np.zeros_like(floats())])[0] == 2).all()
+    context.close()
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ def test_one_buffer_is_larger_than_the_device_allows(
         rf"needs \d+ bytes for {what} in one buffer, but device '.*' \(opencl\) allows {limit}\."
     )
     with pytest.raises(DeviceMemoryError, match=wanted):
-        opencl_device.record(program([], [], [0], [0], constants))
+        ready(opencl_device, program([], [], [0], [0], constants))
 
 
 def test_the_cpu_takes_over_when_memory_is_short(
@@ -382,7 +382,7 @@ def test_what_a_driver_refuses_becomes_a_typed_error(
         ExecutionError: r"cannot record the partition: .*`litegpu devices` lists",
     }
     with pytest.raises(expected, match=text[expected]) as caught:
-        opencl_device.record(program([], [], [0], [0], floats()))
+        ready(opencl_device, program([], [], [0], [0], floats()))
     assert opencl_device.info.name in str(caught.value)
     with pytest.raises(cl.LogicError):  # already released
         buffers[0].release()
@@ -393,15 +393,15 @@ def test_every_range_begins_where_the_device_allows(
     opencl_device: OpenCLDevice, alignment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded: list[Program] = []
-    record = opencl_device.record
+    compile_program = opencl_device.compile
 
-    def keep(wanted: Program, cache_dir: str | None = None) -> Recording:
+    def keep(wanted: Program, cache_dir: str | None = None) -> Executable:
         recorded.append(wanted)
-        return record(wanted, cache_dir)
+        return compile_program(wanted, cache_dir)
 
     at_least = max(alignment, opencl_device.info.buffer_alignment)
     changed_info(monkeypatch, opencl_device, buffer_alignment=at_least)
-    monkeypatch.setattr(opencl_device, "record", keep)
+    monkeypatch.setattr(opencl_device, "compile", keep)
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     target = interpreter(model, GpuDelegate(backend="opencl", device=0))
     assert_close(run_model(target, x), reference(model, x))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backend_suite import ADD_ONE, adding, floats, kernel, launch, program, run
+from backend_suite import ADD_ONE, adding, floats, kernel, launch, program, ready, run
 from litegpu import (
     CompilationError,
     DeviceLostError,
@@ -26,6 +26,7 @@ from litegpu import (
     backends,
 )
 from litegpu.backends import opengl, opengl_library
+from litegpu.backends.buffers import Bindings
 from litegpu.backends.opengl import OpenGLDevice
 from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
 from robustness.programs import START, run_program
@@ -128,9 +129,9 @@ def test_the_context_of_an_application_stays_current(
     before = egl.eglGetCurrentContext()
     assert before
     assert backends.BACKENDS["opengl"].devices()
-    recording = device.record(adding(1))
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
+    context = ready(device, adding(1))
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()
     assert egl.eglGetCurrentContext() == before
     assert own.text(0x1F01) == device.info.name, "and it works"
     own.close()
@@ -146,11 +147,11 @@ def test_the_gpu_delegate_runs_on_it(device: OpenGLDevice) -> None:
 
 
 def test_what_is_never_closed_is_released(device: OpenGLDevice) -> None:
-    recording = device.record(adding(1))
-    (buffer, *_), held = recording._buffers, device.gl.call  # type: ignore[attr-defined]
+    context = ready(device, adding(1))
+    (buffer, *_), held = context.buffers.numbers, device.gl.call  # type: ignore[attr-defined]
     number, is_buffer = buffer.value, device.gl._load("glIsBuffer", ctypes.c_ubyte, ctypes.c_uint32)
     assert device.worker.call(lambda: is_buffer(number))
-    del recording, buffer
+    del context, buffer
     assert not device.worker.call(lambda: is_buffer(number))
     assert held is device.gl.call
 
@@ -166,13 +167,13 @@ def test_equal_kernels_are_compiled_once(
         return compile_source(source)
 
     monkeypatch.setattr(device.gl, "compile", spy)
-    first, second = device.record(adding(1)), device.record(adding(2))
+    first, second = ready(device, adding(1)), ready(device, adding(2))
     assert len(sources) == 1
     first.close()
     device.worker.call(device.programs.clear)
     np.testing.assert_array_equal(run(second, [floats()])[0], floats() + 1 + 1)
     is_program = device.gl._load("glIsProgram", ctypes.c_ubyte, ctypes.c_uint32)
-    (number,) = (each.number for each in second._programs.values())  # type: ignore[attr-defined]
+    (number,) = (each.number for each in second.executable.programs.values())  # type: ignore[attr-defined]
     assert device.worker.call(lambda: is_program(number))
     second.close()
     device.worker.call(lambda: device.gl.call.glUseProgram(0))
@@ -180,43 +181,43 @@ def test_equal_kernels_are_compiled_once(
 
 
 def test_a_released_partition_says_so(device: OpenGLDevice) -> None:
-    recording = device.record(adding(1))
-    recording.close()
+    context = ready(device, adding(1))
+    context.close()
     with pytest.raises(ExecutionError, match="This partition was released"):
-        run(recording, [floats()])
+        run(context, [floats()])
 
 
 @pytest.mark.parametrize("lacking", ["glBindBuffersRange", "glBufferStorage"])
 def test_an_old_driver(lacking: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.gl.call, lacking, None)
-    recording = device.record(adding(3))
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1 + 1)
-    recording.close()
+    context = ready(device, adding(3))
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1 + 1 + 1)
+    context.close()
 
 
 def test_a_script_ends_with_everything_alive() -> None:
     source = """
         target = interpreter(model, GpuDelegate())
         run(target, x)
-        recording = __import__("litegpu").backends.BACKENDS["opengl"].open(0).record(adding(1))
+        context = ready(__import__("litegpu").backends.BACKENDS["opengl"].open(0), adding(1))
         print("last line")
     """
-    start = START + "from backend_suite import adding\n"
+    start = START + "from backend_suite import adding, ready\n"
     ended = run_program(source, "opengl", start=start)
     assert (ended.code, ended.stdout, ended.stderr) == (0, "last line\n", "")
 
 
-def test_an_inherited_recording_is_harmless() -> None:
+def test_an_inherited_context_is_harmless() -> None:
     """In a forked child, to run, to close, to drop, and at the child's end."""
     source = """
         import os
         from litegpu import ForkedProcessError, backends
         opened = backends.BACKENDS["opengl"].open(0)
-        first, second, third = (opened.record(adding(1)) for _ in range(3))
+        first, second, third = (ready(opened, adding(1)) for _ in range(3))
         child = os.fork()
         if child == 0:
             listing = backends.BACKENDS["opengl"].devices
-            for act in (lambda: run_recording(first, [floats()]), listing):
+            for act in (lambda: run_context(first, [floats()]), listing):
                 try:
                     act()
                 except ForkedProcessError as error:
@@ -225,10 +226,10 @@ def test_an_inherited_recording_is_harmless() -> None:
             del second
             raise SystemExit(3)
         print(os.waitpid(child, 0)[1] >> 8)
-        np.testing.assert_array_equal(run_recording(third, [floats()])[0], floats() + 1)
+        np.testing.assert_array_equal(run_context(third, [floats()])[0], floats() + 1)
     """
     start = START + (
-        "import numpy as np\nfrom backend_suite import adding, floats, run as run_recording\n"
+        "import numpy as np\nfrom backend_suite import adding, floats, ready, run as run_context\n"
     )
     ended = run_program(source, "opengl", start=start)
     assert (ended.code, ended.stdout, ended.stderr) == (
@@ -251,14 +252,14 @@ def test_too_little_memory(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
     failing(monkeypatch, device, OUT_OF_MEMORY)
     wanted = r"Device opengl:0 .* cannot provide \d+ bytes: GL_OUT_OF_MEMORY \(0x0505\)\. Close"
     with pytest.raises(DeviceMemoryError, match=wanted):
-        device.record(adding(1))
+        ready(device, adding(1))
 
 
-def test_recording_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, device, INVALID_OPERATION, after=6)
+def test_context_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, device, INVALID_OPERATION, after=7)
     wanted = r"failed while recording a partition: GL_INVALID_OPERATION \(0x0502\)\. Make the inter"
     with pytest.raises(ExecutionError, match=wanted):
-        device.record(adding(1))
+        ready(device, adding(1))
 
 
 @pytest.mark.parametrize(
@@ -267,14 +268,14 @@ def test_recording_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPa
 def test_a_device_that_fails_while_running(
     error: int, name: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = device.record(adding(1))
+    context = ready(device, adding(1))
     with monkeypatch.context() as broken:
         failing(broken, device, error)
         wanted = rf"Device opengl:0 .* failed while running a partition: {name} \(0x{error:04X}\)"
         with pytest.raises(ExecutionError, match=wanted):
-            run(recording, [floats()])
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
+            run(context, [floats()])
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()
 
 
 def test_the_error_of_a_call_is_read_and_forgotten(device: OpenGLDevice) -> None:
@@ -298,7 +299,7 @@ def test_the_cpu_takes_over_when_memory_is_short(
 def test_the_log_of_a_refused_kernel_is_shown(device: OpenGLDevice) -> None:
     bad = kernel("bad", "    STORE4_F32(dst, GLOBAL_X, undeclared_word);\n")
     with pytest.raises(CompilationError, match=r"Device opengl:0 .*bad.*undeclared_word"):
-        device.record(program([bad], [], [0], [0]))
+        ready(device, program([bad], [], [0], [0]))
 
 
 # A device that is lost
@@ -306,20 +307,20 @@ def test_the_log_of_a_refused_kernel_is_shown(device: OpenGLDevice) -> None:
 
 def lose_at(moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the driver lose the context while a partition is recorded or run; return the message."""
-    after = {"allocating memory": 1, "recording a partition": 6}.get(moment, 0)
-    recording = device.record(adding(1))
+    after = {"allocating memory": 1, "recording a partition": 7}.get(moment, 0)
+    context = ready(device, adding(1))
     with monkeypatch.context() as lost:
         failing(lost, device, CONTEXT_LOST, after)
         with pytest.raises(DeviceLostError) as caught:
             if moment == "running a partition":
-                run(recording, [floats()])
+                run(context, [floats()])
             elif moment == "measuring a partition":
-                recording.durations()
-            elif moment == "reading a partition's memory":
-                recording.read_memory()
+                context.profiler().durations()
+            elif moment == "reading the memory of a partition":
+                context.read_memory()
             else:
-                device.record(adding(1))
-    recording.close()
+                ready(device, adding(1))
+    context.close()
     return str(caught.value)
 
 
@@ -330,7 +331,7 @@ def lose_at(moment: str, device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) 
         "recording a partition",
         "running a partition",
         "measuring a partition",
-        "reading a partition's memory",
+        "reading the memory of a partition",
     ],
 )
 def test_a_lost_context_is_opened_anew(
@@ -341,28 +342,28 @@ def test_a_lost_context_is_opened_anew(
     assert device.lost
     late = backends.BACKENDS["opengl"].open(0)
     assert late is not device and not late.lost
-    recording = late.record(adding(1))
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
+    context = ready(late, adding(1))
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()
 
 
 def test_a_reset_that_the_driver_tells(
     device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = device.record(adding(1))
+    context = ready(device, adding(1))
     failing(monkeypatch, device, INVALID_OPERATION)
     monkeypatch.setattr(device.gl.call, "glGetGraphicsResetStatus", lambda: 0x8253)
     with pytest.raises(DeviceLostError, match=r"is lost: running a partition, GL_INVALID"):
-        run(recording, [floats()])
-    recording.close()
+        run(context, [floats()])
+    context.close()
 
 
 def test_a_thread_that_has_ended(device: OpenGLDevice) -> None:
-    recording = device.record(adding(1))
+    context = ready(device, adding(1))
     device.worker.stop()
     with pytest.raises(DeviceLostError, match=r"is lost: The thread 'litegpu-opengl-0' has ended"):
-        run(recording, [floats()])
-    recording.close()
+        run(context, [floats()])
+    context.close()
     assert backends.BACKENDS["opengl"].open(0) is not device
 
 
@@ -382,31 +383,31 @@ def test_the_next_interpreter_works_after_a_loss(
 
 
 def test_a_run_that_takes_too_long(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording, result = device.record(adding(1)), np.zeros_like(floats())
-    recording.timeout = 60.0
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.timeout = 0.05
+    context, result = ready(device, adding(1)), np.zeros_like(floats())
+    context.timeout = 60.0
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.timeout = 0.05
     answer = threading.Event()
     monkeypatch.setattr(device.gl, "finish_within", lambda seconds: answer.wait(60))
     wanted = r"Device opengl:0 .* did not answer within invoke_timeout_ms \(50 ms\) and is given up"
     with pytest.raises(InvokeTimeoutError, match=wanted):
-        recording.run([floats().ctypes.data], [result.ctypes.data])
+        context.run(Bindings.of([floats()], [result]))
     assert device.lost
     answer.set()  # now the device answers after all: nobody's memory is written
     device.worker.join(60)
     assert not result.any()
-    recording.close()
+    context.close()
     assert backends.BACKENDS["opengl"].open(0) is not device
 
 
 def test_a_fence_that_is_not_reached(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = device.record(adding(1))
-    recording.timeout = 5.0
+    context = ready(device, adding(1))
+    context.timeout = 5.0
     monkeypatch.setattr(device.gl.call, "glClientWaitSync", lambda *_: 0x911B)
     with pytest.raises(InvokeTimeoutError, match=r"within invoke_timeout_ms \(5000 ms\)"):
-        run(recording, [floats()])
+        run(context, [floats()])
     assert device.lost
-    recording.close()
+    context.close()
 
 
 # Kept programs
@@ -415,8 +416,8 @@ def test_a_fence_that_is_not_reached(device: OpenGLDevice, monkeypatch: pytest.M
 def test_programs_are_kept_and_found_again(
     device: OpenGLDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device.record(adding(1)).close()
-    device.record(adding(1), str(tmp_path)).close()
+    ready(device, adding(1)).close()
+    ready(device, adding(1), str(tmp_path)).close()
     (kept,) = tmp_path.iterdir()
     assert kept.suffix == ".glbin"
 
@@ -426,14 +427,14 @@ def test_programs_are_kept_and_found_again(
     with monkeypatch.context() as again:
         again.setattr(device.gl, "compile", never)
         device.worker.call(device.programs.clear)
-        recording = device.record(adding(2), str(tmp_path))
-        np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1)
-        recording.close()
+        context = ready(device, adding(2), str(tmp_path))
+        np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1 + 1)
+        context.close()
 
 
 def test_other_kernels_are_other_files(device: OpenGLDevice, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        device.record(program([kernel(name, ADD_ONE)], [], [0], [0]), str(tmp_path)).close()
+        ready(device, program([kernel(name, ADD_ONE)], [], [0], [0]), str(tmp_path)).close()
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -442,13 +443,13 @@ def test_a_kept_program_that_the_driver_refuses_is_replaced(
 ) -> None:
     with monkeypatch.context() as rubbish:
         rubbish.setattr(device.gl, "binary", lambda number: b"\0\0\0\0rubbish")
-        device.record(adding(1), str(tmp_path)).close()
+        ready(device, adding(1), str(tmp_path)).close()
     (kept,) = tmp_path.iterdir()
     refused = kept.read_bytes()
     device.worker.call(device.programs.clear)
-    recording = device.record(adding(1), str(tmp_path))
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
+    context = ready(device, adding(1), str(tmp_path))
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()
     assert [*tmp_path.iterdir()] == [kept] and kept.read_bytes() != refused
 
 
@@ -459,7 +460,7 @@ def test_a_program_under_another_kernels_name_is_not_used(
     assert len({*texts}) == 2
     for text in texts:
         step = launch("add", 1, 0)
-        device.record(program([kernel("add", text)], [step], [0], [1]), str(tmp_path)).close()
+        ready(device, program([kernel("add", text)], [step], [0], [1]), str(tmp_path)).close()
     first, second = tmp_path.iterdir()
     held = first.read_bytes(), second.read_bytes()
     first.write_bytes(held[1])
@@ -467,7 +468,7 @@ def test_a_program_under_another_kernels_name_is_not_used(
     device.worker.call(device.programs.clear)
     for number, text in enumerate(texts, start=1):
         step = launch("add", 1, 0)
-        recording = device.record(program([kernel("add", text)], [step], [0], [1]), str(tmp_path))
-        np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + number)
-        recording.close()
+        context = ready(device, program([kernel("add", text)], [step], [0], [1]), str(tmp_path))
+        np.testing.assert_array_equal(run(context, [floats()])[0], floats() + number)
+        context.close()
     assert (first.read_bytes(), second.read_bytes()) == held, "both are repaired"

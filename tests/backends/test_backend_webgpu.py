@@ -19,7 +19,7 @@ import pytest
 import cases
 import op_runner
 from alarms import Alarm, alarms, needs_timers
-from backend_suite import adding, floats, kernel, launch, program, run
+from backend_suite import adding, floats, kernel, launch, program, ready, run
 from cases.base import Case
 from comparing import mismatch
 from litegpu import (
@@ -31,8 +31,15 @@ from litegpu import (
     UnsupportedDeviceError,
     backends,
 )
-from litegpu.backends import webgpu, webgpu_library, webgpu_recording
-from litegpu.backends.base import Recording
+from litegpu.backends import (
+    webgpu,
+    webgpu_buffers,
+    webgpu_library,
+    webgpu_profile,
+    webgpu_submission,
+)
+from litegpu.backends.buffers import Bindings
+from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.webgpu import WebGPUDevice
 from litegpu.backends.webgpu_library import Reader
 from op_runner import MODES, groups
@@ -261,18 +268,18 @@ def test_a_lost_device(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
     delegate = GpuDelegate(backend="webgpu", device=0)
     target = interpreter(model, delegate)
     assert_close(run_model(target, x), reference(model, x))
-    recording = own_device.record(adding(1))
+    context = ready(own_device, adding(1))
     own_device.device.destroy()
     lost = r"Device webgpu:0 .* is lost: .*Make the interpreter and its delegate anew"
     for fails in (
-        lambda: run(recording, [floats()]),
-        lambda: own_device.record(adding(1)),
-        recording.durations,
-        recording.read_memory,
+        lambda: run(context, [floats()]),
+        lambda: ready(own_device, adding(1)),
+        context.profiler().durations,
+        context.read_memory,
     ):
         with pytest.raises(DeviceLostError, match=lost):
             fails()
-    recording.close()
+    context.close()
     with pytest.raises(RuntimeError, match="is lost"):
         target.invoke()
     assert isinstance(delegate.error, ExecutionError)
@@ -299,15 +306,15 @@ def test_too_little_memory(own_device: WebGPUDevice, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(own_device.device, "create_buffer", refuse)
     wanted = r"Device webgpu:0 .* cannot provide \d+ bytes: Not enough memory left\. Close"
     with pytest.raises(DeviceMemoryError, match=wanted):
-        own_device.record(adding(1))
+        ready(own_device, adding(1))
 
 
 def test_a_device_at_the_end_of_a_program(own_device: WebGPUDevice) -> None:
-    recording = own_device.record(adding(1))
+    context = ready(own_device, adding(1))
     own_device.worker.stop()
     with pytest.raises(DeviceLostError, match=r"Device webgpu:0 .* is lost: The thread 'litegpu-"):
-        own_device.record(adding(1))
-    recording.close()
+        ready(own_device, adding(1))
+    context.close()
 
 
 def test_another_failure_is_no_loss(device: WebGPUDevice) -> None:
@@ -320,7 +327,7 @@ def test_a_shortage_that_wgpu_calls_something_else(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As wgpu 0.32 tells it: "Validation Error ... In wgpuDeviceCreateBuffer ...", for one."""
-    recording = own_device.record(adding(1))
+    context = ready(own_device, adding(1))
 
     def refuse(*_: object, **__: object) -> Any:
         raise own_device.wgpu.GPUValidationError("Validation Error\n  Not enough memory left.")
@@ -335,53 +342,53 @@ def test_a_shortage_that_wgpu_calls_something_else(
         with monkeypatch.context() as short:
             short.setattr(place, name, refuse)
             with pytest.raises(DeviceMemoryError, match=wanted):
-                own_device.record(adding(1))
+                ready(own_device, adding(1))
     with monkeypatch.context() as short:
         short.setattr(own_device.calls.checked, "wgpuQueueWriteBuffer", refuse)
         with pytest.raises(DeviceMemoryError, match=wanted):
-            run(recording, [floats()])
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
+            run(context, [floats()])
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()
 
 
-def reader_of(recording: Recording) -> Reader:
-    reader = recording._reader  # type: ignore[attr-defined]
+def reader_of(context: ExecutionContext) -> Reader:
+    reader = context._reader  # type: ignore[attr-defined]
     assert isinstance(reader, Reader)
     return reader
 
 
 def test_results_that_cannot_be_read(device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = device.record(adding(1))
-    reader = reader_of(recording)
+    context = ready(device, adding(1))
+    reader = reader_of(context)
     with monkeypatch.context() as refused:
         refused.setattr(reader, "map", lambda: reader._statuses.append(4))
         with pytest.raises(ExecutionError, match=r"Could not map buffer \(status 4\)"):
-            run(recording, [floats()])
+            run(context, [floats()])
     reader._statuses.clear()
     with monkeypatch.context() as silent:
         silent.setattr(webgpu_library, "_PATIENCE", 0.01)
         silent.setattr(reader, "map", lambda: None)
         with pytest.raises(ExecutionError, match="the device is lost or does not answer"):
-            run(recording, [floats()])
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.close()
+            run(context, [floats()])
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()
 
 
 def test_a_run_that_takes_too_long(
     own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording, result = own_device.record(adding(1)), np.zeros_like(floats())
-    recording.timeout = 60.0
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1)
-    recording.timeout = 0.02
+    context, result = ready(own_device, adding(1)), np.zeros_like(floats())
+    context.timeout = 60.0
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.timeout = 0.02
     monkeypatch.setattr(own_device.calls, "is_idle", lambda device: False)
     wanted = r"Device webgpu:0 .* did not answer within invoke_timeout_ms \(20 ms\) and is given up"
     with pytest.raises(InvokeTimeoutError, match=wanted):
-        recording.run([floats().ctypes.data], [result.ctypes.data])
+        context.run(Bindings.of([floats()], [result]))
     assert own_device.lost and not result.any()
-    held = [*recording._buffers]  # type: ignore[attr-defined]
-    recording.close()
-    assert recording._buffers == held, "the device may still use them"  # type: ignore[attr-defined]
+    held = [*context._buffers.made]  # type: ignore[attr-defined]
+    context.close()
+    assert context._buffers.made == held, "the device may still use them"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -397,12 +404,12 @@ def test_shaders_keep_to_their_buffers(
     far = "    STORE4_F32(dst, GLOBAL_X + 300000000, LOAD4_F32(src, GLOBAL_X + 300000000));\n"
     for text in (lost, far):
         astray = program([kernel("astray", text)], [launch("astray", 1, 0)], [0], [1])
-        recording = own_device.record(astray)
-        run(recording, [floats()])
-        memory = recording.read_memory().view(np.float32)
+        context = ready(own_device, astray)
+        run(context, [floats()])
+        memory = context.read_memory().view(np.float32)
         np.testing.assert_array_equal(memory[: floats().size], floats())
         assert np.isnan(memory[2 * floats().size :]).all()
-        recording.close()
+        context.close()
 
 
 # Interrupts
@@ -411,17 +418,17 @@ def test_shaders_keep_to_their_buffers(
 @needs_timers
 def test_interrupted_runs(own_device: WebGPUDevice) -> None:
     """A storm of interrupts, and after each one the right result for another input."""
-    recording = own_device.record(adding(9))
+    context = ready(own_device, adding(9))
     inputs = [np.full(floats().size, number, np.float32) for number in range(4)]
     draw = np.random.default_rng(0)
     for count in range(100):
-        with alarms(webgpu_recording, float(draw.uniform(3e-4, 1e-3))) as raised:
+        with alarms(webgpu_submission, float(draw.uniform(3e-4, 1e-3))) as raised:
             while raised[0] < 4:
                 with contextlib.suppress(Alarm):
-                    run(recording, [inputs[count % 4]])
+                    run(context, [inputs[count % 4]])
         after = inputs[(count + 1) % 4]
-        np.testing.assert_array_equal(run(recording, [after])[0], after + 9)
-    recording.close()
+        np.testing.assert_array_equal(run(context, [after])[0], after + 9)
+    context.close()
 
 
 STEPS = ["wgpuCommandEncoderFinish", "wgpuQueueSubmit", "wgpuBufferMapAsync", "memmove", "unmap"]
@@ -433,12 +440,12 @@ def test_a_run_that_ends_at_a_step(
     step: str, after: bool, own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is raised before or after any step, the next run is right."""
-    recording = own_device.record(adding(1))
+    context = ready(own_device, adding(1))
     place: Any = own_device.calls.checked
     if step == "memmove":
         place = ctypes
     elif step == "unmap":
-        place = reader_of(recording)
+        place = reader_of(context)
     make = getattr(place, step)
 
     def stop(*arguments: Any) -> Any:
@@ -450,22 +457,22 @@ def test_a_run_that_ends_at_a_step(
         with monkeypatch.context() as broken:
             broken.setattr(place, step, stop)
             with pytest.raises(Alarm):
-                run(recording, [floats(number)])
-        np.testing.assert_array_equal(run(recording, [floats(7)])[0], floats(7) + 1)
+                run(context, [floats(number)])
+        np.testing.assert_array_equal(run(context, [floats(7)])[0], floats(7) + 1)
     with monkeypatch.context() as broken:
         broken.setattr(place, step, stop)
         with pytest.raises(Alarm):
-            run(recording, [floats()])
-    recording.close()
+            run(context, [floats()])
+    context.close()
 
 
-def test_an_inherited_recording_is_harmless() -> None:
+def test_an_inherited_context_is_harmless() -> None:
     """In a forked child, to close, to drop, and at the child's end."""
     source = """
         import os
         from litegpu import ForkedProcessError, backends
         opened = backends.BACKENDS["webgpu"].open(0)
-        first, second, third = (opened.record(adding(1)) for _ in range(3))
+        first, second, third = (ready(opened, adding(1)) for _ in range(3))
         child = os.fork()
         if child == 0:
             for act in (backends.BACKENDS["webgpu"].devices, lambda: GpuDelegate()):
@@ -477,10 +484,10 @@ def test_an_inherited_recording_is_harmless() -> None:
             del second
             raise SystemExit(3)
         print(os.waitpid(child, 0)[1] >> 8)
-        np.testing.assert_array_equal(run_recording(third, [floats()])[0], floats() + 1)
+        np.testing.assert_array_equal(run_context(third, [floats()])[0], floats() + 1)
     """
     start = START + (
-        "import numpy as np\nfrom backend_suite import adding, floats, run as run_recording\n"
+        "import numpy as np\nfrom backend_suite import adding, floats, ready, run as run_context\n"
     )
     ended = run_program(source, "webgpu", start=start)
     assert (ended.code, ended.stdout, ended.stderr) == (
@@ -489,10 +496,10 @@ def test_an_inherited_recording_is_harmless() -> None:
 
 
 def test_a_released_partition_says_so(device: WebGPUDevice) -> None:
-    recording = device.record(adding(1))
-    recording.close()
+    context = ready(device, adding(1))
+    context.close()
     with pytest.raises(ExecutionError, match="This partition was released"):
-        run(recording, [floats()])
+        run(context, [floats()])
 
 
 # The rest
@@ -503,36 +510,36 @@ def test_kernels_cannot_be_kept(
 ) -> None:
     webgpu._warn_about_cache.cache_clear()
     for _ in range(2):
-        device.record(adding(1), str(tmp_path)).close()
+        ready(device, adding(1), str(tmp_path)).close()
     assert caplog.text.count("WebGPU cannot keep compiled kernels in serialization_dir") == 1
 
 
 def test_durations_without_time_stamps(own_device: WebGPUDevice) -> None:
     own_device.timed = False
-    recording = own_device.record(adding(3))
-    durations = recording.durations()
+    context = ready(own_device, adding(3))
+    durations = context.profiler().durations()
     assert len(durations) == 3
     assert all(0 < seconds < 10 for seconds in durations)
-    recording.close()
+    context.close()
 
 
 def test_more_launches_than_a_set_of_time_stamps_holds(
     device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webgpu_recording, "_STAMPS", 4)
-    recording = device.record(adding(5))
-    assert len(recording.durations()) == 5
-    recording.close()
+    monkeypatch.setattr(webgpu_profile, "_STAMPS", 4)
+    context = ready(device, adding(5))
+    assert len(context.profiler().durations()) == 5
+    context.close()
 
 
 def test_large_memory_and_constants_are_filled_in_pieces(
     device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webgpu_recording, "_CHUNK", 1 << 12)
-    recording = device.record(adding(2))
-    assert np.isnan(recording.read_memory().view(np.float32)).all()
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1)
-    recording.close()
+    monkeypatch.setattr(webgpu_buffers, "_CHUNK", 1 << 12)
+    context = ready(device, adding(2))
+    assert np.isnan(context.read_memory().view(np.float32)).all()
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1 + 1)
+    context.close()
 
 
 PACKED = [

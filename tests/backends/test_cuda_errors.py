@@ -15,7 +15,7 @@ import pytest
 from fake_cuda import FakeDriver, Status, gives, install
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
 from litegpu.backends import cuda, cuda_driver, cuda_presence
-from litegpu.backends.cuda_recording import CUDARecording, transfers
+from litegpu.backends.cuda_executable import find_functions, transfers
 from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
@@ -130,10 +130,8 @@ def test_errors_name_the_call_the_code_and_the_explanation(driver: Any) -> None:
 
 def test_a_kernel_that_its_module_lacks(driver: Any) -> None:
     driver(cuModuleLoadData=gives(3), cuModuleGetFunctionCount=gives(0))
-    holder = SimpleNamespace(_cu=cuda_driver.driver(), _modules=[])
-    text = KernelText("wanted", (), (1, 1, 1), (), "")
     with pytest.raises(CudaError, match=r"lack the kernels \['wanted'\]"):
-        CUDARecording._find_functions(holder, (text,))  # type: ignore[arg-type]
+        find_functions([3], ["wanted"])
 
 
 def test_a_kernel_that_does_not_compile_is_named(driver: Any) -> None:
@@ -146,7 +144,7 @@ def test_a_kernel_that_does_not_compile_is_named(driver: Any) -> None:
     with pytest.raises(
         CompilationError, match=r"(?s)'Test GPU' refuses the kernels bad_one.*LITEGPU_DEBUG=2"
     ):
-        cuda.CUDADevice(info).record(program)
+        cuda.CUDADevice(info).compile(program)
 
 
 def refuse(*_: Any) -> bytes:
@@ -185,7 +183,7 @@ def test_kept_kernels_that_do_not_load_are_made_anew(
     fake.kernels = [kernel.name for kernel in transfers(program)]
     (info,) = cuda.CUDABackend().devices()
     device = cuda.CUDADevice(info)
-    device.record(program, str(tmp_path)).close()
+    device.compile(program, str(tmp_path)).close()
     (path,) = tmp_path.glob("*.cubin")
     compiled: list[str] = []
     compile_source = cuda_driver.compile_source
@@ -195,16 +193,16 @@ def test_kept_kernels_that_do_not_load_are_made_anew(
         return compile_source(source, options)
 
     monkeypatch.setattr(cuda_driver, "compile_source", compile_and_tell)
-    device.record(program, str(tmp_path)).close()
+    device.compile(program, str(tmp_path)).close()
     assert not compiled
     fails, invalid = [name], Status.CUDA_ERROR_INVALID_IMAGE
     fake.before = lambda each: invalid if fails == [each] and fails.pop() else None
-    device.record(program, str(tmp_path)).close()
+    device.compile(program, str(tmp_path)).close()
     assert len(compiled) == 1
     assert path.exists(), "kept anew"
     fake.before = lambda each: invalid if each == name else None
     with pytest.raises(CudaError, match=f"{name} returned CUDA_ERROR_INVALID_IMAGE"):
-        device.record(program, str(tmp_path))
+        device.compile(program, str(tmp_path))
     assert fake.live == {}
 
 

@@ -15,7 +15,9 @@ from fake_cuda import CONTEXT, FakeDriver, Status, install
 from interrupts import CAN_INTERRUPT, Interrupts
 from litegpu import DeviceLostError, DeviceMemoryError, ExecutionError, InvokeTimeoutError
 from litegpu.backends import cuda, process
-from litegpu.backends.cuda_recording import CUDARecording, transfers
+from litegpu.backends.buffers import Bindings, MemoryKind
+from litegpu.backends.cuda_context import CUDAContext
+from litegpu.backends.cuda_executable import CUDAExecutable, transfers
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import KernelText
@@ -53,32 +55,48 @@ def opened() -> cuda.CUDADevice:
     return cuda._opened.get(0)
 
 
-def recording() -> CUDARecording:
-    return CUDARecording(opened(), PROGRAM, [b"one", b"two"])
+def context() -> CUDAContext:
+    """Return a context that alone keeps what is loaded."""
+    executable = CUDAExecutable(opened(), PROGRAM, [b"one", b"two"])
+    try:
+        made = executable.context()
+    finally:
+        executable.close()
+    assert isinstance(made, CUDAContext)
+    return made
 
 
-def ends() -> tuple[list[int], list[int]]:
-    """Return addresses of an input and an output; both live as long as the process."""
+def ends() -> Bindings:
+    """Return an input and an output; both live as long as the process."""
     arrays = np.ones(FLOATS, np.float32), np.zeros(FLOATS, np.float32)
     _kept.extend(arrays)
-    return [arrays[0].ctypes.data], [arrays[1].ctypes.data]
+    return Bindings.of(arrays[:1], arrays[1:])
 
 
 _kept: list[object] = []
 
 
 def live_once() -> None:
-    """Make a recording, do all that can be done with it, and close it."""
-    target = recording()
+    """Make a context, do all that can be done with it, and close it."""
+    target, buffers = context(), []
     try:
-        target.run(*ends())
-        target.durations()
-        target.chain_seconds()
-        target.device_seconds(*ends())
-        target.phases(*ends())
+        target.run(ends())
+        target.submit(ends()).wait()
+        profiler = target.profiler()
+        profiler.durations()
+        profiler.chain_seconds()
+        profiler.device_seconds(ends())
+        profiler.phases(ends())
         target.read_memory()
+        for kind in MemoryKind:
+            buffers += [target.device.allocate(4 * FLOATS, kind) for _ in range(2)]
+            buffers[-2].write(np.ones(FLOATS, np.float32))
+            target.run(Bindings(tuple(buffers[-2:-1]), tuple(buffers[-1:])))
+            buffers[-1].read()
     finally:
         target.close()
+        for buffer in buffers:
+            buffer.close()
 
 
 def error_of(work: Callable[[], object]) -> type[BaseException] | None:
@@ -156,7 +174,10 @@ def test_each_call_of_the_driver_fails_once(
 
 FILES = tuple(
     f"backends/{name}.py"
-    for name in ("cuda", "cuda_recording", "cuda_driver", "cuda_profile", "cuda_submission", "held")
+    for name in (
+        *("cuda", "cuda_executable", "cuda_context", "cuda_buffers", "cuda_driver"),
+        *("cuda_profile", "cuda_submission", "execution", "held"),
+    )
 )
 
 
@@ -180,22 +201,22 @@ def test_too_little_memory(fake: FakeDriver, name: str) -> None:
     with pytest.raises(
         DeviceMemoryError, match=r"Test GPU cannot provide \d+ bytes.*smaller batch"
     ):
-        recording()
+        context()
     assert_clean(fake, name)
 
 
 @pytest.mark.parametrize("name", ["cuCtxPushCurrent", "cuGraphLaunch", "cuStreamSynchronize"])
 def test_an_invoke_that_fails(fake: FakeDriver, name: str) -> None:
-    target = recording()
+    target = context()
     fails = [name]
     fake.before = lambda each: out_of_memory() if fails == [each] and fails.pop() else None
     with pytest.raises(CudaError, match=rf"{name} returned CUDA_ERROR_OUT_OF_MEMORY \(2\)"):
-        target.run(*ends())
+        target.run(ends())
     assert fake.contexts == [OTHERS]
-    target.run(*ends())
+    target.run(ends())
     target.close()
     with pytest.raises(ExecutionError, match="This partition was released"):
-        target.run(*ends())
+        target.run(ends())
     assert_clean(fake, name)
 
 
@@ -208,14 +229,14 @@ def fatal(name: str) -> Callable[[str], Status | None]:
 
 @pytest.mark.parametrize("name", ["cuStreamSynchronize", "cuGraphLaunch"])
 def test_a_lost_device_is_opened_anew(fake: FakeDriver, name: str) -> None:
-    lost, target, other = opened(), recording(), recording()
+    lost, target, other = opened(), context(), context()
     fake.before = fatal(name)
     with pytest.raises(DeviceLostError, match=r"'Test GPU' is lost: .*\(700\).*new GpuDelegate"):
-        target.run(*ends())
+        target.run(ends())
     assert lost.lost
     fake.before = lambda _name: None
     fake.calls.clear()
-    for fails in (lambda: other.run(*ends()), other.durations, other.read_memory):
+    for fails in (lambda: other.run(ends()), other.profiler().durations, other.read_memory):
         with pytest.raises(DeviceLostError, match="is lost: it failed before"):
             fails()
     target.close()
@@ -230,15 +251,15 @@ def test_a_lost_device_is_opened_anew(fake: FakeDriver, name: str) -> None:
     assert fake.contexts == [OTHERS]
 
 
-def test_a_device_that_is_lost_while_a_recording_is_released(fake: FakeDriver) -> None:
-    target = recording()
+def test_a_device_that_is_lost_while_a_context_is_released(fake: FakeDriver) -> None:
+    target = context()
     fake.before = fatal("cuModuleUnload")
     target.close()
     assert opened().lost is False, "a new one"
 
 
 def test_where_contexts_cannot_be_made_the_primary_one_is_reset(fake: FakeDriver) -> None:
-    lost, target = opened(), recording()
+    lost, target = opened(), context()
     lost.lost = True
     fake.before = fatal("cuCtxCreate")
     with pytest.raises(DeviceLostError, match=r"while interpreters that used it live: .*Delete"):
@@ -261,13 +282,13 @@ def test_where_no_context_can_be_had(fake: FakeDriver) -> None:
 
 
 def test_an_invoke_that_takes_too_long(fake: FakeDriver) -> None:
-    device, target = opened(), recording()
+    device, target = opened(), context()
     target.timeout = 0.05
-    target.run(*ends())
+    target.run(ends())
     fake.before = lambda name: Status.CUDA_ERROR_NOT_READY if name == "cuStreamQuery" else None
     began = time.monotonic()
     with pytest.raises(InvokeTimeoutError, match=r"not ended an invoke after 50 ms .*longer limit"):
-        target.run(*ends())
+        target.run(ends())
     assert time.monotonic() - began < 10
     assert device.lost
     live = dict(fake.live)
@@ -278,16 +299,16 @@ def test_an_invoke_that_takes_too_long(fake: FakeDriver) -> None:
 
 
 def test_an_invoke_in_time_that_fails(fake: FakeDriver) -> None:
-    target = recording()
+    target = context()
     target.timeout = 10
     for name in ("cuGraphLaunch", "cuStreamQuery"):
         fails = [name]
         fake.before = lambda each: out_of_memory() if fails == [each] else None  # noqa: B023
         with pytest.raises(CudaError, match=rf"{name} returned CUDA_ERROR_OUT_OF_MEMORY"):
-            target.run(*ends())
+            target.run(ends())
         assert fake.contexts == [OTHERS]
     fake.before = lambda _name: None
-    target.run(*ends())
+    target.run(ends())
     target.close()
 
 
@@ -301,12 +322,12 @@ def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
         return (Status.CUDA_SUCCESS if answers[-1] == 2 else Status.CUDA_ERROR_NOT_READY,)
 
     fake._own["cuStreamQuery"] = query
-    target = recording()
+    target = context()
     target.timeout = 10
     for number in itertools.count():
         answers.clear()
         interrupts = Interrupts(number, ("backends/cuda_submission.py", "backends/calls.py"))
-        error = error_of(lambda: interrupts.run(lambda: target.run(*ends())))  # noqa: B023
+        error = error_of(lambda: interrupts.run(lambda: target.run(ends())))  # noqa: B023
         if not interrupts.place:
             assert error is None
             assert number > 10
@@ -323,7 +344,7 @@ def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
 
 
 def test_a_child_releases_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = recording()
+    target = context()
     live = dict(fake.live)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)

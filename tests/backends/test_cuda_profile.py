@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from fake_cuda import FakeDriver, Status, gives, install
-from litegpu.backends import cuda, cuda_driver, cuda_recording
+from litegpu.backends import cuda, cuda_driver
+from litegpu.backends.buffers import Bindings
+from litegpu.backends.cuda_context import CUDAContext
+from litegpu.backends.cuda_executable import CUDAExecutable
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import KernelText
@@ -37,8 +40,15 @@ class Simulation:
         self.held: list[Any] = []
 
     def functions(self) -> dict[str, Any]:
-        """Return the functions of the driver that a recording calls."""
-        plain = ("cuMemsetD8", "cuMemFree", "cuMemFreeHost", "cuModuleUnload", "cuGraphDestroy")
+        """Return the functions of the driver that a context calls."""
+        plain = (
+            "cuMemsetD8Async",
+            "cuMemcpyHtoD",
+            "cuMemFree",
+            "cuMemFreeHost",
+            "cuModuleUnload",
+            "cuGraphDestroy",
+        )
         return {
             **{name: gives() for name in (*plain, "cuGraphUpload")},
             "cuModuleLoadData": gives(3),
@@ -130,22 +140,23 @@ def named(function: Any, name: str) -> Any:
     return call
 
 
-def recording(*kernels: str, capability: tuple[int, int] = (9, 0)) -> cuda_recording.CUDARecording:
-    """Return a recording that launches these kernels between a copy in and a copy out."""
+def context(*kernels: str, capability: tuple[int, int] = (9, 0)) -> CUDAContext:
+    """Return a context that launches these kernels between a copy in and a copy out."""
     texts = [KernelText(name, (), (1, 1, 1), (), "") for name in dict.fromkeys(kernels)]
     launches = tuple(Launch(name, (), (1, 1, 1), (1, 1, 1)) for name in kernels)
     ends = (BufferRange(False, 0, 16),), (BufferRange(False, 16, 16),)
     program = Program(tuple(texts), launches, 64, np.zeros(0, np.uint8), *ends)
     device = cuda.CUDADevice(DEVICE)
     device.capability = capability
-    return cuda_recording.CUDARecording(device, program, [b"cubin"])
+    return CUDAExecutable(device, program, [b"cubin"]).context()  # type: ignore[return-value]
 
 
 def test_short_kernels_are_timed_in_batches(simulation: Simulation) -> None:
     """What a kernel takes is its time and the gap before the next, not the cost of events."""
-    target = recording("short", "long", "short")
+    target = context("short", "long", "short")
+    profiler = target.profiler()
     for _ in range(2):
-        short, long, again = target.durations()
+        short, long, again = profiler.durations()
         assert short == again == pytest.approx((KERNELS["short"] + GAP) * 1e-6)
         assert long == pytest.approx((KERNELS["long"] + GAP) * 1e-6)
     first, second, third = (len(simulation.graphs[graph]) for graph in simulation.launched[-6::2])
@@ -154,8 +165,9 @@ def test_short_kernels_are_timed_in_batches(simulation: Simulation) -> None:
 
 
 def test_kernels_by_themselves_do_not_overlap(simulation: Simulation) -> None:
-    target = recording("short", "short")
-    target.durations()
+    target = context("short", "short")
+    profiler = target.profiler()
+    profiler.durations()
     batches = [simulation.graphs[graph] for graph in simulation.launched]
     assert all(not overlap for batch in batches for _, overlap in batch)
 
@@ -164,26 +176,27 @@ def test_kernels_by_themselves_do_not_overlap(simulation: Simulation) -> None:
 def test_chains_overlap_as_in_a_run(
     simulation: Simulation, capability: tuple[int, int], gaps: int
 ) -> None:
-    target = recording("short", "long", capability=capability)
+    target = context("short", "long", capability=capability)
+    profiler = target.profiler()
     expected = KERNELS["short"] + KERNELS["long"] + gaps * GAP
     for _ in range(3):
-        assert target.chain_seconds() == pytest.approx(expected * 1e-6)
+        assert profiler.chain_seconds() == pytest.approx(expected * 1e-6)
     assert len(set(simulation.launched)) == 1, "captured once"
 
 
 def test_the_whole_graph_has_its_copies(simulation: Simulation) -> None:
-    target = recording("long")
+    target = context("long")
     source, result = np.ones(4, np.float32), np.zeros(4, np.float32)
-    seconds = target.device_seconds([source.ctypes.data], [result.ctypes.data])
+    seconds = target.profiler().device_seconds(Bindings.of([source], [result]))
     assert seconds == pytest.approx((COPY + KERNELS["long"] + COPY) * 1e-6)
     assert simulation.held[0].raw == source.tobytes(), "the inputs are those that were given"
 
 
 def test_phases_of_a_run(simulation: Simulation) -> None:
-    target = recording("short")
+    target = context("short")
     source, result = np.ones(4, np.float32), np.zeros(4, np.float32)
     simulation.held[1].raw = np.full(4, 2, np.float32).tobytes()
-    phases = target.phases([source.ctypes.data], [result.ctypes.data])
+    phases = target.profiler().phases(Bindings.of([source], [result]))
     assert list(phases) == ["copy in", "submit", "wait", "copy out"]
     assert all(seconds >= 0 for seconds in phases.values())
     assert simulation.held[0].raw == source.tobytes()
@@ -192,9 +205,10 @@ def test_phases_of_a_run(simulation: Simulation) -> None:
 
 
 def test_everything_is_released(simulation: Simulation) -> None:
-    target = recording("short", "long")
-    target.durations()
-    target.chain_seconds()
+    target = context("short", "long")
+    profiler = target.profiler()
+    profiler.durations()
+    profiler.chain_seconds()
     assert simulation.live == {"graphs": 1 + 2 * 2 + 1, "events": 2}
     target.close()
     target.close()
@@ -204,10 +218,11 @@ def test_everything_is_released(simulation: Simulation) -> None:
 def test_a_driver_that_fails_meanwhile(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = recording("short")
+    target = context("short")
+    profiler = target.profiler()
     failing = named(gives(status=Status.CUDA_ERROR_OUT_OF_MEMORY), "cuGraphInstantiate")
     monkeypatch.setattr(cuda_driver.driver(), "cuGraphInstantiate", failing)
     with pytest.raises(CudaError, match="cuGraphInstantiate returned CUDA_ERROR_OUT_OF_MEMORY"):
-        target.durations()
+        profiler.durations()
     target.close()
     assert simulation.live == {"graphs": 0, "events": 0}

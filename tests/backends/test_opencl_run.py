@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from backend_suite import ADD_ONE as BODY
-from backend_suite import FLOATS, adding, cell, floats, kernel, launch, program, run
+from backend_suite import FLOATS, adding, cell, floats, kernel, launch, program, ready, run
 from interrupts import CAN_INTERRUPT, Interrupts
 from litegpu import (
     DeviceLostError,
@@ -22,6 +22,7 @@ from litegpu import (
     InvokeTimeoutError,
 )
 from litegpu.backends import opencl_commands, opencl_library
+from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
 from litegpu.backends.program import Launch
@@ -39,10 +40,10 @@ cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
 
 def test_command_buffers_where_the_device_has_them(opencl_device: OpenCLDevice) -> None:
-    recording: Any = opencl_device.record(adding(3))
+    context: Any = ready(opencl_device, adding(3))
     has = "cl_khr_command_buffer" in opencl_device._device.extensions
-    assert isinstance(recording._commands, CommandBuffer if has else EnqueueLoop)
-    recording.close()
+    assert isinstance(context._commands, CommandBuffer if has else EnqueueLoop)
+    context.close()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -92,10 +93,10 @@ def test_a_command_buffer_that_fails_gives_way_to_the_loop(
     failing: Any = {function: Broken(getattr(functions, function), status, after)}
     broken = dataclasses.replace(functions, **failing)
     monkeypatch.setattr(opencl_commands._Functions, "load", lambda _: broken)
-    recording: Any = opencl_device.record(adding(3))
-    assert isinstance(recording._commands, EnqueueLoop)
-    assert (run(recording, [np.zeros_like(floats())])[0] == 3).all()
-    recording.close()
+    context: Any = ready(opencl_device, adding(3))
+    assert isinstance(context._commands, EnqueueLoop)
+    assert (run(context, [np.zeros_like(floats())])[0] == 3).all()
+    context.close()
 
 
 def test_extension_functions_that_are_missing(
@@ -104,9 +105,9 @@ def test_extension_functions_that_are_missing(
     monkeypatch.setattr(
         opencl_library.library(), "clGetExtensionFunctionAddressForPlatform", lambda *_: None
     )
-    recording: Any = opencl_device.record(adding(2))
-    assert isinstance(recording._commands, EnqueueLoop)
-    recording.close()
+    context: Any = ready(opencl_device, adding(2))
+    assert isinstance(context._commands, EnqueueLoop)
+    context.close()
 
 
 FUNCTIONS = {
@@ -127,12 +128,12 @@ def test_a_call_that_fails_is_an_error_with_its_name(
     with monkeypatch.context() as broken:
         real = getattr(opencl_library.library(), FUNCTIONS[part])
         broken.setattr(opencl_library.library(), FUNCTIONS[part], Broken(real, -5))
-        recording: Any = opencl_device.record(wanted)
+        context: Any = ready(opencl_device, wanted)
         with pytest.raises(ExecutionError, match=r"OUT_OF_RESOURCES \(status -5\)") as caught:
-            run(recording, [floats()], len(outputs))
+            run(context, [floats()], len(outputs))
     assert opencl_device.info.name in str(caught.value)
     assert "Make the interpreter anew" in str(caught.value)
-    recording.close()
+    context.close()
 
 
 def test_a_device_that_fails_shows_through_the_interpreter(
@@ -154,53 +155,57 @@ def test_a_device_that_fails_shows_through_the_interpreter(
 def test_times_of_a_device_that_fails(
     opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = opencl_device.record(adding(1))
+    context = ready(opencl_device, adding(1))
     monkeypatch.setattr(opencl_library.Kernel, "enqueue", lambda *_: -54)
-    held = floats()
-    x = held.ctypes.data
+    x = floats()
     for measure in (
-        recording.durations,
-        recording.chain_seconds,
-        lambda: recording.device_seconds([x], [x]),
+        context.profiler().durations,
+        context.profiler().chain_seconds,
+        lambda: context.profiler().device_seconds(Bindings.of([x], [x])),
     ):
         with pytest.raises(ExecutionError, match=r"INVALID_WORK_GROUP_SIZE \(status -54\)"):
             measure()
-    recording.close()
+    context.close()
 
 
 def test_phases_of_a_run(opencl_device: OpenCLDevice) -> None:
-    recording = opencl_device.record(adding(3))
-    held = floats()
-    x = held.ctypes.data
-    assert list(recording.phases([x], [x])) == ["copy in", "submit", "wait", "copy out"]
-    recording.close()
+    context = ready(opencl_device, adding(3))
+    x = floats()
+    assert list(context.profiler().phases(Bindings.of([x], [x]))) == [
+        "copy in",
+        "submit",
+        "wait",
+        "copy out",
+    ]
+    context.close()
 
 
 @pytest.mark.parametrize("command_buffer", [True, False])
-def test_running_a_closed_recording_is_an_error_not_a_crash(
+def test_running_a_closed_context_is_an_error_not_a_crash(
     opencl_device: OpenCLDevice, command_buffer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not command_buffer:
         monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
-    recording = opencl_device.record(adding(1))
+    context = ready(opencl_device, adding(1))
     x = floats()
-    call = recording.bind([ctypes.c_void_p(x.ctypes.data)], [ctypes.c_void_p(x.ctypes.data)])
+    call = context.bind(Bindings.of([x], [x])).run
     call()
-    recording.close()
-    for late in (call, lambda: run(recording, [x])):
+    context.close()
+    for late in (call, lambda: run(context, [x])):
         with pytest.raises(ExecutionError, match=r"This partition was released\. Make the inter"):
             late()
 
 
 def test_an_address_that_is_missing_is_an_error(opencl_device: OpenCLDevice) -> None:
-    recording = opencl_device.record(adding(1))
-    call = recording.bind([ctypes.c_void_p()], [ctypes.c_void_p()])
+    context = ready(opencl_device, adding(1))
+    nowhere = HostBuffer(ctypes.c_void_p(), 4 * FLOATS)
+    call = context.bind(Bindings((nowhere,), (nowhere,))).run
     with pytest.raises(ExecutionError, match=r"INVALID_VALUE \(status -30\)"):
         call()
-    recording.close()
+    context.close()
 
 
-def test_recordings_that_nobody_closes_release_their_kernels(
+def test_contexts_that_nobody_closes_release_their_kernels(
     opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[int] = []
@@ -210,20 +215,25 @@ def test_recordings_that_nobody_closes_release_their_kernels(
         "clReleaseKernel",
         lambda handle: released.append(handle.value) or real(handle),  # type: ignore[func-returns-value]
     )
-    recording = opencl_device.record(adding(3))
-    del recording
+    context = ready(opencl_device, adding(3))
+    del context
     assert len(set(released)) == 3
 
 
 def test_a_kernel_that_is_not_in_the_program(opencl_device: OpenCLDevice) -> None:
     with pytest.raises(ExecutionError, match=r"clCreateKernel\(gone\) fails with INVALID_KERNEL_N"):
-        opencl_device.record(program([kernel("here", BODY)], [launch("gone", 1, 0)], [0], [1]))
+        ready(opencl_device, program([kernel("here", BODY)], [launch("gone", 1, 0)], [0], [1]))
 
 
 def test_a_kernel_with_too_many_buffers(opencl_device: OpenCLDevice) -> None:
     step = launch("here", 1, 0, cell(2))
     with pytest.raises(ExecutionError, match=r"clSetKernelArg\(here, 4\) fails with INVALID_ARG_I"):
-        opencl_device.record(program([kernel("here", BODY)], [step], [0], [1]))
+        ready(opencl_device, program([kernel("here", BODY)], [step], [0], [1]))
+
+
+RUNNING = tuple(
+    f"backends/{name}.py" for name in ("opencl_submission", "opencl_context", "buffers", "calls")
+)
 
 
 @pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
@@ -232,12 +242,12 @@ def test_an_interrupt_at_any_place_of_a_run(
     opencl_device: OpenCLDevice, limit: float | None
 ) -> None:
     """The next run is right, and what was interrupted writes nothing any more."""
-    recording = opencl_device.record(adding(3))
-    recording.timeout = limit
+    context = ready(opencl_device, adding(3))
+    context.timeout = limit
     x, result = floats(), np.zeros(FLOATS, np.float32)
-    call = recording.bind([ctypes.c_void_p(x.ctypes.data)], [ctypes.c_void_p(result.ctypes.data)])
+    call = context.bind(Bindings.of([x], [result])).run
     for number in itertools.count():
-        interrupts = Interrupts(number, ("backends/opencl_recording.py", "backends/calls.py"))
+        interrupts = Interrupts(number, RUNNING)
         try:
             interrupts.run(call)
         except KeyboardInterrupt:
@@ -249,19 +259,22 @@ def test_an_interrupt_at_any_place_of_a_run(
         if not interrupts.place:
             assert number > 3
             break
-    recording.close()
+    context.close()
 
 
 @pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
-def test_an_interrupt_at_any_place_of_a_recording(opencl_device: OpenCLDevice) -> None:
-    files = tuple(f"backends/{name}.py" for name in ("opencl_recording", "opencl_library", "held"))
+def test_an_interrupt_at_any_place_of_a_context(opencl_device: OpenCLDevice) -> None:
+    files = tuple(
+        f"backends/{name}.py"
+        for name in ("opencl_context", "opencl_executable", "opencl_library", "held")
+    )
     wanted = adding(2)
-    opencl_device.record(wanted).close()
+    ready(opencl_device, wanted).close()
     before = opencl_device.context.reference_count
     for number in itertools.count(0, 5):
         interrupts = Interrupts(number, files)
         with contextlib.suppress(KeyboardInterrupt):
-            interrupts.run(lambda: opencl_device.record(wanted).close())
+            interrupts.run(lambda: ready(opencl_device, wanted).close())
         gc.collect(1)
         assert opencl_device.context.reference_count == before, interrupts.place
         if not interrupts.place:
@@ -280,26 +293,24 @@ def test_a_kernel_that_takes_too_long(opencl_device: OpenCLDevice) -> None:
     """The device is given up; what it writes late reaches nobody's array."""
     slow = Launch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
     wanted = program([kernel("slow", SLOW, vector=False)], [slow], [0], [1])
-    recording = opencl_device.record(wanted)
-    recording.timeout = 0.02
+    context = ready(opencl_device, wanted)
+    context.timeout = 0.02
     source, result = floats(), np.full(FLOATS, -7, np.float32)
-    call = recording.bind(
-        [ctypes.c_void_p(source.ctypes.data)], [ctypes.c_void_p(result.ctypes.data)]
-    )
+    call = context.bind(Bindings.of([source], [result])).run
     with pytest.raises(InvokeTimeoutError, match=r"has not ended an invoke after 20 ms"):
         call()
     assert opencl_device.lost
-    for late in (call, recording.read_memory, lambda: opencl_device.record(wanted)):
+    for late in (call, context.read_memory, lambda: ready(opencl_device, wanted)):
         with pytest.raises(DeviceLostError, match="is lost: it failed before"):
             late()
-    recording.close()
-    del call, recording
+    context.close()
+    del call, context
     assert (result == -7).all()
     anew = OpenCLBackend().open(0)
     assert anew is not opencl_device
-    recording = anew.record(adding(1))
-    np.testing.assert_array_equal(run(recording, [source])[0], source + 1)
-    recording.close()
+    context = ready(anew, adding(1))
+    np.testing.assert_array_equal(run(context, [source])[0], source + 1)
+    context.close()
     assert (result == -7).all()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmark_modules import load_benchmark
-from litegpu.backends.opencl_recording import OpenCLRecording
+from litegpu.backends.opencl_profile import OpenCLProfiler
 from litegpu.errors import ModelError
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
@@ -104,7 +104,7 @@ def test_times_that_a_backend_cannot_tell_are_left_out(
     left: set[str],
 ) -> None:
     for name in untold:
-        monkeypatch.setattr(OpenCLRecording, name, lambda *_: None)
+        monkeypatch.setattr(OpenCLProfiler, name, lambda *_: None)
     way = "litegpu opencl fp32"
     found = run("--models", SMALL, "--batch-models", "--backends", "opencl", "--ways", way)
     row = found["models"][SMALL]["rows"][way]

@@ -81,7 +81,7 @@ def test_a_time_limit_reaches_the_device(limit: int | None, seconds: float | Non
         target.resize_tensor_input(0, shape)
         target.allocate_tensors()
         kernel: Any = seats.kernels()[-1]
-        assert kernel.compiled.recording.timeout == seconds
+        assert kernel.compiled.context.timeout == seconds
 
 
 def test_a_runtime_that_replaces_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import small_models
+from host_device import HostDevice
 from litegpu import (
     CompilationError,
     GpuDelegate,
@@ -41,11 +42,11 @@ def info(backend: str, index: int, name: str, software: bool = False) -> DeviceI
     )
 
 
-class FakeDevice(Device):
+class FakeDevice(HostDevice):
     def __init__(self, device_info: DeviceInfo) -> None:
         self.info = device_info
 
-    def record(self, program: Any, cache_dir: str | None = None) -> Any:
+    def compile(self, program: Any, cache_dir: str | None = None) -> Any:
         raise AssertionError
 
 
@@ -390,7 +391,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> str:
     following = backends.next_after(opened)
     if following is None:
         pytest.skip("no other API has a device of the same kind here")
-    monkeypatch.setattr(device, "record", refuse)
+    monkeypatch.setattr(device, "compile", refuse)
     return following.info.backend
 
 

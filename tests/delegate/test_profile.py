@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-import litegpu
 from litegpu import GpuDelegate, InterpreterError, ModelError, OptionsError, Profile
-from litegpu.backends.base import Recording
+from litegpu.backends.execution import ExecutionContext, Profiler
+from litegpu.runtime_abi import seats
 from small_models import (
     CPU_ONLY,
     assert_close,
@@ -194,31 +192,23 @@ def test_the_last_interpreter_is_profiled() -> None:
     del first, second
 
 
-class Bare(Recording):
-    """A recording of a backend that can tell no more than it must."""
+class Bare(Profiler):
+    """What takes the times on a backend that can tell no more than it must."""
 
-    def __init__(self, real: Recording) -> None:
-        self._real = real
-
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        self._real.run(inputs, outputs)
+    def __init__(self, context: ExecutionContext) -> None:
+        super().__init__(context)
+        self._real = type(context).profiler(context)
 
     def durations(self) -> list[float]:
         return self._real.durations()
 
-    def read_memory(self) -> npt.NDArray[np.uint8]:
-        return self._real.read_memory()
-
-    def close(self) -> None:
-        self._real.close()
-
 
 def test_what_a_backend_cannot_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = type(litegpu.backends.select(None, None))
-    record = device.record
-    monkeypatch.setattr(device, "record", lambda self, *args: Bare(record(self, *args)))
     delegate = GpuDelegate()
     target = interpreter(chain(["ABS"]), delegate)
+    kernel: Any = seats.kernels()[-1]
+    context = kernel.compiled.context
+    monkeypatch.setattr(context, "profiler", lambda: Bare(context))
     profile = delegate.profile(target, repeats=2, peaks=False)
     assert (profile.chain_seconds, profile.device_seconds) == (None, None)
     assert list(profile.host_seconds) == ["run"]

@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from backend_suite import ready
 from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError, backends
-from litegpu.backends.base import Device, Recording
+from litegpu.backends.base import Device
+from litegpu.backends.buffers import Bindings
 from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.backends.execution import Executable
 from litegpu.backends.program import BufferRange
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.peaks import benchmarks, measure, program_of
@@ -30,23 +33,23 @@ def test_copies_copy_all_that_they_count(device: Device) -> None:
     assert copy.work == copy.read + copy.written == 1 << 19
     source = np.random.default_rng(0).normal(size=copy.read // 4).astype(np.float32)
     program = replace(program_of([copy]), inputs=(BufferRange(False, copy.written, copy.read),))
-    recording = device.record(program)
-    recording.run([source.ctypes.data], [])
-    made = recording.read_memory().view(np.float32)[: source.size]
+    context = ready(device, program)
+    context.run(Bindings.of([source], []))
+    made = context.read_memory().view(np.float32)[: source.size]
     np.testing.assert_array_equal(made, source)
-    recording.close()
+    context.close()
 
 
 def test_multiply_adds_give_what_they_should(device: Device) -> None:
     _, (fma, *_) = benchmarks(device.info)
-    recording = device.record(program_of([fma]))
-    recording.durations()
-    made = recording.read_memory()[: fma.written].view(np.float32)
+    context = ready(device, program_of([fma]))
+    context.profiler().durations()
+    made = context.read_memory()[: fma.written].view(np.float32)
     scale = float(np.full(2, 0.5, np.float16).view(np.float32)[0])
     # A sum of x * scale + scale, over and over, comes to scale / (1 - scale) at once.
     np.testing.assert_allclose(made, 8 * scale / (1 - scale), rtol=1e-5)
     assert fma.work == 2 * 4 * 8 * 256 * 128 * fma.groups
-    recording.close()
+    context.close()
 
 
 def test_rates_are_plausible(device: Device) -> None:
@@ -61,10 +64,10 @@ def test_rates_are_plausible(device: Device) -> None:
 def test_a_device_that_refuses_is_named_with_the_way_around(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> Recording:
+    def refuse(*_: object) -> Executable:
         raise DeviceMemoryError("memory is short.")
 
-    monkeypatch.setattr(type(device), "record", refuse)
+    monkeypatch.setattr(type(device), "compile", refuse)
     with pytest.raises(
         ExecutionError, match=r"The ceilings of .* cannot be measured: memory is short\..*peaks=fa"
     ):

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import cases
 from cases.base import SMALL, Case
 from comparing import mismatch
+from host_device import HostContext, HostDevice, HostExecutable
 from litegpu import CompilationError, ExecutionError, GpuDelegate, backends
-from litegpu.backends.base import Device, DeviceInfo, Recording
+from litegpu.backends.base import Device, DeviceInfo
+from litegpu.backends.execution import Executable, Profiler
 from litegpu.backends.program import Program
 from litegpu.engine import tuning
 from litegpu.engine.choices import Choices
@@ -81,7 +82,7 @@ Times = Callable[[Sequence[int]], list[float]]
 """Makes the seconds of all launches of their work items."""
 
 
-class ToldDevice(Device):
+class ToldDevice(HostDevice):
     """Records programs that compute nothing."""
 
     def __init__(self, times: Times, info: DeviceInfo = DEVICE) -> None:
@@ -92,33 +93,40 @@ class ToldDevice(Device):
         self.refused: dict[int, Exception] = {}
         """Errors of programs, by the work items of the first launch."""
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
         items = [int(np.prod(launch.global_size)) for launch in program.launches]
         self.recorded.append(items)
         if items[0] in self.refused:
             raise self.refused[items[0]]
-        return ToldRecording(self, self.times(items))
+        seconds = self.times(items)
+        return HostExecutable(program, lambda made: ToldContext(made, self, seconds))
 
 
-class ToldRecording(Recording):
+class ToldContext(HostContext):
     """Says how long its launches take."""
 
-    def __init__(self, device: ToldDevice, seconds: list[float]) -> None:
-        self._device, self._seconds = device, seconds
+    def __init__(self, executable: Executable, device: ToldDevice, seconds: list[float]) -> None:
+        super().__init__(executable)
+        self._device, self.seconds = device, seconds
         device.open += 1
         assert device.open == 1, "two programs need memory at the same time"
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        pass
-
-    def durations(self) -> list[float]:
-        return self._seconds
-
-    def read_memory(self) -> npt.NDArray[np.uint8]:
-        raise AssertionError("nobody asks")
+    def profiler(self) -> Profiler:
+        return ToldProfiler(self)
 
     def close(self) -> None:
         self._device.open -= 1
+
+
+class ToldProfiler(Profiler):
+    """Says what its context was told."""
+
+    def __init__(self, context: ToldContext) -> None:
+        super().__init__(context)
+        self._seconds = context.seconds
+
+    def durations(self) -> list[float]:
+        return self._seconds
 
 
 def fewest(items: Sequence[int]) -> list[float]:
@@ -226,10 +234,10 @@ def test_candidates_that_fail_are_left_out(error: Exception, caplog: Any) -> Non
 
 
 def test_a_measurement_that_fails_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(_: ToldRecording) -> list[float]:
+    def failing(_: ToldProfiler) -> list[float]:
         raise ExecutionError("on fire")
 
-    monkeypatch.setattr(ToldRecording, "durations", failing)
+    monkeypatch.setattr(ToldProfiler, "durations", failing)
     device = ToldDevice(most)
     assert tuned(device, 16) == [items_of(device, 16, 0)], "the estimate, where nothing is known"
     assert (len(device.recorded), device.open) == (6, 0)

@@ -16,6 +16,7 @@ from comparing import mismatch
 from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
+from litegpu.backends.buffers import Bindings
 from litegpu.engine import compile_partition
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
@@ -116,7 +117,7 @@ def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     (launch,) = program.launches
     assert launch.template == "cuda/conv_narrow"
     made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
-    EmulatedDevice().record(program.program).run([image.ctypes.data], [made.ctypes.data])
+    EmulatedDevice().compile(program.program).context().run(Bindings.of([image], [made]))
     return made
 
 

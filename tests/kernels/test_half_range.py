@@ -13,6 +13,7 @@ import pytest
 from comparing import relative_error
 from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
+from litegpu.backends.buffers import Bindings
 from litegpu.device_model import Capability
 from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
@@ -100,11 +101,11 @@ def runner(
         program = built(graph, half_from, device, DType.FLOAT32)
     (launch,) = program.launches
     assert half_from is None or launch.template == problem.template
-    recording = EmulatedDevice().record(program.program)
+    context = EmulatedDevice().compile(program.program).context()
 
     def run(image: Floats) -> Floats:
         made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
-        recording.run([image.ctypes.data], [made.ctypes.data])
+        context.run(Bindings.of([image], [made]))
         return made
 
     return run

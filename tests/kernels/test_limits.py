@@ -14,7 +14,8 @@ from cases.base import LARGE, Case
 from cases.conv_2d import Conv
 from comparing import mismatch
 from litegpu import DeviceMemoryError, backends
-from litegpu.backends.base import Device, Recording
+from litegpu.backends.base import Device
+from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.program import BufferRange, Launch, Program
 from op_runner import MODES, Mode, groups, run
@@ -86,13 +87,13 @@ def test_cases_run_on_a_poor_device(
 def programs_of(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """Return a list that will hold each program that the device is given."""
     programs: list[Program] = []
-    record = device.record
+    compile_program = device.compile
 
-    def spy(program: Program, cache_dir: str | None = None) -> Recording:
+    def spy(program: Program, cache_dir: str | None = None) -> Executable:
         programs.append(program)
-        return record(program, cache_dir)
+        return compile_program(program, cache_dir)
 
-    monkeypatch.setattr(device, "record", spy)
+    monkeypatch.setattr(device, "compile", spy)
     return programs
 
 

@@ -20,13 +20,13 @@ def recover():
     cuda_submission.together = fail.__defaults__[0]
 """,
     "opencl": """
-from litegpu.backends import opencl_recording
-def fail(calls, real=opencl_recording.together):
+from litegpu.backends import opencl_submission
+def fail(calls, real=opencl_submission.together):
     return [*real(calls)[1:], -5]
 def lose(delegate):
-    opencl_recording.together = fail
+    opencl_submission.together = fail
 def recover():
-    opencl_recording.together = fail.__defaults__[0]
+    opencl_submission.together = fail.__defaults__[0]
 """,
     "webgpu": """
 def lose(delegate):
@@ -77,14 +77,14 @@ print("works")
 
 NEVER = {
     "cuda": """
-from litegpu.backends.cuda_submission import Submission
+from litegpu.backends.cuda_submission import CUDASubmission
 def hang():
-    Submission._idle = lambda self: False
+    CUDASubmission.is_done = lambda self: False
 """,
     "opencl": """
-from litegpu.backends import opencl_recording
+from litegpu.backends import opencl_submission
 def hang():
-    opencl_recording.wait_until = lambda done, seconds: time.sleep(seconds)
+    opencl_submission.wait_until = lambda done, seconds: time.sleep(seconds)
 """,
 }
 
@@ -135,20 +135,21 @@ def test_a_kernel_that_writes_where_it_may_not(backend: str) -> None:
     source = f"""
 import numpy as np
 from litegpu import DeviceLostError, LitegpuError
-from backend_suite import Launch, cell, kernel, program
+from backend_suite import Launch, cell, kernel, program, ready
+from litegpu.backends.buffers import Bindings
 delegate = GpuDelegate()
 target = interpreter(model, delegate)
 expected = run(target, x)[0]
 bad = program([kernel("bad", "    {NVIDIA[backend]}")],
               [Launch("bad", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))], [0], [1])
-recording = delegate._device.record(bad)
+context = ready(delegate._device, bad)
 data = np.zeros(1024, np.float32)
 try:
-    recording.run([data.ctypes.data], [data.ctypes.data])
+    context.run(Bindings.of([data], [data]))
     raise AssertionError("nothing failed")
 except DeviceLostError as error:
     print("lost:", error)
-recording.close()
+context.close()
 try:
     run(target, x)
 except RuntimeError as error:

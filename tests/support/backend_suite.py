@@ -16,7 +16,9 @@ import numpy.typing as npt
 import pytest
 
 from litegpu import CompilationError, DeviceMemoryError
-from litegpu.backends.base import Device, Recording
+from litegpu.backends.base import Device
+from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
 
@@ -26,6 +28,8 @@ __all__ = [
     "test_chains_take_as_long_as_their_kernels",
     "test_closing_twice_is_harmless",
     "test_constants_reach_the_kernels",
+    "test_contexts_are_independent",
+    "test_contexts_in_threads",
     "test_durations_are_positive",
     "test_facts_are_sane",
     "test_half_storage_is_loaded_and_stored",
@@ -36,8 +40,6 @@ __all__ = [
     "test_nothing_to_launch",
     "test_one_kernel_on_several_ranges",
     "test_profiled_runs_give_the_same_answers",
-    "test_recordings_are_independent",
-    "test_recordings_in_threads",
     "test_the_device_is_opened_once",
     "test_work_group_memory_is_shared",
     "test_work_items_and_groups_are_those_asked_for",
@@ -110,9 +112,18 @@ def launch(name: str, *cells: int | BufferRange) -> Launch:
     return Launch(name, slots, SIZE, GROUP)
 
 
-def run(recording: Recording, inputs: Sequence[Floats], outputs: int = 1) -> list[Floats]:
+def ready(device: Device, program: Program, cache_dir: str | None = None) -> ExecutionContext:
+    """Return a context of a program, which alone keeps what is compiled."""
+    executable = device.compile(program, cache_dir)
+    try:
+        return executable.context()
+    finally:
+        executable.close()
+
+
+def run(context: ExecutionContext, inputs: Sequence[Floats], outputs: int = 1) -> list[Floats]:
     results = [np.full(FLOATS, -7, np.float32) for _ in range(outputs)]
-    recording.run([a.ctypes.data for a in inputs], [a.ctypes.data for a in results])
+    context.run(Bindings.of(inputs, results))
     return results
 
 
@@ -161,63 +172,61 @@ def test_the_device_is_opened_once(device: Device) -> None:
 
 def test_inputs_and_outputs_in_order(device: Device) -> None:
     step = launch("add", 3, 1, 2)
-    recording = device.record(
-        program([kernel("add", ADD, ("src", "other"))], [step], [2, 1], [3, 1])
-    )
+    context = ready(device, program([kernel("add", ADD, ("src", "other"))], [step], [2, 1], [3, 1]))
     first, second = floats(1), floats(2)
     for _ in range(3):
-        total, back = run(recording, [first, second], outputs=2)
+        total, back = run(context, [first, second], outputs=2)
         np.testing.assert_array_equal(total, first + second)
         np.testing.assert_array_equal(back, second)
         first = floats(int(abs(total[0]) * 100))
-    recording.close()
+    context.close()
 
 
 def test_bound_calls_follow_their_pointers(device: Device) -> None:
-    recording = device.record(adding(2))
+    context = ready(device, adding(2))
     source, target = ctypes.c_void_p(), ctypes.c_void_p()
-    call = recording.bind([source], [target])
+    call = context.bind(Bindings((HostBuffer(source, CELL),), (HostBuffer(target, CELL),))).run
     for seed in range(3):
         x, result = floats(seed), np.zeros(FLOATS, np.float32)
         source.value, target.value = x.ctypes.data, result.ctypes.data
         call()
         np.testing.assert_array_equal(result, x + 1 + 1)
-    recording.close()
+    context.close()
 
 
 def test_launches_wait_for_each_other(device: Device) -> None:
-    recording = device.record(adding(40))
+    context = ready(device, adding(40))
     for _ in range(10):
-        np.testing.assert_array_equal(run(recording, [np.zeros(FLOATS, np.float32)])[0], 40)
-    recording.close()
+        np.testing.assert_array_equal(run(context, [np.zeros(FLOATS, np.float32)])[0], 40)
+    context.close()
 
 
 def test_one_kernel_on_several_ranges(device: Device) -> None:
     steps = [launch("add_one", 1, 0), launch("add_one", 2, 1), launch("add_one", 3, 0)]
-    recording = device.record(program([kernel("add_one", ADD_ONE)], steps, [0], [1, 2, 3]))
-    results = run(recording, [np.zeros(FLOATS, np.float32)], outputs=3)
+    context = ready(device, program([kernel("add_one", ADD_ONE)], steps, [0], [1, 2, 3]))
+    results = run(context, [np.zeros(FLOATS, np.float32)], outputs=3)
     assert [set(result) for result in results] == [{1.0}, {2.0}, {1.0}]
-    recording.close()
+    context.close()
 
 
 def test_constants_reach_the_kernels(device: Device) -> None:
     constants = np.concatenate([floats(1), floats(2)])
     steps = [launch("add", 1, 0, cell(1, True)), launch("add", 2, 1, cell(0, True))]
-    recording = device.record(
-        program([kernel("add", ADD, ("src", "other"))], steps, [0], [2], constants)
+    context = ready(
+        device, program([kernel("add", ADD, ("src", "other"))], steps, [0], [2], constants)
     )
     constants[:] = 0  # the device has a copy
     x = floats(3)
-    np.testing.assert_array_equal(run(recording, [x])[0], x + floats(2) + floats(1))
-    recording.close()
+    np.testing.assert_array_equal(run(context, [x])[0], x + floats(2) + floats(1))
+    context.close()
 
 
 def test_nothing_to_launch(device: Device) -> None:
-    recording = device.record(program([], [], [0], [0]))
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats())
-    assert recording.durations() == []
-    assert recording.chain_seconds() in (None, 0.0)
-    recording.close()
+    context = ready(device, program([], [], [0], [0]))
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats())
+    assert context.profiler().durations() == []
+    assert context.profiler().chain_seconds() in (None, 0.0)
+    context.close()
 
 
 def test_half_storage_is_loaded_and_stored(device: Device) -> None:
@@ -226,86 +235,86 @@ def test_half_storage_is_loaded_and_stored(device: Device) -> None:
         kernel("widen", WIDEN, kinds=("F32", "F16")),
     ]
     steps = [launch("halve", 1, 0), launch("widen", 2, 1)]
-    recording = device.record(program(kernels, steps, [0], [2]))
+    context = ready(device, program(kernels, steps, [0], [2]))
     x = floats() * np.float32(30)
     special = [0.0, -0.0, 1e-7, 6.1e-5, 65504.0, 1e6, -1e6, np.inf, -np.inf, 1 / 3]
     x[: len(special)] = special
     expected = x.astype(np.float64)
     finite = np.isfinite(expected)
     expected[finite] = np.clip(expected[finite], -65504, 65504).astype(np.float16)
-    np.testing.assert_array_equal(run(recording, [x])[0], expected.astype(np.float32))
-    recording.close()
+    np.testing.assert_array_equal(run(context, [x])[0], expected.astype(np.float32))
+    context.close()
 
 
 def test_work_group_memory_is_shared(device: Device) -> None:
     text = kernel("reverse", REVERSE, vector=False, shared=(("float", "scratch", 64),))
     step = Launch("reverse", (cell(1), cell(0)), (FLOATS, 1, 1), GROUP)
-    recording = device.record(program([text], [step], [0], [1]))
+    context = ready(device, program([text], [step], [0], [1]))
     expected = floats().reshape(-1, 64)[:, ::-1].ravel()
-    np.testing.assert_array_equal(run(recording, [floats()])[0], expected)
-    recording.close()
+    np.testing.assert_array_equal(run(context, [floats()])[0], expected)
+    context.close()
 
 
 def test_work_items_and_groups_are_those_asked_for(device: Device) -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
     step = Launch("where", (cell(1),), (16, 4, 3), (8, 2, 1))
-    recording = device.record(program([text], [step], [], [1]))
+    context = ready(device, program([text], [step], [], [1]))
     z, y, x = np.meshgrid(range(3), range(4), range(16), indexing="ij")
     expected = x + 100 * y + 10000 * z + 1000000 * (x // 8)
-    np.testing.assert_array_equal(run(recording, [])[0][: expected.size], expected.ravel())
-    recording.close()
+    np.testing.assert_array_equal(run(context, [])[0][: expected.size], expected.ravel())
+    context.close()
 
 
 def test_memory_starts_as_nan(device: Device) -> None:
     """A kernel that reads what nobody wrote shows, instead of finding zeros by chance."""
-    recording = device.record(adding(1))
-    memory = recording.read_memory().view(np.float32)
+    context = ready(device, adding(1))
+    memory = context.read_memory().view(np.float32)
     assert memory.size == 8 * FLOATS
     assert np.isnan(memory).all()
-    run(recording, [floats()])
-    memory = recording.read_memory().view(np.float32)
+    run(context, [floats()])
+    memory = context.read_memory().view(np.float32)
     np.testing.assert_array_equal(memory[:FLOATS], floats())
     np.testing.assert_array_equal(memory[FLOATS : 2 * FLOATS], floats() + 1)
     assert np.isnan(memory[2 * FLOATS :]).all()
-    recording.close()
+    context.close()
 
 
 def test_durations_are_positive(device: Device) -> None:
-    recording = device.record(adding(3))
+    context = ready(device, adding(3))
     for _ in range(2):
-        durations = recording.durations()
+        durations = context.profiler().durations()
         assert len(durations) == 3
         assert all(0 < seconds < 10 for seconds in durations)
-    np.testing.assert_array_equal(run(recording, [floats()])[0], floats() + 1 + 1 + 1)
-    recording.close()
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1 + 1 + 1)
+    context.close()
 
 
 def test_chains_take_as_long_as_their_kernels(device: Device) -> None:
-    recording = device.record(adding(50))
-    chain = recording.chain_seconds()
+    context = ready(device, adding(50))
+    chain = context.profiler().chain_seconds()
     if chain is not None:  # a device may be unable to tell
-        assert sum(recording.durations()) / 100 < chain < 10
-    recording.close()
+        assert sum(context.profiler().durations()) / 100 < chain < 10
+    context.close()
 
 
 def test_profiled_runs_give_the_same_answers(device: Device) -> None:
     """Whatever is measured about a run, the run itself is a whole one."""
-    recording = device.record(adding(3))
+    context = ready(device, adding(3))
     source, result = floats(), np.zeros(FLOATS, np.float32)
-    addresses = [source.ctypes.data], [result.ctypes.data]
-    phases = recording.phases(*addresses)
+    bindings = Bindings.of([source], [result])
+    phases = context.profiler().phases(bindings)
     np.testing.assert_array_equal(result, source + 1 + 1 + 1)
     assert phases and all(0 <= seconds < 10 for seconds in phases.values())
     source[:] = floats(1)
-    seconds = recording.device_seconds(*addresses)
+    seconds = context.profiler().device_seconds(bindings)
     if seconds is not None:
         assert 0 < seconds < 10
-    np.testing.assert_array_equal(run(recording, [source])[0], source + 1 + 1 + 1)
-    recording.close()
+    np.testing.assert_array_equal(run(context, [source])[0], source + 1 + 1 + 1)
+    context.close()
 
 
-def test_recordings_are_independent(device: Device) -> None:
-    first, second = device.record(adding(1)), device.record(adding(2))
+def test_contexts_are_independent(device: Device) -> None:
+    first, second = ready(device, adding(1)), ready(device, adding(2))
     zeros = np.zeros(FLOATS, np.float32)
     assert (run(first, [zeros])[0] == 1).all()
     assert (run(second, [zeros])[0] == 2).all()
@@ -317,17 +326,17 @@ def test_recordings_are_independent(device: Device) -> None:
     second.close()
 
 
-def test_recordings_in_threads(device: Device) -> None:
+def test_contexts_in_threads(device: Device) -> None:
     wrong: list[str] = []
 
     def work(times: int) -> None:
         try:
-            recording = device.record(adding(times))
+            context = ready(device, adding(times))
             for i in range(30):
                 start = np.full(FLOATS, i, np.float32)
-                if not (run(recording, [start])[0] == i + times).all():
+                if not (run(context, [start])[0] == i + times).all():
                     wrong.append(f"{times} times, run {i}")
-            recording.close()
+            context.close()
         except Exception as error:
             wrong.append(repr(error))
 
@@ -340,16 +349,16 @@ def test_recordings_in_threads(device: Device) -> None:
 
 
 def test_closing_twice_is_harmless(device: Device) -> None:
-    recording = device.record(adding(1))
-    run(recording, [floats()])
-    recording.close()
-    recording.close()
+    context = ready(device, adding(1))
+    run(context, [floats()])
+    context.close()
+    context.close()
 
 
 def test_a_kernel_that_does_not_compile_is_named(device: Device) -> None:
     texts = [kernel("good_one", ADD_ONE), kernel("bad_one", "    this is no kernel;\n")]
     with pytest.raises(CompilationError) as caught:
-        device.record(program(texts, [launch("good_one", 1, 0)], [0], [1]))
+        ready(device, program(texts, [launch("good_one", 1, 0)], [0], [1]))
     message = str(caught.value)
     assert "bad_one" in message
     assert device.info.name in message
@@ -359,7 +368,7 @@ def test_a_kernel_that_does_not_compile_is_named(device: Device) -> None:
 def test_more_memory_than_the_device_has(device: Device) -> None:
     nbytes = 1 << 50
     with pytest.raises(DeviceMemoryError) as caught:
-        device.record(program([], [], [0], [0], memory_bytes=nbytes))
+        ready(device, program([], [], [0], [0], memory_bytes=nbytes))
     assert str(nbytes) in str(caught.value)
     assert device.info.name in str(caught.value)
     assert "fp16" in str(caught.value)

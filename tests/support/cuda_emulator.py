@@ -18,7 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
+from host_device import HostContext, HostDevice, HostExecutable
+from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
+from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import KernelText
@@ -62,54 +65,65 @@ class EmulatedBackend(Backend):
         return EmulatedDevice()
 
 
-class EmulatedDevice(Device):
+class EmulatedDevice(HostDevice):
     """Compiles kernels with a C++ compiler."""
 
     info = INFO
     dialect = CUDADialect()
     limits = GRID_LIMITS
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        return EmulatedRecording(fold_launches(program, self.limits))
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+        return HostExecutable(fold_launches(program, self.limits), EmulatedContext)
 
 
-class EmulatedRecording(Recording):
+class EmulatedContext(HostContext):
     """Runs launches one after the other on memory of its own."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._library = _compile(program.kernels)
-        self._memory = _aligned(program.memory_bytes)
-        self._constants = _aligned(len(program.constants))
-        self._constants[:] = program.constants
+    def __init__(self, executable: Executable) -> None:
+        super().__init__(executable)
+        self._kernels = compiled(self.program.kernels)
+        self._memory = _aligned(self.program.memory_bytes)
+        self._constants = _aligned(len(self.program.constants))
+        self._constants[:] = self.program.constants
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        for slot, address in zip(self._program.inputs, inputs, strict=True):
-            ctypes.memmove(self._at(slot), address, slot.size)
-        for launch in self._program.launches:
-            slots = [self._at(slot) for slot in launch.ranges]
+    def execute(self, bindings: Bindings) -> None:
+        for part, buffer in zip(self.program.inputs, bindings.inputs, strict=True):
+            ctypes.memmove(self._at(part), address_of(buffer), part.size)
+        for launch in self.program.launches:
             pairs = zip(launch.global_size, launch.local_size, strict=True)
             x, y, z = (-(-whole // part) for whole, part in pairs)
-            self._library[f"launch_{launch.kernel}"](
-                (ctypes.c_void_p * len(slots))(*slots),
-                (ctypes.c_uint * 3)(y, x, z),
-                (ctypes.c_uint * 3)(*launch.local_size),
-            )
-        for slot, address in zip(self._program.outputs, outputs, strict=True):
-            ctypes.memmove(address, self._at(slot), slot.size)
+            pointers = [self._at(part) for part in launch.ranges]
+            call_kernel(self._kernels, launch.kernel, pointers, (y, x, z), launch.local_size)
+        for part, buffer in zip(self.program.outputs, bindings.outputs, strict=True):
+            ctypes.memmove(address_of(buffer), self._at(part), part.size)
 
-    def _at(self, slot: BufferRange) -> int:
-        held = self._constants if slot.constant else self._memory
-        return int(held.ctypes.data) + slot.offset
-
-    def durations(self) -> list[float]:
-        return [0.0 for _ in self._program.launches]
+    def _at(self, part: BufferRange) -> int:
+        held = self._constants if part.constant else self._memory
+        return int(held.ctypes.data) + part.offset
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
         return self._memory
 
-    def close(self) -> None:
-        pass
+
+def address_of(buffer: Buffer) -> int:
+    """Return where a buffer of the host lies."""
+    assert isinstance(buffer, HostBuffer)
+    return buffer.address
+
+
+def call_kernel(
+    library: Any,
+    name: str,
+    pointers: Sequence[int],
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+) -> None:
+    """Launch a kernel of a compiled library, and wait."""
+    library[f"launch_{name}"](
+        (ctypes.c_void_p * len(pointers))(*pointers),
+        (ctypes.c_uint * 3)(*grid),
+        (ctypes.c_uint * 3)(*block),
+    )
 
 
 def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
@@ -120,7 +134,8 @@ def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 @cache
-def _compile(kernels: tuple[KernelText, ...]) -> Any:
+def compiled(kernels: tuple[KernelText, ...]) -> Any:
+    """Return a library of kernels, for `call_kernel`."""
     dialect = CUDADialect()
     parts = [f'#include "{HEADER}"', _without_assembly(dialect.prelude)]
     parts.append("""\

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from litegpu.backends import cuda, cuda_driver, cuda_profile, cuda_recording, cuda_submission
+from litegpu.backends import (
+    cuda,
+    cuda_buffers,
+    cuda_context,
+    cuda_driver,
+    cuda_executable,
+    cuda_profile,
+    cuda_submission,
+)
 
 CONTEXT = 7
 """The primary context."""
@@ -112,13 +120,13 @@ class FakeDriver:
 
         idle: tuple[str, ...] = (
             "cuInit",
-            "cuMemsetD8",
+            "cuMemsetD8Async",
             "cuMemcpyHtoD",
             "cuMemcpyDtoH",
             "cuFuncSetAttribute",
         )
         idle += ("cuGraphUpload", "cuStreamSynchronize", "cuStreamQuery", "cuEventRecord")
-        idle += ("cuLaunchKernelEx", "cuDevicePrimaryCtxReset")
+        idle += ("cuLaunchKernelEx", "cuDevicePrimaryCtxReset", "cuMemcpyAsync")
         return {
             **{name: gives() for name in idle},
             **{make: self._maker(make) for make in RELEASES},
@@ -222,7 +230,7 @@ class FakeDriver:
         own = name.decode()
         if own == "cuCtxCreate" and version >= 11040:
             raise AssertionError("since then it has more arguments")
-        count = {"cuCtxCreate": 3, "cuGraphLaunch": 2}.get(own, 1)
+        count = {"cuCtxCreate": 3, "cuGraphLaunch": 2, "cuMemcpyAsync": 4}.get(own, 1)
 
         def native(*arguments: Any) -> int:
             if own == "cuCtxPopCurrent":
@@ -242,7 +250,14 @@ class FakeDriver:
         return Status.CUDA_SUCCESS, address
 
 
+MODULES = (
+    *(cuda, cuda_buffers, cuda_context, cuda_driver, cuda_executable, cuda_profile),
+    cuda_submission,
+)
+"""The modules that ask for the driver."""
+
+
 def install(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     """Put a driver in the place of the bindings."""
-    for module in (cuda, cuda_driver, cuda_profile, cuda_recording, cuda_submission):
+    for module in MODULES:
         monkeypatch.setattr(module, "driver", lambda: driver)

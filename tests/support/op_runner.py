@@ -289,7 +289,7 @@ class _Places:
 
     def faults(self) -> dict[str, list[str]]:
         """Return what is wrong in device memory: padding that is not zero, lanes left NaN."""
-        memory = self.compiled.recording.read_memory()
+        memory = self.compiled.context.read_memory()
         offsets = self.compiled.built.offsets
         found: dict[str, list[str]] = {}
         for v, storage in self.compiled.layout.storages.items():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
-from litegpu.backends.base import Device, DeviceInfo, Recording
+from host_device import HostContext, HostDevice, HostExecutable
+from litegpu.backends.base import DeviceInfo
+from litegpu.backends.execution import Executable
 from litegpu.backends.program import Program
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.engine.layout import Layout
@@ -38,33 +36,15 @@ def build(layout: Layout) -> BuiltProgram:
     return build_program(layout, DEVICE, graph.inputs, graph.outputs)
 
 
-class PaperRecording(Recording):
-    """What was recorded for the device."""
-
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Do nothing: outputs stay as they are."""
-
-    def durations(self) -> list[float]:
-        """Return no times: nothing runs."""
-        return []
-
-    def read_memory(self) -> npt.NDArray[np.uint8]:
-        """Return no memory."""
-        return np.empty(0, np.uint8)
-
-    def close(self) -> None:
-        """Have nothing to release."""
-
-
-class PaperDevice(Device):
+class PaperDevice(HostDevice):
     """Takes programs as a device does, and writes their kernels; nobody compiles them."""
 
     def __init__(self) -> None:
         """Be a device that knows OpenCL's words."""
         self.info, self.dialect = replace(DEVICE, backend="opencl"), OpenCLDialect()
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
         """Write every kernel."""
         for kernel in program.kernels:
             self.dialect.kernel(kernel)
-        return PaperRecording()
+        return HostExecutable(program, HostContext)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from litegpu import config
-from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
+from litegpu.backends.base import Backend, Device, DeviceInfo
 from litegpu.backends.cuda import CUDABackend
 from litegpu.backends.opencl import OpenCLBackend
 from litegpu.backends.opengl import OpenGLBackend
@@ -235,7 +235,6 @@ __all__ = [
     "BackendStatus",
     "Device",
     "DeviceInfo",
-    "Recording",
     "devices_of",
     "is_free",
     "list_devices",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
+from litegpu.backends.buffers import Buffer, MemoryKind
+from litegpu.backends.execution import Executable
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect
 from litegpu.device_model import Capability, DeviceModel, model_of
@@ -71,74 +67,6 @@ def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     return f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}"
 
 
-class Recording(ABC):
-    """A program on a device, ready to run as often as wanted."""
-
-    timeout: float | None = None
-    """The most seconds that a run may wait for the device; None: no limit.
-
-    After that long it raises InvokeTimeoutError, the device is lost, and memory that it may still
-    touch is never freed.
-    """
-
-    @abstractmethod
-    def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Copy from the input addresses, run all launches, copy to the output addresses.
-
-        Raises ExecutionError when the device fails, DeviceLostError when it did for good.
-        """
-
-    def bind(
-        self, inputs: Sequence[ctypes.c_void_p], outputs: Sequence[ctypes.c_void_p]
-    ) -> Callable[[], None]:
-        """Return a call like `run` on whatever these pointers hold at the time.
-
-        Making it once and calling it often is cheaper than `run`.
-        """
-
-        def call() -> None:
-            self.run([p.value or 0 for p in inputs], [p.value or 0 for p in outputs])
-
-        return call
-
-    def host_memory(self) -> tuple[Sequence[int], Sequence[int]] | None:
-        """Return addresses of host memory, one per input and output, that need no copying.
-
-        Data that already lies there costs `run` less. It belongs to the recording until `close`.
-        None: the device has no such memory.
-        """
-        return None
-
-    @abstractmethod
-    def durations(self) -> list[float]:
-        """Run all launches once or more; return the device seconds of each by itself."""
-
-    def chain_seconds(self) -> float | None:
-        """Run all launches as `run` does, without copies; return their device seconds.
-
-        None where the device cannot tell.
-        """
-        return None
-
-    def device_seconds(self, inputs: Sequence[int], outputs: Sequence[int]) -> float | None:
-        """Run like `run`; return the device seconds from the first copy to the last, or None."""
-        return None
-
-    def phases(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[str, float]:
-        """Run like `run`; return the host's seconds by what it was busy with, in order."""
-        start = time.perf_counter()
-        self.run(inputs, outputs)
-        return {"run": time.perf_counter() - start}
-
-    @abstractmethod
-    def read_memory(self) -> npt.NDArray[np.uint8]:
-        """Return the partition's memory as it is now (for tests and debugging)."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything on the device."""
-
-
 class Device(ABC):
     """An opened device."""
 
@@ -148,10 +76,18 @@ class Device(ABC):
     """Whether it failed for good: nothing runs on it any more; it is opened anew when asked for."""
 
     @abstractmethod
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        """Compile (keeping the result in `cache_dir` if given), allocate and record a program.
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+        """Compile (keeping the result in `cache_dir` if given), and upload the constants.
 
         Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
+        """
+
+    @abstractmethod
+    def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
+        """Return memory to bind to inputs and outputs of this device's programs.
+
+        It is released when it is closed or nobody holds it any more. The bytes are not initialized.
+        Raises DeviceMemoryError when memory is short.
         """
 
 

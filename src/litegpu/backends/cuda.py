@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Recording, pci_address
+from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.cuda_buffers import CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.cuda_driver import (
     FATAL,
     NOT_LOADED,
     TITLE,
+    Handles,
     call,
     checked,
     compile_kernels,
@@ -19,7 +24,8 @@ from litegpu.backends.cuda_driver import (
     failure,
     ready,
 )
-from litegpu.backends.cuda_recording import CUDARecording, transfers
+from litegpu.backends.cuda_executable import CUDAExecutable, transfers
+from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.process import Living, touch
@@ -32,6 +38,7 @@ from litegpu.errors import (
     UnsupportedDeviceError,
 )
 
+_log = logging.getLogger("litegpu")
 _OLDEST = (6, 0)
 _FIRST_CONTEXTS = 3020
 """The version of CUDA from which on a context is made from flags and a device alone."""
@@ -76,7 +83,7 @@ def _context_after(lost: CUDADevice) -> Any:
     try:
         return _own_context(index)
     except CudaError as error:
-        if lost.recordings:
+        if lost.holders:
             raise DeviceLostError(
                 f"CUDA device '{lost.info.name}' was lost and cannot be opened anew while "
                 f"interpreters that used it live: {error} Delete them first, or start a new "
@@ -179,8 +186,8 @@ class CUDADevice(Device):
         """Take a context, or retain the primary one. Raises CudaError when the driver refuses."""
         self.info = info
         self.capability = _capability(info.index)
-        self.recordings = Living[CUDARecording]()
-        """Those that have memory here."""
+        self.holders = Living[object]()
+        """What has memory here, or code."""
         self.context = _primary_context(info.index) if context is None else context
 
     def within(self, work: Callable[[], _Result]) -> _Result:
@@ -220,16 +227,38 @@ class CUDADevice(Device):
             "interpreter, which open it anew; if it happens again, use another backend."
         )
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        """Compile, allocate and capture. See Device.record."""
+    def release(
+        self, holder: object, owned: Handles, wait: Callable[[], object] | None = None
+    ) -> None:
+        """Release the handles of a holder, after `wait`; of a lost device nothing.
+
+        Raises CudaError of the first that cannot be released, after all the others.
+        """
+        try:
+            if owned and not self.lost:
+                self.within(partial(_release, owned, wait))
+        except DeviceLostError as error:
+            _log.info("Memory of a partition is not released: %s", error)
+        if self.lost:
+            owned.abandon()
+        self.holders.discard(holder)
+
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+        """Compile and load. See Device.compile."""
         program = fold_launches(program, GRID_LIMITS)
         try:
-            return CUDARecording(self, program, self._compile(program, cache_dir))
+            return CUDAExecutable(self, program, self._compile(program, cache_dir))
         except CudaError as error:
             if cache_dir is None or error.code not in NOT_LOADED:
                 raise
             cubins = self._compile(program, cache_dir, unusable=str(error))
-        return CUDARecording(self, program, cubins)
+        return CUDAExecutable(self, program, cubins)
+
+    def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
+        """Allocate memory. See Device.allocate."""
+        if kind is MemoryKind.HOST:
+            return HostBuffer.allocate(nbytes)
+        return (CUDAPinnedBuffer if kind is MemoryKind.PINNED else CUDABuffer)(self, nbytes)
 
     def _compile(self, program: Program, cache_dir: str | None, unusable: str = "") -> list[bytes]:
         kernels = (*program.kernels, *transfers(program))
@@ -240,3 +269,9 @@ class CUDADevice(Device):
             raise CompilationError(
                 f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}"
             ) from error
+
+
+def _release(owned: Handles, wait: Callable[[], object] | None) -> None:
+    if wait is not None:
+        wait()
+    owned.release()

@@ -1,11 +1,18 @@
-"""Device times of a CUDA recording: graphs between events, long enough for the events' clock."""
+"""Device times of a CUDA context: graphs between events, long enough for the events' clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from litegpu.backends.cuda_driver import Handles, KernelNode, call, driver
+from litegpu.backends.buffers import Bindings
+from litegpu.backends.cuda_driver import KernelNode, call, driver
+from litegpu.backends.execution import Profiler
+
+if TYPE_CHECKING:
+    from litegpu.backends.cuda_context import CUDAContext
 
 BATCH_SECONDS = 200e-6
 """How long a batch of launches should take: events cost microseconds."""
@@ -13,50 +20,97 @@ _MOST = 200
 """Launches of a batch at most."""
 
 
-class Profiler:
-    """Times graphs on the stream of a recording, whose context must be current."""
+class CUDAProfiler(Profiler):
+    """Times graphs on the stream of a context; what it makes there belongs to the context."""
 
-    def __init__(self, stream: Any, owned: Handles) -> None:
-        """Make the two events. What is made belongs to `owned`. Raises CudaError."""
-        cu = self._cu = driver()
-        self._stream = stream
-        self._owned = owned
-        self._events = [owned.make(cu.cuEventCreate, cu.cuEventDestroy, 0) for _ in range(2)]
+    def __init__(self, context: CUDAContext) -> None:
+        """Make nothing yet."""
+        super().__init__(context)
+        self._cu = driver()
+        self._context = context
+        self._events: list[Any] = []
         self._batches: list[tuple[Any, int]] = []
         self._chain: Any = None
 
-    def durations(self, launches: Iterable[KernelNode]) -> list[float]:
-        """Return the seconds of each launch: batches of it, one launch after the other.
+    def durations(self) -> list[float]:
+        """Time each launch in a batch of its own, warm in cache and without overlap."""
+        return self._context.settled(self._durations)
 
-        They must not overlap. Only the first call looks at them.
-        """
+    def _durations(self) -> list[float]:
+        context = self._context
         if not self._batches:
-            self._batches = [self._batch(launch) for launch in launches]
-        return [self.seconds(graph) / count for graph, count in self._batches]
+            direct = context.host_graph().direct
+            nodes = context.kernel_nodes(direct, overlap=False)
+            self._batches = [self._batch(node) for node in nodes]
+        return [self._of_graph(graph) / count for graph, count in self._batches]
 
-    def chain_seconds(self, launches: Iterable[KernelNode]) -> float:
-        """Return the seconds of all launches as one graph. Only the first call looks at them."""
+    def chain_seconds(self) -> float:
+        """Return the device seconds of all launches in one graph, overlapping as in a run.
+
+        What kernels write straight to the host is part of it.
+        """
+        return self._context.settled(lambda: self.of_nodes(self._context.host_graph().kernels))
+
+    def of_nodes(self, nodes: Sequence[KernelNode]) -> float:
+        """Return the seconds of launches as one graph, captured at the first call."""
         if self._chain is None:
-            self._chain = self._owned.capture(self._stream, launches)
-        return self.seconds(self._chain)
+            self._chain = self._captured(nodes)
+        return self._of_graph(self._chain)
 
-    def seconds(self, graph: Any) -> float:
-        """Run a graph twice and return the seconds of the second time.
+    def device_seconds(self, bindings: Bindings) -> float:
+        """Return the device seconds of the whole run, with its copies."""
+        submission = self._context.bind(bindings)
+        submission.stage()
+        seconds = self._context.settled(partial(self._seconds, submission.launch))
+        submission.deliver()
+        return seconds
+
+    def phases(self, bindings: Bindings) -> dict[str, float]:
+        """Run with the clock read between the steps."""
+        submission, context = self._context.bind(bindings), self._context
+        steps: dict[str, Callable[[], object]] = {
+            "copy in": submission.stage,
+            "submit": submission.launch,
+            "wait": partial(call, self._cu.cuStreamSynchronize, context.stream),
+            "copy out": submission.deliver,
+        }
+        found = {}
+
+        def measure() -> None:
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                found[name] = time.perf_counter() - start
+
+        context.settled(measure)
+        return found
+
+    def _of_graph(self, graph: Any) -> float:
+        return self._seconds(partial(call, self._cu.cuGraphLaunch, graph, self._context.stream))
+
+    def _seconds(self, launch: Callable[[], object]) -> float:
+        """Launch something twice and return the seconds of the second time.
 
         While the first run keeps the device busy, the events and the second run are enqueued: the
         time that this takes is not between the events.
         """
-        cu, (start, end) = self._cu, self._events
-        call(cu.cuGraphLaunch, graph, self._stream)
-        call(cu.cuEventRecord, start, self._stream)
-        call(cu.cuGraphLaunch, graph, self._stream)
-        call(cu.cuEventRecord, end, self._stream)
-        call(cu.cuStreamSynchronize, self._stream)
+        cu, stream, make = self._cu, self._context.stream, self._context.owned.make
+        if not self._events:
+            self._events = [make(cu.cuEventCreate, cu.cuEventDestroy, 0) for _ in range(2)]
+        start, end = self._events
+        launch()
+        call(cu.cuEventRecord, start, stream)
+        launch()
+        call(cu.cuEventRecord, end, stream)
+        call(cu.cuStreamSynchronize, stream)
         (milliseconds,) = call(cu.cuEventElapsedTime, start, end)
         return float(milliseconds) * 1e-3
 
     def _batch(self, launch: KernelNode) -> tuple[Any, int]:
         """Return a graph with as many launches as fill BATCH_SECONDS, and how many these are."""
-        one = self.seconds(self._owned.capture(self._stream, [launch]))
+        one = self._of_graph(self._captured([launch]))
         count = min(max(round(BATCH_SECONDS / max(one, 1e-9)), 1), _MOST)
-        return self._owned.capture(self._stream, [launch] * count), count
+        return self._captured([launch] * count), count
+
+    def _captured(self, nodes: Sequence[KernelNode]) -> Any:
+        return self._context.owned.capture(self._context.stream, nodes)

@@ -1,94 +1,201 @@
-"""Launches a captured graph and waits for it, so that nothing stays in flight."""
+"""A run on an NVIDIA GPU: staging, a captured graph between copies, and the wait for its end."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
+from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, MemoryKind
 from litegpu.backends.calls import together, wait_until
 from litegpu.backends.cuda_driver import NOT_READY, driver, failure, ready
+from litegpu.backends.execution import Submission
+from litegpu.backends.program import BufferRange
 from litegpu.errors import ExecutionError, InvokeTimeoutError
 
 if TYPE_CHECKING:
-    from litegpu.backends.cuda import CUDADevice
+    from litegpu.backends.cuda_context import CUDAContext
+
+_Place = tuple[int, int]
+_Move = tuple[ctypes.c_void_p, int, int]
+"""A pointer to data of the host, the address of its pinned buffer, and bytes."""
+_Call = partial[int]
 
 
-class Submission:
-    """A graph on a stream, with its calls ready."""
+class CUDASubmission(Submission):
+    """A graph on a context's stream, with its calls ready.
 
-    def __init__(self, device: CUDADevice, graph: Any, stream: Any) -> None:
-        """Prepare the calls. Raises CudaError when the driver lacks one."""
-        self._device = device
-        self._popped = ctypes.c_void_p()
-        self._push = ready("cuCtxPushCurrent", int(device.context))
-        self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped))
-        self._launch = ready("cuGraphLaunch", int(graph), int(stream))
-        self._query = ready("cuStreamQuery", int(stream))
-        self.wait = ready("cuStreamSynchronize", int(stream))
-        """Waits for the stream; returns the status."""
-        self._all = (self._push, self._launch, self.wait, self._pop)
-        self._closed = False
+    Data of the host goes through the context's pinned buffers. The GPU copies memory of its own,
+    and pinned memory of others, straight from and to the context's memory.
+    """
 
-    def run(self) -> None:
-        """Launch the graph and wait. No Python runs in between.
-
-        Raises CudaError, or DeviceLostError when the device failed for good.
-        """
-        if self._closed or self._device.lost:
-            self._check_alive()
-        statuses = together(self._all)
-        if any(statuses):
-            self._fail(("cuCtxPushCurrent", "cuGraphLaunch", "cuStreamSynchronize"), statuses)
-
-    def run_in_time(self, seconds: float) -> None:
-        """Launch the graph and wait for `seconds` at most.
-
-        Raises InvokeTimeoutError after that; the device is lost then.
-        """
-        self._check_alive()
-        try:
-            statuses = together((self._push, self._launch, self._pop))
-            if any(statuses):
-                self._fail(("cuCtxPushCurrent", "cuGraphLaunch"), statuses)
-            in_time = wait_until(self._idle, seconds)
-        except BaseException:
-            with contextlib.suppress(ExecutionError):
-                self._device.lost = not wait_until(self._idle, seconds) or self._device.lost
-            raise
-        if not in_time:
-            self._device.lost = True
-            raise InvokeTimeoutError(
-                f"CUDA device '{self._device.info.name}' has not ended an invoke after "
-                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Make a new GpuDelegate and "
-                "interpreter, with a longer limit if the device is not stuck."
+    def __init__(self, context: CUDAContext, bindings: Bindings) -> None:
+        """Prepare the calls for buffers that fit. Raises CudaError when the driver lacks one."""
+        super().__init__(context)
+        self._on = context
+        inputs = list(zip(bindings.inputs, context.inputs, strict=True))
+        outputs = list(zip(bindings.outputs, context.outputs, strict=True))
+        self.graph = context.graph_of(
+            (
+                tuple(_is_external(buffer, place) for buffer, place in inputs),
+                tuple(_is_external(buffer, place) for buffer, place in outputs),
             )
+        )
+        self._moves_in, self._moves_out = list(_moves(inputs)), list(_moves(outputs))
+        program = context.program
+        self._before = [*self._copies(inputs, program.inputs, into=True)]
+        self._after = [*self._copies(outputs, program.outputs, into=False)]
+        self._bindings = bindings  # keeps the memory
+        self._popped = ctypes.c_void_p()
+        self._push = ready("cuCtxPushCurrent", int(context.device.context))
+        self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped))
+        launch = ready("cuGraphLaunch", int(self.graph.handle), int(context.stream))
+        self._query = ready("cuStreamQuery", int(context.stream))
+        self._work = (*self._before, launch, *self._after)
+        self._names = (
+            *["cuMemcpyAsync"] * len(self._before),
+            "cuGraphLaunch",
+            *["cuMemcpyAsync"] * len(self._after),
+        )
 
-    def close(self) -> None:
-        """Refuse to run from now on."""
-        self._closed = True
+    def _copies(
+        self, pairs: Iterable[tuple[Buffer, _Place]], parts: Sequence[BufferRange], into: bool
+    ) -> Iterable[_Call]:
+        """Yield the copies that the graph leaves out."""
+        for (buffer, place), part in zip(pairs, parts, strict=True):
+            if _is_external(buffer, place):
+                if isinstance(buffer, DeviceBuffer):
+                    outside: int | ctypes.c_void_p = buffer.handle + buffer.offset
+                else:
+                    assert isinstance(buffer, HostBuffer)
+                    outside = buffer.pointer
+                inside = self._on.address(part)
+                target, source = (inside, outside) if into else (outside, inside)
+                yield ready("cuMemcpyAsync", target, source, part.size, int(self._on.stream))
 
-    def _idle(self) -> bool:
+    @property
+    def run(self) -> Callable[[], None]:
+        if self._on.timeout is not None:
+            return self._run_in_time
+        calls = (self._push, *self._work, self._on.wait, self._pop)
+        return partial(_run, self, self._on, calls, self._moves_in, self._moves_out)
+
+    def stage(self) -> None:
+        """Copy the host's inputs to the pinned buffers."""
+        for pointer, own, size in self._moves_in:
+            if pointer.value != own:
+                ctypes.memmove(own, pointer, size)
+
+    def deliver(self) -> None:
+        """Copy what lies in the pinned buffers to the host's outputs."""
+        for pointer, own, size in self._moves_out:
+            if pointer.value != own:
+                ctypes.memmove(pointer, own, size)
+
+    def launch(self) -> None:
+        """Enqueue the copies and the graph. Raises CudaError or DeviceLostError."""
+        statuses = together((self._push, *self._work, self._pop))
+        if any(statuses):
+            self.fail(("cuCtxPushCurrent", *self._names), statuses)
+
+    def start(self) -> None:
+        """Stage, and enqueue everything."""
+        self._on.check_alive()
+        self.stage()
+        self._on.ready = False
+        self.launch()
+
+    def is_done(self) -> bool:
         statuses = together((self._push, self._query, self._pop))
         if statuses[1] == NOT_READY:
             return False
         if any(statuses):
-            self._fail(("cuCtxPushCurrent", "cuStreamQuery"), statuses)
+            self.fail(("cuCtxPushCurrent", "cuStreamQuery"), statuses)
         return True
 
-    def _check_alive(self) -> None:
-        if self._closed:
-            raise ExecutionError("This partition was released. Make the interpreter anew.")
-        if self._device.lost:
-            raise self._device.loss()
+    def finish(self) -> None:
+        """Wait, and copy out. Raises InvokeTimeoutError, and the device is lost then."""
+        context = self._on
+        if context.device.lost:
+            raise context.device.loss()
+        if context.timeout is None:
+            statuses = together((self._push, context.wait, self._pop))
+            if any(statuses):
+                self.fail(("cuCtxPushCurrent", "cuStreamSynchronize"), statuses)
+        else:
+            self._wait_for(context.timeout)
+        self.deliver()
 
-    def _fail(self, names: Sequence[str], statuses: Sequence[int]) -> None:
+    def _wait_for(self, seconds: float) -> None:
+        if not wait_until(self.is_done, seconds):
+            device = self._on.device
+            device.lost = True
+            raise InvokeTimeoutError(
+                f"CUDA device '{device.info.name}' has not ended an invoke after "
+                f"{seconds * 1e3:g} ms (invoke_timeout_ms). Make a new GpuDelegate and "
+                "interpreter, with a longer limit if the device is not stuck."
+            )
+
+    def _run_in_time(self) -> None:
+        self._on.check_alive()
+        try:
+            self.start()
+            self.finish()
+        except InvokeTimeoutError:
+            raise
+        except BaseException:
+            device, seconds = self._on.device, self._on.timeout or 0.0
+            with contextlib.suppress(ExecutionError):
+                device.lost = not wait_until(self.is_done, seconds) or device.lost
+            raise
+
+    def fail(self, names: Sequence[str], statuses: Sequence[int]) -> None:
+        """Raise the error of the first call that failed; the last one is cuCtxPopCurrent."""
         cu = driver()
         if statuses[0] and self._popped.value:  # what was popped is not what was not pushed
             ready("cuCtxPushCurrent", self._popped.value)()
         made = zip((*names, "cuCtxPopCurrent"), statuses, strict=True)
         name, status = next((name, status) for name, status in made if status)
         error = failure(getattr(cu, name), cu.CUresult(status))
-        self._device.note(error)
+        self._on.device.note(error)
         raise error
+
+    def fail_waiting(self, statuses: Sequence[int]) -> None:
+        """Raise the error of a run that has waited."""
+        self.fail(("cuCtxPushCurrent", *self._names, "cuStreamSynchronize"), statuses)
+
+
+def _run(
+    submission: CUDASubmission,
+    context: CUDAContext,
+    calls: Sequence[_Call],
+    moves_in: Sequence[_Move],
+    moves_out: Sequence[_Move],
+) -> None:
+    """Stage, launch, wait and copy out; from launching to waiting no Python runs."""
+    if not context.ready or context.device.lost:
+        context.check_alive()
+    for pointer, own, size in moves_in:
+        if pointer.value != own:
+            ctypes.memmove(own, pointer, size)
+    statuses = together(calls)
+    if any(statuses):
+        submission.fail_waiting(statuses)
+    for pointer, own, size in moves_out:
+        if pointer.value != own:
+            ctypes.memmove(pointer, own, size)
+
+
+def _is_external(buffer: Buffer, place: _Place) -> bool:
+    """Return whether a buffer is memory that the GPU reaches, and no staging buffer."""
+    if isinstance(buffer, HostBuffer):
+        return buffer.kind is MemoryKind.PINNED and buffer.address != place[0]
+    return True
+
+
+def _moves(pairs: Iterable[tuple[Buffer, _Place]]) -> Iterable[_Move]:
+    for buffer, place in pairs:
+        if isinstance(buffer, HostBuffer) and not _is_external(buffer, place):
+            yield buffer.pointer, *place

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Recording, pci_address
+from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.execution import Executable
 from litegpu.backends.kept import KeptFiles
+from litegpu.backends.opencl_buffers import OpenCLBuffer, OpenCLPinnedBuffer
 from litegpu.backends.opencl_build import build
-from litegpu.backends.opencl_library import TITLE, load_pocl_apart
-from litegpu.backends.opencl_recording import OpenCLRecording
+from litegpu.backends.opencl_executable import OpenCLExecutable
+from litegpu.backends.opencl_library import LOST, TITLE, load_pocl_apart, status_name
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
 from litegpu.backends.process import keep_in_children, touch
@@ -20,6 +23,9 @@ from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.errors import (
     CompilationError,
     DeviceLostError,
+    DeviceMemoryError,
+    ExecutionError,
+    LitegpuError,
     UnsupportedDeviceError,
     missing_dependency,
 )
@@ -28,6 +34,13 @@ _GPU, _CPU = 1 << 2, 1 << 1
 """Bits of CL_DEVICE_TYPE."""
 
 _NVIDIA_FACTS = "cl_nv_device_attribute_query"
+
+_TOO_LITTLE_MEMORY = (
+    "INVALID_BUFFER_SIZE",
+    "MEM_OBJECT_ALLOCATION_FAILURE",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+)
 
 _ALIGNMENT = 128
 """Bytes; loads of a work group then begin at a cache line."""
@@ -131,31 +144,40 @@ class OpenCLDevice(Device):
     def __init__(self, info: DeviceInfo, device: Any) -> None:
         """Create the context. Raises UnsupportedDeviceError when the driver refuses."""
         self.info = info
-        self._cl = _pyopencl()
+        self.cl = _pyopencl()
         self._device = device
         keep_in_children(self)
         try:
-            self.context = self._cl.Context([device])
-        except self._cl.Error as error:
+            self.context = self.cl.Context([device])
+        except self.cl.Error as error:
             raise UnsupportedDeviceError(
                 f"OpenCL device '{info.name}' cannot be opened: {error}. "
                 "`litegpu devices` lists the others."
             ) from error
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        """Compile, allocate and record. See Device.record."""
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+        """Build, and upload the constants. See Device.compile."""
         if self.lost:
             raise self.loss()
-        return OpenCLRecording(self._cl, self, program, self._compile(program.kernels, cache_dir))
+        return OpenCLExecutable(self.cl, self, program, self._build(program.kernels, cache_dir))
 
-    def _compile(self, kernels: Sequence[KernelText], cache_dir: str | None) -> Any:
+    def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
+        """Allocate memory. See Device.allocate."""
+        if self.lost:
+            raise self.loss()
+        if kind is MemoryKind.HOST:
+            return HostBuffer.allocate(nbytes)
+        make = OpenCLPinnedBuffer if kind is MemoryKind.PINNED else OpenCLBuffer
+        return make(self, nbytes)
+
+    def _build(self, kernels: Sequence[KernelText], cache_dir: str | None) -> Any:
         """Return the built program, None when there is nothing to build."""
         if not kernels:
             return None
         source = self.dialect.prelude + "\n".join(map(self.dialect.kernel, kernels))
         try:
-            return build(self._cl, self.context, source, KeptFiles(cache_dir, ".clbin"))
-        except self._cl.Error as error:
+            return build(self.cl, self.context, source, KeptFiles(cache_dir, ".clbin"))
+        except self.cl.Error as error:
             names = ", ".join(kernel.name for kernel in kernels)
             raise CompilationError(
                 f"OpenCL device '{self.info.name}' ({self.info.driver}) refuses the kernels "
@@ -169,4 +191,28 @@ class OpenCLDevice(Device):
             f"OpenCL device '{self.info.name}' is lost: {reason}. Make the interpreter anew, with "
             "a new GpuDelegate, which opens the device again; if it happens again, use another "
             "device or no delegate."
+        )
+
+    def typed(self, error: Exception, nbytes: int) -> LitegpuError:
+        """Return the error for one of pyopencl's while `nbytes` were asked for."""
+        name, text = self.info.name, str(error)
+        if any(code in text for code in _TOO_LITTLE_MEMORY):
+            return DeviceMemoryError(
+                f"OpenCL device '{name}' cannot provide {nbytes} bytes: {text}. Close other "
+                "programs, use precision='fp16' or a smaller batch."
+            )
+        return ExecutionError(
+            f"OpenCL device '{name}' cannot record the partition: {text}. "
+            "Another backend may work; `litegpu devices` lists them."
+        )
+
+    def failed(self, status: int) -> ExecutionError:
+        """Return the error for the status of a run, and take note if the device is lost."""
+        what = f"{status_name(status)} while running a partition"
+        if status in LOST:
+            self.lost = True
+            return self.loss(what)
+        return ExecutionError(
+            f"OpenCL device '{self.info.name}' failed with {what}. Make the interpreter "
+            "anew; if it happens again, use another device or no delegate."
         )

@@ -35,6 +35,10 @@ _TRANSFER = (
 )
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "clCreateKernel": (c_void_p, c_void_p, ctypes.c_char_p, POINTER(c_int32)),
+    "clEnqueueCopyBuffer": (
+        *(c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_size_t),
+        *(c_uint32, c_void_p, c_void_p),
+    ),
     "clEnqueueNDRangeKernel": (
         *(c_int32, c_void_p, c_void_p, c_uint32, c_void_p, Sizes, Sizes),
         *(c_uint32, c_void_p, POINTER(c_void_p)),

@@ -9,9 +9,13 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
+from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
+from litegpu.backends.opengl_buffers import OpenGLBuffer
+from litegpu.backends.opengl_executable import OpenGLExecutable
 from litegpu.backends.opengl_library import (
     CONTEXT_LOST,
     PACKAGE,
@@ -20,7 +24,6 @@ from litegpu.backends.opengl_library import (
     context_source,
     error_name,
 )
-from litegpu.backends.opengl_recording import OpenGLRecording
 from litegpu.backends.process import touch
 from litegpu.backends.program import Program
 from litegpu.backends.shaders import Recent, is_lost, timed_out
@@ -226,10 +229,16 @@ class OpenGLDevice(Device):
     def _group_counts(self) -> list[int]:
         return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        """Compile, allocate and record. See Device.record."""
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+        """Link, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
-        return self.call(lambda: OpenGLRecording(self, program, cache_dir))
+        return self.call(lambda: OpenGLExecutable(self, program, cache_dir))
+
+    def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
+        """Allocate memory. See Device.allocate."""
+        if kind is not MemoryKind.DEVICE:
+            return HostBuffer.allocate(nbytes, kind)
+        return self.call(lambda: OpenGLBuffer(self, nbytes))
 
 
 def _context(worker: Worker, number: int) -> OpenGL:

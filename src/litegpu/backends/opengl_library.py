@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glDispatchCompute": (None, c_uint32, c_uint32, c_uint32),
     "glFenceSync": (c_void_p, c_uint32, c_uint32),
     "glFinish": (None,),
+    "glFlush": (None,),
     "glGenBuffers": (None, c_int32, _NUMBERS),
     "glGenQueries": (None, c_int32, _NUMBERS),
     "glGetBufferSubData": (None, c_uint32, c_size_t, c_size_t, c_void_p),
@@ -73,6 +74,7 @@ _NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 BUFFER_UPDATE_BARRIER, SHADER_STORAGE_BARRIER = 0x200, 0x2000
 COPY_READ_BUFFER, COPY_WRITE_BUFFER = 0x8F36, 0x8F37
+DYNAMIC_STORAGE = 0x100
 SHADER_STORAGE_BUFFER = 0x90D2
 STREAM_DRAW, STREAM_READ, STATIC_COPY = 0x88E0, 0x88E1, 0x88E6
 R32UI, RED_INTEGER, UNSIGNED_INT = 0x8236, 0x8D94, 0x1405
@@ -169,13 +171,26 @@ class OpenGL:
 
     def finish_within(self, seconds: float) -> bool:
         """Wait until everything is done, for so long; return whether it is."""
-        fence = self.call.glFenceSync(_COMMANDS_COMPLETE, 0)
-        if not fence:
-            return True  # the error that the driver reports says why
+        fence = self.fence()
         try:
-            status = self.call.glClientWaitSync(fence, _FLUSH, int(seconds * 1e9))
+            return self.is_reached(fence, seconds)
         finally:
             self.call.glDeleteSync(fence)
+
+    def fence(self) -> int | None:
+        """Return what is reached once everything so far is done; None if the driver fails."""
+        made: int | None = self.call.glFenceSync(_COMMANDS_COMPLETE, 0)
+        self.call.glFlush()
+        return made
+
+    def is_reached(self, fence: int | None, seconds: float = 0.0) -> bool:
+        """Wait for a fence for so long; return whether it is reached.
+
+        None is: the error that the driver reports says why.
+        """
+        if fence is None:
+            return True
+        status = self.call.glClientWaitSync(fence, _FLUSH, int(seconds * 1e9))
         return bool(status != _TIMEOUT_EXPIRED)
 
     def make(self, kind: str) -> c_uint32:

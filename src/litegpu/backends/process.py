@@ -27,7 +27,8 @@ class Living(Generic[_Thing]):
     def __init__(self) -> None:
         """Know none."""
         self._known: list[weakref.ref[_Thing]] = []
-        self._changing = threading.Lock()
+        # Collecting garbage meanwhile may end an object that is to be forgotten.
+        self._changing = threading.RLock()
 
     def add(self, thing: _Thing) -> None:
         """Know an object, and forget those that live no more."""

@@ -7,19 +7,23 @@ import importlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from litegpu import config
-from litegpu.backends.base import Backend, Device, DeviceInfo, Recording
+from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
 from litegpu.backends.process import keep_in_children, touch
 from litegpu.backends.program import Program
 from litegpu.backends.shaders import Recent, is_lost
+from litegpu.backends.webgpu_buffers import WebGPUBuffer
+from litegpu.backends.webgpu_executable import WebGPUExecutable
 from litegpu.backends.webgpu_library import TITLE, NativeCalls
-from litegpu.backends.webgpu_recording import WebGPURecording
 from litegpu.backends.worker import Worker, WorkerEndedError
 from litegpu.codegen.glsl import WEBGPU_NATIVE, WEBGPU_PACKED, GLSLDialect
 from litegpu.errors import (
@@ -29,6 +33,7 @@ from litegpu.errors import (
     missing_dependency,
 )
 
+_Result = TypeVar("_Result")
 _log = logging.getLogger("litegpu")
 
 _APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "Direct3D 12"}
@@ -212,19 +217,29 @@ class WebGPUDevice(Device):
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             self.worker.stop()
 
-    def record(self, program: Program, cache_dir: str | None = None) -> Recording:
-        """Compile, allocate and record. See Device.record."""
+    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+        """Make pipelines, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
         if cache_dir is not None:
             _warn_about_cache()
+        return self.make(lambda: WebGPUExecutable(self, program))
+
+    def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
+        """Allocate memory. See Device.allocate."""
+        if kind is not MemoryKind.DEVICE:
+            return HostBuffer.allocate(nbytes, kind)
+        return self.make(lambda: WebGPUBuffer(self, nbytes))
+
+    def make(self, function: Callable[[], _Result]) -> _Result:
+        """Make objects of wgpu-py's on the thread that drops them. Raises DeviceLostError."""
         try:
-            return self.worker.call(partial(self._record, program))
+            return self.worker.call(partial(self._locked, function))
         except WorkerEndedError as error:
             raise DeviceLostError(is_lost(self.info.title, str(error))) from error
 
-    def _record(self, program: Program) -> Recording:
+    def _locked(self, function: Callable[[], _Result]) -> _Result:
         with self.lock:
-            return WebGPURecording(self, program)
+            return function()
 
     def failure(self, error: Exception) -> ExecutionError:
         """Return the typed error for one of wgpu's, and take note when the device is lost."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 TITLE = "WebGPU"
+Copy = tuple[Any, int, Any, int, int]
 
 _CHECKS = 1
 """Of wgpu's checks in shaders those of bounds: WGPUShaderRuntimeChecks_BoundsChecks."""
@@ -78,10 +79,10 @@ class NativeCalls:
 
 
 class Commands:
-    """What a run of a partition hands to the device: launches, then copies into a buffer to read.
+    """What a run hands to the device: copies, launches, then copies again.
 
     A launch is the handles of a pipeline and a bind group, and the work groups on each axis; a copy
-    is where it begins in the source, where in the target, and its bytes.
+    is the handle of the source and where it begins there, the same of the target, and its bytes.
     """
 
     def __init__(
@@ -93,17 +94,17 @@ class Commands:
         self._device, self._queue = device._internal, device.queue._internal
         self._launches = launches
 
-    def submit(self, source: Any, target: Any, copies: Sequence[tuple[int, int, int]]) -> None:
+    def submit(self, before: Sequence[Copy], after: Sequence[Copy]) -> None:
         """Encode and submit everything, in one submission. Raises wgpu's errors."""
         lib, none = self._lib, self._none
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._device, none)
         try:
+            for copy in before:
+                lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, *copy)
             if self._launches:
                 self._encode(encoder)
-            for start, to, nbytes in copies:
-                lib.wgpuCommandEncoderCopyBufferToBuffer(
-                    encoder, source._internal, start, target._internal, to, nbytes
-                )
+            for copy in after:
+                lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, *copy)
             commands = self._checked.wgpuCommandEncoderFinish(encoder, none)
         finally:
             lib.wgpuCommandEncoderRelease(encoder)
@@ -162,6 +163,16 @@ class Reader:
         self._statuses: list[int] = []
         self._note = self._calls.ffi.callback("void(uint32_t)", self._statuses.append)
         self._info.callback = self._calls.ffi.cast("WGPUBufferMapCallback", self._note)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether what was asked for has an answer, good or bad."""
+        return bool(self._statuses)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the buffer may be mapped, or about to be."""
+        return self._busy
 
     def settle(self) -> None:
         """Give the buffer back to the device, in whatever state an interrupt has left it."""

@@ -1,4 +1,4 @@
-"""From a graph to something that runs: layout, kernel choice, memory plan, recording."""
+"""From a graph to something that runs: layout, kernel choice, memory plan, program."""
 
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.partition import compile_partition

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu import config
-from litegpu.backends.base import Device, Recording
+from litegpu.backends.base import Device
+from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.execution import Executable, ExecutionContext, Submission
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import Layout
 from litegpu.engine.program import BuiltProgram, build_program
@@ -33,7 +35,8 @@ class CompiledPartition:
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    recording: Recording
+    executable: Executable
+    context: ExecutionContext
     layout: Layout
     built: BuiltProgram
     constants: Mapping[int, npt.NDArray[Any]]
@@ -41,24 +44,27 @@ class CompiledPartition:
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
-        self.recording.run(*self.addresses(inputs, outputs))
+        self.context.run(self.bindings([*map(c_void_p, inputs)], [*map(c_void_p, outputs)]))
 
-    def addresses(
-        self, inputs: Sequence[int], outputs: Sequence[int]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Return all host addresses that the recording needs: those given, and the watch's."""
-        if self.watch is None:
-            return inputs, outputs
-        return (*inputs, self.watch.source), (*outputs, self.watch.target)
+    def bindings(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Bindings:
+        """Return what a run binds: dense tensors where these pointers point, and the watch's words.
 
-    def bind(
-        self, inputs: Sequence[ctypes.c_void_p], outputs: Sequence[ctypes.c_void_p]
-    ) -> Callable[[], None]:
-        """Return a call like `run` on whatever these pointers hold at the time."""
-        if self.watch is not None:
-            inputs = (*inputs, ctypes.c_void_p(self.watch.source))
-            outputs = (*outputs, ctypes.c_void_p(self.watch.target))
-        return self.recording.bind(inputs, outputs)
+        The pointers are read at each run.
+        """
+        program, watch = self.built.program, self.watch
+        if watch is not None:
+            inputs = (*inputs, c_void_p(watch.source))
+            outputs = (*outputs, c_void_p(watch.target))
+        return Bindings(
+            tuple(HostBuffer(p, part.size) for p, part in zip(inputs, program.inputs, strict=True)),
+            tuple(
+                HostBuffer(p, part.size) for p, part in zip(outputs, program.outputs, strict=True)
+            ),
+        )
+
+    def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Submission:
+        """Prepare runs on whatever these pointers hold at the time."""
+        return self.context.bind(self.bindings(inputs, outputs))
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return each input and then each output with its bytes."""
@@ -90,7 +96,8 @@ class CompiledPartition:
 
     def close(self) -> None:
         """Release everything on the device."""
-        self.recording.close()
+        self.context.close()
+        self.executable.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +122,20 @@ class PlacedPartition:
         ends = self.inputs, self.outputs
         return build_program(layout, info, *ends, self.share_memory, choices, self.selected)
 
-    def record(self, built: BuiltProgram, cache_dir: str | None = None) -> CompiledPartition:
-        """Compile, allocate and record. Raises CompilationError or DeviceMemoryError."""
+    def compile(self, built: BuiltProgram, cache_dir: str | None = None) -> CompiledPartition:
+        """Compile, and make a context. Raises CompilationError or DeviceMemoryError."""
         if config.debug_level() >= 2:
             for kernel in built.program.kernels:
                 _log.info("%s", self.device.dialect.kernel(kernel))
-        recording = self.device.record(built.program, cache_dir)
+        executable = self.device.compile(built.program, cache_dir)
+        try:
+            context = executable.context()
+        except BaseException:
+            executable.close()
+            raise
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
         watch = RangeWatch(built.words) if built.words else None
         layout = self.selected.layout
         return CompiledPartition(
-            self.inputs, outputs, recording, layout, built, self.constants, watch
+            self.inputs, outputs, executable, context, layout, built, self.constants, watch
         )

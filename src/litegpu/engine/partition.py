@@ -41,7 +41,7 @@ def compile_partition(
     tuner: Tuner | None = None,
     precise: Collection[int] = (),
 ) -> CompiledPartition:
-    """Rewrite, place, lower, compile and record a graph of supported nodes.
+    """Rewrite, place, lower and compile a graph of supported nodes.
 
     `half_from` see Layout. `share_memory` off gives each value memory of its own;
     `stage_boundary` see layout.assign.
@@ -62,7 +62,7 @@ def compile_partition(
     outputs = rewritten.outputs
     placed = PlacedPartition(device, selected, inputs, outputs, states, constants, share_memory)
     built = tuner.build(placed) if tuner else placed.build(Choices())
-    return placed.record(built, cache_dir)
+    return placed.compile(built, cache_dir)
 
 
 def _rewrite_and_place(

@@ -155,11 +155,16 @@ def _source(test: Benchmark, half: int) -> BufferRange:
 def _run(device: Device, tests: Sequence[Benchmark]) -> list[float]:
     """Return the least seconds of each benchmark. Raises ExecutionError."""
     try:
-        recording = device.record(program_of(tests))
+        executable = device.compile(program_of(tests))
         try:
-            samples = [recording.durations() for _ in range(_SAMPLES)]
+            context = executable.context()
+            try:
+                profiler = context.profiler()
+                samples = [profiler.durations() for _ in range(_SAMPLES)]
+            finally:
+                context.close()
         finally:
-            recording.close()
+            executable.close()
     except LitegpuError as error:
         raise ExecutionError(
             f"The ceilings of {device.info.title} cannot be measured: {error} "

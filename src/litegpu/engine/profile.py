@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from ctypes import c_void_p
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -102,31 +103,31 @@ def profile_partition(
     ops: Mapping[int, str],
     repeats: int,
     peaks: Peaks | None,
-    lent: bool = False,
+    zero_copy: bool = False,
 ) -> PartitionProfile:
     """Measure a partition. `ops` names the model's operation of each node.
 
-    It runs on seeded noise or, with `lent`, where invokes do if the recording has host memory of
-    its own: on what the inputs hold. What the memory on the device held is lost.
+    It runs on seeded noise or, with `zero_copy`, where invokes do if the context has pinned memory
+    of its own: on what the inputs hold. What the memory on the device held is lost.
     Raises ExecutionError when the device fails.
     """
-    recording = compiled.recording
-    memory = recording.host_memory() if lent else None
+    profiler = compiled.context.profiler()
+    pinned = compiled.context.pinned() if zero_copy else None
     held = compiled.buffers()
     random = np.random.default_rng(0)
     for v in compiled.inputs:
         held[v][...] = random.uniform(-1, 1, held[v].shape)
-    inputs, outputs = memory or compiled.addresses(
-        [held[v].ctypes.data for v in compiled.inputs],
-        [held[v].ctypes.data for v in compiled.outputs],
+    bindings = pinned or compiled.bindings(
+        [c_void_p(held[v].ctypes.data) for v in compiled.inputs],
+        [c_void_p(held[v].ctypes.data) for v in compiled.outputs],
     )
     # In turns, so that all figures are of the same state of the machine; the first does not count.
     rounds = [
         (
-            recording.phases(inputs, outputs),
-            recording.device_seconds(inputs, outputs),
-            recording.chain_seconds(),
-            recording.durations(),
+            profiler.phases(bindings),
+            profiler.device_seconds(bindings),
+            profiler.chain_seconds(),
+            profiler.durations(),
         )
         for _ in range(repeats + 1)
     ][1:]

@@ -85,7 +85,7 @@ class Tuner:
                 told = {problem: number for problem, count in unknown.items() if number < count}
                 built = placed.build(Choices({**self._known, **told}))
             try:
-                rounds.append(_measure(placed.record(built)))
+                rounds.append(_measure(placed.compile(built)))
             except LitegpuError as error:
                 _log.info("tuning: candidates %d are left out: %s", number, error)
                 rounds.append({})
@@ -140,7 +140,8 @@ def _measure(compiled: CompiledPartition) -> Seconds:
     """Return the median times of a program by problem, and release it. Raises ExecutionError."""
     try:
         compiled.warm_up()
-        samples = [compiled.recording.durations() for _ in range(_SAMPLES + 1)][1:]
+        profiler = compiled.context.profiler()
+        samples = [profiler.durations() for _ in range(_SAMPLES + 1)][1:]
     finally:
         compiled.close()
     found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Lends a device's host memory to the runtime's tensors, so that a copy of their data is saved."""
+"""Binds the runtime's tensors to a device's pinned memory, which saves a copy of their data."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _TENSOR_SIZE = ctypes.sizeof(structs.TfLiteTensor)
 _read_size = ctypes.c_size_t.from_address
 
 
-class Lending:
+class ZeroCopyBinding:
     """The tensors of one interpreter whose data lies in memory that the runtime does not own.
 
     Only the address changes: to the runtime they stay tensors of its arena, and whenever it plans
     the arena anew it gives all of them an address there again. That may happen in the middle of a
     run, when an operation on the CPU sizes a dynamic tensor, so only partitions that are alone in
-    their graph may borrow from a device.
+    their graph may be bound so.
     """
 
     def __init__(self) -> None:
-        """Lend nothing yet."""
-        self._lent: list[tuple[int, int, int, int]] = []
+        """Bind nothing yet."""
+        self._bound: list[tuple[int, int, int, int]] = []
         self._tensors = 0
 
-    def lend(
+    def bind(
         self, context: int, indices: Sequence[int], memory: Sequence[int], sizes: Sequence[int]
     ) -> None:
         """Move tensors into `memory` (an address each), with the data that they have now."""
@@ -41,17 +41,17 @@ class Lending:
             if theirs and theirs != ours and fits:
                 ctypes.memmove(ours, theirs, size)
                 tensor.data = ours
-                self._lent.append((index, theirs, ours, size))
+                self._bound.append((index, theirs, ours, size))
 
-    def take_back(self, context: int, keep: bool = False) -> None:
-        """Give the tensors that still lie in lent memory their old addresses.
+    def unbind(self, context: int, keep: bool = False) -> None:
+        """Give the tensors that still lie in the device's memory their old addresses.
 
         With `keep`, what they hold goes with them.
         """
-        lent, self._lent = self._lent, []
+        bound, self._bound = self._bound, []
         # Where the runtime has made its table anew, it has given every tensor a new address.
-        if lent and _read_size(context + _TENSORS).value == self._tensors:
-            for index, theirs, ours, size in reversed(lent):
+        if bound and _read_size(context + _TENSORS).value == self._tensors:
+            for index, theirs, ours, size in reversed(bound):
                 data = _read_size(self._tensors + index * _TENSOR_SIZE + _DATA)
                 if data.value == ours:
                     if keep:

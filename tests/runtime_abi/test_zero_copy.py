@@ -1,4 +1,4 @@
-"""Tensors that lie in the device's host memory: where, for how long, and that results stay."""
+"""Tensors that lie in a device's pinned memory: where, for how long, and that results stay."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate, InterpreterError
-from litegpu.backends.opencl_recording import OpenCLRecording
+from litegpu.backends.buffers import Bindings, HostBuffer, MemoryKind
+from litegpu.backends.opencl_context import OpenCLContext
 from litegpu.options import InferencePriority
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import structs
-from litegpu.runtime_abi.lending import Lending
 from litegpu.runtime_abi.reader import tensor_at
+from litegpu.runtime_abi.zero_copy import ZeroCopyBinding
 from litegpu.zoo.writer import ModelWriter
 from small_models import CPU_ONLY, assert_close, chain, interpreter, random, reference, run
 
@@ -21,36 +22,40 @@ MODEL = chain(["ABS", "NEG"], (3, 5))
 
 
 class Ledger:
-    """Gives OpenCL's recordings host memory, as CUDA's have it, and notes the loans."""
+    """Gives OpenCL's contexts pinned memory, as CUDA's have it, and notes what is bound to it."""
 
     def __init__(self) -> None:
-        self.memory: dict[int, tuple[list[Any], list[Any]]] = {}
-        self.borrowed: list[int] = []
-        self.loans: list[tuple[Lending, int]] = []
+        self.memory: dict[OpenCLContext, Bindings] = {}
+        self.bound: list[int] = []
+        self.bindings: list[tuple[ZeroCopyBinding, int]] = []
 
-    def host_memory(self, recording: OpenCLRecording) -> tuple[list[int], list[int]]:
-        program = recording._program
-        ins, outs = self.memory.setdefault(
-            id(recording),
-            (
-                [np.full(slot.size, 0xFF, np.uint8) for slot in program.inputs],
-                [np.full(slot.size, 0xFF, np.uint8) for slot in program.outputs],
-            ),
-        )
-        return [a.ctypes.data for a in ins], [a.ctypes.data for a in outs]
+    def pinned(self, context: OpenCLContext) -> Bindings:
+        program = context.program
+        if context not in self.memory:
+            self.memory[context] = Bindings(
+                tuple(filled(part.size) for part in program.inputs),
+                tuple(filled(part.size) for part in program.outputs),
+            )
+        return self.memory[context]
+
+
+def filled(nbytes: int) -> HostBuffer:
+    buffer = HostBuffer.allocate(nbytes, MemoryKind.PINNED)
+    buffer.write(np.full(nbytes, 0xFF, np.uint8))
+    return buffer
 
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    book, lend = Ledger(), Lending.lend
+    book, bind = Ledger(), ZeroCopyBinding.bind
 
-    def noted(self: Lending, context: int, *arguments: Any) -> None:
-        lend(self, context, *arguments)
-        book.borrowed = [ours for _, _, ours, _ in self._lent]
-        book.loans.append((self, context))
+    def noted(self: ZeroCopyBinding, context: int, *arguments: Any) -> None:
+        bind(self, context, *arguments)
+        book.bound = [ours for _, _, ours, _ in self._bound]
+        book.bindings.append((self, context))
 
-    monkeypatch.setattr(OpenCLRecording, "host_memory", lambda self: book.host_memory(self))
-    monkeypatch.setattr(Lending, "lend", noted)
+    monkeypatch.setattr(OpenCLContext, "pinned", lambda self: book.pinned(self))
+    monkeypatch.setattr(ZeroCopyBinding, "bind", noted)
     return book
 
 
@@ -60,28 +65,28 @@ def addresses(target: Any) -> list[int]:
     return [int(target.tensor(detail["index"])().ctypes.data) for detail in details]
 
 
-def test_a_partition_that_is_alone_borrows_from_the_first_run_on(ledger: Ledger) -> None:
+def test_a_partition_that_is_alone_is_bound_from_the_first_run_on(ledger: Ledger) -> None:
     target = interpreter(MODEL, GpuDelegate())
     for _ in range(3):
         x = random(3, 5)
-        assert_close(run(target, x), reference(MODEL, x))  # data set before the loan is not lost
-        assert addresses(target) == ledger.borrowed
+        assert_close(run(target, x), reference(MODEL, x))  # data set before is not lost
+        assert addresses(target) == ledger.bound
         target.allocate_tensors()
-    assert len(ledger.loans) == 1
+    assert len(ledger.bindings) == 1
 
 
-def test_a_new_shape_ends_the_loan_and_begins_another(ledger: Ledger) -> None:
+def test_a_new_shape_ends_the_binding_and_begins_another(ledger: Ledger) -> None:
     target = interpreter(MODEL, GpuDelegate())
     run(target, random(3, 5))
-    first, index = ledger.borrowed, target.get_input_details()[0]["index"]
+    first, index = ledger.bound, target.get_input_details()[0]["index"]
     x = random(40, 5)
     target.resize_tensor_input(index, x.shape)
     with pytest.raises(ValueError, match="allocate_tensors"):
-        target.set_tensor(index, x)  # larger than what was lent
+        target.set_tensor(index, x)  # larger than what it was bound to
     target.allocate_tensors()
     assert not set(addresses(target)) & set(first)
     assert_close(run(target, x), reference(MODEL, x))
-    assert addresses(target) == ledger.borrowed != first
+    assert addresses(target) == ledger.bound != first
 
 
 def test_a_profile_runs_where_invokes_do(ledger: Ledger) -> None:
@@ -92,23 +97,23 @@ def test_a_profile_runs_where_invokes_do(ledger: Ledger) -> None:
     delegate.profile(repeats=1, peaks=False)
     output = target.get_output_details()[0]["index"]
     assert_close([target.get_tensor(output)], reference(MODEL, x))
-    assert addresses(target) == ledger.borrowed
+    assert addresses(target) == ledger.bound
 
 
-def test_what_is_lent_is_given_back(ledger: Ledger) -> None:
+def test_what_is_bound_gets_its_address_back(ledger: Ledger) -> None:
     target = interpreter(MODEL, GpuDelegate())
     before = addresses(target)
     run(target, random(3, 5))
     assert not set(addresses(target)) & set(before)
-    (loan,) = ledger.loans
-    loan[0].take_back(loan[1])
+    (binding,) = ledger.bindings
+    binding[0].unbind(binding[1])
     assert addresses(target) == before
     x = random(3, 5)
     assert_close(run(target, x), reference(MODEL, x))
 
 
-def test_a_value_that_half_cannot_hold_moves_the_loan(ledger: Ledger) -> None:
-    """The invoke goes on in the memory of another recording, with the data of the first."""
+def test_a_value_that_half_cannot_hold_moves_the_binding(ledger: Ledger) -> None:
+    """The invoke goes on in the memory of another context, with the data of the first."""
     writer = ModelWriter()
     x = writer.input((1, 4, 4, 8))
     square = writer.op("MUL", [x, x], [x.shape])
@@ -120,18 +125,18 @@ def test_a_value_that_half_cannot_hold_moves_the_loan(ledger: Ledger) -> None:
     target = interpreter(model, delegate)
     for _ in range(2):
         assert_close(run(target, values), reference(model, values))
-        assert addresses(target) == ledger.borrowed
-    assert len(ledger.loans) == 2
+        assert addresses(target) == ledger.bound
+    assert len(ledger.bindings) == 2
     target.allocate_tensors()
     assert_close(run(target, values), reference(model, values))
 
 
-def test_beside_nodes_on_the_cpu_nothing_is_lent(ledger: Ledger) -> None:
+def test_beside_nodes_on_the_cpu_nothing_is_bound(ledger: Ledger) -> None:
     """Such a node may make the runtime move its tensors while the model runs."""
     model, x = chain(["ABS", CPU_ONLY], (3, 5)), random(3, 5)
     target = interpreter(model, GpuDelegate())
     assert_close(run(target, x), reference(model, x))
-    assert ledger.loans == []
+    assert ledger.bindings == []
 
 
 def test_nor_with_several_partitions(ledger: Ledger) -> None:
@@ -142,7 +147,7 @@ def test_nor_with_several_partitions(ledger: Ledger) -> None:
     assert_close(run(target, x), reference(model, x))
     assert delegate.report is not None
     assert len(delegate.report.partitions) == 2
-    assert ledger.loans == []
+    assert ledger.bindings == []
 
 
 @pytest.mark.parametrize("place", [0, -1])
@@ -182,13 +187,13 @@ def test_outputs_stay_when_the_delegate_is_closed(ledger: Ledger) -> None:
         target = interpreter(MODEL, delegate)
         at_home = addresses(target)
         run(target, x)
-        assert addresses(target) == ledger.borrowed
+        assert addresses(target) == ledger.bound
     assert addresses(target) == at_home
     (output,) = target.get_output_details()
     np.testing.assert_array_equal(target.get_tensor(output["index"]), -abs(x))
 
 
-def test_a_partition_without_inputs_and_outputs_has_nothing_to_lend(ledger: Ledger) -> None:
+def test_a_partition_without_inputs_and_outputs_has_nothing_to_bind(ledger: Ledger) -> None:
     writer = ModelWriter()
     image, size = writer.input((1, 5, 4, 2)), writer.constant((5, 4), "int32")
     writer.op("RESIZE_NEAREST_NEIGHBOR", [image, size], [(1, 5, 4, 2)])
@@ -197,5 +202,5 @@ def test_a_partition_without_inputs_and_outputs_has_nothing_to_lend(ledger: Ledg
     target = interpreter(writer.build(), delegate)
     target.invoke()
     assert delegate.error is None
-    assert len(ledger.loans) == 1
-    assert ledger.borrowed == []
+    assert len(ledger.bindings) == 1
+    assert ledger.bound == []

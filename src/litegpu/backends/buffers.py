@@ -1,0 +1,214 @@
+"""Memory that a run takes its inputs from and leaves its outputs in."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.backends.program import Program
+from litegpu.errors import BindingError
+
+Bytes = npt.NDArray[np.uint8]
+_PAGE = 4096
+
+
+class MemoryKind(enum.Enum):
+    """Where the bytes of a buffer lie."""
+
+    HOST = "any memory of the host"
+    PINNED = "host memory that the device reaches fastest, page-locked where its API has that"
+    DEVICE = "memory of a device"
+
+
+class Buffer(ABC):
+    """A piece of memory. `Device.allocate` makes one on any device."""
+
+    kind: MemoryKind
+    nbytes: int
+
+    @abstractmethod
+    def write(self, data: npt.NDArray[Any]) -> None:
+        """Copy the bytes of an array to the begin of the buffer, and wait until they are there.
+
+        Raises BindingError when there are too many, ExecutionError when the device fails.
+        """
+
+    @abstractmethod
+    def read(self) -> Bytes:
+        """Return a copy of all bytes. Raises ExecutionError when the device fails."""
+
+    def close(self) -> None:  # noqa: B027 - who owns no memory has nothing to do
+        """Release memory that the buffer owns; nothing may use it any more."""
+
+    def _fitting(self, data: npt.NDArray[Any]) -> Bytes:
+        """Return the bytes of an array, in a row. Raises BindingError when there are too many."""
+        if data.nbytes > self.nbytes:
+            raise BindingError(
+                f"{data.nbytes} bytes do not fit a buffer of {self.nbytes}. Allocate a larger one."
+            )
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+class HostBuffer(Buffer):
+    """Host memory that somebody else owns."""
+
+    def __init__(
+        self, pointer: ctypes.c_void_p, nbytes: int, kind: MemoryKind = MemoryKind.HOST
+    ) -> None:
+        """Take what holds the address: each run looks at it anew, so that it may change."""
+        self.pointer, self.nbytes, self.kind = pointer, nbytes, kind
+        self._owner: object = None
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> HostBuffer:
+        """Return the memory of an array, which it keeps. Raises BindingError for one with gaps."""
+        if not array.flags.c_contiguous:
+            raise BindingError(
+                "A buffer needs an array in C order without gaps. Copy it: np.ascontiguousarray."
+            )
+        made = cls(ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        made._owner = array
+        return made
+
+    @classmethod
+    def allocate(cls, nbytes: int, kind: MemoryKind = MemoryKind.HOST) -> HostBuffer:
+        """Return memory of its own that begins at a page."""
+        held = np.empty(nbytes + _PAGE, np.uint8)
+        start = -held.ctypes.data % _PAGE
+        made = cls.of(held[start : start + nbytes])
+        made.kind = kind
+        return made
+
+    @property
+    def address(self) -> int:
+        """The first byte's address, 0 for none."""
+        return self.pointer.value or 0
+
+    def write(self, data: npt.NDArray[Any]) -> None:
+        held = self._fitting(data)
+        ctypes.memmove(self.address, held.ctypes.data, held.nbytes)
+
+    def read(self) -> Bytes:
+        return np.frombuffer(ctypes.string_at(self.address, self.nbytes), np.uint8).copy()
+
+
+class DeviceBuffer(Buffer):
+    """A range of a device's memory: what the API calls a whole allocation, and where it begins."""
+
+    kind = MemoryKind.DEVICE
+
+    def __init__(self, device: object, handle: Any, offset: int, nbytes: int) -> None:
+        """Take a range of memory that is on an opened device."""
+        self.device, self.handle, self.offset, self.nbytes = device, handle, offset, nbytes
+
+    def part(self, offset: int, nbytes: int) -> DeviceBuffer:
+        """Return a range of this one, which keeps it. Raises BindingError outside of it."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise BindingError(
+                f"Bytes {offset} to {offset + nbytes} are not in a buffer of {self.nbytes}."
+            )
+        return _Part(self, offset, nbytes)
+
+    def write(self, data: npt.NDArray[Any]) -> None:
+        self._write(self.offset, self._fitting(data))
+
+    def read(self) -> Bytes:
+        host = np.empty(self.nbytes, np.uint8)
+        self._read(self.offset, host)
+        return host
+
+    @abstractmethod
+    def _write(self, offset: int, data: Bytes) -> None:
+        """Copy bytes to an offset of the allocation, and wait."""
+
+    @abstractmethod
+    def _read(self, offset: int, host: Bytes) -> None:
+        """Fill an array from an offset of the allocation, and wait."""
+
+
+class _Part(DeviceBuffer):
+    """A range of another buffer, which owns the memory."""
+
+    def __init__(self, whole: DeviceBuffer, offset: int, nbytes: int) -> None:
+        super().__init__(whole.device, whole.handle, whole.offset + offset, nbytes)
+        self._whole = whole
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        self._whole._write(offset, data)
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        self._whole._read(offset, host)
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """A buffer for each input and output of a program, in its order."""
+
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+    @classmethod
+    def of(
+        cls, inputs: Iterable[npt.NDArray[Any]], outputs: Iterable[npt.NDArray[Any]]
+    ) -> Bindings:
+        """Return the memory of arrays. Raises BindingError for arrays with gaps."""
+        return cls(tuple(map(HostBuffer.of, inputs)), tuple(map(HostBuffer.of, outputs)))
+
+    def check(self, program: Program, device: object) -> None:
+        """Raise BindingError unless a program can run on a device with these buffers."""
+        sides = (
+            ("input", self.inputs, program.inputs),
+            ("output", self.outputs, program.outputs),
+        )
+        for name, buffers, ranges in sides:
+            if len(buffers) != len(ranges):
+                raise BindingError(
+                    f"There are {len(buffers)} buffers for {len(ranges)} {name}s. Bind one to each."
+                )
+            for number, (buffer, part) in enumerate(zip(buffers, ranges, strict=True)):
+                if buffer.nbytes < part.size:
+                    raise BindingError(
+                        f"The {name} {number} has {part.size} bytes, and its buffer "
+                        f"{buffer.nbytes}. Bind a larger one."
+                    )
+                if isinstance(buffer, DeviceBuffer) and buffer.device is not device:
+                    raise BindingError(
+                        f"The buffer for {name} {number} is of another device. Allocate it on the "
+                        "device that runs the program."
+                    )
+
+
+class Staging:
+    """Host memory of a run's own for buffers of the host that are not pinned.
+
+    What a device writes late reaches nobody else's memory.
+    """
+
+    def __init__(self, buffers: Sequence[Buffer], sizes: Iterable[int]) -> None:
+        """Make room for each such buffer; `sizes` are the bytes that are copied."""
+        self.buffers: list[Buffer] = []
+        """What the device is to use: staged memory, or the buffer itself."""
+        self._copies: list[tuple[HostBuffer, HostBuffer, int]] = []
+        for buffer, size in zip(buffers, sizes, strict=True):
+            place = buffer
+            if isinstance(buffer, HostBuffer) and buffer.kind is MemoryKind.HOST:
+                place = HostBuffer.of(np.zeros(size, np.uint8))
+                self._copies.append((buffer, place, size))
+            self.buffers.append(place)
+
+    def fill(self) -> None:
+        """Copy what the host's buffers hold."""
+        for buffer, place, size in self._copies:
+            ctypes.memmove(place.pointer, buffer.pointer, size)
+
+    def deliver(self) -> None:
+        """Copy back to the host's buffers."""
+        for buffer, place, size in self._copies:
+            ctypes.memmove(buffer.pointer, place.pointer, size)

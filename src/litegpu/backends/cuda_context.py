@@ -1,0 +1,255 @@
+"""A context on an NVIDIA GPU: its memory, its pinned buffers, its stream and its CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from litegpu.backends.buffers import Bindings, Bytes, HostBuffer, MemoryKind
+from litegpu.backends.cuda_buffers import PINNED, provide
+from litegpu.backends.cuda_driver import TITLE, Handles, KernelNode, call, driver, ready
+from litegpu.backends.cuda_profile import CUDAProfiler
+from litegpu.backends.cuda_submission import CUDASubmission
+from litegpu.backends.cuda_transfer import UNIT, transfer_items, transfer_kernel
+from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.program import BufferRange
+from litegpu.codegen import round_up
+from litegpu.errors import CudaError, ExecutionError
+
+if TYPE_CHECKING:
+    from litegpu.backends.cuda_executable import CUDAExecutable
+
+_Result = TypeVar("_Result")
+_Sizes = tuple[int, int, int]
+_DIRECT_BYTES = 4 << 10
+"""Outputs up to this size are written straight to the host by the kernel that makes them.
+
+Rows that are no multiple of 16 bytes are stored float by float: 64 KiB of them took 28 µs more than
+from the GPU's memory, of which a kernel then copies them in 1 to 2 µs.
+"""
+External = tuple[tuple[bool, ...], tuple[bool, ...]]
+"""Of each input and output whether a graph leaves its copy to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A captured graph that moves some inputs and outputs between pinned buffers and memory."""
+
+    handle: Any
+    """The executable graph."""
+    kernels: tuple[KernelNode, ...]
+    """The program's launches in it."""
+    direct: Mapping[tuple[int, int], int]
+    """Where an argument of a launch, by their numbers, writes to the host; see Program."""
+
+
+class CUDAContext(ExecutionContext):
+    """Memory, pinned staging buffers, and a stream for captured graphs."""
+
+    executable: CUDAExecutable
+
+    def __init__(self, executable: CUDAExecutable) -> None:
+        """Allocate and capture. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+        super().__init__(executable)
+        self.device = executable.device
+        self.owned = Handles()
+        self.ready = False
+        """Whether a run may begin: the context is open, and nothing was submitted before."""
+        self.wait: partial[int] = partial(int)
+        """Waits for the stream; returns the status."""
+        self._closed = False
+        self._graphs: dict[External, Graph] = {}
+        self._bound: Graph | None = None
+        keep_in_children(self)
+        self.device.holders.add(self)
+        try:
+            executable.enter(self)
+            self.device.within(self._build)
+        except BaseException:
+            with contextlib.suppress(CudaError):
+                self.close()
+            raise
+
+    def _build(self) -> None:
+        cu, program, make = driver(), self.program, self.owned.make
+        self.stream: Any = make(cu.cuStreamCreate, cu.cuStreamDestroy, 1)
+        self.wait = ready("cuStreamSynchronize", int(self.stream))
+        nbytes = program.memory_bytes
+        making = (cu.cuMemAlloc, cu.cuMemFree, nbytes)
+        self._memory = provide(self.device, self.owned, nbytes, "", *making)
+        call(cu.cuMemsetD8Async, self._memory, 0xFF, nbytes, self.stream)
+        self.inputs = [self._stage(part) for part in program.inputs]
+        """Of each input the pinned buffer's address, and its bytes."""
+        self.outputs = [self._stage(part) for part in program.outputs]
+        self._bound = self._graph_of(self._from_host())
+        self.ready = True
+
+    def _stage(self, part: BufferRange) -> tuple[int, int]:
+        cu, nbytes = driver(), round_up(part.size, UNIT)
+        making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, nbytes, 0)
+        return provide(self.device, self.owned, nbytes, PINNED, *making), part.size
+
+    def _from_host(self) -> External:
+        return (False,) * len(self.inputs), (False,) * len(self.outputs)
+
+    def host_graph(self) -> Graph:
+        """Return the graph that copies all inputs and outputs."""
+        return self._graphs[self._from_host()]
+
+    def graph_of(self, external: External) -> Graph:
+        """Return the graph that leaves some copies to others; it is captured once."""
+        self.check_alive()
+        if external not in self._graphs:
+            self.device.within(partial(self._graph_of, external))
+        self._bound = self._graphs[external]
+        return self._bound
+
+    def _graph_of(self, external: External) -> Graph:
+        inputs, outputs = external
+        program = self.program
+        direct = {
+            writer: self.outputs[number][0]
+            for number, writer in program.sole_writers.items()
+            if program.outputs[number].size <= _DIRECT_BYTES and not outputs[number]
+        }
+        copies_in = [
+            self._transfer(address, self.address(part), size)
+            for (address, size), part, skip in zip(self.inputs, program.inputs, inputs, strict=True)
+            if not skip
+        ]
+        places = zip(self.outputs, program.outputs, outputs, strict=True)
+        copies_out = [
+            self._transfer(self.address(part), address, size)
+            for number, ((address, size), part, skip) in enumerate(places)
+            if not (skip or program.sole_writers.get(number) in direct)
+        ]
+        kernels = tuple(self.kernel_nodes(direct, overlap=True))
+        handle = self.owned.capture(self.stream, [*copies_in, *kernels, *copies_out])
+        made = self._graphs[external] = Graph(handle, kernels, direct)
+        return made
+
+    def address(self, part: BufferRange) -> int:
+        """Return where a range lies in the GPU's memory."""
+        return (self.executable.constants if part.constant else self._memory) + part.offset
+
+    def kernel_nodes(
+        self, direct: Mapping[tuple[int, int], int], overlap: bool
+    ) -> Iterator[KernelNode]:
+        """Yield the program's launches. `direct` see Graph, `overlap` see _launch."""
+        for number, launch in enumerate(self.program.launches):
+            pointers = tuple(
+                direct.get((number, argument)) or self.address(part)
+                for argument, part in enumerate(launch.ranges)
+            )
+            sizes = (launch.global_size, launch.local_size)
+            yield self._launch(launch.kernel, pointers, *sizes, overlap)
+
+    def _transfer(self, source: int, target: int, nbytes: int) -> KernelNode:
+        kernel = transfer_kernel(nbytes)
+        items = (transfer_items(nbytes), 1, 1)
+        return self._launch(kernel.name, (source, target), items, kernel.local_size)
+
+    def _launch(
+        self,
+        kernel: str,
+        pointers: tuple[int, ...],
+        items: _Sizes,
+        local: _Sizes,
+        overlap: bool = True,
+    ) -> KernelNode:
+        """Return one launch; with `overlap` it may begin while the kernel before it runs."""
+        cu = driver()
+        config = cu.CUlaunchConfig()
+        sizes = [g // b for g, b in zip(items, local, strict=True)]
+        # The prelude says which axis of the grid is which.
+        config.gridDimY, config.gridDimX, config.gridDimZ = sizes
+        config.blockDimX, config.blockDimY, config.blockDimZ = local
+        config.hStream = self.stream
+        config.sharedMemBytes = self.executable.shared[kernel]
+        if overlap and self.device.capability >= (9, 0):
+            attribute = cu.CUlaunchAttribute()
+            attribute.id = (
+                cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            )
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs = [attribute]
+            config.numAttrs = 1
+        arguments = (pointers, (ctypes.c_void_p,) * len(pointers))
+        return config, self.executable.functions[kernel], arguments
+
+    def pinned(self) -> Bindings:
+        """Return the staging buffers. See ExecutionContext.pinned."""
+
+        def held(places: list[tuple[int, int]]) -> tuple[HostBuffer, ...]:
+            kind = MemoryKind.PINNED
+            return tuple(HostBuffer(ctypes.c_void_p(at), size, kind) for at, size in places)
+
+        return Bindings(held(self.inputs), held(self.outputs))
+
+    def bind(self, bindings: Bindings) -> CUDASubmission:
+        """Prepare calls that stage inputs, launch a graph, wait and copy outputs."""
+        self.check_alive()
+        bindings.check(self.program, self.device)
+        return CUDASubmission(self, bindings)
+
+    def check_alive(self) -> None:
+        """Raise ExecutionError if nothing can run; see that nothing else runs."""
+        if self.in_flight is not None:
+            self.settle()
+        if self._closed:
+            raise ExecutionError("This partition was released. Make the interpreter anew.")
+        if self.device.lost:
+            raise self.device.loss()
+        self.ready = True
+
+    def settled(self, work: Callable[[], _Result]) -> _Result:
+        """Call `work` in the device's context; leave nothing in flight, whatever it raises."""
+
+        def settle() -> _Result:
+            try:
+                return work()
+            finally:
+                self.wait()
+
+        self.check_alive()
+        return self.device.within(settle)
+
+    def profiler(self) -> CUDAProfiler:
+        return CUDAProfiler(self)
+
+    def read_memory(self) -> Bytes:
+        host = np.empty(self.program.memory_bytes, np.uint8)
+        ends = (host.ctypes.data, self._memory, host.nbytes)
+        self.settled(partial(call, driver().cuMemcpyDtoH, *ends))
+        # Outputs that kernels write straight to the host have a place all the same, with their
+        # padding lanes.
+        direct = self._bound.direct if self._bound else {}
+        for number, writer in self.program.sole_writers.items():
+            if writer in direct:
+                part = self.program.outputs[number]
+                target = host[part.offset :].ctypes.data
+                ctypes.memmove(target, direct[writer], round_up(part.size, UNIT))
+        return host
+
+    def close(self) -> None:
+        """Release the graphs, the stream and all memory; of a lost device nothing."""
+        if is_inherited(TITLE):
+            return
+        self.settle()
+        self._closed, self.ready = True, False
+        try:
+            self.device.release(self, self.owned, self.wait)
+        finally:
+            self.executable.leave(self)
+
+    def __del__(self) -> None:
+        """Release what was never closed, or not to the end."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

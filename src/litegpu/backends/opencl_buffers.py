@@ -1,0 +1,87 @@
+"""Memory of an OpenCL context, and of the host where its driver wants it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from litegpu.backends.buffers import Bytes, DeviceBuffer, HostBuffer, MemoryKind
+from litegpu.backends.opencl_library import TITLE
+from litegpu.backends.process import is_inherited, keep_in_children
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl import OpenCLDevice
+
+
+class OpenCLBuffer(DeviceBuffer):
+    """A buffer of OpenCL's; its `handle` is pyopencl's object for a cl_mem."""
+
+    def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
+        """Allocate. Raises DeviceMemoryError."""
+        self._cl, self._device = device.cl, device
+        handle = _allocated(device, device.cl.mem_flags.READ_WRITE, nbytes)
+        super().__init__(device, handle, 0, nbytes)
+        keep_in_children(self)
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        self._copy(self.handle, data, dst_offset=offset)
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        self._copy(host, self.handle, src_offset=offset)
+
+    def _copy(self, target: Any, source: Any, **offset: int) -> None:
+        try:
+            queue = self._cl.CommandQueue(self._device.context)
+            self._cl.enqueue_copy(queue, target, source, is_blocking=True, **offset)
+        except self._cl.Error as error:
+            raise self._device.typed(error, self.nbytes) from error
+
+    def close(self) -> None:
+        """Release the memory."""
+        if not is_inherited(TITLE) and self.nbytes:
+            self.nbytes = 0
+            self.handle.release()
+
+
+class OpenCLPinnedBuffer(HostBuffer):
+    """Host memory that the driver has allocated, and that stays mapped."""
+
+    def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
+        """Allocate and map. Raises DeviceMemoryError."""
+        cl = device.cl
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        self._held = _allocated(device, flags, nbytes)
+        keep_in_children(self)
+        try:
+            self._queue = cl.CommandQueue(device.context)
+            access = cl.map_flags.READ | cl.map_flags.WRITE
+            self._mapped, _ = cl.enqueue_map_buffer(
+                *(self._queue, self._held, access, 0, (nbytes,), np.uint8), is_blocking=True
+            )
+        except cl.Error as error:
+            raise device.typed(error, nbytes) from error
+        pointer = ctypes.c_void_p(self._mapped.ctypes.data)
+        super().__init__(pointer, nbytes, MemoryKind.PINNED)
+
+    def close(self) -> None:
+        """Unmap and release the memory."""
+        if not is_inherited(TITLE) and self.nbytes:
+            self.nbytes, self.pointer.value = 0, None
+            self._mapped.base.release(self._queue)
+            self._queue.finish()
+            self._held.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()
+
+
+def _allocated(device: OpenCLDevice, flags: int, nbytes: int) -> Any:
+    try:
+        return device.cl.Buffer(device.context, flags, nbytes)
+    except device.cl.Error as error:
+        raise device.typed(error, nbytes) from error

@@ -1,0 +1,59 @@
+"""A program on an OpenCL device: what was built of it, and its constants."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.execution import Executable, ExecutionContext
+from litegpu.backends.limits import check_sizes
+from litegpu.backends.opencl_context import OpenCLContext
+from litegpu.backends.opencl_library import TITLE, Handles
+from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.program import Program
+from litegpu.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl import OpenCLDevice
+
+
+class OpenCLExecutable(Executable):
+    """A built program and a buffer of constants."""
+
+    def __init__(self, cl: Any, device: OpenCLDevice, program: Program, built: Any) -> None:
+        """Upload the constants. Raises DeviceMemoryError when the device has too little."""
+        super().__init__(program)
+        self.device, self.built = device, built
+        self.constants: Any = None
+        """None where there are no bytes."""
+        self._owned = Handles()
+        check_sizes(program, device.info)
+        keep_in_children(self)
+        try:
+            if program.constants.size:
+                flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+                held = self._owned.hold(methodcaller("release"))
+                make = partial(cl.Buffer, device.context, flags, hostbuf=program.constants)
+                held.maker(make)()
+                self.constants = held.result
+        except BaseException as error:
+            with contextlib.suppress(ExecutionError, cl.Error):
+                self.close()
+            if isinstance(error, cl.Error):
+                raise device.typed(error, int(program.constants.size)) from error
+            raise
+
+    def _make_context(self) -> ExecutionContext:
+        return OpenCLContext(self)
+
+    def _release(self) -> None:
+        if not is_inherited(TITLE):
+            self.constants = None
+            self._owned.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

@@ -1,0 +1,68 @@
+"""A program on an OpenGL device: its linked shaders and its constants."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from litegpu.backends.execution import Executable, ExecutionContext
+from litegpu.backends.folding import fold_launches
+from litegpu.backends.kept import KeptFiles
+from litegpu.backends.opengl_buffers import Buffers
+from litegpu.backends.opengl_context import OpenGLContext
+from litegpu.backends.program import Program
+from litegpu.backends.shaders import refused, sources_of
+from litegpu.errors import CompilationError
+
+if TYPE_CHECKING:
+    from litegpu.backends.opengl import LinkedProgram, OpenGLDevice
+
+
+class OpenGLExecutable(Executable):
+    """Linked programs and a buffer of constants. Made by the worker."""
+
+    def __init__(self, device: OpenGLDevice, program: Program, cache_dir: str | None) -> None:
+        """Compile and upload. Raises CompilationError or DeviceMemoryError."""
+        super().__init__(fold_launches(program, (device.group_limit,) * 3))
+        self.device = device
+        self.programs: dict[str, LinkedProgram] = {}
+        """By the names of the kernels."""
+        self._buffers = Buffers(device)
+        device.gl.error()  # what is reported from here on, failed here
+        try:
+            self._link(KeptFiles(cache_dir, ".glbin"))
+            self.constants = self._buffers.make(program.constants.nbytes, program.constants)
+        except BaseException:
+            self.close()
+            raise
+
+    def _link(self, kept: KeptFiles) -> None:
+        device = self.device
+        for text, source in sources_of(self.program, device.dialect):
+            device.worker.check()
+            key = (source, device.info.name, device.info.driver)
+            binary = kept.load(*key)
+            try:
+                made = device.programs.get(source, partial(device.link, source, binary))
+            except CompilationError as error:
+                message = refused(device.info.title, text.name, str(error))
+                raise CompilationError(message) from error
+            if binary is not None and binary == made.refused:
+                kept.discard("the driver refuses it", *key)
+                binary = None
+            if kept.wanted and binary is None:
+                kept.store(device.gl.binary(made.number), *key)
+            self.programs[text.name] = made
+
+    def _make_context(self) -> ExecutionContext:
+        return self.device.call(partial(OpenGLContext, self))
+
+    def _release(self) -> None:
+        self.programs.clear()
+        self._buffers.release()
+
+    def __del__(self) -> None:
+        """Release what was never closed."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.close()

@@ -1,0 +1,159 @@
+"""Buffers of a WebGPU device, and the data that the host gives them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from litegpu.backends.buffers import Bytes, DeviceBuffer
+from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.shaders import too_little_memory
+from litegpu.backends.webgpu_library import TITLE
+from litegpu.codegen import round_up
+from litegpu.errors import BindingError, DeviceMemoryError, LitegpuError
+
+if TYPE_CHECKING:
+    from litegpu.backends.webgpu import WebGPUDevice
+
+_CHUNK = 16 << 20
+"""Bytes of the host that fill a device's memory at a time."""
+WORD_BYTES = 4
+"""WebGPU copies and binds whole words."""
+
+
+def words(nbytes: int) -> int:
+    """Return the bytes of the words that so many bytes take part of."""
+    return round_up(nbytes, WORD_BYTES)
+
+
+class Typed:
+    """Turns wgpu's errors into DeviceMemoryError, DeviceLostError or ExecutionError."""
+
+    def __init__(self, device: WebGPUDevice, sizes: Sequence[int]) -> None:
+        """Take the sizes of the buffers, for the message about too little memory."""
+        self._device, self._sizes = device, sizes
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        device = self._device
+        if isinstance(error, LitegpuError):
+            return
+        if isinstance(error, (device.wgpu.GPUError, RuntimeError)):
+            if not device.is_shortage(error):
+                raise device.failure(error) from error
+            cause = " ".join(str(error).split())
+            message = too_little_memory(device.info.title, self._sizes, cause)
+            raise DeviceMemoryError(message) from error
+
+
+class Buffers:
+    """Buffers that are released together."""
+
+    def __init__(self, device: WebGPUDevice) -> None:
+        """Hold none yet."""
+        self._device = device
+        self.made: list[Any] = []
+
+    def make(self, nbytes: int, usage: int) -> Any:
+        """Return a buffer of wgpu-py's. Raises its errors."""
+        buffer = self._device.device.create_buffer(size=max(nbytes, WORD_BYTES), usage=usage)
+        self.made.append(buffer)
+        return buffer
+
+    def storage(self, nbytes: int) -> Any:
+        """Return a buffer for kernels and copies. Raises wgpu-py's errors."""
+        usage = self._device.wgpu.BufferUsage
+        return self.make(nbytes, usage.STORAGE | usage.COPY_SRC | usage.COPY_DST)
+
+    def poison(self, buffer: Any, nbytes: int) -> None:
+        """Fill a buffer with NaN: a read of something never written then shows."""
+        block = np.full(min(nbytes, _CHUNK), 0xFF, np.uint8)
+        self._send(buffer, nbytes, lambda start: block[: nbytes - start], self.wait)
+
+    def upload(self, buffer: Any, data: Bytes) -> None:
+        """Copy data to a buffer."""
+        submit = self._device.device.queue.submit
+        self._send(buffer, data.nbytes, lambda at: data[at : at + _CHUNK], lambda: submit([]))
+
+    def _send(
+        self, buffer: Any, nbytes: int, block: Callable[[int], Bytes], after: Callable[[], object]
+    ) -> None:
+        for start in range(0, nbytes, _CHUNK):
+            self._device.device.queue.write_buffer(buffer, start, block(start))
+            after()
+
+    def wait(self) -> None:
+        """Submit what is queued, and wait until the device has done everything."""
+        self._device.device.queue.submit([])
+        self._device.calls.wait(self._device.device)
+
+    def destroy(self) -> list[Any]:
+        """Release the memory now; return what is left, to be dropped by the device's worker."""
+        made, self.made = self.made, []
+        for buffer in made:
+            with contextlib.suppress(self._device.wgpu.GPUError):
+                buffer.destroy()
+        return made
+
+
+class WebGPUBuffer(DeviceBuffer):
+    """A buffer of the device; its `handle` is wgpu-py's object.
+
+    Ranges of it begin at whole words. A copy takes whole words: what lies behind a range's end, in
+    the same word, is lost when an output is copied there.
+    """
+
+    def __init__(self, device: WebGPUDevice, nbytes: int) -> None:
+        """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
+        self._device = device
+        self._buffers = Buffers(device)
+        self._typed = Typed(device, (nbytes,))
+        keep_in_children(self)
+        with self._typed:
+            super().__init__(device, self._buffers.storage(words(nbytes)), 0, nbytes)
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        check_words(offset)
+        with self._device.lock, self._typed:
+            queue, end = self._device.device.queue, words(data.nbytes)
+            if end > data.nbytes:  # the rest of the last word stays
+                last = end - WORD_BYTES
+                rest = np.frombuffer(queue.read_buffer(self.handle, offset + last, 4), np.uint8)
+                data = np.concatenate([data, rest[data.nbytes - last :]])
+            queue.write_buffer(self.handle, offset, data)
+            self._buffers.wait()
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        check_words(offset)
+        with self._device.lock, self._typed:
+            size = words(host.nbytes)
+            held = self._device.device.queue.read_buffer(self.handle, offset, size)
+            host[:] = np.frombuffer(held, np.uint8)[: host.nbytes]
+
+    def close(self) -> None:
+        """Release the memory."""
+        if not is_inherited(TITLE):
+            self.nbytes = 0
+            with self._device.lock:
+                held = [self._buffers.destroy(), self.handle]
+            self.handle = None
+            self._device.worker.post(held.clear)
+
+
+def check_words(offset: int) -> None:
+    """Raise BindingError for an offset that is none of a word."""
+    if offset % WORD_BYTES:
+        raise BindingError(
+            f"A range begins at byte {offset} of its WebGPU buffer. Use a multiple of {WORD_BYTES}."
+        )
