@@ -40,7 +40,6 @@ class Clocks:
 class DeviceModel:
     """An architecture: what one multiprocessor holds (sizes are in bytes), and what it can do."""
 
-    name: str
     max_threads: int
     """Threads that may be resident."""
     max_blocks: int
@@ -82,17 +81,21 @@ class DeviceModel:
         return min(resident, self.clocks.overlapped_bytes // shared_bytes)
 
 
-GENERIC = DeviceModel("generic", 1024, 16, 64 << 10, tensor_cores=False)
+GENERIC = DeviceModel(1024, 16, 64 << 10, tensor_cores=False)
 """A device of which nothing is known but its limits, and NVIDIA GPUs before Ampere."""
 
 MODELS = {
-    (8, 0): DeviceModel("Ampere", 2048, 32, 164 << 10),
-    (8, 6): DeviceModel("Ampere", 1536, 16, 100 << 10),
-    (8, 7): DeviceModel("Ampere", 1536, 16, 164 << 10),
-    (8, 9): DeviceModel("Ada", 1536, 24, 100 << 10),
-    (9, 0): DeviceModel("Hopper", 2048, 32, 228 << 10, clusters=True, warp_groups=True),
-    (10, 0): DeviceModel("Blackwell", 2048, 32, 228 << 10, clusters=True),
-    (12, 0): DeviceModel("Blackwell", 1536, 24, 100 << 10, clusters=True),
+    # Ampere
+    (8, 0): DeviceModel(2048, 32, 164 << 10),
+    (8, 6): DeviceModel(1536, 16, 100 << 10),
+    (8, 7): DeviceModel(1536, 16, 164 << 10),
+    # Ada
+    (8, 9): DeviceModel(1536, 24, 100 << 10),
+    # Hopper
+    (9, 0): DeviceModel(2048, 32, 228 << 10, clusters=True, warp_groups=True),
+    # Blackwell
+    (10, 0): DeviceModel(2048, 32, 228 << 10, clusters=True),
+    (12, 0): DeviceModel(1536, 24, 100 << 10, clusters=True),
 }
 """The architectures by the compute capability that brought them."""
 
