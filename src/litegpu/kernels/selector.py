@@ -14,10 +14,13 @@ from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_narrow import ConvNarrow
 from litegpu.kernels.cuda.conv_patch import ConvPatch
 from litegpu.kernels.cuda.conv_tile import ConvTile
+from litegpu.kernels.cuda.matmul import Matmul
 from litegpu.kernels.cuda.separable import Separable
 from litegpu.kernels.portable.conv import ConvPortable, ConvSplit
+from litegpu.kernels.portable.matmul import MatmulPortable
 from litegpu.ops.base import Target, get
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.placement import usual_storage
 
 IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
@@ -30,6 +33,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
         ConvSplit(),
         ConvPortable(),
     ),
+    MatmulSpec: (Matmul(), MatmulPortable()),
 }
 """What computes the specs of a kind, the preferred first."""
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from litegpu.graph import DType, Graph, Node, Value
+from litegpu.graph import Graph, Node, Value
 from litegpu.ops import checks, facts
 from litegpu.ops.base import (
-    KernelRequest,
-    LowerContext,
     NewValue,
     Op,
     Shape,
@@ -20,17 +18,13 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.matmul_spec import Batch, MatmulSpec
 from litegpu.ops.traits import Trait
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import POINT
 
 _BATCH_DIMS = 3
 """Dimensions before those of the matrices: at most 5 in all."""
-_TILE = 64
-"""Rows and columns that a block makes on tensor cores."""
-_SMALLEST = 16
-"""Smaller matrices leave most of a tile empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +32,8 @@ class MatmulAttributes:
     """Which operands are transposed, the batch [a, b, c] of each and that of the result."""
 
     transposed: tuple[bool, bool]
-    batches: tuple[Shape, Shape]
-    batch: Shape
+    batches: tuple[Batch, Batch]
+    batch: Batch
 
 
 @register
@@ -77,23 +71,16 @@ class BatchMatmul(Op):
         )
         return (replace(node, attributes=attributes),)
 
-    def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec | MatmulSpec]:
         attributes: MatmulAttributes = node.attributes
+        transposed, batches, batch = attributes.transposed, attributes.batches, attributes.batch
+        left, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         right = ctx.value(node.inputs[1])
-        one_matrix = right.is_constant and attributes.batches[1] == (1, 1, 1)
-        if not one_matrix or attributes.transposed[0]:
-            return ()
-        held = _dense(right, attributes.transposed[1])
-        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        return (ConvSpec(src, dst, held, POINT, image=False),)
-
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        plans = ctx.plans(node)
-        if plans:
-            return [plan.lower(node, ctx) for plan in plans]
-        if _on_tensor_cores(node, ctx):
-            return (_tensor_core_kernel(node, ctx),)
-        return (_kernel(node, ctx),)
+        if right.is_constant and batches[1] == (1, 1, 1) and not transposed[0]:
+            held = _dense(right, transposed[1])
+            return (ConvSpec(left, dst, held, POINT, image=False),)
+        other = ctx.storage(node.inputs[1])
+        return (MatmulSpec(left, other, dst, transposed, batches, batch),)
 
 
 def _dense(right: Value, transposed: bool) -> Weights:
@@ -102,86 +89,6 @@ def _dense(right: Value, transposed: bool) -> Weights:
     array = matrix if transposed else np.ascontiguousarray(matrix.T)
     outputs, inputs = array.shape
     return Weights((outputs, 1, 1, inputs), array=array[:, None, None, :])
-
-
-def _depth(node: Node, ctx: LowerContext) -> int:
-    """Return the size of the inner dimension."""
-    left = ctx.storage(node.inputs[0])
-    return left.shape[2] if node.attributes.transposed[0] else left.channels
-
-
-def _on_tensor_cores(node: Node, ctx: LowerContext) -> bool:
-    """Whether the matrices fill enough of a tile of 64 x 64 x 16."""
-    _, _, rows, columns = ctx.storage(node.outputs[0]).shape
-    return ctx.target.model.tensor_cores and min(rows, columns, _depth(node, ctx)) >= _SMALLEST
-
-
-def _tensor_core_kernel(node: Node, ctx: LowerContext) -> KernelRequest:
-    attributes: MatmulAttributes = node.attributes
-    dst = ctx.storage(node.outputs[0])
-    splits = [ctx.storage(v).dtype is DType.FLOAT32 for v in node.inputs]
-    _, _, rows, columns = dst.shape
-    blocks = -(-rows // _TILE)
-    depth = _depth(node, ctx)
-    flops = 2 * dst.rows * columns * depth
-    return KernelRequest(
-        template="cuda/matmul",
-        grid=(-(-columns // _TILE) * 128, blocks * dst.shape[0] * dst.shape[1], 1),
-        local=(128, 1, 1),
-        output=node.outputs[0],
-        reads={"left": node.inputs[0], "right": node.inputs[1]},
-        variables={
-            "SPLIT_A": splits[0],
-            "SPLIT_B": splits[1],
-            "blocks": blocks,
-            "depth": depth,
-            "transposed": attributes.transposed,
-            "places": [_place(each, attributes.batch) for each in attributes.batches],
-        },
-        shared=(("uint4", "scratch", _TILE * (_TILE + 4) // 4),),
-        flops=flops,
-        # An instruction of tf32 does half the work of one of halves, in as much time.
-        matrix_flops=2 * (1 + sum(splits)) * flops,
-    )
-
-
-def _kernel(node: Node, ctx: LowerContext) -> KernelRequest:
-    attributes: MatmulAttributes = node.attributes
-    dst = ctx.storage(node.outputs[0])
-    _, _, rows, columns = dst.shape
-    depth = _depth(node, ctx)
-    terms = (rows, depth, *map(int, attributes.transposed))
-    stored = ctx.storage(node.inputs[0]).dtype.value
-    problem = TileProblem("batch_matmul", dst.rows, dst.slices, terms, stored)
-    pixels, slices = choose_tile(problem, ctx)
-    pixels = min(pixels, rows)
-    blocks = -(-rows // pixels)
-    return KernelRequest(
-        template="batch_matmul",
-        grid=(-(-dst.slices // slices), blocks * dst.shape[0] * dst.shape[1], 1),
-        local=(8, 8, 1),
-        output=node.outputs[0],
-        reads={"left": node.inputs[0], "right": node.inputs[1]},
-        variables={
-            "PIXELS": pixels,
-            "SLICES": slices,
-            "blocks": blocks,
-            "depth": depth,
-            "transposed": attributes.transposed,
-            "places": [_place(each, attributes.batch) for each in attributes.batches],
-        },
-        flops=2 * dst.rows * columns * depth,
-    )
-
-
-def _place(own: Shape, batch: Shape) -> tuple[str, str]:
-    """Return kernel text of an operand's N and H for number `b` of the result's batch."""
-    _, middle, inner = batch
-    numbers = (f"b / {middle * inner}", f"b / {inner} % {middle}", f"b % {inner}")
-    first, second, third = (
-        f"({text})" if size > 1 else "0" for text, size in zip(numbers, own, strict=True)
-    )
-    return (f"({first} * {own[1]} + {second})", third)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
@@ -217,5 +124,6 @@ def _sizes(graph: Graph, node: Node) -> tuple[int, int, int]:
     return rows, depth if depth == other else -1, columns
 
 
-def _three(batch: Shape) -> Shape:
-    return (1,) * (_BATCH_DIMS - len(batch)) + batch
+def _three(batch: Shape) -> Batch:
+    outer, middle, inner = (1,) * (_BATCH_DIMS - len(batch)) + batch
+    return outer, middle, inner

@@ -1,0 +1,53 @@
+"""Products of two computed matrices on tensor cores: cuda/matmul."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litegpu.graph import DType, Node
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.matmul_spec import MatmulSpec
+
+_TILE = 64
+"""Rows and columns that a block makes."""
+_THREADS = 128
+_SMALLEST = 16
+"""Smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
+
+
+class Matmul(Implementation):
+    """Makes tiles of 64 x 64, by tf32."""
+
+    name = "cuda/matmul"
+
+    def plan(self, spec: MatmulSpec, target: Target) -> Plan | Rejected:
+        if not target.model.tensor_cores:
+            return Rejected("the device has no tensor cores")
+        if min(spec.rows, spec.dst.channels, spec.depth) < _SMALLEST:
+            return Rejected("its matrices would leave most of a tile empty")
+        return _MatmulPlan(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _MatmulPlan(Plan):
+    """All tiles are alike."""
+
+    spec: MatmulSpec
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec = self.spec
+        splits = [operand.dtype is DType.FLOAT32 for operand in (spec.left, spec.right)]
+        blocks = -(-spec.rows // _TILE)
+        return KernelRequest(
+            template=Matmul.name,
+            grid=(-(-spec.dst.channels // _TILE) * _THREADS, blocks * spec.products, 1),
+            local=(_THREADS, 1, 1),
+            output=node.outputs[0],
+            reads={"left": node.inputs[0], "right": node.inputs[1]},
+            variables={"SPLIT_A": splits[0], "SPLIT_B": splits[1], **spec.words(blocks)},
+            shared=(("uint4", "scratch", _TILE * (_TILE + 4) // 4),),
+            flops=spec.flops,
+            # An instruction of tf32 does half the work of one of halves, in as much time.
+            matrix_flops=2 * (1 + sum(splits)) * spec.flops,
+        )

@@ -1,0 +1,47 @@
+"""Products of two computed matrices in the dialect that every device understands: batch_matmul."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litegpu.graph import Node
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.matmul_spec import MatmulSpec
+from litegpu.ops.portable_tiles import TileProblem, choose_tile
+
+
+class MatmulPortable(Implementation):
+    """Each work item makes a tile of rows and slices of columns."""
+
+    name = "batch_matmul"
+    general = True
+
+    def plan(self, spec: MatmulSpec, target: Target) -> Plan | Rejected:
+        dst = spec.dst
+        terms = (spec.rows, spec.depth, *map(int, spec.transposed))
+        stored = spec.left.dtype.value
+        return _MatmulPlan(spec, TileProblem(self.name, dst.rows, dst.slices, terms, stored))
+
+
+@dataclass(frozen=True, slots=True)
+class _MatmulPlan(Plan):
+    """What decides about tiles."""
+
+    spec: MatmulSpec
+    problem: TileProblem
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec = self.spec
+        pixels, slices = choose_tile(self.problem, ctx)
+        pixels = min(pixels, spec.rows)
+        blocks = -(-spec.rows // pixels)
+        return KernelRequest(
+            template=MatmulPortable.name,
+            grid=(-(-spec.dst.slices // slices), blocks * spec.products, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"left": node.inputs[0], "right": node.inputs[1]},
+            variables={"PIXELS": pixels, "SLICES": slices, **spec.words(blocks)},
+            flops=spec.flops,
+        )

@@ -1,0 +1,64 @@
+"""What a product of two computed matrices is to compute, as its implementations read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.codegen import Storage
+
+Batch = tuple[int, int, int]
+"""The dimensions before those of the matrices, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSpec:
+    """Products of matrices [rows, depth] and [depth, columns], one for each place of `batch`.
+
+    Operands that are `transposed` lie the other way round. Each has a batch of its own, with 1
+    where it is broadcast.
+    """
+
+    left: Storage
+    right: Storage
+    dst: Storage
+    transposed: tuple[bool, bool]
+    batches: tuple[Batch, Batch]
+    batch: Batch
+
+    @property
+    def rows(self) -> int:
+        """Rows of one product."""
+        return self.dst.shape[2]
+
+    @property
+    def depth(self) -> int:
+        """The inner dimension."""
+        return self.left.shape[2] if self.transposed[0] else self.left.channels
+
+    @property
+    def products(self) -> int:
+        return self.dst.shape[0] * self.dst.shape[1]
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.dst.rows * self.dst.channels * self.depth
+
+    def words(self, blocks: int) -> dict[str, Any]:
+        """Return what templates need to know; `blocks` of rows make a product."""
+        return {
+            "blocks": blocks,
+            "depth": self.depth,
+            "transposed": self.transposed,
+            "places": [_place(each, self.batch) for each in self.batches],
+        }
+
+
+def _place(own: Batch, batch: Batch) -> tuple[str, str]:
+    """Return kernel text of an operand's N and H for number `b` of the result's batch."""
+    _, middle, inner = batch
+    numbers = (f"b / {middle * inner}", f"b / {inner} % {middle}", f"b % {inner}")
+    first, second, third = (
+        f"({text})" if size > 1 else "0" for text, size in zip(numbers, own, strict=True)
+    )
+    return (f"({first} * {own[1]} + {second})", third)
