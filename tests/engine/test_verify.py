@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from litegpu.backends.program import BufferRange
+from litegpu.backends.program import BufferRange, Span
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.verify import verify
@@ -33,7 +33,16 @@ def with_range(built: BuiltProgram, launch: int, argument: int, **changed: Any) 
     launches = list(built.program.launches)
     ranges = list(launches[launch].ranges)
     ranges[argument] = replace(ranges[argument], **changed)
-    launches[launch] = replace(launches[launch], ranges=tuple(ranges))
+    sides: dict[bool, list[Span]] = {False: [], True: []}
+    for part, each in zip(ranges, built.launches[launch].kernel.arguments, strict=True):
+        if not part.constant:
+            sides[each.written].append(Span(part.offset, part.offset + part.size))
+    launches[launch] = replace(
+        launches[launch],
+        ranges=tuple(ranges),
+        reads=tuple(sides[False]),
+        writes=tuple(sides[True]),
+    )
     return replace(built, program=replace(built.program, launches=tuple(launches)))
 
 
@@ -73,6 +82,20 @@ def into_constants(built: BuiltProgram) -> BuiltProgram:
     return with_range(built, 0, place_of(built, 0, written=True), constant=True, offset=0, size=4)
 
 
+def untold(built: BuiltProgram) -> BuiltProgram:
+    first, *others = built.program.launches
+    launches = (replace(first, writes=()), *others)
+    return replace(built, program=replace(built.program, launches=launches))
+
+
+def read_elsewhere(built: BuiltProgram) -> BuiltProgram:
+    """A branch tells that it reads nothing, so that it seems to wait for nobody."""
+    launches = list(built.program.launches)
+    reads = tuple(Span(0, 0) for _ in launches[2].reads)
+    launches[2] = replace(launches[2], reads=reads)
+    return replace(built, program=replace(built.program, launches=tuple(launches)))
+
+
 def another_output(built: BuiltProgram) -> BuiltProgram:
     wrong = replace(built.program.outputs[0], size=4)
     return replace(built, program=replace(built.program, outputs=(wrong,)))
@@ -90,6 +113,8 @@ def test_a_sound_program(built: BuiltProgram) -> None:
         (over_the_other_branch, "which was not made or is overwritten|over value"),
         (beyond, "binds BufferRange.*, of .* bytes"),
         (into_constants, "writes constants"),
+        (untold, "accesses Span.* of BufferRange.*, but tells of"),
+        (read_elsewhere, "accesses Span.* of BufferRange.*, but tells of"),
         (another_output, "output 0 is not what was made for it"),
     ],
 )
@@ -98,3 +123,17 @@ def test_faults_are_found(
 ) -> None:
     with pytest.raises(ValueError, match=re.compile(text)):
         verify(change(built))
+
+
+def test_another_order_that_launches_permit_must_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker = Maker()
+    source = maker.input(1, 4, 4, 8)
+    whole = maker.concat(1, maker.conv(source, 8), maker.conv(source, 8))
+    built = build(assign(maker.graph(maker.conv(whole, 8)), None))
+    verify(built)
+    assert len(built.launches) == 3
+    monkeypatch.setattr("litegpu.engine.verify.dependencies", lambda _: [set(), set(), {1}])
+    with pytest.raises(ValueError, match="left it in an order that the dependencies permit"):
+        verify(built)

@@ -21,13 +21,44 @@ class BufferRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of a context's memory from `start` to `end`; of every `pitch` bytes the first `width`.
+
+    A `pitch` of 0 stands for all of them.
+    """
+
+    start: int
+    end: int
+    pitch: int = 0
+    width: int = 0
+
+    def overlaps(self, other: Span) -> bool:
+        """Return whether some bytes belong to both, or may do so."""
+        if self.end <= other.start or other.end <= self.start:
+            return False
+        if not self.pitch or self.pitch != other.pitch:
+            return True
+        ahead = (other.start - self.start) % self.pitch
+        return ahead < self.width or ahead + other.width > self.pitch
+
+    def covers(self, other: Span) -> bool:
+        """Return whether all bytes of another belong to this one."""
+        return not self.pitch and self.start <= other.start and other.end <= self.end
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch: kernel name, a buffer range per argument, work items and work-group size."""
+    """One launch: kernel name, a buffer range per argument, work items and work-group size.
+
+    What it `reads` and `writes` of the context's memory tells what it depends on.
+    """
 
     kernel: str
     ranges: tuple[BufferRange, ...]
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
+    reads: tuple[Span, ...] = ()
+    writes: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class KernelLaunch:
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
     """Per argument: root value id, or RANGE_BINDING (False), or number of a constant (True)."""
+    places: tuple[Storage | None, ...]
+    """Per argument: where the value that is read or written lies; None of constants and words."""
     global_size: tuple[int, int, int]
     shape: tuple[int, int, int, int]
     """What is written, [N, H, W, C]."""
@@ -207,6 +209,7 @@ class Lowering:
             request.template,
             kernel,
             tuple(buffers.bindings),
+            tuple(buffers.places),
             (x, y, z),
             dst.shape,
             request.flops,
@@ -224,6 +227,7 @@ class _Buffers:
     lowering: Lowering
     arguments: list[Argument] = field(default_factory=list)
     bindings: list[tuple[int, bool]] = field(default_factory=list)
+    places: list[Storage | None] = field(default_factory=list)
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
     """Bytes to move of each part of a buffer, however often the kernel names it."""
     noted: list[int] = field(default_factory=list)
@@ -242,6 +246,7 @@ class _Buffers:
         if self.noted:
             self.arguments.append(Argument(RANGE, "U32", vector=False, written=True))
             self.bindings.append((RANGE_BINDING, False))
+            self.places.append(None)
 
     def value(
         self, name: str, value_id: int, extend: bool = False, needed: int | None = None
@@ -261,6 +266,7 @@ class _Buffers:
         self.arguments.append(Argument(name, kind, True, False, True))
         number = self.lowering.constants.add(array)
         self.bindings.append((number, True))
+        self.places.append(None)
         self.moved[number, True, None] = array.nbytes
         return kind
 
@@ -293,6 +299,7 @@ class _Buffers:
         kind = KINDS[storage.dtype]
         self.arguments.append(Argument(name, kind, storage.vector, written, constant))
         self.bindings.append((index, constant))
+        self.places.append(None if constant else storage)
 
     def _move(self, part: tuple[int, bool, Storage], needed: int | None) -> None:
         storage = part[2]

@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import or_
 from typing import NamedTuple
 
 from litegpu.codegen import round_up
@@ -13,11 +14,18 @@ from litegpu.codegen import round_up
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A value of `size` bytes that is needed from kernel number `first` to `last`, inclusive."""
+    """A value of `size` bytes that is needed from kernel number `first` to `last`, inclusive.
+
+    `kernels` are those that use it. What is `given` is there before all of them, what is `kept`
+    must be there after all.
+    """
 
     size: int
     first: int
     last: int
+    kernels: tuple[int, ...] = ()
+    given: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +59,62 @@ def plan_separate(usages: Sequence[Usage], alignment: int) -> Plan:
     return Plan(tuple(offsets), end)
 
 
-def plan_shared(usages: Sequence[Usage], alignment: int) -> Plan:
-    """Let usages share memory when their lives do not overlap; the best of several attempts."""
+def plan_shared(
+    usages: Sequence[Usage], alignment: int, conflicts: Sequence[int] | None = None
+) -> Plan:
+    """Let usages share memory when they are not needed together; the best of several attempts.
+
+    `conflicts` has for each usage those that it must not share memory with, as the bits of a
+    number: at least those whose lives overlap with its own, which is what None stands for.
+    """
+    conflicts = overlapping(usages) if conflicts is None else conflicts
     bound = round_up(lower_bound(usages), alignment)
     best = plan_separate(usages, alignment)
     for key in _ORDERS:
         order = sorted(range(len(usages)), key=key(usages))
         # Chains, where each value lives until the next is made, fit best from both ends.
         ceiling = bound + alignment if key is _by_start else None
-        plan = _place(usages, order, alignment, ceiling)
+        plan = _place(usages, order, alignment, ceiling, conflicts)
         best = min(best, plan, key=lambda each: each.size)
         if best.size <= bound or len(usages) ** 2 > _MOST_STEPS:
             break
     return best
+
+
+def overlapping(usages: Sequence[Usage]) -> list[int]:
+    """Return the conflicts where kernels run one after the other: all that live at one time."""
+    steps = max((usage.last for usage in usages), default=-1) + 1
+    begun, ended = [0] * (steps + 1), [0] * (steps + 1)
+    for i, usage in enumerate(usages):
+        begun[usage.first] |= 1 << i
+        ended[usage.last + 1] |= 1 << i
+    begun, ended = list(accumulate(begun, or_)), list(accumulate(ended, or_))
+    return [begun[usage.last] & ~ended[usage.first] for usage in usages]
+
+
+def unordered(usages: Sequence[Usage], before: Sequence[int]) -> list[int]:
+    """Return the conflicts where only some kernels wait for others.
+
+    `before` has the kernels that each one waits for, as the bits of a number. One usage may have
+    the memory of another when all kernels that use the other are done before it is first used.
+    """
+    everyone = (1 << len(before)) - 1
+    common = []
+    for usage in usages:
+        bits = 0 if usage.given else everyone
+        for kernel in usage.kernels:
+            bits &= before[kernel]
+        common.append(bits)
+    used = [sum(1 << kernel for kernel in usage.kernels) for usage in usages]
+    found = []
+    for i, usage in enumerate(usages):
+        bits = 0
+        for j, other in enumerate(usages):
+            freed = not usage.kept and not used[i] & ~common[j] and used[i]
+            waits = not other.kept and not used[j] & ~common[i] and used[j]
+            bits |= (not freed and not waits) << j
+        found.append(bits)
+    return found
 
 
 _Key = Callable[[int], tuple[int, ...]]
@@ -95,15 +146,19 @@ _ORDERS = (_by_size, _by_duration, _by_area, _by_breadth, _by_start)
 
 
 def _place(
-    usages: Sequence[Usage], order: Iterable[int], alignment: int, ceiling: int | None
+    usages: Sequence[Usage],
+    order: Iterable[int],
+    alignment: int,
+    ceiling: int | None,
+    conflicts: Sequence[int],
 ) -> Plan:
-    """Put each usage into the smallest gap that fits between those it overlaps in time.
+    """Put each usage into the smallest gap that fits between those it conflicts with.
 
     It goes to the lower end of the gap or, below a `ceiling`, to the end whose neighbour lives on
     longer; where no gap fits, on top of all. So do the last of very many, without a search.
     """
     offsets = [0] * len(usages)
-    top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, 0)]
+    top = [] if ceiling is None else [_Block(ceiling, ceiling, _FOREVER, len(usages))]
     placed: list[_Block] = []
     searched, above = 0, ceiling or 0
     for i in order:
@@ -112,8 +167,9 @@ def _place(
         if searched > _MOST_STEPS:
             offset = round_up(above, alignment)
         else:
-            offset = _best_gap([*placed, *top], usage, alignment, ceiling is not None)
-            bisect.insort(placed, _Block(offset, offset + usage.size, usage.last, usage.first))
+            blocks = [block for block in placed if conflicts[i] >> block.usage & 1]
+            offset = _best_gap([*blocks, *top], usage.size, alignment, ceiling is not None)
+            bisect.insort(placed, _Block(offset, offset + usage.size, usage.last, i))
         above = max(above, offset + usage.size)
         offsets[i] = offset
     size = max((o + u.size for o, u in zip(offsets, usages, strict=True)), default=0)
@@ -124,7 +180,7 @@ class _Block(NamedTuple):
     start: int
     end: int
     last: int
-    first: int
+    usage: int
 
 
 _FOREVER = 1 << 62
@@ -132,14 +188,11 @@ _MOST_STEPS = 1 << 23
 """Comparisons of two usages in one attempt: they grow with the square of their number."""
 
 
-def _best_gap(blocks: Iterable[_Block], usage: Usage, alignment: int, both_ends: bool) -> int:
+def _best_gap(blocks: Iterable[_Block], size: int, alignment: int, both_ends: bool) -> int:
     """Return an offset between blocks, which come in the order in which they begin."""
-    size, begin, finish = usage.size, usage.first, usage.last
     smallest, best = _FOREVER, -1
     reach, free, below = 0, 0, _FOREVER
-    for start, end, last, first in blocks:
-        if first > finish or last < begin:
-            continue
+    for start, end, last, _ in blocks:
         gap = start - free
         if size <= gap < smallest:
             smallest = gap

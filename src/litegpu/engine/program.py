@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import count
 
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.program import BufferRange, Launch, Program
-from litegpu.codegen import round_up
+from litegpu.backends.program import BufferRange, Launch, Program, Span
+from litegpu.codegen import Storage, round_up
 from litegpu.engine import memory
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
+from litegpu.engine.dependencies import ancestors, dependencies
 from litegpu.engine.layout import Layout
 from litegpu.engine.lowering import RANGE_BINDING, KernelLaunch, Lowering
 from litegpu.engine.ranges import RangeWords
@@ -20,6 +21,8 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType
 
 _CONSTANT_ALIGNMENT = 256
+_READ_AT_ONCE = 16
+"""Bytes: a kernel may read a value to the end of the vector in which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,12 @@ def build_program(
     share_memory: bool = True,
     choices: Choices | None = None,
     selected: Selected | None = None,
+    concurrent: bool = False,
 ) -> BuiltProgram:
     """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer.
+
+    Values share memory, if they may, in the order of the launches; where it is `concurrent`, only
+    so that no launch must wait for others than those whose results it needs.
 
     `choices` among candidates are those of the estimates if there are none, and what is `selected`
     to compute the nodes is selected here.
@@ -58,33 +65,32 @@ def build_program(
     launches = lowering.lower_all()
     roots = list(layout.roots)
     usages = list(_usages(layout, launches, roots))
-    planner = memory.plan_shared if share_memory else memory.plan_separate
-    plan = planner(usages, info.buffer_alignment)
-    offsets = dict(zip(roots, plan.offsets, strict=True))
-    ranges = {root: BufferRange(False, offsets[root], _size(layout, root)) for root in roots}
-    block, constant_ranges = lowering.constants.pack(
-        max(info.buffer_alignment, _CONSTANT_ALIGNMENT)
-    )
+    alignment = info.buffer_alignment
+    block, constants = lowering.constants.pack(max(alignment, _CONSTANT_ALIGNMENT))
     noted = tuple(launch.noted for launch in launches if launch.noted)
-    words = RangeWords.place(noted, plan.size, info.buffer_alignment) if noted else None
+
+    def bound(plan: memory.Plan) -> _Bound:
+        ranges = {
+            root: BufferRange(False, offset, _size(layout, root))
+            for root, offset in zip(roots, plan.offsets, strict=True)
+        }
+        words = RangeWords.place(noted, plan.size, alignment) if noted else None
+        return _Bound(ranges, constants, words)
+
+    plan = memory.plan_separate(usages, alignment)
+    if share_memory:
+        conflicts = None
+        if concurrent:
+            waiting = dependencies(bound(plan).launches(launches))
+            conflicts = memory.unordered(usages, ancestors(waiting))
+        plan = memory.plan_shared(usages, alignment, conflicts)
+    placed = bound(plan)
+    ranges, words = placed.ranges, placed.words
     ends = (words.block,) if words else ()
-    tellers = count()
-    bound = []
-    for launch in launches:
-        if words and launch.noted:
-            ranges[RANGE_BINDING] = words.range_of(next(tellers))
-        bound.append(
-            Launch(
-                launch.kernel.name,
-                tuple(constant_ranges[i] if fixed else ranges[i] for i, fixed in launch.bindings),
-                launch.global_size,
-                launch.kernel.local_size,
-            )
-        )
     kernels = {launch.kernel.name: launch.kernel for launch in launches}
     program = Program(
         tuple(kernels.values()),
-        tuple(bound),
+        placed.launches(launches),
         words.block.offset + words.block.size if words else max(plan.size, 4),
         block,
         (*(ranges[v] for v in inputs), *ends),
@@ -92,7 +98,63 @@ def build_program(
         _sole_writers(launches, inputs, outputs),
     )
     lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
+    offsets = dict(zip(roots, plan.offsets, strict=True))
     return BuiltProgram(program, tuple(launches), lower_bound, offsets, words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Where root values, constants and range words lie."""
+
+    ranges: Mapping[int, BufferRange]
+    constants: Sequence[BufferRange]
+    words: RangeWords | None
+
+    def launches(self, launches: Sequence[KernelLaunch]) -> tuple[Launch, ...]:
+        """Return the launches with the ranges of their arguments."""
+        tellers = count()
+        return tuple(
+            self._launch(
+                launch, self.words.range_of(next(tellers)) if self.words and launch.noted else None
+            )
+            for launch in launches
+        )
+
+    def _launch(self, launch: KernelLaunch, words: BufferRange | None) -> Launch:
+        own: dict[int, BufferRange] = {} if words is None else {RANGE_BINDING: words}
+        ranges = tuple(
+            self.constants[i] if fixed else own.get(i) or self.ranges[i]
+            for i, fixed in launch.bindings
+        )
+        spans = [
+            (argument.written, span_of(part, place, argument.written))
+            for part, place, argument in zip(
+                ranges, launch.places, launch.kernel.arguments, strict=True
+            )
+            if not part.constant
+        ]
+        return Launch(
+            launch.kernel.name,
+            ranges,
+            launch.global_size,
+            launch.kernel.local_size,
+            tuple(span for written, span in spans if not written),
+            tuple(span for written, span in spans if written),
+        )
+
+
+def span_of(part: BufferRange, place: Storage | None, written: bool) -> Span:
+    """Return what a kernel accesses of a range: the rows of a value, whole ones if it reads."""
+    if place is None:
+        return Span(part.offset, part.offset + part.size)
+    size = place.dtype.size
+    start = part.offset + place.offset * size
+    end = start + round_up(place.nbytes, _READ_AT_ONCE)
+    pitch, width = place.pitch * size, place.lanes * size
+    gaps = width < pitch and not any(stride % place.pitch for stride in place.strides)
+    if not written:
+        return Span(start, end)
+    return Span(start, start + place.nbytes, *((pitch, width) if gaps else ()))
 
 
 def _sole_writers(
@@ -121,13 +183,17 @@ def _usages(
     layout: Layout, launches: Sequence[KernelLaunch], roots: Iterable[int]
 ) -> Iterable[memory.Usage]:
     """Yield size and life of each root; inputs live from the start, outputs to the end."""
-    first: dict[int, int] = dict.fromkeys(layout.graph.inputs, 0)
-    last: dict[int, int] = dict.fromkeys(layout.graph.outputs, max(len(launches) - 1, 0))
+    given, kept = set(layout.graph.inputs), set(layout.graph.outputs)
+    users: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):
         for root in launch.roots:
-            first.setdefault(root, number)
-            last[root] = max(last.get(root, 0), number)
+            users.setdefault(root, []).append(number)
+    end = max(len(launches) - 1, 0)
     for root in roots:
-        start = first.get(root, 0)
-        size = layout.storages[root].nbytes
-        yield memory.Usage(round_up(size, 16), start, max(last.get(root, start), start))
+        kernels = users.get(root, [])
+        first = 0 if root in given or not kernels else kernels[0]
+        last = end if root in kept else max(kernels, default=first)
+        size = round_up(layout.storages[root].nbytes, 16)
+        yield memory.Usage(
+            size, first, last, tuple(kernels), given=root in given, kept=root in kept
+        )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from litegpu.backends.program import BufferRange
+from litegpu.backends.program import BufferRange, Span
+from litegpu.codegen import round_up
+from litegpu.engine.dependencies import dependencies
 from litegpu.engine.lowering import RANGE_BINDING
-from litegpu.engine.program import BuiltProgram
+from litegpu.engine.program import BuiltProgram, span_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,78 +19,152 @@ class _Access:
     """The root value, or the number of a constant."""
     range: BufferRange
     written: bool
+    span: Span
+    """What is accessed of the range."""
+    told: Span | None
+    """The same as the launch tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """What a launch has written, and nobody has overwritten since."""
+
+    root: int
+    launch: int
+    span: Span
+    range: BufferRange
+
+
+_Makers = frozenset[int]
 
 
 def verify(built: BuiltProgram) -> None:
-    """Follow a program launch by launch.
+    """Follow a program launch by launch, in its order and in another that its launches permit.
 
     Raises ValueError with the launch and the value (the number of its root in the layout) where a
-    range leaves the program's memory, constants are written, a value is read that nobody has made
-    or whose memory another value has taken, a kernel writes over what it reads, or an output is
-    not what was made.
+    range leaves the program's memory, constants are written, a launch does not tell what it
+    accesses, a value is read that nobody has made or whose memory another value has taken, a
+    kernel writes over what it reads, an output is not what was made, or the other order gives a
+    launch something else to read.
+    """
+    for number, launch in enumerate(built.launches):
+        for access in _accesses(built, number):
+            _check_bounds(built, access, f"launch {number} ({launch.template})")
+    read: dict[tuple[int, int], _Makers] = {}
+    waiting = dependencies(built.program.launches)
+    for order in (range(len(built.launches)), _latest_first(waiting)):
+        _follow(built, order, read)
+
+
+def _latest_first(waiting: Sequence[frozenset[int]]) -> list[int]:
+    """Return an order in which each launch waits as told, and comes as far ahead as it may."""
+    left = [len(before) for before in waiting]
+    behind: list[list[int]] = [[] for _ in waiting]
+    for number, before in enumerate(waiting):
+        for each in before:
+            behind[each].append(number)
+    ready = [-number for number, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        order.append(-heapq.heappop(ready))
+        for number in behind[order[-1]]:
+            left[number] -= 1
+            if not left[number]:
+                heapq.heappush(ready, -number)
+    return order
+
+
+def _follow(
+    built: BuiltProgram, order: Iterable[int], read: dict[tuple[int, int], _Makers]
+) -> None:
+    """Check one order.
+
+    `read` tells which launches made what a launch reads of a root; the first order fills it.
     """
     program = built.program
-    # The root value that lies in each range of memory.
-    held = {_range(part): _GIVEN for part in program.inputs}
-    for number, launch in enumerate(built.launches):
-        where = f"launch {number} ({launch.template})"
-        accesses = list(_accesses(built, number))
-        for access in accesses:
-            _check_bounds(built, access, where)
+    held = [_Write(_GIVEN, _GIVEN, _whole(part), part) for part in program.inputs]
+    for number in order:
+        where = f"launch {number} ({built.launches[number].template})"
         # Each launch has range words of its own, which the host reads all at once.
-        accesses = [each for each in accesses if each.root != RANGE_BINDING]
+        accesses = [each for each in _accesses(built, number) if each.root != RANGE_BINDING]
         reads = [access for access in accesses if not access.written and not access.range.constant]
         for access in reads:
-            owner = held.get(_range(access.range))
-            if owner not in (_GIVEN, access.root):
+            found = [
+                each
+                for each in held
+                if each.root in (_GIVEN, access.root) and each.span.overlaps(access.span)
+            ]
+            if not found:
                 raise ValueError(
                     f"{where} reads value {access.root}, which was not made or is overwritten"
                 )
+            _check_makers(read, (number, access.root), found, f"{where} reads value {access.root}")
         for access in (each for each in accesses if each.written):
-            for other in reads:
-                apart = other.root == access.root or not _overlap(other.range, access.range)
-                if not apart:
-                    raise ValueError(
-                        f"{where} writes value {access.root} over value {other.root}, "
-                        "which it reads"
-                    )
-            taken = [each for each in held if _overlap_ranges(each, _range(access.range))]
-            for each in taken:
-                del held[each]
-            held[_range(access.range)] = access.root
+            _check_operands(access, reads, where)
+            held = [each for each in held if not _replaces(access, each)]
+            held.append(_Write(access.root, number, access.span, access.range))
     for number, part in enumerate(program.outputs):
-        if part.size and _range(part) not in held:
+        found = [each for each in held if each.range == part]
+        if part.size and not found:
             raise ValueError(f"output {number} is not what was made for it")
+        _check_makers(read, (_GIVEN, number), found, f"output {number} is read")
+
+
+def _replaces(access: _Access, before: _Write) -> bool:
+    """Whether nothing is left of what was written before: of another value, no part may be."""
+    if access.root != before.root:
+        return access.span.overlaps(before.span)
+    return access.span.covers(before.span)
+
+
+def _check_makers(
+    read: dict[tuple[int, int], _Makers], place: tuple[int, int], found: list[_Write], where: str
+) -> None:
+    makers = frozenset(each.launch for each in found)
+    first = read.setdefault(place, makers)
+    if first != makers:
+        raise ValueError(
+            f"{where} as launches {sorted(makers)} left it in an order that the dependencies "
+            f"permit, not {sorted(first)}"
+        )
+
+
+def _check_operands(written: _Access, reads: Iterable[_Access], where: str) -> None:
+    for other in reads:
+        if other.root != written.root and other.span.overlaps(written.span):
+            raise ValueError(
+                f"{where} writes value {written.root} over value {other.root}, which it reads"
+            )
 
 
 _GIVEN = -2
-"""Stands for the roots of what comes from the host."""
+"""Stands for the roots of what comes from the host, and for the host itself."""
 
 
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
     launch, bound = built.launches[number], built.program.launches[number]
-    for (root, _), part, argument in zip(
-        launch.bindings, bound.ranges, launch.kernel.arguments, strict=True
+    spans = {False: iter(bound.reads), True: iter(bound.writes)}
+    for (root, _), part, place, argument in zip(
+        launch.bindings, bound.ranges, launch.places, launch.kernel.arguments, strict=True
     ):
-        yield _Access(root, part, argument.written)
+        told = None if part.constant else next(spans[argument.written], None)
+        span = span_of(part, place, argument.written)
+        yield _Access(root, part, argument.written, span, told)
 
 
 def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
-    program, part = built.program, access.range
+    program, part, told = built.program, access.range, access.told
     room = len(program.constants) if part.constant else program.memory_bytes
     if part.offset < 0 or part.offset + part.size > room:
         raise ValueError(f"{where} binds {part}, of {room} bytes")
-    if part.constant and access.written:
-        raise ValueError(f"{where} writes constants: {part}")
+    if part.constant:
+        if access.written:
+            raise ValueError(f"{where} writes constants: {part}")
+    elif told is None or (told != access.span and not told.covers(access.span)):
+        raise ValueError(f"{where} accesses {access.span} of {part}, but tells of {told}")
 
 
-def _range(part: BufferRange) -> tuple[int, int]:
-    return part.offset, part.offset + part.size
-
-
-def _overlap(first: BufferRange, second: BufferRange) -> bool:
-    return _overlap_ranges(_range(first), _range(second))
-
-
-def _overlap_ranges(first: tuple[int, int], second: tuple[int, int]) -> bool:
-    return first[0] < second[1] and second[0] < first[1]
+def _whole(part: BufferRange) -> Span:
+    """Return all of a range; kernels write bools in whole words."""
+    return Span(part.offset, part.offset + round_up(part.size, 16))

@@ -1,0 +1,244 @@
+"""Launches wait for those whose results or memory they need, and for no others."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from litegpu.backends.program import Launch, Span
+from litegpu.engine import memory
+from litegpu.engine.dependencies import ancestors, dependencies, levels
+from litegpu.engine.layout import assign
+from litegpu.engine.program import BuiltProgram, build_program
+from litegpu.engine.verify import verify
+from litegpu.graph import Graph, Stage
+from paper_device import DEVICE
+from passes.graphs import RELU, Maker
+
+property_test = settings(max_examples=300, deadline=None, derandomize=True)
+ALIGNMENT = 8
+Bytes = npt.NDArray[np.uint8]
+
+
+def launch(reads: Sequence[Span] = (), writes: Sequence[Span] = ()) -> Launch:
+    return Launch("", (), (1, 1, 1), (1, 1, 1), tuple(reads), tuple(writes))
+
+
+@st.composite
+def spans(draw: Any) -> Span:
+    start, rows = draw(st.integers(0, 40)), draw(st.integers(1, 6))
+    pitch = draw(st.sampled_from([0, 4, 6, 6, 6]))
+    if not pitch:
+        return Span(start, start + rows)
+    width = draw(st.integers(1, pitch - 1))
+    return Span(start, start + (rows - 1) * pitch + width, pitch, width)
+
+
+def bytes_of(span: Span) -> set[int]:
+    whole = range(span.start, span.end)
+    return {b for b in whole if not span.pitch or (b - span.start) % span.pitch < span.width}
+
+
+@given(first=spans(), second=spans())
+@property_test
+def test_spans_with_a_byte_in_common_overlap(first: Span, second: Span) -> None:
+    common = bool(bytes_of(first) & bytes_of(second))
+    assert first.overlaps(second) == second.overlaps(first)
+    assert first.overlaps(second) or not common
+    if first.pitch == second.pitch == 0:
+        assert first.overlaps(second) == common
+    if first.covers(second):
+        assert bytes_of(first) >= bytes_of(second)
+
+
+def test_a_diamond_has_three_levels() -> None:
+    a, b, c, d = (Span(i, i + 8) for i in range(0, 32, 8))
+    found = dependencies([launch((), (a,)), launch((a,), (b,)), launch((a,), (c,))])
+    assert found == [frozenset(), {0}, {0}]
+    whole = dependencies(
+        [launch((), (a,)), launch((a,), (b,)), launch((a,), (c,)), launch((b, c), (d,))]
+    )
+    assert levels(whole) == [[0], [1, 2], [3]]
+    assert ancestors(whole) == [0b0, 0b1, 0b1, 0b111]
+
+
+def test_who_overwrites_waits_for_the_readers() -> None:
+    a, b, c = (Span(i, i + 8) for i in range(0, 24, 8))
+    assert dependencies([launch((a,), (b,)), launch((), (a,)), launch((a,), (c,))]) == [
+        *(frozenset(), {0}, {1}),
+    ]
+
+
+def test_channels_side_by_side_are_written_at_once() -> None:
+    left, right = Span(0, 28, 12, 4), Span(4, 36, 12, 8)
+    assert levels(dependencies([launch((), (left,)), launch((), (right,))])) == [[0, 1]]
+    whole = launch((Span(0, 36),), (Span(40, 44),))
+    assert levels(dependencies([launch((), (left,)), launch((), (right,)), whole])) == [[0, 1], [2]]
+
+
+# Drawn programs, run byte by byte
+
+
+class Drawn:
+    """Launches on values of some bytes; what each gives hangs on all that it reads."""
+
+    def __init__(self, sizes: Sequence[int], steps: Sequence[tuple[Any, ...]]) -> None:
+        """Take the values' sizes and, per launch, the values it reads and writes, and which half.
+
+        Half 0 or 1 of the pairs of bytes of a value, or all of it (None).
+        """
+        self.sizes, self.steps = sizes, steps
+
+    def usages(self) -> list[memory.Usage]:
+        found = []
+        for v, size in enumerate(self.sizes):
+            kernels = tuple(k for k, (r, w, _) in enumerate(self.steps) if v in (*r, w))
+            made = bool(kernels) and self.steps[kernels[0]][1:] == (v, None)
+            kept = v % 3 == 0
+            first = kernels[0] if made else 0
+            last = len(self.steps) - 1 if kept else max(kernels, default=0)
+            found.append(memory.Usage(size, first, last, kernels, given=not made, kept=kept))
+        return found
+
+    def launches(self, offsets: Sequence[int]) -> list[Launch]:
+        def span(v: int, half: int | None) -> Span:
+            start, end = offsets[v], offsets[v] + self.sizes[v]
+            return Span(start, end) if half is None else Span(start + half, end - 1 + half, 2, 1)
+
+        return [launch([span(r, None) for r in rs], [span(w, h)]) for rs, w, h in self.steps]
+
+    def run(self, plan: memory.Plan, order: Sequence[int]) -> list[bytes]:
+        """Return the values that are kept after the launches have run in an order."""
+        held: Bytes = np.zeros(plan.size + 1, np.uint8)
+        for usage, offset in zip(self.usages(), plan.offsets, strict=True):
+            if usage.given:
+                held[offset : offset + usage.size] = 7
+        program = self.launches(plan.offsets)
+        for number in order:
+            each = program[number]
+            seen = b"".join(held[span.start : span.end].tobytes() for span in each.reads)
+            (target,) = each.writes
+            places = sorted(bytes_of(target))
+            noise = np.random.default_rng(zlib.crc32(seen + bytes([number])))
+            held[places] = noise.integers(0, 256, len(places), np.uint8)
+        return [
+            held[offset : offset + usage.size].tobytes()
+            for usage, offset in zip(self.usages(), plan.offsets, strict=True)
+            if usage.kept
+        ]
+
+
+@st.composite
+def drawn_programs(draw: Any) -> Drawn:
+    sizes = draw(st.lists(st.integers(1, 6).map(lambda n: 2 * n), min_size=2, max_size=9))
+    known: list[int] = [0]
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(1, 10))):
+        reads = tuple(draw(st.lists(st.sampled_from(known), max_size=2, unique=True)))
+        target = draw(st.sampled_from([v for v in range(len(sizes)) if v not in reads] or [0]))
+        halves = [0, 1, None] if target in known else [None]
+        steps.append((reads, target, draw(st.sampled_from(halves))))
+        known = sorted({*known, target})
+    return Drawn(sizes, steps)
+
+
+def some_order(draw: Any, waiting: Sequence[frozenset[int]]) -> list[int]:
+    order: list[int] = []
+    while len(order) < len(waiting):
+        ready = [n for n, before in enumerate(waiting) if n not in order and before <= {*order}]
+        order.append(draw(st.sampled_from(ready)))
+    return order
+
+
+@given(program=drawn_programs(), data=st.data(), concurrent=st.booleans())
+@property_test
+def test_any_order_that_is_permitted_gives_the_same(
+    program: Drawn, data: st.DataObject, concurrent: bool
+) -> None:
+    usages = program.usages()
+    apart = memory.plan_separate(usages, ALIGNMENT)
+    needed = dependencies(program.launches(apart.offsets))
+    in_order = range(len(program.steps))
+    expected = program.run(apart, in_order)
+    conflicts = memory.unordered(usages, ancestors(needed)) if concurrent else None
+    plan = memory.plan_shared(usages, ALIGNMENT, conflicts)
+    assert program.run(plan, in_order) == expected
+    waiting = dependencies(program.launches(plan.offsets))
+    if concurrent:
+        assert ancestors(waiting) == ancestors(needed), "sharing memory makes no one wait"
+    assert program.run(plan, some_order(data.draw, waiting)) == expected
+    backwards = [number for level in levels(waiting) for number in reversed(level)]
+    assert program.run(plan, backwards) == expected
+
+
+@given(program=drawn_programs())
+@property_test
+def test_a_total_order_is_one_of_the_partial_ones(program: Drawn) -> None:
+    usages = program.usages()
+    total = [(1 << number) - 1 for number in range(len(program.steps))]
+    used = sum(1 << i for i, usage in enumerate(usages) if usage.kernels)
+    for i, (some, all_) in enumerate(
+        zip(memory.unordered(usages, total), memory.overlapping(usages), strict=True)
+    ):
+        if usages[i].kernels:
+            assert some & used & ~(1 << i) == all_ & used & ~(1 << i)
+
+
+# Programs of graphs
+
+
+def compiled(graph: Graph, concurrent: bool, share_memory: bool = True) -> BuiltProgram:
+    layout = assign(graph, None)
+    ends = layout.graph.inputs, layout.graph.outputs
+    built = build_program(layout, DEVICE, *ends, share_memory=share_memory, concurrent=concurrent)
+    verify(built)
+    return built
+
+
+def branches(count: int, joined: bool) -> Graph:
+    """Chains of two convolutions on one value, added up or put side by side."""
+    maker = Maker()
+    source = maker.conv(maker.input(1, 8, 8, 8), 8)
+    ends = [maker.conv(maker.conv(source, 8), 8) for _ in range(count)]
+    if joined:
+        whole = maker.concat(3, *ends)
+        return maker.graph(maker.conv(whole, 8))
+    total = ends[0]
+    for end in ends[1:]:
+        total = maker.steps(total, Stage("ADD", (end,)))
+    return maker.graph(maker.steps(total, RELU))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_branches_are_independent_where_memory_is_planned_for_it(joined: bool) -> None:
+    graph = branches(3, joined)
+    wide, narrow = compiled(graph, concurrent=True), compiled(graph, concurrent=False)
+    apart = compiled(graph, concurrent=False, share_memory=False)
+    waiting = [dependencies(built.program.launches) for built in (wide, narrow, apart)]
+    assert ancestors(waiting[0]) == ancestors(waiting[2])
+    assert [len(level) for level in levels(waiting[0])][:3] == [1, 3, 3]
+    assert len(levels(waiting[1])) > len(levels(waiting[0]))
+    sizes = [built.program.memory_bytes for built in (narrow, wide, apart)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[1]
+
+
+def test_all_pairs_of_a_program_that_overlap_wait() -> None:
+    built = compiled(branches(4, joined=True), concurrent=False)
+    before = ancestors(dependencies(built.program.launches))
+    pairs = itertools.combinations(enumerate(built.program.launches), 2)
+    for (first, early), (second, late) in pairs:
+        hazards = [
+            *itertools.product(early.writes, (*late.reads, *late.writes)),
+            *itertools.product(early.reads, late.writes),
+        ]
+        if any(a.overlaps(b) for a, b in hazards):
+            assert before[second] >> first & 1
