@@ -38,10 +38,11 @@ from litegpu.backends import (
     webgpu_profile,
     webgpu_submission,
 )
-from litegpu.backends.buffers import Bindings
+from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
 from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.webgpu import WebGPUDevice
 from litegpu.backends.webgpu_library import Reader
+from litegpu.errors import BindingError
 from op_runner import MODES, groups
 from robustness.programs import START, run_program
 from small_models import assert_close, fully_convolutional, interpreter, random, reference
@@ -503,6 +504,23 @@ def test_a_released_partition_says_so(device: WebGPUDevice) -> None:
 
 
 # The rest
+
+
+def test_ranges_of_buffers_begin_at_words(device: WebGPUDevice) -> None:
+    context, buffer = ready(device, adding(1)), device.allocate(floats().nbytes + 4)
+    assert isinstance(buffer, DeviceBuffer)
+    part, wanted = buffer.part(2, floats().nbytes), "begins at byte 2 of its WebGPU buffer. Use a m"
+    host = HostBuffer.of(floats())
+    for fails in (
+        lambda: context.bind(Bindings((part,), (host,))),
+        lambda: context.bind(Bindings((host,), (part,))),
+        lambda: part.write(floats()),
+        part.read,
+    ):
+        with pytest.raises(BindingError, match=wanted):
+            fails()
+    context.close()
+    buffer.close()
 
 
 def test_kernels_cannot_be_kept(

@@ -340,6 +340,63 @@ def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
     assert_clean(fake, "at the end")
 
 
+def test_a_submission_that_takes_too_long(fake: FakeDriver) -> None:
+    """Waiting for a while gives nothing up; the context's limit does."""
+    device, target = opened(), context()
+    target.timeout = 0.05
+    event = target.submit(ends())
+    fake.before = lambda name: Status.CUDA_ERROR_NOT_READY if name == "cuStreamQuery" else None
+    assert not event.wait(timeout=0.01)
+    assert (event.done(), device.lost) == (False, False)
+    for _ in range(2):
+        with pytest.raises(InvokeTimeoutError, match="not ended an invoke after 50 ms"):
+            event.wait()
+    assert (event.done(), device.lost) == (True, True)
+    target.close()
+    assert fake.contexts == [OTHERS]
+
+
+def test_a_submission_that_fails(fake: FakeDriver) -> None:
+    target = context()
+    for name, limit in (("cuStreamSynchronize", None), ("cuStreamQuery", 10.0)):
+        target.timeout = limit
+        event = target.submit(ends())
+        fake.before = lambda each: out_of_memory() if each == name else None  # noqa: B023
+        for _ in range(2):
+            with pytest.raises(CudaError, match=rf"{name} returned CUDA_ERROR_OUT_OF_MEMORY"):
+                event.wait()
+        assert event.done()
+        fake.before = lambda _name: None
+        target.run(ends())
+    fake.before = lambda each: out_of_memory() if each == "cuGraphLaunch" else None
+    with pytest.raises(CudaError, match="cuGraphLaunch returned CUDA_ERROR_OUT_OF_MEMORY"):
+        target.submit(ends())
+    fake.before = lambda _name: None
+    target.close()
+    assert_clean(fake, "at the end")
+
+
+def test_copies_on_the_gpu_that_fail(fake: FakeDriver) -> None:
+    target = context()
+    buffers = [target.device.allocate(4 * FLOATS) for _ in range(2)]
+    submission = target.bind(Bindings(tuple(buffers[:1]), tuple(buffers[1:])))
+    submission.run()
+    fake.before = lambda each: out_of_memory() if each == "cuMemcpyAsync" else None
+    for make in (submission.run, submission.submit):
+        with pytest.raises(CudaError, match="cuMemcpyAsync returned CUDA_ERROR_OUT_OF_MEMORY"):
+            make()
+    fake.before = fatal("cuMemcpyDtoH")
+    with pytest.raises(DeviceLostError, match="is lost"):
+        buffers[0].read()
+    fake.before = lambda _name: None
+    with pytest.raises(DeviceLostError, match="is lost"):
+        target.device.allocate(64)
+    target.close()
+    for buffer in buffers:
+        buffer.close()
+    assert fake.contexts == [OTHERS]
+
+
 # Forks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -270,9 +271,16 @@ def test_buffers_that_do_not_fit_are_refused(device: Device) -> None:
         small.write(floats())
     with pytest.raises(BindingError, match="array in C order without gaps"):
         Bindings.of([floats().reshape(2, -1).T], [])
+    parts = [large.part(0, CELL)] if isinstance(large, DeviceBuffer) else []
     large.close()
-    with pytest.raises(BindingError, match="and its buffer 0"):
-        context.bind(Bindings((HostBuffer.of(floats()),), (large,)))
+    for closed in (large, *parts):
+        for late in (
+            partial(context.bind, Bindings((HostBuffer.of(floats()),), (closed,))),
+            partial(closed.write, floats()),
+            closed.read,
+        ):
+            with pytest.raises(BindingError, match=r"buffer was closed\. Allocate another one"):
+                late()
     context.close()
 
 

@@ -17,12 +17,13 @@ from backend_suite import FLOATS, adding, cell, floats, kernel, launch, program,
 from interrupts import CAN_INTERRUPT, Interrupts
 from litegpu import (
     DeviceLostError,
+    DeviceMemoryError,
     ExecutionError,
     GpuDelegate,
     InvokeTimeoutError,
 )
 from litegpu.backends import opencl_commands, opencl_library
-from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.buffers import Bindings, HostBuffer, MemoryKind
 from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
 from litegpu.backends.program import Launch
@@ -326,3 +327,78 @@ def test_an_opencl_library_that_cannot_be_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ctypes, "WinDLL", refuse, raising=False)
     with pytest.raises(ExecutionError, match="library that pyopencl uses cannot be found"):
         opencl_library._load("pyopencl")
+
+
+@pytest.mark.parametrize("kind", [MemoryKind.PINNED, MemoryKind.DEVICE])
+def test_buffers_that_cannot_be_had(opencl_device: OpenCLDevice, kind: MemoryKind) -> None:
+    nbytes = 1 << 50
+    with pytest.raises(DeviceMemoryError, match=rf"cannot provide {nbytes} bytes: .*smaller batch"):
+        opencl_device.allocate(nbytes, kind)
+
+
+def test_memory_that_cannot_be_mapped(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise cl.MemoryError("enqueue_map_buffer failed: OUT_OF_HOST_MEMORY")
+
+    monkeypatch.setattr(cl, "enqueue_map_buffer", refuse)
+    with pytest.raises(DeviceMemoryError, match="cannot provide 64 bytes: enqueue_map_buffer"):
+        opencl_device.allocate(64, MemoryKind.PINNED)
+
+
+def test_copies_of_a_buffer_that_fail(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise cl.LogicError("clEnqueueReadBuffer failed: INVALID_VALUE")
+
+    buffer = opencl_device.allocate(64)
+    monkeypatch.setattr(cl, "enqueue_copy", refuse)
+    for fails in (buffer.read, lambda: buffer.write(np.zeros(4))):
+        with pytest.raises(ExecutionError, match="cannot copy a buffer: clEnqueueReadBuffer"):
+            fails()
+    buffer.close()
+
+
+def test_buffers_of_a_lost_device(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opencl_device, "lost", True)
+    for kind in MemoryKind:
+        with pytest.raises(DeviceLostError, match="is lost: it failed before"):
+            opencl_device.allocate(64, kind)
+
+
+def test_a_submission_that_takes_too_long(opencl_device: OpenCLDevice) -> None:
+    """Waiting for a while gives nothing up; the context's limit does."""
+    slow = Launch("slow", (cell(1), cell(0)), (64, 1, 1), (64, 1, 1))
+    wanted = program([kernel("slow", SLOW, vector=False)], [slow], [0], [1])
+    context = ready(opencl_device, wanted)
+    context.timeout = 0.1
+    result = np.full(FLOATS, -7, np.float32)
+    event = context.submit(Bindings.of([floats()], [result]))
+    assert not event.wait(timeout=0.01)
+    assert (event.done(), opencl_device.lost) == (False, False)
+    for _ in range(2):
+        with pytest.raises(InvokeTimeoutError, match=r"has not ended an invoke after 100 ms"):
+            event.wait()
+    assert (event.done(), opencl_device.lost) == (True, True)
+    context.close()
+    assert (result == -7).all()
+
+
+def test_a_submission_that_fails(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommandBuffer, "create", lambda *_: None)
+    library = opencl_library.library()
+    with monkeypatch.context() as broken:
+        broken.setattr(library, "clEnqueueReadBuffer", Broken(library.clEnqueueReadBuffer, -38))
+        context, result = ready(opencl_device, adding(1)), np.zeros(FLOATS, np.float32)
+        with pytest.raises(
+            ExecutionError, match=r"INVALID_MEM_OBJECT \(status -38\) while running"
+        ):
+            context.submit(Bindings.of([floats()], [result]))
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
+    context.close()

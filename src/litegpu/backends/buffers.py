@@ -32,6 +32,8 @@ class Buffer(ABC):
 
     kind: MemoryKind
     nbytes: int
+    closed: bool = False
+    """Whether its memory was released."""
 
     @abstractmethod
     def write(self, data: npt.NDArray[Any]) -> None:
@@ -49,11 +51,17 @@ class Buffer(ABC):
 
     def _fitting(self, data: npt.NDArray[Any]) -> Bytes:
         """Return the bytes of an array, in a row. Raises BindingError when there are too many."""
+        self.check_open()
         if data.nbytes > self.nbytes:
             raise BindingError(
                 f"{data.nbytes} bytes do not fit a buffer of {self.nbytes}. Allocate a larger one."
             )
         return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+    def check_open(self) -> None:
+        """Raise BindingError after `close`."""
+        if self.closed:
+            raise BindingError("This buffer was closed. Allocate another one.")
 
 
 class HostBuffer(Buffer):
@@ -96,6 +104,7 @@ class HostBuffer(Buffer):
         ctypes.memmove(self.address, held.ctypes.data, held.nbytes)
 
     def read(self) -> Bytes:
+        self.check_open()
         return np.frombuffer(ctypes.string_at(self.address, self.nbytes), np.uint8).copy()
 
 
@@ -120,6 +129,7 @@ class DeviceBuffer(Buffer):
         self._write(self.offset, self._fitting(data))
 
     def read(self) -> Bytes:
+        self.check_open()
         host = np.empty(self.nbytes, np.uint8)
         self._read(self.offset, host)
         return host
@@ -139,6 +149,9 @@ class _Part(DeviceBuffer):
     def __init__(self, whole: DeviceBuffer, offset: int, nbytes: int) -> None:
         super().__init__(whole.device, whole.handle, whole.offset + offset, nbytes)
         self._whole = whole
+
+    def check_open(self) -> None:
+        self._whole.check_open()
 
     def _write(self, offset: int, data: Bytes) -> None:
         self._whole._write(offset, data)
@@ -173,6 +186,7 @@ class Bindings:
                     f"There are {len(buffers)} buffers for {len(ranges)} {name}s. Bind one to each."
                 )
             for number, (buffer, part) in enumerate(zip(buffers, ranges, strict=True)):
+                buffer.check_open()
                 if buffer.nbytes < part.size:
                     raise BindingError(
                         f"The {name} {number} has {part.size} bytes, and its buffer "

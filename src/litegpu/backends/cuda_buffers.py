@@ -62,7 +62,7 @@ class CUDABuffer(DeviceBuffer):
     def close(self) -> None:
         """Release the memory."""
         if not is_inherited(TITLE):
-            self.nbytes = 0
+            self.closed = True
             self._device.release(self, self._owned)
 
     def __del__(self) -> None:
@@ -88,7 +88,7 @@ class CUDAPinnedBuffer(HostBuffer):
     def close(self) -> None:
         """Release the memory."""
         if not is_inherited(TITLE):
-            self.nbytes, self.pointer.value = 0, None
+            self.closed, self.pointer.value = True, None
             self._device.release(self, self._owned)
 
     def __del__(self) -> None:

@@ -193,8 +193,10 @@ class OpenCLDevice(Device):
             "device or no delegate."
         )
 
-    def typed(self, error: Exception, nbytes: int) -> LitegpuError:
-        """Return the error for one of pyopencl's while `nbytes` were asked for."""
+    def typed(
+        self, error: Exception, nbytes: int, what: str = "record the partition"
+    ) -> LitegpuError:
+        """Return the error for one of pyopencl's while `nbytes` were asked for, to do `what`."""
         name, text = self.info.name, str(error)
         if any(code in text for code in _TOO_LITTLE_MEMORY):
             return DeviceMemoryError(
@@ -202,7 +204,7 @@ class OpenCLDevice(Device):
                 "programs, use precision='fp16' or a smaller batch."
             )
         return ExecutionError(
-            f"OpenCL device '{name}' cannot record the partition: {text}. "
+            f"OpenCL device '{name}' cannot {what}: {text}. "
             "Another backend may work; `litegpu devices` lists them."
         )
 

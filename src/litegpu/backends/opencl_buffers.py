@@ -37,12 +37,12 @@ class OpenCLBuffer(DeviceBuffer):
             queue = self._cl.CommandQueue(self._device.context)
             self._cl.enqueue_copy(queue, target, source, is_blocking=True, **offset)
         except self._cl.Error as error:
-            raise self._device.typed(error, self.nbytes) from error
+            raise self._device.typed(error, self.nbytes, "copy a buffer") from error
 
     def close(self) -> None:
         """Release the memory."""
-        if not is_inherited(TITLE) and self.nbytes:
-            self.nbytes = 0
+        if not (is_inherited(TITLE) or self.closed):
+            self.closed = True
             self.handle.release()
 
 
@@ -68,8 +68,8 @@ class OpenCLPinnedBuffer(HostBuffer):
 
     def close(self) -> None:
         """Unmap and release the memory."""
-        if not is_inherited(TITLE) and self.nbytes:
-            self.nbytes, self.pointer.value = 0, None
+        if not (is_inherited(TITLE) or self.closed):
+            self.closed, self.pointer.value = True, None
             self._mapped.base.release(self._queue)
             self._queue.finish()
             self._held.release()

@@ -98,7 +98,7 @@ class OpenGLBuffer(DeviceBuffer):
 
     def close(self) -> None:
         """Release the memory."""
-        self.nbytes = 0
+        self.closed = True
         self._buffers.release()
 
     def __del__(self) -> None:

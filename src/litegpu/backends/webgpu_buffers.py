@@ -144,7 +144,7 @@ class WebGPUBuffer(DeviceBuffer):
     def close(self) -> None:
         """Release the memory."""
         if not is_inherited(TITLE):
-            self.nbytes = 0
+            self.closed = True
             with self._device.lock:
                 held = [self._buffers.destroy(), self.handle]
             self.handle = None
