@@ -167,7 +167,8 @@ def _place(
         if searched > _MOST_STEPS:
             offset = round_up(above, alignment)
         else:
-            blocks = [block for block in placed if conflicts[i] >> block.usage & 1]
+            digits = f"{conflicts[i]:0{len(usages)}b}"  # the last one is that of usage 0
+            blocks = [block for block in placed if digits[~block.usage] == "1"]
             offset = _best_gap([*blocks, *top], usage.size, alignment, ceiling is not None)
             bisect.insort(placed, _Block(offset, offset + usage.size, usage.last, i))
         above = max(above, offset + usage.size)
