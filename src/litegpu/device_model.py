@@ -56,6 +56,8 @@ class DeviceModel:
     """Whether blocks can reach each other's shared memory (compute capability 9.0)."""
     warp_groups: bool = False
     """Whether four warps can multiply together (just compute capability 9.0)."""
+    overlapped_launches: bool = False
+    """Whether blocks of a kernel may begin while the one before runs (compute capability 9.0)."""
     clocks: Clocks = field(default_factory=Clocks)
 
     @property
@@ -92,10 +94,12 @@ MODELS = {
     # Ada
     (8, 9): DeviceModel(1536, 24, 100 << 10),
     # Hopper
-    (9, 0): DeviceModel(2048, 32, 228 << 10, clusters=True, warp_groups=True),
+    (9, 0): DeviceModel(
+        2048, 32, 228 << 10, warp_groups=True, clusters=True, overlapped_launches=True
+    ),
     # Blackwell
-    (10, 0): DeviceModel(2048, 32, 228 << 10, clusters=True),
-    (12, 0): DeviceModel(1536, 24, 100 << 10, clusters=True),
+    (10, 0): DeviceModel(2048, 32, 228 << 10, clusters=True, overlapped_launches=True),
+    (12, 0): DeviceModel(1536, 24, 100 << 10, clusters=True, overlapped_launches=True),
 }
 """The architectures by the compute capability that brought them."""
 

@@ -42,6 +42,7 @@ def test_what_blocks_may_have_is_what_nvidia_tells() -> None:
 def test_features_come_with_architectures() -> None:
     assert all(model.tensor_cores for model in MODELS.values())
     assert {each for each, model in MODELS.items() if model.clusters} == {(9, 0), (10, 0), (12, 0)}
+    assert all(model.overlapped_launches == model.clusters for model in MODELS.values())
     assert [each for each, model in MODELS.items() if model.warp_groups] == [(9, 0)]
 
 

@@ -21,6 +21,7 @@ from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import round_up
+from litegpu.device_model import model_of
 from litegpu.errors import CudaError, ExecutionError
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class CUDAContext(ExecutionContext):
         config.blockDimX, config.blockDimY, config.blockDimZ = local
         config.hStream = self.stream
         config.sharedMemBytes = self.executable.shared[kernel]
-        if overlap and self.device.capability >= (9, 0):
+        if overlap and model_of(self.device.capability).overlapped_launches:
             attribute = cu.CUlaunchAttribute()
             attribute.id = (
                 cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
