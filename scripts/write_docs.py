@@ -63,7 +63,7 @@ What holds for all of them:
   resizes have 4).
 - **Types**: those of the computed inputs, in their order (the last entry holds for all further
   ones), then those of the outputs. *any* is float32, int32, int64 and bool; *same* is the type of
-  what goes in. Integers and bools are held as floats, and taken only where that is exact:
+  what goes in; inputs of one rule agree in it. Integers are computed as integers:
   [decision 4](decisions/0004-element-types.md). Constants may be float16. SHAPE, RANK, FILL, RANGE
   and operations on constants are worked out beforehand and stand in nobody's way.
 - **Attributes**: the values that are handled; others leave the node to the CPU.

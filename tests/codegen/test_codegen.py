@@ -16,13 +16,25 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from litegpu.codegen import Argument, Dialect, Epilogue, KernelText, StageText, Storage, TensorRef
+from litegpu.codegen import (
+    FLOAT,
+    INT,
+    LONG,
+    Argument,
+    Dialect,
+    Epilogue,
+    KernelText,
+    Register,
+    StageText,
+    Storage,
+    TensorRef,
+)
 from litegpu.codegen import render as render_kernel
 from litegpu.codegen.sources import templates
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
-from litegpu.ops.elementwise import FUNCTIONS
+from litegpu.ops.functions import BINARY, FUNCTIONS, UNARY
 from paper_device import build
 from passes.graphs import RELU, Maker
 from places import python_path
@@ -78,14 +90,30 @@ def words_of_template(template: str) -> set[str]:
 
 def words_of_accessors() -> set[str]:
     """Return the words of loads and stores, and of element-wise expressions."""
-    texts = [(CODEGEN / "storage.py").read_text(encoding="utf-8")]
-    texts += [function.expression for function in FUNCTIONS.values()]
-    return with_kinds(set(re.findall(r"\b[A-Z]+1?[14]_?(?![A-Z0-9])", "\n".join(texts))))
+    text = (CODEGEN / "storage.py").read_text(encoding="utf-8")
+    words = with_kinds(set(re.findall(r"\b[A-Z]+1?[14]_?(?![A-Z0-9])", text)))
+    for name, function in FUNCTIONS.items():
+        for ending in endings(name):
+            text = function.expression.replace("{k}", ending)
+            words |= set(re.findall(r"\b[A-Z][A-Z_]*1?4(?:_\w+)?\b", text))
+    return words
+
+
+def endings(name: str) -> tuple[str, ...]:
+    """Return what words in the expression of a function may end in."""
+    plain = {**UNARY, **BINARY}.get(name.removeprefix("INTEGER_"))
+    if name == "SELECT":
+        return "", "_I32", "_I64"
+    if not name.startswith("INTEGER_"):
+        return ("",)
+    short = plain is not None and DType.INT64 not in plain.takes.dtypes
+    return ("_I32",) if short else ("_I32", "_I64")
 
 
 def defined_words(dialect: Dialect) -> set[str]:
-    macros = re.findall(r"#define (\w+)", dialect.prelude)
-    functions = re.findall(r"^(?:\w+ )+(\w+)\(", dialect.prelude, re.MULTILINE)
+    text = dialect.prelude + dialect.integers
+    macros = re.findall(r"#define (\w+)", text)
+    functions = re.findall(r"^(?:\w+ )+(\w+)\(", text, re.MULTILINE)
     return {*macros, *functions, *_OF_THE_LANGUAGE.get(dialect.name, ())}
 
 
@@ -156,8 +184,58 @@ def render(template: str, **variables: object) -> KernelText:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_undefined_words_are_errors(template: str) -> None:
+    dst = TensorRef("dst", Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4))
     with pytest.raises(jinja2.UndefinedError, match="is undefined"):
-        render_kernel(template, {}, {}, Epilogue(None, ()), (), (1, 1, 1))  # type: ignore[arg-type]
+        render_kernel(template, {}, {}, Epilogue(dst, ()), (), (1, 1, 1))
+
+
+def test_a_kernel_stores_what_it_makes() -> None:
+    dst = TensorRef("dst", Storage.create(0, DType.INT64, (1, 4, 4, 8), 4))
+    with pytest.raises(ValueError, match="dst is written from Long4, but float4 is what the kern"):
+        Epilogue(dst, ())
+    with pytest.raises(ValueError, match="dst is written from Long4, but int4 is what the kernel"):
+        Epilogue(dst, (StageText("CAST4_F32_I32({x})", (), register=INT),))
+
+
+def test_steps_that_change_the_type_have_variables_of_their_own() -> None:
+    dst = TensorRef("dst", Storage.create(0, DType.INT32, (1, 4, 4, 8), 4))
+    stages = (StageText("{x} * {x}", ()), StageText("CAST4_F32_I32({x})", (), register=INT))
+    lines = Epilogue(dst, stages).store("s", "value", row="p").splitlines()
+    assert lines[1:-2] == [
+        "int4 result;",
+        "{",
+        "const float4 step_0 = value;",
+        "const float4 step_1 = step_0 * step_0;",
+        "const int4 step_2 = CAST4_F32_I32(step_1);",
+        "result = step_2;",
+        "}",
+    ]
+
+
+def test_the_words_of_integers_come_with_kernels_that_have_some() -> None:
+    for dialect in DIALECTS.values():
+        texts = [
+            KernelText(name, (), (1, 1, 1), (), f"    {body}\n")
+            for name, body in (("plain", "float4 v;"), ("whole", "int4 v;"))
+        ]
+        assert dialect.integers not in dialect.source(texts[:1])
+        assert dialect.source(texts).startswith(dialect.prelude + dialect.integers)
+
+
+@pytest.mark.parametrize(
+    ("register", "number", "text"),
+    [
+        (INT, -(2**31), "(-2147483647 - 1)"),
+        (INT, 7.0, "7"),
+        (INT, -7, "(-7)"),
+        (LONG, -1, "LONG((-1), (-1))"),
+        (LONG, 2**31, "LONG(0, (-2147483647 - 1))"),
+        (LONG, 2**32 + 5, "LONG(1, 5)"),
+        (FLOAT, 0.5, "0.5f"),
+    ],
+)
+def test_numbers_of_every_register(register: Register, number: float, text: str) -> None:
+    assert register.literal(number) == text
 
 
 def test_one_missing_word_is_an_error_that_names_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from litegpu.engine.layout import assign
 from litegpu.graph import SELF, Stage
-from litegpu.ops.elementwise import FUNCTIONS, expression, is_bounded, keeps_sum
+from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum
 from paper_device import build
 from passes.graphs import RELU, Maker
 

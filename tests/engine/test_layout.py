@@ -46,21 +46,22 @@ def test_inputs_and_outputs_are_dense_floats(half_from: int | None) -> None:
     assert set(layout.roots) == {source, out}, "constants lie elsewhere"
 
 
-def test_integers_and_bools_are_converted_at_the_boundary() -> None:
+def test_small_types_are_converted_at_the_boundary() -> None:
     maker = Maker()
     source, indices = maker.input(1, 4, 3, 4), maker.input(3, 4)
     maker.values[indices] = replace(maker.values[indices], dtype=DType.INT32)
     truth = maker.node(COPY, [source], (1, 4, 3, 4), stages=(RELU,))
-    places = maker.node(COPY, [indices], (3, 4), stages=(RELU,))
-    for v, dtype in ((truth, DType.BOOL), (places, DType.INT64)):
+    between = maker.node(COPY, [indices], (3, 4))
+    places = maker.node(COPY, [between], (3, 4), stages=(Stage("CAST_I32_INT64"),))
+    for v, dtype in ((truth, DType.BOOL), (between, DType.INT16), (places, DType.INT64)):
         maker.values[v] = replace(maker.values[v], dtype=dtype)
     layout = assign(maker.graph(truth, places), half_from=0)
     kinds = {v: (layout.storages[v].dtype, layout.storages[v].vector) for v in (indices, places)}
-    assert kinds == {indices: (DType.INT32, False), places: (DType.INT64, False)}
+    assert kinds == {indices: (DType.INT32, True), places: (DType.INT64, True)}
     assert layout.storages[truth] == Storage.create(truth, DType.BOOL, (1, 1, 1, 48), 4)
-    assert launched(layout) == [COPY, "RESHAPE", COPY], "bytes are written in words"
+    assert launched(layout) == [COPY, "RESHAPE", COPY, COPY], "bytes are written in words"
     inside = {v: s for v, s in layout.storages.items() if v not in (source, indices, truth, places)}
-    assert [s.dtype for s in inside.values()] == [DType.FLOAT16], "half holds truth values"
+    assert {s.dtype for s in inside.values()} == {DType.FLOAT16, DType.INT32}
 
 
 def test_bools_are_transferred_to_the_byte() -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from answering import DEVICES, answers
 from cases.base import LARGE
 from cases.elementwise import unary_options
 from cases.logic import COMPARISONS
-from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
-from litegpu.ops.elementwise import BINARY, UNARY, Function
+from litegpu.graph import DType
+from litegpu.ops.functions import BINARY, UNARY, Function
 from litegpu.ops.types import FLOATS
-from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter
 from op_runner import kept_busy_by
 
@@ -34,20 +33,6 @@ _LOSE_NAN = {"opengl": {*_CLAMPS, "L2_NORMALIZATION"}}
 """OpenGL lets compilers make maxima of comparisons with constants, and these ignore a NaN."""
 _BY_ZERO = {"FLOOR_DIV", "FLOOR_MOD"}
 """Operations that the CPU's kernels refuse to do when a divisor is zero."""
-DEVICES = pytest.mark.parametrize(
-    "device", backends.list_devices(), ids=lambda device: device.backend
-)
-
-
-def answers(content: bytes, device: DeviceInfo | None, *inputs: Floats) -> list[Any]:
-    """Return the outputs of a model, on a device or on the CPU."""
-    delegate = device and GpuDelegate(backend=device.backend, device=device.index, precision="fp32")
-    target = runtime.interpreter(content, delegate or None, builtin_kernels=True)
-    if delegate:
-        assert delegate.report is not None and delegate.report.whole_graph
-    runtime.set_inputs(target, list(inputs))
-    target.invoke()
-    return [output.values for output in runtime.outputs(target)]
 
 
 @DEVICES
@@ -66,7 +51,9 @@ def test_comparisons_and_what_rests_on_them(device: DeviceInfo) -> None:
 
 
 def names_of(table: Mapping[str, Function]) -> list[str]:
-    return [n for n, f in table.items() if f.takes == f.gives == FLOATS and n != "PRELU"]
+    """Return those that take and give floats."""
+    floats = {n for n, f in table.items() if DType.FLOAT32 in f.takes.dtypes}
+    return [n for n in table if n in floats and table[n].gives in (FLOATS, None) and n != "PRELU"]
 
 
 def check(names: list[str], inputs: list[Floats], device: DeviceInfo) -> None:

@@ -18,6 +18,11 @@
 #define __CUDA_ARCH__ 900
 
 struct uchar4 { unsigned char x, y, z, w; };
+struct char4 { signed char x, y, z, w; };
+struct short4 { short x, y, z, w; };
+struct ushort4 { unsigned short x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(16) longlong2 { long long x, y; };
 struct uint2 { unsigned int x, y; };
 struct alignas(16) uint4 { unsigned int x, y, z, w; };
 struct float2 { float x, y; };
@@ -34,6 +39,8 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
+static inline long long min(long long a, long long b) { return a < b ? a : b; }
+static inline long long max(long long a, long long b) { return a > b ? a : b; }
 static inline float __uint_as_float(unsigned int i) { float f; memcpy(&f, &i, 4); return f; }
 static inline unsigned int __float_as_uint(float f) { unsigned int i; memcpy(&i, &f, 4); return i; }
 static inline float __int_as_float(int i) { return __uint_as_float(i); }

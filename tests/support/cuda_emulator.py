@@ -137,7 +137,7 @@ def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
 def compiled(kernels: tuple[KernelText, ...]) -> Any:
     """Return a library of kernels, for `call_kernel`."""
     dialect = CUDADialect()
-    parts = [f'#include "{HEADER}"', _without_assembly(dialect.prelude)]
+    parts = [f'#include "{HEADER}"', _without_assembly(dialect.prelude), dialect.integers]
     parts.append("""\
 template <class... A, size_t... I>
 static void call_with(void (*f)(A...), void **a, std::index_sequence<I...>) { f((A)a[I]...); }

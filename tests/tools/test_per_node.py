@@ -11,7 +11,7 @@ import jinja2
 import numpy as np
 import pytest
 
-from litegpu.ops import affine, elementwise
+from litegpu.ops import affine, functions
 from litegpu.tools import cli
 from litegpu.tools import per_node as per_node_tool
 from litegpu.tools.per_node import PerNode
@@ -130,8 +130,8 @@ def test_a_broken_template(
 def test_a_broken_step_that_is_fused(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = elementwise.FUNCTIONS["COS"]
-    monkeypatch.setitem(elementwise.FUNCTIONS, "SIN", wrong)
+    wrong = functions.FUNCTIONS["COS"]
+    monkeypatch.setitem(functions.FUNCTIONS, "SIN", wrong)
     found = per_node(capsys, model, FP32)
     assert (found["node"], found["op"], found["nodes"]) == (2, "SIN", [2])
     (kernel,) = found["kernels"]

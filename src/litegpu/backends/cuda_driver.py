@@ -165,9 +165,7 @@ def compile_kernels(
     if not kernels:
         return []
     count = min(_CHUNKS, os.cpu_count() or 1, len(kernels))
-    sources = [
-        dialect.prelude + "\n".join(map(dialect.kernel, kernels[i::count])) for i in range(count)
-    ]
+    sources = [dialect.source(kernels[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
         make = partial(_cubin, capability=capability, cache_dir=cache_dir, unusable=unusable)
         return list(pool.map(make, sources))

@@ -174,7 +174,7 @@ class OpenCLDevice(Device):
         """Return the built program, None when there is nothing to build."""
         if not kernels:
             return None
-        source = self.dialect.prelude + "\n".join(map(self.dialect.kernel, kernels))
+        source = self.dialect.source(kernels)
         try:
             return build(self.cl, self.context, source, KeptFiles(cache_dir, ".clbin"))
         except self.cl.Error as error:

@@ -38,7 +38,7 @@ class Recent(Generic[_Value]):
 def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelText, str]]:
     """Yield each kernel with the source of its shader."""
     for text in program.kernels:
-        yield text, dialect.prelude + dialect.kernel(text)
+        yield text, dialect.source((text,))
 
 
 def refused(title: str, kernel: str, log: str) -> str:

@@ -2,14 +2,17 @@
 
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, Dialect, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import HALF_MAX, HALF_TINY, RANGE, RANGE_WORDS
+from litegpu.codegen.registers import FLOAT, INT, KINDS, LONG, Register, literal, register_of
 from litegpu.codegen.render import Epilogue, StageText, render
-from litegpu.codegen.storage import FLOAT_TYPES, KINDS, Position, Storage, TensorRef, round_up
+from litegpu.codegen.storage import Position, Storage, TensorRef, round_up
 
 __all__ = [
-    "FLOAT_TYPES",
+    "FLOAT",
     "HALF_MAX",
     "HALF_TINY",
+    "INT",
     "KINDS",
+    "LONG",
     "PLAIN_LAUNCH",
     "RANGE",
     "RANGE_WORDS",
@@ -19,9 +22,12 @@ __all__ = [
     "KernelText",
     "LaunchAttributes",
     "Position",
+    "Register",
     "StageText",
     "Storage",
     "TensorRef",
+    "literal",
+    "register_of",
     "render",
     "round_up",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from litegpu.codegen.cuda_integers import INTEGERS
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
 from litegpu.codegen.sources import included
 
@@ -27,6 +28,7 @@ class CUDADialect(Dialect):
 
     name = "cuda"
     prelude = _PRELUDE
+    integers = INTEGERS
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as a CUDA kernel."""
@@ -91,10 +93,20 @@ _ELEMENTS = {
     ("F16", True): "uint2",
     ("U32", False): "unsigned int",
     ("U32", True): "uint4",
-    ("I32", False): "int",
-    ("I64", False): "long long",
+    ("BOOL8", False): "unsigned char",
+    ("BOOL8", True): "uchar4",
+    ("S8", False): "signed char",
+    ("S8", True): "char4",
     ("U8", False): "unsigned char",
     ("U8", True): "uchar4",
+    ("S16", False): "short",
+    ("S16", True): "short4",
+    ("U16", False): "unsigned short",
+    ("U16", True): "ushort4",
+    ("I32", False): "int",
+    ("I32", True): "int4",
+    ("I64", False): "long long",
+    ("I64", True): "longlong2",
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 Groups = tuple[int, int, int]
@@ -13,7 +14,7 @@ Groups = tuple[int, int, int]
 class Argument:
     """One buffer of a kernel; `vector` means it is read or written 4 elements at a time.
 
-    `kind` is F32, F16 or U32, or, at the boundary of a partition, I32, I64 or U8 (bool).
+    `kind` is U32 or one of litegpu.codegen.registers.KINDS.
 
     `constant` data never changes while the partition exists.
     """
@@ -66,11 +67,24 @@ class KernelText:
             yield from zip("XYZ", places, self.local_size, strict=True)
 
 
+_INTEGER_WORD = re.compile(r"int4|Long4|ROUND4_F16|_[ISU](8|16|64|32)\b")
+
+
 class Dialect(ABC):
-    """A language: its prelude defines the portable words, `kernel` writes one entry point."""
+    """A language: its prelude defines the portable words, `kernel` writes one entry point.
+
+    `integers` defines those of integers, for kernels that have any.
+    """
 
     name: str
     prelude: str
+    integers: str
+
+    def source(self, kernels: Sequence[KernelText]) -> str:
+        """Return a program with some entry points, and the words that they need."""
+        integers = any(_INTEGER_WORD.search(text.body) for text in kernels)
+        words = self.prelude + (self.integers if integers else "")
+        return words + "\n".join(map(self.kernel, kernels))
 
     @abstractmethod
     def kernel(self, text: KernelText) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
+from litegpu.codegen.glsl_integers import INTEGERS
 
 _WORDS = """\
 #define INFINITY uintBitsToFloat(0x7f800000u)
@@ -29,14 +30,12 @@ _WORDS = """\
 #define LOAD4_F32(buffer, i) buffer[i]
 #define LOAD1_F32(buffer, i) buffer[i]
 #define LANE4_F32(buffer, i) buffer[(i) >> 2][(i) & 3]
-#define LOAD1_I32(buffer, i) float(buffer[i])
-#define LOAD1_I64(buffer, i) from_long(buffer[i])
-#define LOAD1_U8(buffer, i) (((buffer[(i) >> 2] >> (((i) & 3) * 8)) & 255u) == 0u ? 0.0f : 1.0f)
+#define LOAD4_BOOL8(buffer, i) from_bytes(buffer[i])
+#define LANE4_BOOL8(buffer, i) LOAD1_BOOL8(buffer, i)
+#define LOAD1_BOOL8(buffer, i) (((buffer[(i) >> 2] >> (((i) & 3) * 8)) & 255u) == 0u ? 0.0f : 1.0f)
 #define STORE4_F32(buffer, i, value) buffer[i] = (value)
 #define STORE1_F32(buffer, i, value) buffer[i] = (value)
-#define STORE1_I32(buffer, i, value) buffer[i] = to_int(value)
-#define STORE1_I64(buffer, i, value) buffer[i] = to_long(value)
-#define STORE4_U8(buffer, i, value) buffer[i] = to_bytes(value)
+#define STORE4_BOOL8(buffer, i, value) buffer[i] = to_bytes(value)
 /* The first `left` lanes of a value, the rest filled. */
 #define LANES4(value, left, fill) \\
     mix(vec4(fill), (value), greaterThan(ivec4(left), ivec4(0, 1, 2, 3)))
@@ -68,22 +67,9 @@ _WORDS = """\
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
 #define LARGER(a, b) max((a), (b))
 #define FINITE_SIZE4(value) finite_size4(value)
-/* Integers of 64 bits are pairs of words, the low one first. */
-float from_long(ivec2 v) {
-    return v.y == (v.x >> 31) ? float(v.x) : float(v.y) * 4294967296.0f + float(uint(v.x));
-}
-int to_int(float v) { return v >= 2147483648.0f ? 0x7fffffff : int(max(v, -2147483648.0f)); }
-ivec2 to_long(float v) {
-    float size = abs(trunc(v));
-    if (size >= 9223372036854775808.0f)
-        return v > 0.0f ? ivec2(-1, 0x7fffffff) : ivec2(0, int(0x80000000u));
-    uint high = uint(size / 4294967296.0f);
-    uint low = uint(size - float(high) * 4294967296.0f);
-    if (v < 0.0f) {
-        low = ~low + 1u;
-        high = ~high + (low == 0u ? 1u : 0u);
-    }
-    return ivec2(int(low), int(high));
+vec4 from_bytes(uint word) {
+    uvec4 b = (uvec4(word) >> uvec4(0u, 8u, 16u, 24u)) & uvec4(255u);
+    return mix(vec4(0.0f), vec4(1.0f), notEqual(b, uvec4(0u)));
 }
 uint to_bytes(vec4 v) {
     uvec4 b = uvec4(notEqual(v, vec4(0.0f)));
@@ -204,10 +190,13 @@ _COMMON_ELEMENTS = {
     ("F32", False): "float",
     ("F32", True): "vec4",
     ("U32", False): "uint",
+    **{(kind, vector): "uint" for kind in ("BOOL8", "S8", "U8") for vector in (False, True)},
+    **{(kind, False): "uint" for kind in ("S16", "U16")},
+    **{(kind, True): "uvec2" for kind in ("S16", "U16")},
     ("I32", False): "int",
+    ("I32", True): "ivec4",
     ("I64", False): "ivec2",
-    ("U8", False): "uint",
-    ("U8", True): "uint",
+    ("I64", True): "ivec2",
 }
 _PACKED_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "uint", ("F16", True): "uvec2"}
 _NATIVE_ELEMENTS = {**_COMMON_ELEMENTS, ("F16", False): "float16_t", ("F16", True): "f16vec4"}
@@ -244,6 +233,7 @@ class GLSLDialect(Dialect):
     """GLSL in one of its flavours."""
 
     name = "glsl"
+    integers = INTEGERS
 
     def __init__(self, flavour: Flavour = OPENGL) -> None:
         """Put the words of the flavour to those that all have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litegpu.codegen.dialect import Argument, Dialect, KernelText
+from litegpu.codegen.opencl_integers import INTEGERS
 
 _PRELUDE = """\
 #pragma OPENCL FP_CONTRACT OFF
@@ -19,9 +20,10 @@ _PRELUDE = """\
 #define LOAD4_F16(buffer, i) vload_half4((i), (buffer))
 #define LOAD1_F32(buffer, i) ((buffer)[i])
 #define LOAD1_F16(buffer, i) vload_half((i), (buffer))
-#define LOAD1_I32(buffer, i) ((float)(buffer)[i])
-#define LOAD1_I64(buffer, i) ((float)(buffer)[i])
-#define LOAD1_U8(buffer, i) ((buffer)[i] != 0 ? 1.0f : 0.0f)
+#define LOAD4_BOOL8(buffer, i) \\
+    select(SPLAT4(0.0f), SPLAT4(1.0f), convert_int4((buffer)[i] != (uchar4)(0)))
+#define LOAD1_BOOL8(buffer, i) ((buffer)[i] != 0 ? 1.0f : 0.0f)
+#define LANE4_BOOL8(buffer, i) (((__global const uchar *)(buffer))[i] != 0 ? 1.0f : 0.0f)
 #define LANE4_F32(buffer, i) (((__global const float *)(buffer))[i])
 #define LANE4_F16(buffer, i) vload_half((i), (buffer))
 #define STORE4_F32(buffer, i, value) (buffer)[i] = (value)
@@ -29,9 +31,7 @@ _PRELUDE = """\
 #define STORE4_F16_BOUNDED(buffer, i, value) vstore_half4_rte((value), (i), (buffer))
 #define STORE1_F32(buffer, i, value) (buffer)[i] = (value)
 #define STORE1_F16(buffer, i, value) vstore_half_rte(to_half_range(value), (i), (buffer))
-#define STORE1_I32(buffer, i, value) (buffer)[i] = convert_int_sat(value)
-#define STORE1_I64(buffer, i, value) (buffer)[i] = convert_long_sat(value)
-#define STORE4_U8(buffer, i, value) (buffer)[i] = convert_uchar4_sat(value)
+#define STORE4_BOOL8(buffer, i, value) (buffer)[i] = convert_uchar4_sat(value)
 #define MASK4(value, left) \\
     select(SPLAT4(0.0f), (value), (int4)(left) > (int4)(0, 1, 2, 3))
 /* The first `left` lanes of a value, the rest filled. */
@@ -83,6 +83,7 @@ class OpenCLDialect(Dialect):
 
     name = "opencl"
     prelude = _PRELUDE
+    integers = INTEGERS
 
     def kernel(self, text: KernelText) -> str:
         """Return the entry point as an OpenCL kernel function."""
@@ -99,14 +100,24 @@ class OpenCLDialect(Dialect):
 _ELEMENTS = {
     ("F32", False): "float",
     ("F32", True): "float4",
-    # vload_half and vstore_half take single halves, whatever they load and store.
+    # vload_half and vstore_half take single halves, whatever they load and store; so vload4 longs.
     ("F16", False): "half",
     ("F16", True): "half",
     ("U32", False): "uint",
-    ("I32", False): "int",
-    ("I64", False): "long",
+    ("BOOL8", False): "uchar",
+    ("BOOL8", True): "uchar4",
+    ("S8", False): "char",
+    ("S8", True): "char4",
     ("U8", False): "uchar",
     ("U8", True): "uchar4",
+    ("S16", False): "short",
+    ("S16", True): "short4",
+    ("U16", False): "ushort",
+    ("U16", True): "ushort4",
+    ("I32", False): "int",
+    ("I32", True): "int4",
+    ("I64", False): "long",
+    ("I64", True): "long",
 }
 
 
@@ -114,7 +125,8 @@ OFFSET_UNIT = 16
 """Bytes that the offset argument of a buffer counts."""
 _SIZES = {
     **{"float": 4, "float4": 16, "half": 2, "uint": 4},
-    **{"int": 4, "long": 8, "uchar": 1, "uchar4": 4},
+    **{"char": 1, "char4": 4, "uchar": 1, "uchar4": 4, "short": 2, "short4": 8},
+    **{"ushort": 2, "ushort4": 8, "int": 4, "int4": 16, "long": 8},
 }
 
 

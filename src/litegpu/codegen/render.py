@@ -12,6 +12,7 @@ import jinja2
 
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import telling_range
+from litegpu.codegen.registers import FLOAT, Register
 from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
 
@@ -21,20 +22,35 @@ class StageText:
     """One element-wise step: an expression over `x` and operands, e.g. ``x + b``.
 
     `expression` has the placeholders {x} and {0}, {1}, … for the operands. No result of a `bounded`
-    one is infinite, or beyond the range of half.
+    one is infinite, or beyond the range of half. The result is of type `register`.
     """
 
     expression: str
     operands: tuple[TensorRef | str, ...]
     bounded: bool = False
+    register: Register = FLOAT
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Applies the fused steps to a result and stores it: templates call `store`."""
+    """Applies the fused steps to a result and stores it: templates call `store`.
+
+    `accumulator` is what templates have their result in; that of the last step must be what `dst`
+    is written from. Raises ValueError otherwise.
+    """
 
     dst: TensorRef
     stages: tuple[StageText, ...]
+    accumulator: Register = FLOAT
+
+    def __post_init__(self) -> None:
+        """Compare what the steps make with what is stored."""
+        made = self.stages[-1].register if self.stages else self.accumulator
+        if made is not self.dst.register:
+            raise ValueError(
+                f"{self.dst.name} is written from {self.dst.register.type}, "
+                f"but {made.type} is what the kernel makes"
+            )
 
     def store(
         self,
@@ -45,14 +61,14 @@ class Epilogue:
         y: str = "0",
         x: str = "0",
     ) -> str:
-        """Statements that finish float4 `value` for slice `s` at a row, or at (n, y, x)."""
+        """Statements that finish `value` for slice `s` at a row, or at (n, y, x)."""
         at = self._place(row, n, y, x)
-        lines = ["{", "float4 result;", *self._finish(s, value, "result", at)]
+        lines = ["{", f"{self.dst.register.type} result;", *self._finish(s, value, "result", at)]
         lines += [self.dst.write(at, s, "result", is_bounded(self.stages)), "}"]
         return "\n".join(lines)
 
     def finish(self, s: str, value: str, result: str, row: str) -> str:
-        """Statements that set float4 variable `result` to the finished `value`."""
+        """Statements that set variable `result`, of type `finished`, to what `value` becomes."""
         return "\n".join(self._finish(s, value, result, self._place(row)))
 
     def write(self, s: str, result: str, row: str) -> str:
@@ -63,8 +79,8 @@ class Epilogue:
         return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
 
     def _finish(self, s: str, value: str, result: str, at: Position) -> list[str]:
-        steps = apply_stages(self.stages, result, at, s, self.dst.shape, self.dst.slices)
-        return [f"{result} = {value};", *steps]
+        shape, reach = self.dst.shape, self.dst.slices
+        return apply_stages(self.stages, value, result, at, s, shape, reach, self.accumulator)
 
 
 def is_bounded(stages: Sequence[StageText]) -> bool:
@@ -73,19 +89,36 @@ def is_bounded(stages: Sequence[StageText]) -> bool:
 
 
 def apply_stages(
-    stages: Sequence[StageText], result: str, at: Position, s: str, shape: Shape4, reach: int
+    stages: Sequence[StageText],
+    value: str,
+    result: str,
+    at: Position,
+    s: str,
+    shape: Shape4,
+    reach: int,
+    accumulator: Register = FLOAT,
 ) -> list[str]:
-    """Statements that apply steps to float4 variable `result` of slice `s` in a value of `shape`.
+    """Statements that set `result` to what steps make of `value`, slice `s` in a value of `shape`.
 
-    `reach` is the number of slices that `s` may run through.
+    `value` is of type `accumulator`, `result` of that of the last step. `reach` is the number of
+    slices that `s` may run through.
     """
-    lines = []
-    for stage in stages:
+    registers = [accumulator, *(stage.register for stage in stages)]
+    alike = len(set(registers)) == 1
+    running = result if alike else "step_0"
+    lines = [] if running == value else [f"{running} = {value};"]
+    for place, stage in enumerate(stages, 1):
         operands = [
             ref if isinstance(ref, str) else ref.read(at, s, shape, reach) for ref in stage.operands
         ]
-        lines.append(f"{result} = {stage.expression.format(*operands, x=result)};")
-    return lines
+        made = result if alike else f"step_{place}"
+        lines.append(f"{made} = {stage.expression.format(*operands, x=running)};")
+        running = made
+    if alike:
+        return lines
+    # Where the type changes, what each step makes is a variable of its own.
+    steps = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
+    return ["{", *steps, f"{result} = {running};", "}"]
 
 
 def render(
@@ -113,12 +146,13 @@ def render(
     def apply_inner(s: str, result: str, row: str) -> str:
         shape: Shape4 = variables["middle"]
         at = Position.of_row(row, shape)
-        return "\n".join(apply_stages(inner, result, at, s, shape, -(-shape[3] // 4)))
+        return "\n".join(apply_stages(inner, result, result, at, s, shape, -(-shape[3] // 4)))
 
     words = {
         "store": epilogue.store,
         "finish": epilogue.finish,
         "write": epilogue.write,
+        "finished": epilogue.dst.register.type,
         "inner": apply_inner,
         "inner_is_bounded": is_bounded(inner),
         "at": _position,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from litegpu.codegen.half_range import note_range
+from litegpu.codegen.registers import KINDS, Register, register_of
 from litegpu.graph import DType
 
 Shape4 = tuple[int, int, int, int]
@@ -38,8 +39,7 @@ class Storage:
         _, height, width, channels = shape
         pitch = round_up(channels, alignment)
         strides = (height * width * pitch, width * pitch, pitch)
-        vector = pitch % 4 == 0 and (dtype in FLOAT_TYPES or alignment > 1)
-        return cls(root, dtype, shape, strides, 0, pitch, vector)
+        return cls(root, dtype, shape, strides, 0, pitch, pitch % 4 == 0)
 
     @property
     def channels(self) -> int:
@@ -91,7 +91,7 @@ class Storage:
         pitch = self.pitch if same else shape[3]
         lanes = self.lanes if same else shape[3]
         strides = (shape[1] * shape[2] * pitch, shape[2] * pitch, pitch)
-        vector = self.offset % 4 == 0 and pitch % 4 == 0 and self.dtype in FLOAT_TYPES
+        vector = self.offset % 4 == 0 and pitch % 4 == 0
         return replace(self, shape=shape, strides=strides, lanes=lanes, vector=vector)
 
     def region(self, shape: Shape4, axis: int, start: int, lanes: int) -> Storage:
@@ -179,6 +179,11 @@ class TensorRef:
         """Suffix of the dialect's load and store words, such as F32."""
         return KINDS[self.storage.dtype]
 
+    @property
+    def register(self) -> Register:
+        """What `read` gives and `write` takes."""
+        return register_of(self.storage.dtype)
+
     def _row_offset(self, at: Position, scale: int, like: Shape4 | None) -> str:
         """Text of the offset of a row of channels, in units of `scale` elements."""
         held = self.storage
@@ -206,13 +211,13 @@ class TensorRef:
     def read(
         self, at: Position, s: str, like: Shape4 | None = None, reach: int | None = None
     ) -> str:
-        """Text of the 4 channels of slice `s` as float4.
+        """Text of the 4 channels of slice `s`, in a register.
 
         `like` is the shape to broadcast to. `reach` is the number of slices that `s` may run
         through: those beyond the last channel read as zero without touching memory.
         """
         if like is not None and self.channels == 1 and like[3] > 1 and not self.extend:
-            return f"SPLAT4({self.read1(at, '0', like)})"
+            return self.register.splat(self.read1(at, "0", like))
         held = self.storage
         base = self._row_offset(at, 4 if held.vector else 1, like)
         if held.vector:
@@ -220,23 +225,23 @@ class TensorRef:
         else:
             text = self._gather(_plus(base, f"({s}) * 4" if s != "0" else "0"), s)
         if reach is not None and reach > held.slices:
-            return f"(({s}) < {held.slices} ? {text} : SPLAT4(0.0f))"
+            return f"(({s}) < {held.slices} ? {text} : {self.register.zeros})"
         return text
 
     def _gather(self, start: str, s: str) -> str:
         """Text of 4 scalar loads from `start`, zero beyond the last channel."""
-        lanes = []
+        lanes, zero = [], self.register.zero
         for k in range(4):
             text = self._load1(_plus(start, str(k)))
             if self.channels < 4 and k >= self.channels:
-                text = "0.0f"
+                text = zero
             elif self.channels > 4 and self.channels % 4:
-                text = f"(({s}) * 4 + {k} < {self.channels} ? {text} : 0.0f)"
+                text = f"(({s}) * 4 + {k} < {self.channels} ? {text} : {zero})"
             lanes.append(text)
-        return f"MAKE4({', '.join(lanes)})"
+        return self.register.call("MAKE4", *lanes)
 
     def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
-        """Text of channel `c` as float."""
+        """Text of channel `c`."""
         return self._load1(_plus(self._row_offset(at, 1, like), c))
 
     def linear1(self, index: str) -> str:
@@ -252,7 +257,7 @@ class TensorRef:
         return f"{word}_{self.kind}({self.name}, {index})"
 
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
-        """Statements that store float4 variable `value` as slice `s`, zeroing padding lanes.
+        """Statements that store variable `value`, a register, as slice `s`, zeroing padding lanes.
 
         `bounded` values are neither infinite nor beyond the range of half.
         """
@@ -261,7 +266,8 @@ class TensorRef:
         if held.vector:
             mask = ""
             if held.channels % 4 or held.slices * 4 > round_up(held.channels, 4):
-                mask = f"{value} = MASK4({value}, {held.channels} - ({s}) * 4); "
+                own = self.register.call("MASK4", value, f"{held.channels} - ({s}) * 4")
+                mask = f"{value} = {own}; "
             word = f"STORE4_{self.kind}{'_BOUNDED' if bounded and self.kind == 'F16' else ''}"
             note = note_range(self.name, value, bounded, held.elements) + " " if self.noted else ""
             return f"{mask}{note}{word}({self.name}, {_plus(base, s)}, {value});"
@@ -275,17 +281,6 @@ class TensorRef:
             index = _plus(start, str(k))
             stores.append(f"{guard}STORE1_{self.kind}({self.name}, {index}, {value}.{lane});")
         return " ".join(stores)
-
-
-KINDS = {
-    DType.FLOAT32: "F32",
-    DType.FLOAT16: "F16",
-    DType.INT32: "I32",
-    DType.INT64: "I64",
-    DType.BOOL: "U8",
-}
-"""What the dialect's words call the element types that a buffer may hold."""
-FLOAT_TYPES = (DType.FLOAT32, DType.FLOAT16)
 
 
 def _plus(left: str, right: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from litegpu.codegen import Storage
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.ops.base import COPY, get, has
-from litegpu.ops.elementwise import FUNCTIONS
-from litegpu.ops.placement import dense_storage, padded_storage
+from litegpu.ops.functions import FUNCTIONS
+from litegpu.ops.placement import dense_storage, is_small, padded_storage, whole_words
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
 
@@ -25,9 +25,9 @@ see docs/decisions/0001-half-storage.md.
 class Layout:
     """The graph (with copies added where a value must exist twice) and the place of each value.
 
-    Inputs and outputs of the partition are dense, as the runtime holds them: kernels convert the
-    elements of bool and integer tensors as they read or write them. All else is float and padded
-    to a multiple of 4 channels (float32) or 8 (half). Values of at least `half_from` bytes
+    Inputs and outputs of the partition are dense, as the runtime holds them: kernels convert small
+    elements (bools, integers of 8 or 16 bits) as they read or write them. All else is padded, to a
+    multiple of 4 channels (float32, int32, int64) or 8 (half). Values of at least `half_from` bytes
     (as float32) are stored as half; None means none.
     """
 
@@ -44,7 +44,12 @@ class Layout:
     @property
     def has_halves(self) -> bool:
         """Whether computed values are stored as half."""
-        return any(storage.dtype is DType.FLOAT16 for storage in self.roots.values())
+        return any(self.is_rounded(v) for v in self.roots)
+
+    def is_rounded(self, value_id: int) -> bool:
+        """Whether a value of float32 is stored as half."""
+        halves = self.graph.values[value_id].dtype is DType.FLOAT16
+        return self.storages[value_id].dtype is DType.FLOAT16 and not halves
 
     def made_after(self, values: Collection[int]) -> list[int]:
         """Return `values`, and what is stored as half and made after the first of them."""
@@ -53,7 +58,7 @@ class Layout:
         return [
             v
             for place, v in enumerate(order)
-            if v in values or (place >= first and self.storages[v].dtype is DType.FLOAT16)
+            if v in values or (place >= first and self.is_rounded(v))
         ]
 
     def beside(self, value_id: int) -> set[int]:
@@ -86,7 +91,7 @@ def assign(
         layout.storages[v] = dense_storage(graph.values[v])
     for v in graph.outputs:
         value = graph.values[v]
-        layout.storages[v] = (_whole_words if value.dtype is DType.BOOL else dense_storage)(value)
+        layout.storages[v] = (whole_words if is_small(value) else dense_storage)(value)
     for value in graph.values.values():
         if value.is_constant:
             layout.storages[value.id] = padded_storage(value, half_from)
@@ -148,11 +153,6 @@ def _carrying(graph: Graph) -> Graph:
     return replace(graph, values=values)
 
 
-def _whole_words(value: Value) -> Storage:
-    """Place an output of single bytes so that four, one 32-bit word, are written at a time."""
-    return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
-
-
 def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
     """Add copies where an output is also read inside in a form that scalar loads would slow."""
     consumers = graph.consumers()
@@ -161,7 +161,7 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
     internal: dict[int, int] = {}
     for v in dict.fromkeys(graph.outputs):
         read_inside = v in consumers and values[v].shape4[3] % 4
-        if stage_boundary or read_inside or values[v].dtype is DType.BOOL:
+        if stage_boundary or read_inside or is_small(values[v]):
             internal[v] = next(fresh)
             values[internal[v]] = replace(values[v], id=internal[v])
     nodes: list[Node] = []
@@ -179,8 +179,8 @@ def _with_copies(graph: Graph, stage_boundary: bool) -> Graph:
 
 
 def _copy(value: Value, source: int) -> Node:
-    # Bytes are written in words, which do not begin where rows do.
-    op = RESHAPE if value.dtype is DType.BOOL else COPY
+    # Small elements are written in words, which do not begin where rows do.
+    op = RESHAPE if is_small(value) else COPY
     return Node(-1, op, 1, (source,), (value.id,))
 
 
@@ -212,7 +212,7 @@ def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
     """Return where a node's inputs would have to lie for the node to cost nothing."""
     values = layout.graph.values
     dst = layout.storages[node.outputs[0]]
-    if dst.dtype is DType.BOOL:
+    if node.outputs[0] in layout.graph.outputs and is_small(values[node.outputs[0]]):
         return []  # other kernels do not write whole words
     if not has(node, Trait.HOLDS_INPUTS):
         return []

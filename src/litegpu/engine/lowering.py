@@ -14,14 +14,17 @@ import numpy.typing as npt
 
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import (
+    FLOAT,
     KINDS,
     RANGE,
     Argument,
     Epilogue,
     KernelText,
+    Register,
     StageText,
     Storage,
     TensorRef,
+    register_of,
     render,
     round_up,
 )
@@ -29,10 +32,10 @@ from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import SELF, DType, Node, Stage, Value
+from litegpu.graph import SELF, Node, Stage, Value
 from litegpu.kernels.base import Plan
-from litegpu.ops.base import COPY, KernelRequest, as_float32, get, literal
-from litegpu.ops.elementwise import expression, is_bounded, keeps_sum
+from litegpu.ops.base import COPY, KernelRequest, get
+from litegpu.ops.functions import expression, is_bounded, keeps_sum, registers
 from litegpu.ops.traits import Trait
 
 _T = TypeVar("_T")
@@ -88,7 +91,7 @@ class Constants:
     def add_value(self, value: Value, storage: Storage) -> int:
         """Keep a constant value as its storage lays it out, once."""
         if value.id not in self.by_value:
-            rows = as_float32(value).reshape(-1, storage.channels)
+            rows = np.asarray(value.data).reshape(-1, storage.channels)
             padded = np.zeros((rows.shape[0], storage.pitch), storage.dtype.value)
             padded[:, : storage.channels] = rows
             self.by_value[value.id] = self.add(padded)
@@ -187,7 +190,8 @@ class Lowering:
         variables = dict(request.variables)
         for name, array in request.constants.items():
             variables[f"{name}_kind"] = buffers.packed(name, array)
-        stages = buffers.stages("e", node.stages, Trait.SUMS_PRODUCTS in get(node.op).traits)
+        sums = Trait.SUMS_PRODUCTS in get(node.op).traits
+        stages = buffers.stages("e", node.stages, sums, request.accumulator)
         inner = buffers.stages("i", request.inner_stages, of_sum=True)
         buffers.range_words()
         sizes = [round_up(g, b) for g, b in zip(request.grid, request.local, strict=True)]
@@ -195,7 +199,7 @@ class Lowering:
             request.template,
             variables,
             tensors,
-            Epilogue(dst, stages),
+            Epilogue(dst, stages, request.accumulator),
             tuple(buffers.arguments),
             request.local,
             request.shared,
@@ -236,7 +240,7 @@ class _Buffers:
         """Bind what the kernel writes."""
         self._bind(name, storage, storage.root, constant=False, written=True)
         self._move((storage.root, False, storage), None)
-        noted = storage.dtype is DType.FLOAT16
+        noted = self.lowering.selected.layout.is_rounded(value_id)
         if noted:
             self.noted.append(value_id)
         return TensorRef(name, storage, noted=noted)
@@ -270,29 +274,36 @@ class _Buffers:
         self.moved[number, True, None] = array.nbytes
         return kind
 
-    def stages(self, prefix: str, stages: Sequence[Stage], of_sum: bool) -> tuple[StageText, ...]:
+    def stages(
+        self, prefix: str, stages: Sequence[Stage], of_sum: bool, running: Register = FLOAT
+    ) -> tuple[StageText, ...]:
         """Bind what element-wise steps read; scalars become part of the text.
 
-        `of_sum` tells that they begin with a sum of products.
+        `of_sum` tells that they begin with a sum of products, `running` what in.
         """
         sums = accumulate(map(keeps_sum, stages), operator.and_, initial=of_sum)
-        return tuple(
-            StageText(
-                expression(stage, is_sum),
-                tuple(
-                    self._operand(f"{prefix}{i}_{k}", v, stage.extend)
-                    for k, v in enumerate(stage.operands)
-                    if v != SELF
-                ),
-                is_bounded(stage),
+        texts = []
+        for i, (stage, is_sum) in enumerate(zip(stages, sums, strict=False)):
+            read = [running if v == SELF else self._register(v) for v in stage.operands]
+            typed, made = registers(stage, running, read)
+            operands = (
+                self._operand(f"{prefix}{i}_{k}", v, stage.extend)
+                for k, v in enumerate(stage.operands)
+                if v != SELF
             )
-            for i, (stage, is_sum) in enumerate(zip(stages, sums, strict=False))
-        )
+            text = expression(stage, is_sum, typed)
+            texts.append(StageText(text, tuple(operands), is_bounded(stage), made))
+            running = made
+        return tuple(texts)
+
+    def _register(self, value_id: int) -> Register:
+        return register_of(self.lowering.storage(value_id).dtype)
 
     def _operand(self, name: str, value_id: int, extend: bool) -> TensorRef | str:
         if self.lowering.is_text(value_id, extend):
-            value = self.lowering.value(value_id)
-            return f"SPLAT4({literal(float(as_float32(value).ravel()[0]))})"
+            held = self._register(value_id)
+            number = np.ravel(np.asarray(self.lowering.value(value_id).data)).tolist()[0]
+            return held.splat(held.literal(number))
         return self.value(name, value_id, extend)
 
     def _bind(self, name: str, storage: Storage, index: int, constant: bool, written: bool) -> None:

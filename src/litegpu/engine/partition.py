@@ -112,14 +112,19 @@ def normalize(graph: Graph) -> Graph:
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
     budget = ConstantBudget.of(graph)
-    made_for = DType.FLOAT32  # what holds integers in the end must not be rounded on the way
+    made_for = DType.FLOAT32
 
-    def new_value(shape: tuple[int, ...], data: npt.NDArray[Any] | None = None) -> int:
+    def new_value(
+        shape: tuple[int, ...],
+        data: npt.NDArray[Any] | None = None,
+        *,
+        dtype: DType | None = None,
+    ) -> int:
         v = next(fresh)
         if data is not None:
             budget.take(data.nbytes)
-        dtype = made_for if data is None else DType(data.dtype.name)
-        values[v] = Value(v, f"litegpu_{v}", shape, dtype, data)
+        made = made_for if data is None else DType(data.dtype.name)
+        values[v] = Value(v, f"litegpu_{v}", shape, dtype or made, data)
         return v
 
     nodes: list[Node] = []

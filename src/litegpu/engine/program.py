@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from litegpu.backends.base import DeviceInfo
@@ -18,7 +18,7 @@ from litegpu.engine.lowering import RANGE_BINDING, KernelLaunch, Lowering
 from litegpu.engine.ranges import RangeWords
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import DType
+from litegpu.ops.placement import is_small
 
 _CONSTANT_ALIGNMENT = 256
 _READ_AT_ONCE = 16
@@ -71,7 +71,7 @@ def build_program(
 
     def bound(plan: memory.Plan) -> _Bound:
         ranges = {
-            root: BufferRange(False, offset, _size(layout, root))
+            root: BufferRange(False, offset, layout.storages[root].nbytes)
             for root, offset in zip(roots, plan.offsets, strict=True)
         }
         words = RangeWords.place(noted, plan.size, alignment) if noted else None
@@ -94,8 +94,8 @@ def build_program(
         words.block.offset + words.block.size if words else max(plan.size, 4),
         block,
         (*(ranges[v] for v in inputs), *ends),
-        (*(ranges[v] for v in outputs), *ends),
-        _sole_writers(launches, inputs, outputs),
+        (*(_for_host(layout, v, ranges[v]) for v in outputs), *ends),
+        _sole_writers(layout, launches, inputs, outputs),
     )
     lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
     offsets = dict(zip(roots, plan.offsets, strict=True))
@@ -158,9 +158,16 @@ def span_of(part: BufferRange, place: Storage | None, written: bool) -> Span:
 
 
 def _sole_writers(
-    launches: Sequence[KernelLaunch], inputs: Sequence[int], outputs: Sequence[int]
+    layout: Layout,
+    launches: Sequence[KernelLaunch],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
 ) -> dict[int, tuple[int, int]]:
-    """Return what Program.sole_writers says, from the root values that the launches bind."""
+    """Return what Program.sole_writers says, from the root values that the launches bind.
+
+    What is written in whole words is none of them: it may end beyond memory of another's.
+    """
+    values = layout.graph.values
     uses: dict[int, list[tuple[int, int]]] = {}
     for number, launch in enumerate(launches):
         for argument, (root, constant) in enumerate(launch.bindings):
@@ -169,14 +176,19 @@ def _sole_writers(
     return {
         number: uses[v][0]
         for number, v in enumerate(outputs)
-        if len(uses.get(v, ())) == 1 and v not in inputs and outputs.count(v) == 1
+        if len(uses.get(v, ())) == 1
+        and v not in inputs
+        and outputs.count(v) == 1
+        and (not is_small(values[v]) or not values[v].elements % 4)
     }
 
 
-def _size(layout: Layout, root: int) -> int:
-    """Return the bytes of a value; bools are written in whole words, but the host has no more."""
-    storage = layout.storages[root]
-    return layout.graph.values[root].elements if storage.dtype is DType.BOOL else storage.nbytes
+def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:
+    """Return what the host gets of an output: some are written in whole words, beyond the end."""
+    value = layout.graph.values[output]
+    if not is_small(value):
+        return written
+    return replace(written, size=value.elements * value.dtype.size)
 
 
 def _usages(

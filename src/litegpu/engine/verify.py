@@ -105,7 +105,12 @@ def _follow(
             held = [each for each in held if not _replaces(access, each)]
             held.append(_Write(access.root, number, access.span, access.range))
     for number, part in enumerate(program.outputs):
-        found = [each for each in held if each.range == part]
+        # Small elements are written in whole words, of which the host may need less.
+        found = [
+            each
+            for each in held
+            if each.range.offset == part.offset and 0 <= each.range.size - part.size < _WORDS
+        ]
         if part.size and not found:
             raise ValueError(f"output {number} is not what was made for it")
         _check_makers(read, (_GIVEN, number), found, f"output {number} is read")
@@ -138,6 +143,8 @@ def _check_operands(written: _Access, reads: Iterable[_Access], where: str) -> N
             )
 
 
+_WORDS = 8
+"""Bytes that are written at a time where elements have less than 32 bits."""
 _GIVEN = -2
 """Stands for the roots of what comes from the host, and for the host itself."""
 

@@ -57,8 +57,7 @@ class Quantization:
 class Value:
     """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
 
-    `exact` tells of computed integers that float32 holds them all. A `precise` value is never
-    stored as half.
+    A `precise` value is never stored as half.
     """
 
     id: int
@@ -68,7 +67,6 @@ class Value:
     data: npt.NDArray[Any] | None = None
     is_variable: bool = False
     quantization: Quantization | None = None
-    exact: bool = False
     precise: bool = False
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from litegpu.graph import Graph, Node
+from litegpu.codegen import register_of
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.axis_operand import axis_of, check_axis
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, shared_items
@@ -20,6 +21,8 @@ class ArgAttributes:
 
     axis: int
     resize: ResizeAttributes | None = None
+    dtype: DType = DType.INT32
+    """What places are told in."""
 
 
 def _check_output_type(graph: Graph, node: Node) -> str:
@@ -58,7 +61,8 @@ class Arg(Op):
         shape, axis = graph.values[node.inputs[0]].shape, axis_of(graph, node)
         source, shape, axis, nodes = four_dimensions(graph, node, shape, axis, new_value)
         kept = new_value((*shape[:axis], 1, *shape[axis + 1 :]))
-        attributes = ArgAttributes(axis + 4 - len(shape))
+        dtype = graph.values[node.outputs[0]].dtype
+        attributes = ArgAttributes(axis + 4 - len(shape), dtype=dtype)
         found = replace(node, inputs=(source,), outputs=(kept,), attributes=attributes)
         return (*nodes, found, reshape_node(node, kept, node.outputs[0]))
 
@@ -68,6 +72,7 @@ class Arg(Op):
         axis, resize = attributes.axis, attributes.resize
         slices = -(-src.channels // 4)
         items = shared_items(dst.rows, slices, ctx) if axis == 3 else 1
+        made = register_of(attributes.dtype)
         request = KernelRequest(
             template="arg",
             grid=(dst.slices * items, dst.rows, 1),
@@ -81,10 +86,12 @@ class Arg(Op):
                 "worst": self.worst,
                 "real_slices": slices,
                 "scales": (),
+                "as_place": f"CAST4_F32_{made.kind}",
                 **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },
             shared=(("float4", "scratch", items), ("float4", "places", items)) if items > 1 else (),
             flops=(9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels,
+            accumulator=made,
         )
         return (request,)
 

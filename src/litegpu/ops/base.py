@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +10,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import PLAIN_LAUNCH, LaunchAttributes, Storage
+from litegpu.codegen import FLOAT, PLAIN_LAUNCH, LaunchAttributes, Register, Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
-from litegpu.graph import Graph, Node, Stage, Value
+from litegpu.graph import DType, Graph, Node, Stage, Value
 from litegpu.ops.facts import OpFacts
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, Types
@@ -24,9 +23,14 @@ _T = TypeVar("_T")
 
 
 class NewValue(Protocol):
-    """Makes a fresh float32 intermediate, or a constant if there is data, and returns its id."""
+    """Makes a fresh intermediate, or a constant if there is data, and returns its id.
 
-    def __call__(self, shape: Shape, data: npt.NDArray[Any] | None = None) -> int: ...
+    Without a `dtype` it has the type of the node's first result, or of the data.
+    """
+
+    def __call__(
+        self, shape: Shape, data: npt.NDArray[Any] | None = None, *, dtype: DType | None = None
+    ) -> int: ...
 
 
 COPY = "COPY"
@@ -63,6 +67,8 @@ class KernelRequest:
     """Elements that are needed of a value in `reads`, where these may be fewer than all."""
     matrix_flops: int = 0
     """Operations that matrix instructions on half values do in place of `flops`; 0: none do."""
+    accumulator: Register = FLOAT
+    """What the template has its result in."""
 
 
 class Target(Protocol):
@@ -336,15 +342,3 @@ def as_float32(value: Value) -> npt.NDArray[np.float32]:
     if value.data is None:
         raise ValueError(f"value {value.id} ({value.name}) is not a constant")
     return np.asarray(value.data, dtype=np.float32).reshape(value.shape)
-
-
-def literal(number: float) -> str:
-    """Return a float32 constant as kernel text."""
-    number = float(np.float32(number))
-    if math.isnan(number):
-        return "NAN"
-    if math.isinf(number):
-        return "INFINITY" if number > 0 else "(-INFINITY)"
-    text = f"{number:.9g}"
-    text += "f" if "." in text or "e" in text else ".0f"
-    return f"({text})" if number < 0 else text

@@ -6,56 +6,49 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from litegpu.codegen import register_of
 from litegpu.graph import DType, Graph, Node, Stage
 from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.facts import Array, Folded
+from litegpu.ops.functions import cast_name
 
-_STEPS = {DType.BOOL: "CAST_BOOL", DType.INT32: "CAST_INT32", DType.INT64: "CAST_INT64"}
 _WIDENING = {
-    (DType.BOOL, DType.INT32),
-    (DType.BOOL, DType.INT64),
-    (DType.INT32, DType.INT64),
+    (DType.BOOL, DType.FLOAT32),
+    (DType.BOOL, DType.FLOAT16),
+    (DType.FLOAT16, DType.FLOAT32),
+    (DType.INT8, DType.INT16),
+    (DType.UINT8, DType.INT16),
+    (DType.UINT8, DType.UINT16),
+    *((source, DType.INT32) for source in (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)),
 }
-"""Casts to integers that change no number."""
+"""Casts that change no number, between types that a device holds alike."""
 
 
 @register
 class Cast(Op):
-    """Floats, integers and truth values as each other; what lies out of range becomes the limit."""
+    """Floats end at the bounds of integers, NaN at the upper one; integers wrap around."""
 
     name = "CAST"
-    max_version = 1
-    takes = (types.ROUNDED,)
-    gives = types.HELD
+    max_version = 5
+    takes = (types.CASTABLE,)
+    gives = types.CASTABLE
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
-        return facts.integers(np.asarray, graph, node, operands)
+        # A constant of halves stands for float32 weights.
+        halves = graph.values[node.outputs[0]].dtype is DType.FLOAT16
+        return None if halves else facts.integers(np.asarray, graph, node, operands)
 
     def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(
-            checks.input_count(node, 1, 1),
-            checks.operands(graph, node, (1,)),
-            lambda: _check_exact(graph, node),
-        )
+        return checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         return (graph.values[node.inputs[0]].shape,)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, target = (graph.values[v].dtype for v in (node.inputs[0], node.outputs[0]))
-        same = source == target or (source, target) in _WIDENING
-        function = "" if same else _STEPS.get(target, "")
-        stages = (Stage(function),) if function else ()
+        if source == target or (source, target) in _WIDENING:
+            stages: tuple[Stage, ...] = ()
+        else:
+            stages = (Stage(cast_name(register_of(source), target)),)
         return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=stages),)
-
-
-def _check_exact(graph: Graph, node: Node) -> str:
-    source, target = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-    integers = {source.dtype, target.dtype} <= types.INTEGER_TYPES
-    if integers and not types.is_exact(source):
-        return (
-            f"Not supported Cast case. Input type: {source.dtype.name} and output type: "
-            f"{target.dtype.name}, for the integers may be larger than a device holds exactly."
-        )
-    return ""

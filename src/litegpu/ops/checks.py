@@ -9,7 +9,7 @@ import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops.base import Shape
-from litegpu.ops.types import FLOATS, Types, is_exact
+from litegpu.ops.types import FLOATS, Types
 
 MAX_RANK = 5
 MAX_ELEMENTS = 2**31 - 1
@@ -108,16 +108,11 @@ def constant(graph: Graph, node: Node, position: int, what: str) -> str:
 def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
     """Require of every input that it is computed, or a constant that holds floats.
 
-    `rule` may allow other types that a device holds exactly.
+    `rule` may allow other types.
     """
     dtypes = (*READABLE_CONSTANTS, *rule.dtypes)
-    for position, v in enumerate(node.inputs):
-        reason = operand(graph, node, position, what, dtypes)
-        if not reason and graph.values[v].is_constant and not is_exact(graph.values[v]):
-            reason = f"{what} (input {position}) holds integers that a device would round."
-        if reason:
-            return reason
-    return ""
+    reasons = (operand(graph, node, place, what, dtypes) for place in range(len(node.inputs)))
+    return next(filter(None, reasons), "")
 
 
 def integers(

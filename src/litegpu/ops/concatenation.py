@@ -8,14 +8,14 @@ from itertools import accumulate
 
 import numpy as np
 
-from litegpu.codegen import Storage
+from litegpu.codegen import Storage, register_of
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.copy import copy_kernel
-from litegpu.ops.elementwise import activation_stages
 from litegpu.ops.facts import Array, Folded
+from litegpu.ops.functions import activation_stages
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import HELD
@@ -150,6 +150,7 @@ def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest,
                 "ends": ends[first : first + most],
                 "keep": first > 0,
             },
+            accumulator=register_of(dst.dtype),
         )
         for first in range(0, len(node.inputs), most)
     )

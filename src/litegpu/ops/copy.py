@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litegpu.codegen import Storage
+from litegpu.codegen import Storage, register_of
 from litegpu.graph import Node
-from litegpu.ops.base import COPY, InternalOp, KernelRequest, LowerContext, literal, register
+from litegpu.ops.base import COPY, InternalOp, KernelRequest, LowerContext, register
 from litegpu.ops.traits import Trait
 
 _Four = tuple[int, int, int, int]
@@ -41,8 +41,9 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
     """Return the kernel that copies the node's input, into a part of the output if given."""
     dst = destination or ctx.storage(node.outputs[0])
     src = ctx.storage(node.inputs[0])
-    moved = isinstance(node.attributes, CopyAttributes)
-    attributes: CopyAttributes = node.attributes if moved else CopyAttributes()
+    explicit = isinstance(node.attributes, CopyAttributes)
+    attributes: CopyAttributes = node.attributes if explicit else CopyAttributes()
+    moved = register_of(src.dtype)
     return KernelRequest(
         template="copy",
         grid=(dst.slices, dst.rows, 1),
@@ -50,16 +51,17 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
         variables={
-            "plain": not moved,
+            "plain": not explicit,
             "begin": attributes.begin,
             "step": attributes.step,
-            "fill": literal(attributes.fill),
+            "fill": moved.literal(attributes.fill),
             "limits": _limits(attributes, src, dst),
             "channels_aligned": attributes.step[3] == 1 and attributes.begin[3] % 4 == 0,
             "real_slices": -(-src.channels // 4),
         },
         destination=destination,
         needed={"src": dst.rows * dst.lanes},
+        accumulator=moved,
     )
 
 

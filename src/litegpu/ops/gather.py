@@ -11,7 +11,9 @@ from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain, strides
-from litegpu.ops.types import HELD, INDICES
+from litegpu.ops.types import HELD, INTEGERS
+
+_VALUES = (*checks.READABLE_CONSTANTS, *HELD.dtypes)
 
 
 @register
@@ -21,7 +23,7 @@ class Gather(Op):
     name = "GATHER"
     max_version = 7
     cpu_bytes_per_second = 15e9
-    takes = (HELD, INDICES)
+    takes = (HELD, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -36,7 +38,7 @@ class Gather(Op):
         return checks.first_of(
             checks.input_count(node, 2, 2),
             checks.operands(graph, node, (1, 2)),
-            checks.operand(graph, node, 0, "The value"),
+            checks.operand(graph, node, 0, "The value", _VALUES),
             checks.integers(graph, node, 1, "The indices", constant=False),
             lambda: checks.axis(graph, node.inputs[0], node.params["axis"]),
             lambda: _check_shapes(graph, node),

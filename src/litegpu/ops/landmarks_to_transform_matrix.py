@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, flexbuffers
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, literal, register
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import round_up
+from litegpu.codegen import literal, round_up
 from litegpu.errors import CompilationError
 from litegpu.graph import ABSENT, Node, Stage
 from litegpu.ops.base import (
@@ -18,11 +18,10 @@ from litegpu.ops.base import (
     LowerContext,
     SpecContext,
     as_float32,
-    literal,
     register,
 )
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.elementwise import activation_stages, expression
+from litegpu.ops.functions import activation_stages, expression
 from litegpu.ops.weights import Floats, Weights, in_precision
 from litegpu.ops.window import POINT
 

@@ -9,7 +9,7 @@ from litegpu.ops import checks
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, register
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.elementwise import UNARY
+from litegpu.ops.functions import UNARY
 from litegpu.ops.window import POINT
 
 _GATES = "LSTM_GATES"

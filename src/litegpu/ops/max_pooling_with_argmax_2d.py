@@ -9,7 +9,7 @@ from typing import Any
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, raw_options, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.functions import activation_stages
 from litegpu.ops.pool_2d import PoolAttributes
 
 

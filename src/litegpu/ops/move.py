@@ -14,9 +14,9 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import round_up
+from litegpu.codegen import LONG, register_of, round_up
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, literal, register
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, register
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import mirrored
@@ -150,6 +150,7 @@ class Move(InternalOp):
         attributes: MoveAttributes = node.attributes
         dst = ctx.storage(node.outputs[0])
         shape = ctx.value(node.inputs[0]).shape
+        moved = register_of(ctx.storage(node.inputs[0]).dtype)
         indices = _indices(attributes, shape, ctx.value(node.outputs[0]).shape)
         start = attributes.whole_slices
         if start is not None:
@@ -165,11 +166,20 @@ class Move(InternalOp):
                 "row_indices": [index for index in indices if not index.by_lane],
                 "lane_indices": [index for index in indices if index.by_lane],
                 "place": _place(shape),
-                "fill": literal(attributes.fill),
+                "fill": moved.literal(attributes.fill),
+                "as_index": _as_index(node, ctx),
                 "first_slice": None if start is None else start // 4,
             },
+            accumulator=moved,
         )
         return (request,)
+
+
+def _as_index(node: Node, ctx: LowerContext) -> str:
+    """Return the text of an int made of an index of the second input, %s."""
+    if len(node.inputs) < 2 or register_of(ctx.storage(node.inputs[1]).dtype) is not LONG:
+        return "%s"
+    return "NEAREST_INT(%s)"
 
 
 @dataclass(frozen=True, slots=True)

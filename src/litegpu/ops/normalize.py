@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from litegpu.codegen import literal
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
 from litegpu.ops.base import (
@@ -17,7 +18,6 @@ from litegpu.ops.base import (
     KernelRequest,
     LowerContext,
     Shape,
-    literal,
     register,
     shared_items,
 )

@@ -1,4 +1,7 @@
-"""Where a value lies unless others say where: dense at the boundary, padded inside."""
+"""Where a value lies unless others say where: dense at the boundary, padded inside.
+
+Inside, integers lie as 32 or 64 bits and all else as floats: docs/decisions/0004-element-types.md.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,14 @@ from litegpu.codegen import Storage
 from litegpu.graph import DType, Graph, Value
 from litegpu.ops.base import as_float32
 from litegpu.ops.halves import fits_half
-from litegpu.ops.types import INTEGER_TYPES
+from litegpu.ops.types import SMALL_TYPES
+
+_INTEGERS = {
+    **dict.fromkeys((DType.INT8, DType.UINT8, DType.INT16, DType.UINT16), DType.INT32),
+    DType.INT32: DType.INT32,
+    DType.INT64: DType.INT64,
+}
+"""What integers lie as inside of a partition."""
 
 
 def dense_storage(value: Value) -> Storage:
@@ -14,11 +24,22 @@ def dense_storage(value: Value) -> Storage:
     return Storage.create(value.id, value.dtype, value.shape4, 1)
 
 
+def whole_words(value: Value) -> Storage:
+    """Place an output of a small type so that whole 32-bit words are written at a time."""
+    return Storage.create(value.id, value.dtype, (1, 1, 1, value.elements), 4)
+
+
+def is_small(value: Value) -> bool:
+    """Whether a value at the boundary has elements of fewer than 32 bits."""
+    return value.dtype in SMALL_TYPES
+
+
 def padded_storage(value: Value, half_from: int | None) -> Storage:
-    """Place a value with padded channels, as half from `half_from` bytes (as float32) on."""
+    """Place a value with padded channels, floats as half from `half_from` bytes (as float32) on."""
+    if value.dtype in _INTEGERS:
+        return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
     large = half_from is not None and 4 * value.elements >= half_from
-    # Half holds integers up to 2048 only.
-    half = large and value.dtype not in INTEGER_TYPES and not value.precise
+    half = large and not value.precise
     half = half and not (value.is_constant and not fits_half(as_float32(value)))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     return Storage.create(value.id, dtype, value.shape4, alignment)

@@ -16,7 +16,7 @@ from litegpu.ops.base import (
     add,
     shared_items,
 )
-from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.functions import activation_stages
 from litegpu.ops.traits import Trait
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import (
@@ -19,7 +20,6 @@ from litegpu.ops.base import (
     Shape,
     add,
     constant_list,
-    literal,
     shared_items,
 )
 from litegpu.ops.facts import Array, Folded

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from litegpu.codegen import Storage
+from litegpu.codegen import Storage, register_of
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import HELD
+from litegpu.ops.types import HELD, INTEGERS
 
 RESHAPE = "RESHAPE"
 
@@ -37,7 +37,7 @@ def reshaped(
         elif source.data is not None:
             found.append(new_value(shape, np.reshape(source.data, shape)))
         else:
-            found.append(new_value(shape))
+            found.append(new_value(shape, dtype=source.dtype))
             nodes.append(reshape_node(node, v, found[-1]))
     return found, nodes
 
@@ -72,7 +72,7 @@ class Reshape(Op):
     traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
     launches = 0
     shape_operands = (1,)
-    takes = (HELD,)
+    takes = (HELD, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -122,6 +122,7 @@ class Reshape(Op):
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
+            accumulator=register_of(src.dtype),
         )
         return (request,)
 

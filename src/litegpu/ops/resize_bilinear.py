@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import (
@@ -18,7 +19,6 @@ from litegpu.ops.base import (
     Shape,
     Values,
     constant_list,
-    literal,
     register,
 )
 from litegpu.ops.traits import Trait

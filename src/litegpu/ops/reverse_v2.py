@@ -8,7 +8,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.strided_slice import part_nodes
-from litegpu.ops.types import HELD
+from litegpu.ops.types import HELD, INTEGERS
 
 
 @register
@@ -17,7 +17,7 @@ class ReverseV2(Op):
 
     name = "REVERSE_V2"
     max_version = 3
-    takes = (HELD,)
+    takes = (HELD, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import (
@@ -14,11 +15,10 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
-    literal,
     register,
     shared_items,
 )
-from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.functions import activation_stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def check_support(graph: Graph, quantized: bool = True) -> SupportCheck:
             _follow_cpu(values, node, from_shapes)
             continue
         for v, shape in zip(node.outputs, shapes, strict=True):
-            values[v] = replace(values[v], shape=shape, exact=True)
+            values[v] = replace(values[v], shape=shape)
     if overwritten:
         reasons = dict.fromkeys((node.index for node in graph.nodes), overwritten)
     return SupportCheck(replace(graph, values=values), reasons, divisible=not overwritten)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, flexbuffers
-from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, literal, register
+from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-
-import numpy as np
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 
 TYPE_CODES = {2: DType.INT32, 4: DType.INT64}
 """Integer types by the numbers that they have in the runtime's parameters."""
 INTEGER_TYPES = frozenset({DType.INT32, DType.INT64})
+SMALL_TYPES = frozenset(
+    {DType.BOOL, DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.FLOAT16}
+)
+"""Those of fewer than 32 bits: only at the boundary of a partition do they lie as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """Element types that a computed tensor may have.
+    """Element types that a tensor may have.
 
-    On a device every element is a float. With `exact`, integers are taken only where it is known
-    that float32 holds them.
+    All inputs with a `common` rule have one type; outputs without a rule of their own have it, too.
     """
 
     dtypes: frozenset[DType]
-    exact: bool = True
+    common: bool = False
 
 
 FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
-INDICES = Types(INTEGER_TYPES, exact=False)
-"""Integers that mean nothing beyond the size of a dimension."""
 INTEGERS = Types(INTEGER_TYPES)
-HELD = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}))
-ROUNDED = Types(HELD.dtypes, exact=False)
-"""Numbers that are about to become floats anyway."""
+HELD = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
+"""What is moved, compared or chosen."""
+NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
+SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
+CASTABLE = Types(HELD.dtypes | SMALL_TYPES)
 
 
 def check(
@@ -46,49 +47,48 @@ def check(
     """Return why a node cannot run on tensors of these types, or an empty text.
 
     `takes` has an entry per input; the last one stands for all further inputs. Without `gives` the
-    outputs have the type of what goes in as `HELD`. Only `states` may be variable tensors.
+    outputs have the common type of the inputs. Only `states` may be variable tensors.
     """
-    moved = set()
+    common: list[Value] = []
     for position, v in enumerate(node.inputs):
         rule = takes[min(position, len(takes) - 1)]
-        if v == ABSENT or graph.values[v].is_constant:
+        if v == ABSENT:
             continue
-        reason = _check_value(graph.values[v], rule, v in states)
+        value = graph.values[v]
+        if rule.common and value.dtype in (*rule.dtypes, DType.FLOAT16):
+            common.append(value)
+        reason = "" if value.is_constant else _check_value(value, rule, v in states)
         if reason:
             return reason
-        if rule is HELD:
-            moved.add(graph.values[v].dtype)
-    rule = gives or Types(frozenset(moved or FLOATS.dtypes))
+    found = {_computed_as(value) for value in common}
+    if len(found) > 1:
+        return f"Its operands have different types: {_listed(value.dtype for value in common)}."
+    rule = gives or Types(frozenset(found or FLOATS.dtypes))
     wrong = (_check_type(graph.values[v], rule) for v in node.outputs if v != ABSENT)
     return next(filter(None, wrong), "")
 
 
-def is_exact(value: Value) -> bool:
-    """Whether float32 holds every element of a value."""
-    if value.dtype not in INTEGER_TYPES:
-        return True
-    if value.data is None:
-        return value.exact
-    return bool(np.all(value.data == value.data.astype(np.float32).astype(np.float64)))
+def _computed_as(value: Value) -> DType:
+    """Return the type of what a constant of halves is computed with."""
+    halves = value.is_constant and value.dtype is DType.FLOAT16
+    return DType.FLOAT32 if halves else value.dtype
 
 
 def _check_value(value: Value, rule: Types, state: bool) -> str:
     reason = _check_type(value, rule)
     if not reason and value.is_variable and not state:
         reason = f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
-    if not reason and rule.exact and not is_exact(value):
-        reason = (
-            f"tensor {value.id} is {value.dtype.name} and may hold numbers beyond 2^24, which a "
-            "device would round."
-        )
     return reason
 
 
 def _check_type(value: Value, rule: Types) -> str:
     if value.dtype in rule.dtypes:
         return ""
-    handled = " or ".join(sorted(dtype.name for dtype in rule.dtypes))
     return (
         f"OP is supported, but tensor type/shape isn't compatible: tensor {value.id} is "
-        f"{value.dtype.name}, {handled} is handled."
+        f"{value.dtype.name}, {_listed(rule.dtypes, ' or ')} is handled."
     )
+
+
+def _listed(dtypes: Iterable[DType], joint: str = ", ") -> str:
+    return joint.join(sorted({dtype.name for dtype in dtypes}))

@@ -15,7 +15,7 @@ from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, Graph, Node, Stage
 from litegpu.ops import checks
 from litegpu.ops.base import LowerContext, NewValue, SpecContext, as_float32
-from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.functions import activation_stages
 from litegpu.ops.halves import as_halves, fits_half
 from litegpu.ops.pack_weights import (
     PACK_WEIGHTS,

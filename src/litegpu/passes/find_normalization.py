@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.graph import Graph, Node, Value
 from litegpu.ops.base import as_float32, constant_list
-from litegpu.ops.elementwise import activation_stages
+from litegpu.ops.functions import activation_stages
 from litegpu.ops.normalize import (
     NORMALIZE,
     STATISTICS,

@@ -41,7 +41,8 @@ def _hoist_one(graph: Graph) -> PassResult:
         nodes: list[Node] = []
         renamed: list[int] = []
         for v in view.inputs:
-            renamed.append(edit.new_value(graph.values[v]))
+            dtype = graph.values[node.outputs[0]].dtype
+            renamed.append(edit.new_value(graph.values[v], dtype=dtype))
             nodes.append(replace(node, inputs=(v,), outputs=(renamed[-1],)))
         moved = replace(view, inputs=tuple(renamed), outputs=node.outputs)
         at = edit.place(view)

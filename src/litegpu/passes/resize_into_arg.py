@@ -26,7 +26,7 @@ def resize_into_arg(graph: Graph) -> PassResult:
         edit.nodes[edit.place(reader)] = replace(
             reader,
             inputs=node.inputs,
-            attributes=ArgAttributes(_CHANNELS, node.attributes),
+            attributes=replace(reader.attributes, resize=node.attributes),
             merged=(*node.merged, node.index, *reader.merged),
         )
         edit.nodes[place] = None

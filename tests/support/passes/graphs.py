@@ -31,10 +31,16 @@ class Maker:
     inputs: list[int] = field(default_factory=list)
     ids: itertools.count[int] = field(default_factory=itertools.count)
 
-    def value(self, shape: Shape, data: npt.NDArray[Any] | None = None) -> int:
+    def value(
+        self,
+        shape: Shape,
+        data: npt.NDArray[Any] | None = None,
+        *,
+        dtype: DType | None = None,
+    ) -> int:
         v = next(self.ids)
-        dtype = DType.FLOAT32 if data is None else DType(data.dtype.name)
-        self.values[v] = Value(v, f"v{v}", shape, dtype, data)
+        made = DType.FLOAT32 if data is None else DType(data.dtype.name)
+        self.values[v] = Value(v, f"v{v}", shape, dtype or made, data)
         return v
 
     def input(self, *shape: int) -> int:

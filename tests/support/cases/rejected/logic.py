@@ -19,14 +19,30 @@ def _constant(data: int, dtype: DType = DType.INT32) -> Tensor:
 
 CASES = (
     Rejected(
-        "ADD", (_tensor(2, 3), computed(2, 3)), _WRONG_TYPE + "0 is INT32, FLOAT32 is handled."
+        "ADD",
+        (_tensor(2, 3), computed(2, 3)),
+        "Its operands have different types: FLOAT32, INT32.",
     ),
     Rejected(
-        "RESHAPE",
-        (_tensor(2, 3), integers(3, 2)),
-        "tensor 0 is INT32 and may hold numbers beyond 2^24, which a device would round.",
+        "MUL",
+        (_tensor(2, 3), _tensor(2, 3)),
+        "Fused activation tanh of integers, which the CPU leaves out.",
+        params={"activation": "tanh"},
         result=DType.INT32,
     ),
+    Rejected(
+        "FLOOR_DIV",
+        (_tensor(2, dtype=DType.INT64), _tensor(2, dtype=DType.INT64)),
+        _WRONG_TYPE + "0 is INT64, FLOAT32 or INT32 is handled.",
+        result=DType.INT64,
+    ),
+    Rejected(
+        "NEG",
+        (_tensor(2, dtype=DType.INT16),),
+        _WRONG_TYPE + "0 is INT16, FLOAT32 or INT32 or INT64 is handled.",
+        result=DType.INT16,
+    ),
+    Rejected("ABS", (_tensor(2),), _WRONG_TYPE + "1 is FLOAT32, INT32 is handled."),
     Rejected(
         "TRANSPOSE",
         (_tensor(2, 3, dtype=DType.BOOL), integers(1, 0)),
@@ -36,8 +52,14 @@ CASES = (
     Rejected(
         "EQUAL",
         (computed(2), _constant(_LARGE)),
-        "The operand (input 1) holds integers that a device would round.",
+        "Its operands have different types: FLOAT32, INT32.",
         result=DType.BOOL,
+    ),
+    Rejected(
+        "SELECT_V2",
+        (_tensor(2, dtype=DType.BOOL), _tensor(2), _constant(1, DType.INT64)),
+        "Its operands have different types: INT32, INT64.",
+        result=DType.INT32,
     ),
     Rejected(
         "LOGICAL_AND",
@@ -47,16 +69,11 @@ CASES = (
     ),
     Rejected(
         "CAST",
-        (_tensor(2),),
-        "Not supported Cast case. Input type: INT32 and output type: INT64, for the integers may "
-        "be larger than a device holds exactly.",
-        result=DType.INT64,
-    ),
-    Rejected(
-        "CAST",
         (computed(2),),
-        _WRONG_TYPE + "1 is INT16, BOOL or FLOAT32 or INT32 or INT64 is handled.",
-        result=DType.INT16,
+        _WRONG_TYPE
+        + "1 is UINT32, BOOL or FLOAT16 or FLOAT32 or INT16 or INT32 or INT64 or INT8 or "
+        "UINT16 or UINT8 is handled.",
+        result=DType.UINT32,
     ),
     Rejected(
         "SELECT",
@@ -85,13 +102,6 @@ CASES = (
         (_tensor(3), integers(4, 5), floats(1), floats(1)),
         params={"axis": -1},
         reason="Depth, on and off must be constant scalars.",
-    ),
-    Rejected(
-        "ONE_HOT",
-        (_tensor(3), _constant(4), _constant(_LARGE), _constant(0)),
-        params={"axis": -1},
-        reason="On and off are integers that a device would round.",
-        result=DType.INT32,
     ),
     Rejected(
         "ONE_HOT",

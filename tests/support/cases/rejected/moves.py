@@ -154,6 +154,6 @@ CASES = (
     Rejected(
         "MUL",
         (computed(2, 3), integers(1, 2, 3)),
-        "The operand (input 1) is INT32; float32 or float16 is needed.",
+        "Its operands have different types: FLOAT32, INT32.",
     ),
 )

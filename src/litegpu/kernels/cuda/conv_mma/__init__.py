@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from litegpu.codegen import round_up
+from litegpu.codegen import literal, round_up
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
@@ -15,7 +15,7 @@ from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
 from litegpu.kernels.cuda.halves import halves_of, padded, parts_of
 from litegpu.kernels.cuda.packing import STEP, pack_halves, pack_tf32
 from litegpu.kernels.cuda.tiles import TilePlan, choose
-from litegpu.ops.base import KernelRequest, LowerContext, Target, literal
+from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 
 _TOO_MANY = 1 << 20

@@ -48,6 +48,9 @@ __device__ __forceinline__ float4 FMA4(float4 a, float4 b, float4 c) {
     return make_float4(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y), fmaf(a.z, b.z, c.z),
                        fmaf(a.w, b.w, c.w));
 }
+__device__ __forceinline__ float4 from_bytes(uchar4 v) {
+    return make_float4(v.x != 0, v.y != 0, v.z != 0, v.w != 0);
+}
 __device__ __forceinline__ uchar4 to_bytes(float4 v) {
     return make_uchar4(v.x != 0.0f, v.y != 0.0f, v.z != 0.0f, v.w != 0.0f);
 }

@@ -1,0 +1,149 @@
+"""Words of integers in CUDA C++."""
+
+from __future__ import annotations
+
+_LANES = "xyzw"
+
+
+def _of(type_: str, name: str, parameters: str, lane: str) -> str:
+    """Return a function that computes each lane by an expression with {0} for its name."""
+    made = ", ".join(lane.format(lane_name) for lane_name in _LANES)
+    return (
+        f"__device__ __forceinline__ {type_} {name}({parameters}) {{\n    return {{{made}}};\n}}\n"
+    )
+
+
+def _of_both(kind: str, vector: str, scalar: str) -> str:
+    """Return the words that both kinds of integers have."""
+    both = f"{vector} a, {vector} b"
+    wrapping = {"ADD4": "+", "SUB4": "-", "MUL4": "*"}
+    compared = {"LESS4": "<", "LESS_EQUAL4": "<=", "EQUAL4": "=="}
+    called = {
+        "MIN4": "(a.{0} < b.{0} ? a.{0} : b.{0})",
+        "MAX4": "(a.{0} > b.{0} ? a.{0} : b.{0})",
+        "FLOOR_DIV4": "floor_quotient(a.{0}, b.{0})",
+        "FLOOR_MOD4": "floor_remainder(a.{0}, b.{0})",
+    }
+    left = "(left > {place} ? value.{lane} : fill)"
+    lanes = ", ".join(left.format(place=i, lane=lane) for i, lane in enumerate(_LANES))
+    parts = [
+        _of(vector, f"SPLAT4_{kind}", f"{scalar} a", "a"),
+        _of(vector, f"WHERE4_{kind}", f"Bool4 c, {both}", "(c.{0} ? a.{0} : b.{0})"),
+        *(
+            _of(
+                vector,
+                f"{word}_{kind}",
+                both,
+                f"({scalar})((unsigned {scalar})a.{{0}} {sign} (unsigned {scalar})b.{{0}})",
+            )
+            for word, sign in wrapping.items()
+        ),
+        *(
+            _of("Bool4", f"{word}_{kind}", both, f"a.{{0}} {sign} b.{{0}}")
+            for word, sign in compared.items()
+        ),
+        *(_of(vector, f"{word}_{kind}", both, lane) for word, lane in called.items()),
+        f"""\
+__device__ __forceinline__ {vector} MAKE4_{kind}({scalar} a, {scalar} b, {scalar} c, {scalar} d) {{
+    return {{a, b, c, d}};
+}}
+__device__ __forceinline__ {vector} LANES4_{kind}({vector} value, int left, {scalar} fill) {{
+    return {{{lanes}}};
+}}
+#define MASK4_{kind}(value, left) LANES4_{kind}((value), (left), 0)
+#define NEG4_{kind}(a) SUB4_{kind}(SPLAT4_{kind}(0), (a))
+""",
+    ]
+    return "".join(parts)
+
+
+def _packed(kind: str, element: str, vector: str) -> str:
+    """Return the words that load and store a kind of fewer than 32 bits."""
+    return f"""\
+#define LOAD4_{kind}(buffer, i) to_int4((buffer)[i])
+#define LOAD1_{kind}(buffer, i) ((int)(buffer)[i])
+#define LANE4_{kind}(buffer, i) ((int)((const {element} *)(buffer))[i])
+#define STORE4_{kind}(buffer, i, value) (buffer)[i] = as_{vector}(value)
+__device__ __forceinline__ int4 to_int4({vector} v) {{ return {{v.x, v.y, v.z, v.w}}; }}
+__device__ __forceinline__ {vector} as_{vector}(int4 v) {{
+    return {{({element})v.x, ({element})v.y, ({element})v.z, ({element})v.w}};
+}}
+#define WRAP4_{kind}(a) to_int4(as_{vector}(a))
+"""
+
+
+_DIVISIONS = """\
+// Divisors 0 and -1 overflow: by 0, a number stays what it is.
+template <class T> __device__ __forceinline__ T quotient(T a, T b) {
+    return b == -1 ? (T)(0 - (unsigned long long)a) : b == 0 ? a : a / b;
+}
+template <class T> __device__ __forceinline__ T remainder_of(T a, T b) {
+    return b == -1 || b == 0 ? 0 : a % b;
+}
+template <class T> __device__ __forceinline__ T floor_quotient(T a, T b) {
+    const T rest = remainder_of(a, b);
+    return quotient(a, b) - (rest != 0 && (rest < 0) != (b < 0));
+}
+template <class T> __device__ __forceinline__ T floor_remainder(T a, T b) {
+    const T rest = remainder_of(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+"""
+
+INTEGERS = (
+    """\
+struct Long4 { long long x, y, z, w; };
+#define LONG(high, low) \\
+    ((long long)(((unsigned long long)(unsigned int)(high) << 32) | (unsigned int)(low)))
+#define LOAD4_I32(buffer, i) ((buffer)[i])
+#define LOAD1_I32(buffer, i) ((buffer)[i])
+#define LANE4_I32(buffer, i) (((const int *)(buffer))[i])
+#define STORE4_I32(buffer, i, value) (buffer)[i] = (value)
+#define STORE1_I32(buffer, i, value) (buffer)[i] = (value)
+#define LOAD4_I64(buffer, i) load_longs((buffer) + 2 * (i))
+#define LOAD1_I64(buffer, i) ((buffer)[i])
+#define LANE4_I64(buffer, i) (((const long long *)(buffer))[i])
+#define STORE4_I64(buffer, i, value) store_longs((buffer) + 2 * (i), (value))
+#define STORE1_I64(buffer, i, value) (buffer)[i] = (value)
+__device__ __forceinline__ Long4 load_longs(const longlong2 *p) {
+    const longlong2 low = p[0], high = p[1];
+    return {low.x, low.y, high.x, high.y};
+}
+__device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
+    p[0] = {v.x, v.y};
+    p[1] = {v.z, v.w};
+}
+"""
+    + _packed("S8", "signed char", "char4")
+    + _packed("U8", "unsigned char", "uchar4")
+    + _packed("S16", "short", "short4")
+    + _packed("U16", "unsigned short", "ushort4")
+    + _DIVISIONS
+    + _of_both("I32", "int4", "int")
+    + _of_both("I64", "Long4", "long long")
+    + _of("int4", "ABS4_I32", "int4 a", "(int)(a.{0} < 0 ? 0u - (unsigned)a.{0} : a.{0})")
+    + _of("int4", "DIV4_I32", "int4 a, int4 b", "quotient(a.{0}, b.{0})")
+    + "// Floats beyond the range become its ends, and NaN the upper one.\n"
+    + _of(
+        "int4", "CAST4_F32_I32", "float4 a", "(a.{0} != a.{0} ? 0x7fffffff : __float2int_rz(a.{0}))"
+    )
+    + _of(
+        "Long4",
+        "CAST4_F32_I64",
+        "float4 a",
+        "(a.{0} != a.{0} ? 0x7fffffffffffffffll : __float2ll_rz(a.{0}))",
+    )
+    + _of("float4", "CAST4_I32_F32", "int4 a", "(float)a.{0}")
+    + _of("float4", "CAST4_I64_F32", "Long4 a", "(float)a.{0}")
+    + _of("Long4", "CAST4_I32_I64", "int4 a", "(long long)a.{0}")
+    + _of("int4", "CAST4_I64_I32", "Long4 a", "(int)a.{0}")
+    + """\
+#define NEAREST_INT(a) ((int)min(max((a), -2147483648ll), 2147483647ll))
+// To the nearest half, ties to even; what is beyond 65504 becomes infinite.
+__device__ __forceinline__ float round_f16(float v) {
+    if (!(fabsf(v) < 65520.0f)) return v != v ? v : copysignf(INFINITY, v);
+    return from_half(to_half(v));
+}
+"""
+    + _of("float4", "ROUND4_F16", "float4 a", "round_f16(a.{0})")
+)

@@ -1,0 +1,234 @@
+"""Words of integers in GLSL; those of 64 bits, which it lacks, are pairs, the low word first."""
+
+from __future__ import annotations
+
+_LANES = "xyzw"
+
+
+def _of(type_: str, name: str, parameters: str, lane: str) -> str:
+    """Return a function that computes each lane by an expression with {0} for its name."""
+    made = ", ".join(lane.format(lane_name) for lane_name in _LANES)
+    made_by = {"int4": "ivec4", "float4": "vec4"}.get(type_, type_)
+    return f"{made_by} {name}({parameters}) {{\n    return {made_by}({made});\n}}\n"
+
+
+def _packed(kind: str, bits: int, signed: bool) -> str:
+    """Return the words that load and store a kind of 8 or 16 bits: some in each 32-bit word."""
+    sign = "int" if signed else "uint"
+    per_word = 32 // bits
+    shift = {4: 2, 2: 1}[per_word]
+    place = f"((i) & {per_word - 1}) * {bits}"
+    one = f"int(bitfieldExtract({sign}(buffer[(i) >> {shift}]), {place}, {bits}))"
+    from_words = ", ".join(
+        f"bitfieldExtract({sign}(words{'' if bits == 8 else '.' + _LANES[k // 2]}), "
+        f"{k % per_word * bits}, {bits})"
+        for k in range(4)
+    )
+    mask = f"{(1 << bits) - 1}u"
+    u = f"(uvec4(v) & {mask})"
+    words = "uint" if bits == 8 else "uvec2"
+    packed = (
+        "b.x | (b.y << 8) | (b.z << 16) | (b.w << 24)"
+        if bits == 8
+        else "uvec2(b.x | (b.y << 16), b.z | (b.w << 16))"
+    )
+    vector = "buffer[i]"
+    lane = (
+        one
+        if bits == 8
+        else f"int(bitfieldExtract({sign}(buffer[(i) >> 2][((i) >> 1) & 1]), {place}, {bits}))"
+    )
+    return f"""\
+#define LOAD4_{kind}(buffer, i) from_{kind}({vector})
+#define LOAD1_{kind}(buffer, i) {one}
+#define LANE4_{kind}(buffer, i) {lane}
+#define STORE4_{kind}(buffer, i, value) buffer[i] = to_{kind}(value)
+#define WRAP4_{kind}(a) from_{kind}(to_{kind}(a))
+ivec4 from_{kind}({words} words) {{ return ivec4({from_words}); }}
+{words} to_{kind}(ivec4 v) {{ uvec4 b = {u}; return {packed}; }}
+"""
+
+
+_INT = """\
+#define int4 ivec4
+#define LOAD4_I32(buffer, i) buffer[i]
+#define LOAD1_I32(buffer, i) buffer[i]
+#define LANE4_I32(buffer, i) buffer[(i) >> 2][(i) & 3]
+#define STORE4_I32(buffer, i, value) buffer[i] = (value)
+#define STORE1_I32(buffer, i, value) buffer[i] = (value)
+#define SPLAT4_I32(a) ivec4(a)
+#define MAKE4_I32(a, b, c, d) ivec4((a), (b), (c), (d))
+#define LANES4_I32(value, left, fill) \\
+    WHERE4_I32(greaterThan(ivec4(left), ivec4(0, 1, 2, 3)), (value), ivec4(fill))
+#define MASK4_I32(value, left) LANES4_I32((value), (left), 0)
+#define LESS4_I32(a, b) lessThan((a), (b))
+#define LESS_EQUAL4_I32(a, b) lessThanEqual((a), (b))
+#define EQUAL4_I32(a, b) equal((a), (b))
+#define ADD4_I32(a, b) ((a) + (b))
+#define SUB4_I32(a, b) ((a) - (b))
+#define MUL4_I32(a, b) ((a) * (b))
+#define NEG4_I32(a) (ivec4(0) - (a))
+#define MIN4_I32(a, b) min((a), (b))
+#define MAX4_I32(a, b) max((a), (b))
+#define CAST4_I32_F32(a) vec4(a)
+int quotient(int a, int b) {
+    /* Divisors 0 and -1 overflow: by 0, a number stays what it is. */
+    int by = b == 0 || b == -1 ? 1 : b;
+    return b == -1 ? 0 - a : a / by;
+}
+/* The language leaves % of negative numbers open. */
+int rest_of(int a, int b) { return b == 0 ? 0 : a - quotient(a, b) * b; }
+bool is_low(int rest, int b) { return rest != 0 && (rest < 0) != (b < 0); }
+int floor_quotient(int a, int b) { return quotient(a, b) - (is_low(rest_of(a, b), b) ? 1 : 0); }
+int floor_rest(int a, int b) { return rest_of(a, b) + (is_low(rest_of(a, b), b) ? b : 0); }
+/* Floats beyond the range become its ends, and NaN the upper one. Compilers may assume that floats
+   are finite, so all of that is asked of the bits. */
+int whole(float v) {
+    uint bits = floatBitsToUint(v), size = bits & 0x7fffffffu;
+    bool below = bits != size && size <= 0x7f800000u;
+    int end = below ? -2147483647 - 1 : 2147483647;
+    return size >= 0x4f000000u ? end : int(size >= 0x4f000000u ? 0.0f : v);
+}
+"""
+
+_INT_LANES = (
+    _of("int4", "WHERE4_I32", "bvec4 c, ivec4 a, ivec4 b", "(c.{0} ? a.{0} : b.{0})")
+    + _of("int4", "ABS4_I32", "ivec4 a", "(a.{0} < 0 ? 0 - a.{0} : a.{0})")
+    + _of("int4", "DIV4_I32", "ivec4 a, ivec4 b", "quotient(a.{0}, b.{0})")
+    + _of("int4", "FLOOR_DIV4_I32", "ivec4 a, ivec4 b", "floor_quotient(a.{0}, b.{0})")
+    + _of("int4", "FLOOR_MOD4_I32", "ivec4 a, ivec4 b", "floor_rest(a.{0}, b.{0})")
+    + _of("int4", "CAST4_F32_I32", "vec4 a", "whole(a.{0})")
+)
+
+_LONG = """\
+struct Long4 { ivec2 x; ivec2 y; ivec2 z; ivec2 w; };
+#define LONG(high, low) ivec2((low), (high))
+#define LOAD4_I64(buffer, i) \\
+    Long4(buffer[(i) * 4], buffer[(i) * 4 + 1], buffer[(i) * 4 + 2], buffer[(i) * 4 + 3])
+#define LOAD1_I64(buffer, i) buffer[i]
+#define LANE4_I64(buffer, i) buffer[i]
+#define STORE4_I64(buffer, i, value) \\
+    buffer[(i) * 4] = (value).x; buffer[(i) * 4 + 1] = (value).y; \\
+    buffer[(i) * 4 + 2] = (value).z; buffer[(i) * 4 + 3] = (value).w
+#define STORE1_I64(buffer, i, value) buffer[i] = (value)
+#define MAKE4_I64(a, b, c, d) Long4((a), (b), (c), (d))
+#define MASK4_I64(value, left) LANES4_I64((value), (left), ivec2(0))
+#define NEG4_I64(a) SUB4_I64(SPLAT4_I64(ivec2(0)), (a))
+#define NEAREST_INT(a) to_int(a)
+Long4 SPLAT4_I64(ivec2 a) { return Long4(a, a, a, a); }
+ivec2 add(ivec2 a, ivec2 b) {
+    uint low = uint(a.x) + uint(b.x);
+    return ivec2(int(low), a.y + b.y + (low < uint(a.x) ? 1 : 0));
+}
+ivec2 sub(ivec2 a, ivec2 b) {
+    return ivec2(a.x - b.x, a.y - b.y - (uint(a.x) < uint(b.x) ? 1 : 0));
+}
+ivec2 mul(ivec2 a, ivec2 b) {
+    uint al = uint(a.x) & 0xffffu, ah = uint(a.x) >> 16;
+    uint bl = uint(b.x) & 0xffffu, bh = uint(b.x) >> 16;
+    uint middle = ah * bl + ((al * bl) >> 16);
+    uint other = al * bh + (middle & 0xffffu);
+    uint high = ah * bh + (middle >> 16) + (other >> 16);
+    high += uint(a.x) * uint(b.y) + uint(a.y) * uint(b.x);
+    return ivec2(int(uint(a.x) * uint(b.x)), int(high));
+}
+bool less(ivec2 a, ivec2 b) { return a.y == b.y ? uint(a.x) < uint(b.x) : a.y < b.y; }
+bool same(ivec2 a, ivec2 b) { return a.x == b.x && a.y == b.y; }
+ivec2 pick(bool c, ivec2 a, ivec2 b) { return ivec2(c ? a.x : b.x, c ? a.y : b.y); }
+ivec2 magnitude(ivec2 a) { return pick(a.y < 0, sub(ivec2(0), a), a); }
+ivec2 floor_rest_of_long(ivec2 a, ivec2 b) {
+    /* One bit of the dividend after the other; by 0, nothing is left. */
+    ivec2 by = magnitude(b), all = magnitude(a), rest = ivec2(0);
+    for (int k = 63; k >= 0; k -= 1) {
+        uint bit = (uint(k > 31 ? all.y : all.x) >> uint(k & 31)) & 1u;
+        bool full = rest.y < 0;
+        uint high = (uint(rest.y) << 1) | (uint(rest.x) >> 31);
+        rest = ivec2(int((uint(rest.x) << 1) | bit), int(high));
+        /* As unsigned numbers. */
+        bool reached = !less(ivec2(rest.x, rest.y ^ (-2147483647 - 1)),
+                             ivec2(by.x, by.y ^ (-2147483647 - 1)));
+        rest = pick(full || reached, sub(rest, by), rest);
+    }
+    rest = pick(same(b, ivec2(0)), ivec2(0), rest);
+    rest = pick(a.y < 0, sub(ivec2(0), rest), rest);
+    bool low = !same(rest, ivec2(0)) && (rest.y < 0) != (b.y < 0);
+    return pick(low, add(rest, b), rest);
+}
+ivec2 whole_long(float v) {
+    uint bits = floatBitsToUint(v), size = bits & 0x7fffffffu;
+    bool below = bits != size && size <= 0x7f800000u;
+    bool beyond = size >= 0x5f000000u;
+    /* Its digits are an integer of 24 bits, shifted. */
+    uint digits = (size & 0x7fffffu) | 0x800000u;
+    int up = beyond ? 0 : int(size >> 23) - 150;
+    uint low = up < 0 ? (up > -24 ? digits >> uint(-up) : 0u) : up < 32 ? digits << uint(up) : 0u;
+    uint high = up < 9 ? 0u : up < 32 ? digits >> uint(32 - up) : digits << uint(up - 32);
+    ivec2 found = ivec2(int(low), int(high));
+    found = pick(below, sub(ivec2(0), found), found);
+    return pick(beyond, below ? ivec2(0, -2147483647 - 1) : ivec2(-1, 2147483647), found);
+}
+float nearest_float(ivec2 a) {
+    ivec2 size = magnitude(a);
+    uint high = uint(size.y), low = uint(size.x);
+    /* 32 digits are left of more; the last one tells of those that are not. */
+    int up = high == 0u ? 0 : findMSB(high) + 1;
+    uint lost = up == 0 ? 0u : up == 32 ? low : low & ((1u << uint(up & 31)) - 1u);
+    uint digits = up == 0 ? low : up == 32 ? high : (high << uint(32 - up)) | (low >> uint(up));
+    float found = float(digits | (lost == 0u ? 0u : 1u)) * uintBitsToFloat(uint(127 + up) << 23);
+    return a.y < 0 ? -found : found;
+}
+int to_int(ivec2 a) { return a.y == (a.x >> 31) ? a.x : a.y < 0 ? -2147483647 - 1 : 2147483647; }
+"""
+
+_LONG_LANES = (
+    _of("Long4", "WHERE4_I64", "bvec4 c, Long4 a, Long4 b", "pick(c.{0}, a.{0}, b.{0})")
+    + """\
+Long4 LANES4_I64(Long4 a, int left, ivec2 fill) {
+    return Long4(pick(left > 0, a.x, fill), pick(left > 1, a.y, fill),
+                 pick(left > 2, a.z, fill), pick(left > 3, a.w, fill));
+}
+"""
+    + _of("bvec4", "LESS4_I64", "Long4 a, Long4 b", "less(a.{0}, b.{0})")
+    + _of("bvec4", "LESS_EQUAL4_I64", "Long4 a, Long4 b", "!less(b.{0}, a.{0})")
+    + _of("bvec4", "EQUAL4_I64", "Long4 a, Long4 b", "same(a.{0}, b.{0})")
+    + _of("Long4", "ADD4_I64", "Long4 a, Long4 b", "add(a.{0}, b.{0})")
+    + _of("Long4", "SUB4_I64", "Long4 a, Long4 b", "sub(a.{0}, b.{0})")
+    + _of("Long4", "MUL4_I64", "Long4 a, Long4 b", "mul(a.{0}, b.{0})")
+    + _of("Long4", "MIN4_I64", "Long4 a, Long4 b", "pick(less(b.{0}, a.{0}), b.{0}, a.{0})")
+    + _of("Long4", "MAX4_I64", "Long4 a, Long4 b", "pick(less(a.{0}, b.{0}), b.{0}, a.{0})")
+    + _of("Long4", "FLOOR_MOD4_I64", "Long4 a, Long4 b", "floor_rest_of_long(a.{0}, b.{0})")
+    + _of("Long4", "CAST4_F32_I64", "vec4 a", "whole_long(a.{0})")
+    + _of("float4", "CAST4_I64_F32", "Long4 a", "nearest_float(a.{0})")
+    + _of("Long4", "CAST4_I32_I64", "ivec4 a", "ivec2(a.{0}, a.{0} >> 31)")
+    + _of("int4", "CAST4_I64_I32", "Long4 a", "a.{0}.x")
+)
+
+_HALF = """\
+/* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
+vec4 ROUND4_F16(vec4 v) {
+    uvec4 size = floatBitsToUint(v) & uvec4(0x7fffffffu);
+    uvec4 kept = (size + uvec4(0xfffu) + ((size >> uvec4(13u)) & uvec4(1u))) & uvec4(0xffffe000u);
+    uvec4 tiny = floatBitsToUint(roundEven(abs(v) * 16777216.0f) * 5.96046448e-8f);
+    uvec4 made = uvec4(half_of(size.x, kept.x, tiny.x), half_of(size.y, kept.y, tiny.y),
+                       half_of(size.z, kept.z, tiny.z), half_of(size.w, kept.w, tiny.w));
+    return uintBitsToFloat(made | (floatBitsToUint(v) & uvec4(0x80000000u)));
+}
+"""
+
+INTEGERS = (
+    _INT
+    + _packed("S8", 8, True)
+    + _packed("U8", 8, False)
+    + _packed("S16", 16, True)
+    + _packed("U16", 16, False)
+    + _INT_LANES
+    + _LONG
+    + _LONG_LANES
+    + """\
+uint half_of(uint size, uint kept, uint tiny) {
+    uint normal = kept > 0x477fe000u ? 0x7f800000u : kept;
+    return size > 0x7f800000u ? size : size < 0x38800000u ? tiny : normal;
+}
+"""
+    + _HALF
+)

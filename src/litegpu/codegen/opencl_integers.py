@@ -1,0 +1,102 @@
+"""Words of integers in OpenCL C; conditions are int4 masks, also of 64-bit comparisons."""
+
+from __future__ import annotations
+
+_OF_BOTH = """\
+#define SPLAT4_{kind}(a) (({type})(a))
+#define MAKE4_{kind}(a, b, c, d) (({type})((a), (b), (c), (d)))
+#define LANES4_{kind}(value, left, fill) \\
+    WHERE4_{kind}((int4)(left) > (int4)(0, 1, 2, 3), (value), SPLAT4_{kind}(fill))
+#define MASK4_{kind}(value, left) LANES4_{kind}((value), (left), 0)
+#define LESS4_{kind}(a, b) convert_int4((a) < (b))
+#define LESS_EQUAL4_{kind}(a, b) convert_int4((a) <= (b))
+#define EQUAL4_{kind}(a, b) convert_int4((a) == (b))
+#define WHERE4_{kind}(condition, yes, no) select((no), (yes), convert_{type}(condition))
+#define ADD4_{kind}(a, b) as_{type}(as_u{type}(a) + as_u{type}(b))
+#define SUB4_{kind}(a, b) as_{type}(as_u{type}(a) - as_u{type}(b))
+#define MUL4_{kind}(a, b) as_{type}(as_u{type}(a) * as_u{type}(b))
+#define NEG4_{kind}(a) SUB4_{kind}(SPLAT4_{kind}(0), (a))
+#define MIN4_{kind}(a, b) min((a), (b))
+#define MAX4_{kind}(a, b) max((a), (b))
+#define FLOOR_DIV4_{kind}(a, b) floor_quotient_{kind}((a), (b))
+#define FLOOR_MOD4_{kind}(a, b) floor_remainder_{kind}((a), (b))
+/* Divisors 0 and -1 stop some processors: by 0, a number stays what it is. */
+{type} quotient_{kind}({type} a, {type} b) {{
+    const {type} by = select(b, ({type})(1), b == 0 || b == -1);
+    return select(a / by, NEG4_{kind}(a), b == -1);
+}}
+{type} remainder_{kind}({type} a, {type} b) {{
+    return a % select(b, ({type})(1), b == 0 || b == -1);
+}}
+{type} floor_quotient_{kind}({type} a, {type} b) {{
+    const {type} rest = remainder_{kind}(a, b);
+    return quotient_{kind}(a, b) + (rest != 0 && (rest ^ b) < 0);
+}}
+{type} floor_remainder_{kind}({type} a, {type} b) {{
+    const {type} rest = remainder_{kind}(a, b);
+    return select(rest, rest + b, rest != 0 && (rest ^ b) < 0);
+}}
+"""
+
+INTEGERS = (
+    """\
+#define Long4 long4
+#define LONG(high, low) ((long)(((ulong)(uint)(high) << 32) | (ulong)(uint)(low)))
+#define LOAD4_I32(buffer, i) ((buffer)[i])
+#define LOAD1_I32(buffer, i) ((buffer)[i])
+#define LANE4_I32(buffer, i) (((__global const int *)(buffer))[i])
+#define STORE4_I32(buffer, i, value) (buffer)[i] = (value)
+#define STORE1_I32(buffer, i, value) (buffer)[i] = (value)
+#define LOAD4_I64(buffer, i) vload4((i), (buffer))
+#define LOAD1_I64(buffer, i) ((buffer)[i])
+#define LANE4_I64(buffer, i) ((buffer)[i])
+#define STORE4_I64(buffer, i, value) vstore4((value), (i), (buffer))
+#define STORE1_I64(buffer, i, value) (buffer)[i] = (value)
+#define LOAD4_S8(buffer, i) convert_int4((buffer)[i])
+#define LOAD1_S8(buffer, i) ((int)(buffer)[i])
+#define LANE4_S8(buffer, i) ((int)((__global const char *)(buffer))[i])
+#define STORE4_S8(buffer, i, value) (buffer)[i] = convert_char4(value)
+#define LOAD4_U8(buffer, i) convert_int4((buffer)[i])
+#define LOAD1_U8(buffer, i) ((int)(buffer)[i])
+#define LANE4_U8(buffer, i) ((int)((__global const uchar *)(buffer))[i])
+#define STORE4_U8(buffer, i, value) (buffer)[i] = convert_uchar4(value)
+#define LOAD4_S16(buffer, i) convert_int4((buffer)[i])
+#define LOAD1_S16(buffer, i) ((int)(buffer)[i])
+#define LANE4_S16(buffer, i) ((int)((__global const short *)(buffer))[i])
+#define STORE4_S16(buffer, i, value) (buffer)[i] = convert_short4(value)
+#define LOAD4_U16(buffer, i) convert_int4((buffer)[i])
+#define LOAD1_U16(buffer, i) ((int)(buffer)[i])
+#define LANE4_U16(buffer, i) ((int)((__global const ushort *)(buffer))[i])
+#define STORE4_U16(buffer, i, value) (buffer)[i] = convert_ushort4(value)
+"""
+    + _OF_BOTH.format(kind="I32", type="int4")
+    + _OF_BOTH.format(kind="I64", type="long4")
+    + """\
+#define ABS4_I32(a) as_int4(abs(a))
+#define DIV4_I32(a, b) quotient_I32((a), (b))
+/* Floats beyond the range become its ends, and NaN the upper one. */
+#define CAST4_F32_I32(a) select(convert_int4_sat(a), (int4)(0x7fffffff), isnan(a))
+#define CAST4_F32_I64(a) \\
+    select(convert_long4_sat(a), (long4)(0x7fffffffffffffff), convert_long4(isnan(a)))
+#define CAST4_I32_F32(a) convert_float4(a)
+#define CAST4_I64_F32(a) convert_float4(a)
+#define CAST4_I32_I64(a) convert_long4(a)
+#define CAST4_I64_I32(a) convert_int4(a)
+#define WRAP4_S8(a) convert_int4(convert_char4(a))
+#define WRAP4_U8(a) convert_int4(convert_uchar4(a))
+#define WRAP4_S16(a) convert_int4(convert_short4(a))
+#define WRAP4_U16(a) convert_int4(convert_ushort4(a))
+#define NEAREST_INT(a) convert_int_sat(a)
+#define ROUND4_F16(a) round_f16(a)
+/* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
+float4 round_f16(float4 v) {
+    const uint4 size = as_uint4(v) & 0x7fffffffu;
+    const uint4 kept = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
+    const uint4 normal = select(kept, (uint4)(0x7f800000u), kept > 0x477fe000u);
+    const uint4 tiny = as_uint4(rint(as_float4(size) * 16777216.0f) * 5.96046448e-8f);
+    const uint4 made = select(normal, tiny, size < 0x38800000u);
+    const uint4 found = select(made, size, size > 0x7f800000u);
+    return as_float4(found | (as_uint4(v) & 0x80000000u));
+}
+"""
+)

@@ -1,0 +1,101 @@
+"""What work items compute in: four floats, four 32-bit integers or four 64-bit integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.graph import DType
+
+_INT_MIN = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Four elements of one value; `type` is what templates declare.
+
+    The words that make, compare and compute with them end in `ending`: `SPLAT4` makes floats,
+    `SPLAT4_I32` and `SPLAT4_I64` integers.
+    """
+
+    kind: str
+    type: str
+    ending: str
+
+    @property
+    def zero(self) -> str:
+        """Text of one element that is 0."""
+        return self.literal(0)
+
+    @property
+    def zeros(self) -> str:
+        """Text of four elements that are 0."""
+        return self.splat(self.zero)
+
+    def splat(self, element: str) -> str:
+        """Text of four times the same element."""
+        return self.call("SPLAT4", element)
+
+    def call(self, word: str, *arguments: str) -> str:
+        """Text of a word applied to values in such registers."""
+        return f"{word}{self.ending}({', '.join(arguments)})"
+
+    def literal(self, number: float) -> str:
+        """Text of one element; an integer must fit."""
+        if self is FLOAT:
+            return literal(number)
+        whole = int(number)
+        if self is INT:
+            return _int_literal(whole)
+        low = (whole & 0xFFFFFFFF) - ((whole & 0x80000000) << 1)
+        return f"LONG({_int_literal(whole >> 32)}, {_int_literal(low)})"
+
+
+FLOAT = Register("F32", "float4", "")
+INT = Register("I32", "int4", "_I32")
+LONG = Register("I64", "Long4", "_I64")
+
+KINDS = {
+    DType.FLOAT32: "F32",
+    DType.FLOAT16: "F16",
+    DType.INT8: "S8",
+    DType.UINT8: "U8",
+    DType.INT16: "S16",
+    DType.UINT16: "U16",
+    DType.INT32: "I32",
+    DType.INT64: "I64",
+    DType.BOOL: "BOOL8",
+}
+"""What the dialect's words call the element types that a buffer may hold."""
+
+_REGISTERS = {
+    **dict.fromkeys((DType.FLOAT32, DType.FLOAT16, DType.BOOL), FLOAT),
+    **dict.fromkeys((DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32), INT),
+    DType.INT64: LONG,
+}
+
+
+def register_of(dtype: DType) -> Register:
+    """Return what holds elements of a type; truth values are the floats 0 and 1."""
+    return _REGISTERS[dtype]
+
+
+def literal(number: float) -> str:
+    """Return a float32 constant as kernel text."""
+    number = float(np.float32(number))
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    text = f"{number:.9g}"
+    text += "f" if "." in text or "e" in text else ".0f"
+    return f"({text})" if number < 0 else text
+
+
+def _int_literal(number: int) -> str:
+    # The languages read a sign and a number: 2147483648 alone is none of theirs.
+    if number == _INT_MIN:
+        return f"({_INT_MIN + 1} - 1)"
+    return f"({number})" if number < 0 else str(number)

@@ -1,0 +1,216 @@
+"""Cases of integers: arithmetic to the last bit, moves, indices, casts between all types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cases.base import EXACT, FEW, TRUTH, Array, Case, Range, Shape, Sheet
+from cases.logic import COMPARISONS, Cast, LargeCast
+
+_WHOLE = (2, 3, 2, 5)
+
+
+@dataclass(frozen=True)
+class Edges(Range):
+    """Integers of a type: its ends, what float32 does not hold, and small ones."""
+
+    low: float = 0.0
+    high: float = 0.0
+    dtype: str = "int32"
+    least: int | None = None
+    """The smallest one, if not that of the type."""
+
+    def draw(self, shape: Shape, random: np.random.Generator) -> Array:
+        """Return seeded elements, of which most are alike."""
+        ends = np.iinfo(self.dtype)
+        low = int(ends.min) if self.least is None else self.least
+        odd = [
+            2**24 + 1,
+            -(2**24) - 1,
+            2**31 - 1,
+            -(2**31),
+            2**31,
+            2**32 + 5,
+            -(2**40) - 3,
+            1 << 53,
+        ]
+        known = [low, ends.max, *(n for n in odd if low <= n <= ends.max)]
+        known += [n for n in range(-3, 4) if n >= low]
+        drawn = random.integers(low, ends.max, 8, self.dtype, endpoint=True)
+        return random.choice(np.concatenate([np.array(known, self.dtype), drawn]), shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic(Case):
+    """An operation on one or two values of integers; `constant` is the number of a constant."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    op: str
+    dtype: str = "int32"
+    shapes: tuple[Shape, ...] = (_WHOLE, _WHOLE)
+    constant: int | None = None
+    activation: str = ""
+    positive: bool = False
+    """Whether the last operand is a divisor: positive, for others stop the CPU."""
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one output."""
+        refs = []
+        for i, shape in enumerate(self.shapes):
+            divides = self.positive and i == len(self.shapes) - 1
+            values = Edges(dtype=self.dtype, least=1 if divides else None)
+            refs.append(
+                sheet.weights(shape, values) if i == self.constant else sheet.input(shape, values)
+            )
+        options = {"fused_activation_function": self.activation} if self.activation else {}
+        dtype = "bool" if self.op in COMPARISONS else self.dtype
+        sheet.output(sheet.op(self.op, refs, options, dtype=dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved(Case):
+    """An operation that brings integers elsewhere."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    op: str
+    dtype: str = "int32"
+    shape: Shape = _WHOLE
+
+    _OPERANDS: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "TRANSPOSE": ((0, 3, 1, 2),),
+        "RESHAPE": ((6, -1),),
+        "PAD": (((0, 0), (1, 2), (0, 1), (3, 1)),),
+        "MIRROR_PAD": (((0, 0), (1, 1), (0, 1), (2, 1)),),
+        "STRIDED_SLICE": ((0, 1, 0, 1), (2, 3, 2, 4), (1, 1, 1, 2)),
+        "TILE": ((1, 2, 1, 2),),
+        "REVERSE_V2": ((2, 3),),
+        "EXPAND_DIMS": (1,),
+    }
+    _OPTIONS: ClassVar = {"MIRROR_PAD": {"mode": "REFLECT"}}
+
+    def write(self, sheet: Sheet) -> None:
+        """One input (twice where values are joined), one output."""
+        x = sheet.input(self.shape, Edges(dtype=self.dtype))
+        if self.op == "CONCATENATION":
+            fixed = sheet.weights(self.shape, Edges(dtype=self.dtype))
+            made = sheet.op(self.op, [x, fixed, x], {"axis": 3}, dtype=self.dtype)
+        else:
+            extra = [sheet.constant(each, "int32") for each in self._OPERANDS[self.op]]
+            made = sheet.op(self.op, [x, *extra], self._OPTIONS.get(self.op), dtype=self.dtype)
+        sheet.output(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Case):
+    """Integers chosen by a comparison, as converters write what makes indices positive."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int32"
+    shape: Shape = _WHOLE
+    op: str = "SELECT_V2"
+    added: int = 1000
+
+    def write(self, sheet: Sheet) -> None:
+        """One input: what is below 0 gets a number added."""
+        x = sheet.input(self.shape, Edges(dtype=self.dtype))
+        zero, size = (sheet.constant(number, self.dtype) for number in (0, self.added))
+        below = sheet.op("LESS", [x, zero], dtype="bool")
+        moved = sheet.op("ADD", [x, size], dtype=self.dtype)
+        sheet.output(sheet.op(self.op, [below, moved, x], dtype=self.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Case):
+    """GATHER of integers by computed indices."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int64"
+    indices: str = "int32"
+    axis: int = 1
+    fixed: bool = False
+
+    def write(self, sheet: Sheet) -> None:
+        """A value (a constant if `fixed`) and indices, one output."""
+        values, places = Edges(dtype=self.dtype), Range(0.0, 3.0, dtype=self.indices)
+        table = sheet.weights(_WHOLE, values) if self.fixed else sheet.input(_WHOLE, values)
+        found = sheet.op(
+            "GATHER", [table, sheet.input((4,), places)], {"axis": self.axis}, dtype=self.dtype
+        )
+        sheet.output(found)
+
+
+_BOTH = ("int32", "int64")
+_SMALL = ("int8", "uint8", "int16", "uint16")
+_ARITHMETIC = ("ADD", "SUB", "MUL", "MINIMUM", "MAXIMUM")
+_FRACTIONS = Range(-300.0, 300.0, grid=1 / 8)
+_HALVES = Range(-300.0, 300.0, dtype="float16")
+
+
+def _casts() -> Iterator[Case]:
+    sources = [Edges(dtype=dtype) for dtype in (*_BOTH, *_SMALL)]
+    for source in (*sources, _FRACTIONS, _HALVES, TRUTH):
+        for target in (*_BOTH, *_SMALL, "bool"):
+            if target != source.dtype:
+                yield Cast(source=source, target=target)
+        if source.dtype != "float32":
+            yield LargeCast(source=source, target="float32")
+    for dtype in (*_SMALL, "int64"):
+        yield Cast(source=Edges(dtype=dtype), target=dtype, shape=(1, 3, 2, 8))
+        yield from (
+            Cast(source=Edges(dtype="int32"), target=dtype, shape=(1, 3, 2, c)) for c in (1, 3, 4)
+        )
+        yield from (
+            Cast(source=Edges(dtype=dtype), target="int32", shape=(1, 3, 2, c)) for c in (1, 4, 8)
+        )
+    yield Cast(source=_FRACTIONS, target="int8", then="int32")
+    yield Cast(source=Edges(dtype="int64"), target="int16", then="int64")
+    yield Cast(source=FEW, target="uint8", then="int64", shape=(3, 7))
+
+
+CASES: tuple[Case, ...] = (
+    *(Arithmetic(op=op, dtype=dtype) for op in (*_ARITHMETIC, *COMPARISONS) for dtype in _BOTH),
+    *(
+        Arithmetic(op=op, dtype=dtype, shapes=shapes, constant=constant)
+        for op in ("ADD", "MUL", "LESS_EQUAL")
+        for dtype in _BOTH
+        for shapes, constant in (
+            ((_WHOLE, (5,)), 1),
+            ((_WHOLE, ()), 1),
+            (((), _WHOLE), 0),
+            (((3, 1), (4,)), None),
+            (((2, 1, 2, 5), (1, 3, 1, 1)), None),
+            (((2, 3, 2, 3, 5), (2, 1, 2, 1, 5)), None),
+        )
+    ),
+    *(
+        Arithmetic(op="SUB", dtype=d, shapes=((1, 3, 2, c),) * 2)
+        for d in _BOTH
+        for c in range(1, 10)
+    ),
+    *(
+        Arithmetic(op=op, dtype=dtype, activation=activation)
+        for op in ("ADD", "SUB", "MUL")
+        for dtype in _BOTH
+        for activation in ("RELU", "RELU6", "RELU_N1_TO_1")
+    ),
+    *(Arithmetic(op=op, positive=True) for op in ("DIV", "FLOOR_DIV", "FLOOR_MOD")),
+    Arithmetic(op="FLOOR_MOD", dtype="int64", positive=True),
+    Arithmetic(op="SQUARED_DIFFERENCE"),
+    *(Arithmetic(op=op, shapes=(_WHOLE,)) for op in ("ABS", "NEG", "SIGN")),
+    Arithmetic(op="NEG", dtype="int64", shapes=(_WHOLE,)),
+    *(Moved(op=op, dtype=dtype) for op in (*Moved._OPERANDS, "CONCATENATION") for dtype in _BOTH),
+    *(Moved(op="CONCATENATION", dtype=dtype, shape=(1, 3, 2, 8)) for dtype in _BOTH),
+    *(Chosen(dtype=dtype) for dtype in _BOTH),
+    Chosen(op="SELECT", shape=(7,)),
+    *(Table(dtype=d, indices=i, fixed=f) for d in _BOTH for i in _BOTH for f in (False, True)),
+    Table(axis=3),
+    *_casts(),
+)
