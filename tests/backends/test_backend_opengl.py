@@ -410,6 +410,42 @@ def test_a_fence_that_is_not_reached(device: OpenGLDevice, monkeypatch: pytest.M
     context.close()
 
 
+def test_a_submission_that_takes_too_long(
+    device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for a while gives nothing up; the context's limit does."""
+    context, result = ready(device, adding(1)), np.zeros_like(floats())
+    event = context.submit(Bindings.of([floats()], [result]))
+    monkeypatch.setattr(device.gl.call, "glClientWaitSync", lambda *_: 0x911B)
+    assert not event.wait(timeout=0.01)
+    assert (event.done(), device.lost) == (False, False)
+    context.timeout = 5.0
+    for _ in range(2):
+        with pytest.raises(InvokeTimeoutError, match=r"within invoke_timeout_ms \(5000 ms\)"):
+            event.wait()
+    assert (event.done(), device.lost) == (True, True)
+    assert not result.any()
+    context.close()
+
+
+def test_a_submission_that_fails(device: OpenGLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, result = ready(device, adding(1)), np.zeros_like(floats())
+    bindings = Bindings.of([floats()], [result])
+    for moment in ("submit", "wait"):
+        event = context.submit(bindings)
+        with monkeypatch.context() as broken:
+            failing(broken, device, INVALID_OPERATION)
+            for _ in range(2):
+                with pytest.raises(ExecutionError, match="failed while running a partition"):
+                    if moment == "submit":
+                        context.submit(bindings)
+                    else:
+                        event.wait()
+        context.run(bindings)
+        np.testing.assert_array_equal(result, floats() + 1)
+    context.close()
+
+
 # Kept programs
 
 

@@ -392,6 +392,33 @@ def test_a_run_that_takes_too_long(
     assert context._buffers.made == held, "the device may still use them"  # type: ignore[attr-defined]
 
 
+def test_a_submission_that_takes_too_long(
+    own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for a while gives nothing up; the context's limit does."""
+    context, result = ready(own_device, adding(1)), np.zeros_like(floats())
+    monkeypatch.setattr(own_device.calls, "is_idle", lambda device: False)
+    event = context.submit(Bindings.of([floats()], [result]))
+    assert not event.wait(timeout=0.01)
+    assert (event.done(), own_device.lost) == (False, False)
+    context.timeout = 0.02
+    for _ in range(2):
+        with pytest.raises(InvokeTimeoutError, match=r"within invoke_timeout_ms \(20 ms\)"):
+            event.wait()
+    assert (event.done(), own_device.lost) == (True, True)
+    context.close()
+
+
+def test_a_submission_on_a_device_that_is_lost_meanwhile(own_device: WebGPUDevice) -> None:
+    context = ready(own_device, adding(1))
+    event = context.submit(Bindings.of([floats()], [np.zeros_like(floats())]))
+    event.wait()
+    own_device.device.destroy()
+    with pytest.raises(DeviceLostError, match="is lost"):
+        context.submit(Bindings.of([floats()], [np.zeros_like(floats())]))
+    context.close()
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_shaders_keep_to_their_buffers(
     older: bool, own_device: WebGPUDevice, monkeypatch: pytest.MonkeyPatch
