@@ -65,7 +65,8 @@ def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
 @pytest.mark.usefixtures("emulated")
 def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One multiprocessor is busy with anything: each phase of a transposed convolution is large."""
-    monkeypatch.setattr(EmulatedDevice, "info", dataclasses.replace(INFO, compute_units=1))
+    device = EmulatedDevice(dataclasses.replace(INFO, compute_units=1))
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
     transposed = next(group for group in GROUPS if type(group[0]).__name__ == "TransposeConv")
     assert any(name.startswith("cuda_conv_tile") for name in checked(transposed, FLOATS))
 

@@ -229,12 +229,20 @@ def test_nothing_to_launch(device: Device) -> None:
     context.close()
 
 
-def test_half_storage_is_loaded_and_stored(device: Device) -> None:
+@pytest.mark.parametrize("vector", [True, False])
+def test_half_storage_is_loaded_and_stored(device: Device, vector: bool) -> None:
+    if not vector and not device.info.half_lanes:
+        pytest.skip("single halves cannot be stored there")
+    halve, widen = (body if vector else body.replace("4_F", "1_F") for body in (HALVE, WIDEN))
     kernels = [
-        kernel("halve", HALVE, kinds=("F16", "F32")),
-        kernel("widen", WIDEN, kinds=("F32", "F16")),
+        kernel("halve", halve, kinds=("F16", "F32"), vector=vector),
+        kernel("widen", widen, kinds=("F32", "F16"), vector=vector),
     ]
-    steps = [launch("halve", 1, 0), launch("widen", 2, 1)]
+    items = SIZE if vector else (FLOATS, 1, 1)
+    steps = [
+        Launch("halve", (cell(1), cell(0)), items, GROUP),
+        Launch("widen", (cell(2), cell(1)), items, GROUP),
+    ]
     context = ready(device, program(kernels, steps, [0], [2]))
     x = floats() * np.float32(30)
     special = [0.0, -0.0, 1e-7, 6.1e-5, 65504.0, 1e6, -1e6, np.inf, -np.inf, 1 / 3]

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <vector>
+#include "cuda_checks.h"
 
 #define __device__ static
 #define __forceinline__ inline
@@ -41,6 +42,8 @@ static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline long long min(long long a, long long b) { return a < b ? a : b; }
 static inline long long max(long long a, long long b) { return a > b ? a : b; }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline float __uint_as_float(unsigned int i) { float f; memcpy(&f, &i, 4); return f; }
 static inline unsigned int __float_as_uint(float f) { unsigned int i; memcpy(&i, &f, 4); return i; }
 static inline float __int_as_float(int i) { return __uint_as_float(i); }
@@ -76,6 +79,7 @@ struct Product {
 struct Fiber {
     Index3 thread, block;
     int rank, lane, warp;
+    Visitor *visitor;
     void *stack_pointer;
     std::vector<char> stack;
     bool done;
@@ -92,14 +96,16 @@ struct Fiber {
 };
 struct Meeting { int arrived = 0; unsigned int round = 0; };
 struct Block {
-    std::vector<char> shared;
     char *memory;
     Meeting all;
     int votes = 0, voted = 0;  // see __syncthreads_or
+    int ended = 0;             // threads
     std::vector<Meeting> warps, groups;
 };
 inline std::vector<Fiber> fibers;
 inline std::vector<Block> blocks;
+inline std::vector<char> memory;
+inline std::vector<Visitor> visitors;
 static Meeting cluster_meeting;
 static Fiber *me;
 static int threads_per_block;
@@ -111,9 +117,12 @@ asm(".text\n.globl switch_stack\nswitch_stack:\n"
     "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
 
-static void yield() { switch_stack(&me->stack_pointer, scheduler); }
+static void yield() {
+    if (checks.rewrite_count) settle();
+    switch_stack(&me->stack_pointer, scheduler);
+}
 
-// Wait for `count` fibers; the last one does the work of all.
+// Wait for `count` fibers; the last one does the work of all, and is looked at for all.
 template <class Work> static void meet(Meeting &meeting, int count, Work work) {
     const unsigned int round = meeting.round;
     if (++meeting.arrived == count) {
@@ -125,14 +134,20 @@ template <class Work> static void meet(Meeting &meeting, int count, Work work) {
     while (meeting.round == round) yield();
 }
 
+// A meeting that orders accesses to memory, too.
+template <class Work> static void barrier(Scope scope, Meeting &meeting, int count, Work work) {
+    meet(meeting, count, work);
+    for (int s = scope; s > THREAD; --s) ++me->visitor->passed[s];
+}
+
 static Block &my_block() { return blocks[me->rank]; }
 static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
 static char *shared_memory(size_t offset) { return my_block().memory + offset; }
-static void __syncthreads() { meet(my_block().all, threads_per_block, [] {}); }
+static void __syncthreads() { barrier(BLOCK, my_block().all, threads_per_block, [] {}); }
 static int __syncthreads_or(int vote) {
     Block &b = my_block();
     b.votes |= vote != 0;
-    meet(b.all, threads_per_block, [&] { b.voted = b.votes, b.votes = 0; });
+    barrier(BLOCK, b.all, threads_per_block, [&] { b.voted = b.votes, b.votes = 0; });
     return b.voted;
 }
 template <class Join> static unsigned int of_warp(unsigned int v, Join join) {
@@ -151,7 +166,7 @@ static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
 static unsigned int __reduce_or_sync(unsigned int, unsigned int v) {
     return of_warp(v, [](unsigned int a, unsigned int b) { return a | b; });
 }
-static void __syncwarp() { meet(my_block().warps[me->warp], 32, [] {}); }
+static void __syncwarp() { barrier(WARP, my_block().warps[me->warp], 32, [] {}); }
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
 static Index3 blockDim, gridDim;
@@ -169,6 +184,16 @@ static void load_matrix(unsigned int (&a)[4], const void *row) {
                        (const char *)lanes[8 * q + lane / 4].row + lane % 4 * 4, 4);
     });
 }
+template <int K> static void add_products(Fiber *lanes, const float (&left)[16][K], const float (&right)[K][8]) {
+    for (int lane = 0; lane < 32; ++lane) {
+        float *const d = lanes[lane].d;
+        for (int q = 0; q < 4; ++q) {
+            float sum = d[q];
+            for (int k = 0; k < K; ++k) sum += left[lane / 4 + q / 2 * 8][k] * right[k][lane % 4 * 2 + q % 2];
+            d[q] = sum;
+        }
+    }
+}
 static float half_at(unsigned int pair, int which) { return from_half(pair >> (16 * which) & 0xffff); }
 static void multiply(float (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
     me->d = d, me->a = a, me->b0 = b0, me->b1 = b1;
@@ -182,10 +207,7 @@ static void multiply(float (&d)[4], const unsigned int (&a)[4], unsigned int b0,
                     if (q < 2)
                         right[lane % 4 * 2 + q * 8 + e][lane / 4] = half_at(q ? lanes[lane].b1 : lanes[lane].b0, e);
                 }
-        for (int lane = 0; lane < 32; ++lane)
-            for (int q = 0; q < 4; ++q)
-                for (int k = 0; k < 16; ++k)
-                    lanes[lane].d[q] += left[lane / 4 + q / 2 * 8][k] * right[k][lane % 4 * 2 + q % 2];
+        add_products<16>(lanes, left, right);
     });
 }
 static void round_tf32(unsigned int &word) {
@@ -204,14 +226,12 @@ static void multiply_tf32(float (&d)[4], const unsigned int (&a)[4], unsigned in
             right[lane % 4][lane / 4] = tf32(lanes[lane].b0);
             right[lane % 4 + 4][lane / 4] = tf32(lanes[lane].b1);
         }
-        for (int lane = 0; lane < 32; ++lane)
-            for (int q = 0; q < 4; ++q)
-                for (int k = 0; k < 8; ++k)
-                    lanes[lane].d[q] += left[lane / 4 + q / 2 * 8][k] * right[k][lane % 4 * 2 + q % 2];
+        add_products<8>(lanes, left, right);
     });
 }
 
 static void copy_async(uint4 *to, const uint4 *from, int bytes) {
+    touch(to, sizeof *to, true);  // it may arrive at once, too
     if (me->copies.empty()) me->copies.emplace_back();
     me->copies.back().push_back({to, bytes ? *from : uint4{}});
 }
@@ -225,7 +245,7 @@ template <int N> static void copy_wait() {
 }
 
 // Matrices that 4 warps multiply from shared memory: rows of 64 bytes, chunks of 16 bytes shuffled.
-static const unsigned short *operand(unsigned long long described, int row, int k) {
+UNCHECKED static const unsigned short *operand(unsigned long long described, int row, int k) {
     if (described >> 62 != 2 || (described >> 32 & 0x3fff) != 512 >> 4) abort();
     uintptr_t at = (described & 0x3fff) << 4;
     at += row / 8 * 512 + row % 8 * 64 + k * 2;
@@ -236,18 +256,28 @@ static unsigned long long matrix_at(const void *place) {
     const size_t at = (const char *)place - my_block().memory;
     return at >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
 }
+// Other threads' writes must be ordered with all reads of a product, from its issue to the wait.
+static void touch_operands(const Product &p) {
+    const int thread = me->warp % 4 * 32 + me->lane;
+    for (int k = 0; k < 16; k += 8) {
+        if (!p.words && thread < 64) touch(operand(p.a, thread, k), 16, false);
+        for (int column = thread; column < p.columns; column += 128) touch(operand(p.b, column, k), 16, false);
+    }
+}
 template <int N>
 static void group_multiply(float (&sums)[N][4], unsigned long long a, unsigned long long b) {
     if (me->products.empty()) me->products.emplace_back();
     me->products.back().push_back({a, b, sums[0], N * 8, nullptr, true});
+    touch_operands(me->products.back().back());
 }
 template <int N>
 static void group_multiply_tf32(float (&sums)[N][4], const unsigned int (&a)[4], unsigned long long b, bool add) {
     if (me->products.empty()) me->products.emplace_back();
     me->products.back().push_back({0, b, sums[0], N * 8, a, add});
+    touch_operands(me->products.back().back());
 }
 // Of 8 floats that the lanes of a warp hold of each of 16 rows.
-static float product_of_floats(const Product &p, int row, int column) {
+UNCHECKED static float product_of_floats(const Product &p, int row, int column) {
     float sum = 0.0f;
     for (int k = 0; k < 8; ++k) {
         unsigned int right;
@@ -257,7 +287,7 @@ static float product_of_floats(const Product &p, int row, int column) {
     }
     return sum;
 }
-static float product_of_halves(const Product &p, int row, int column) {
+UNCHECKED static float product_of_halves(const Product &p, int row, int column) {
     float sum = 0.0f;
     for (int k = 0; k < 16; ++k) sum += from_half(*operand(p.a, row, k)) * from_half(*operand(p.b, column, k));
     return sum;
@@ -270,7 +300,8 @@ template <int N> static void group_wait() {
     while ((int)me->products.size() > N + 1) {
         for (const Product &p : me->products.front()) {
             me->shown = &p;
-            __syncwarp();
+            touch_operands(p);
+            meet(my_block().warps[me->warp], 32, [] {});
             for (int j = 0; j < p.columns / 8; ++j)
                 for (int q = 0; q < 4; ++q) {
                     const int row = me->lane / 4 + q / 2 * 8, column = j * 8 + me->lane % 4 * 2 + q % 2;
@@ -279,7 +310,7 @@ template <int N> static void group_wait() {
                         + (p.words ? product_of_floats(p, row, column)
                                    : product_of_halves(p, me->warp % 4 * 16 + row, column));
                 }
-            __syncwarp();
+            meet(my_block().warps[me->warp], 32, [] {});
         }
         me->products.erase(me->products.begin());
     }
@@ -288,7 +319,7 @@ template <int N> static void group_wait() {
 
 template <int N> static void sums_made(float (&)[N][4]) {}
 
-static void cluster_wait() { meet(cluster_meeting, (int)fibers.size(), [] {}); }
+static void cluster_wait() { barrier(CLUSTER, cluster_meeting, (int)fibers.size(), [] {}); }
 static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
 static char *remote(const void *local, int block) {
     return blocks[block].memory + ((const char *)local - my_block().memory);
@@ -317,12 +348,46 @@ static void **arguments;
 static void run_fiber() {
     entry(arguments);
     me->done = true;
+    if (++my_block().ended == threads_per_block) checks.gone[me->rank] = true;
     yield();
     abort();
 }
 
-static void launch(void (*kernel)(void **), void **given, const unsigned int *grid,
-                   const unsigned int *local, int cluster, size_t shared) {
+// What a launch may touch.
+struct Places {
+    const Range *buffers, *regions, *arrays;
+    Cell *arena_cells;
+    unsigned int buffer_count, array_count;
+};
+
+static void look_at(const Places &places, int cluster, size_t block_bytes) {
+    static std::vector<Cell> cells;
+    checks.fault[0] = 0;
+    checks.block_count = cluster;
+    checks.buffer_count = places.buffer_count;
+    checks.array_count = places.array_count;
+    if (cluster > MOST_BLOCKS || places.buffer_count > MOST_RANGES || places.array_count > MOST_RANGES) abort();
+    for (unsigned int i = 0; i < places.buffer_count; ++i) checks.buffers[i] = places.buffers[i];
+    for (unsigned int i = 0; i < places.array_count; ++i) checks.arrays[i] = places.arrays[i];
+    for (int r = 0; r < 2; ++r) checks.regions[r] = places.regions[r];
+    checks.shared = blocks[0].memory;
+    checks.block_bytes = block_bytes;
+    cells.resize(block_bytes * cluster / 2);
+    checks.shared_cells = cells.data();
+    checks.visitors = visitors.data();
+    for (size_t i = 0; i < fibers.size(); ++i) {
+        const int rank = i / threads_per_block, t = i % threads_per_block;
+        const int warps = (threads_per_block + 31) / 32, warp = rank * warps + t / 32;
+        const int group = rank * ((warps + 3) / 4) + t / 128;
+        visitors[i] = {{(unsigned short)i, (unsigned short)warp, (unsigned short)group, (unsigned short)rank, 0}, {}};
+    }
+    checks.arena_cells = places.arena_cells;
+    checks.first_run = checks.run + 1;
+}
+
+// Returns what was wrong, or an empty text.
+static const char *launch(void (*kernel)(void **), void **given, const unsigned int *grid,
+                          const unsigned int *local, int cluster, size_t shared, const Places *places) {
     entry = kernel;
     arguments = given;
     blockDim = {local[0], local[1], local[2]};
@@ -331,23 +396,33 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
     const int warps = (threads_per_block + 31) / 32;
     fibers.assign(cluster * threads_per_block, Fiber());
     blocks.assign(cluster, Block());
+    const size_t block_bytes = (shared + 1023) & ~(size_t)1023;
+    memory.resize(block_bytes * cluster + 1024);
+    char *const start = (char *)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023);
     for (Block &block : blocks) {
-        block.shared.resize(shared + 1024);
-        block.memory = (char *)(((uintptr_t)block.shared.data() + 1023) & ~(uintptr_t)1023);
+        block.memory = start + block_bytes * (&block - blocks.data());
         block.warps.resize(warps);
         block.groups.resize((warps + 3) / 4);
     }
-    for (Fiber &fiber : fibers) fiber.stack.resize(1 << 16);
+    visitors.assign(fibers.size(), Visitor());
+    for (Fiber &fiber : fibers) {
+        fiber.stack.resize(1 << 16);
+        fiber.visitor = &visitors[&fiber - fibers.data()];
+    }
+    if (places) look_at(*places, cluster, block_bytes);
     for (unsigned int z = 0; z < grid[2]; ++z)
         for (unsigned int y = 0; y < grid[1]; y += cluster)
             for (unsigned int x = 0; x < grid[0]; ++x) {
                 cluster_meeting = Meeting();
+                ++checks.run;
                 for (Block &block : blocks) {
+                    block.ended = 0;
                     memset(block.memory, 0xff, shared);  // NaN
                     block.all = Meeting();
                     for (Meeting &each : block.warps) each = Meeting();
                     for (Meeting &each : block.groups) each = Meeting();
                 }
+                for (bool &gone : checks.gone) gone = false;
                 for (size_t i = 0; i < fibers.size(); ++i) {
                     Fiber &f = fibers[i];
                     const unsigned int t = i % threads_per_block;
@@ -357,8 +432,9 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
                     f.lane = t % 32;
                     f.warp = t / 32;
                     f.done = false;
+                    for (unsigned short &passed : visitors[i].passed) passed = 0;
                     f.copies.clear();
-                f.products.clear();
+                    f.products.clear();
                     uintptr_t top = (uintptr_t)(f.stack.data() + f.stack.size()) & ~(uintptr_t)15;
                     void **frame = (void **)(top - 16);
                     *frame = (void *)run_fiber;
@@ -369,9 +445,13 @@ static void launch(void (*kernel)(void **), void **given, const unsigned int *gr
                     for (Fiber &f : fibers)
                         if (!f.done) {
                             me = &f;
+                            checks.visitor = CHECKED && places ? f.visitor : nullptr;
                             switch_stack(&scheduler, f.stack_pointer);
+                            checks.visitor = nullptr;
+                            if (checks.fault[0]) return checks.fault;
                             left |= !f.done;
                         }
                 }
             }
+    return checks.fault;
 }

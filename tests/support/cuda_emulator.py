@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from emulated_memory import EmulatedMemory, Places, shared_arrays
 from host_device import HostContext, HostDevice, HostExecutable
 from litegpu.backends.base import Backend, Device, DeviceInfo
 from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
 from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
-from litegpu.backends.program import BufferRange, Program
+from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from paper_device import DEVICE
@@ -39,7 +40,6 @@ INFO = dataclasses.replace(
     buffer_alignment=256,
     compute_capability=(9, 0),
 )
-_SIZES = {"float": 4, "float4": 16, "uint4": 16}
 
 
 @cache
@@ -55,54 +55,60 @@ def is_usable() -> bool:
 class EmulatedBackend(Backend):
     """Has one device, like a Hopper GPU."""
 
+    def __init__(self, device: Device | None = None) -> None:
+        self._device = device or EmulatedDevice()
+
     name = "cuda"
     extra = "cuda12"
 
     def devices(self) -> list[DeviceInfo]:
-        return [INFO]
+        return [self._device.info]
 
     def open(self, index: int) -> Device:
-        return EmulatedDevice()
+        return self._device
 
 
 class EmulatedDevice(HostDevice):
-    """Compiles kernels with a C++ compiler."""
+    """Compiles kernels with a C++ compiler.
 
-    info = INFO
+    If `checked`, a launch fails by a race or an access beyond its buffers (cuda_checks.h).
+    """
+
+    def __init__(self, info: DeviceInfo = INFO, checked: bool = False) -> None:
+        self.info = info
+        self._checked = checked
+
     dialect = CUDADialect()
     limits = GRID_LIMITS
 
     def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
-        return HostExecutable(fold_launches(program, self.limits), EmulatedContext)
+        context = partial(EmulatedContext, checked=self._checked)
+        return HostExecutable(fold_launches(program, self.limits), context)
 
 
 class EmulatedContext(HostContext):
     """Runs launches one after the other on memory of its own."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, checked: bool = False) -> None:
         super().__init__(executable)
-        self._kernels = compiled(self.program.kernels)
-        self._memory = _aligned(self.program.memory_bytes)
-        self._constants = _aligned(len(self.program.constants))
-        self._constants[:] = self.program.constants
+        self._kernels = compiled(self.program.kernels, checked)
+        self._memory = EmulatedMemory(self.program)
 
     def execute(self, bindings: Bindings) -> None:
         for part, buffer in zip(self.program.inputs, bindings.inputs, strict=True):
-            ctypes.memmove(self._at(part), address_of(buffer), part.size)
+            ctypes.memmove(self._memory.at(part), address_of(buffer), part.size)
         for launch in self.program.launches:
             pairs = zip(launch.global_size, launch.local_size, strict=True)
             x, y, z = (-(-whole // part) for whole, part in pairs)
-            pointers = [self._at(part) for part in launch.ranges]
-            call_kernel(self._kernels, launch.kernel, pointers, (y, x, z), launch.local_size)
+            pointers = [self._memory.at(part) for part in launch.ranges]
+            places = self._memory.places(launch)
+            kernel = (self._kernels, launch.kernel)
+            call_kernel(*kernel, pointers, (y, x, z), launch.local_size, places)
         for part, buffer in zip(self.program.outputs, bindings.outputs, strict=True):
-            ctypes.memmove(address_of(buffer), self._at(part), part.size)
-
-    def _at(self, part: BufferRange) -> int:
-        held = self._constants if part.constant else self._memory
-        return int(held.ctypes.data) + part.offset
+            ctypes.memmove(address_of(buffer), self._memory.at(part), part.size)
 
     def read_memory(self) -> npt.NDArray[np.uint8]:
-        return self._memory
+        return self._memory.arena
 
 
 def address_of(buffer: Buffer) -> int:
@@ -117,24 +123,22 @@ def call_kernel(
     pointers: Sequence[int],
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
+    places: Places | None = None,
 ) -> None:
-    """Launch a kernel of a compiled library, and wait."""
-    library[f"launch_{name}"](
+    """Launch a kernel of a compiled library, and wait; what it may touch is for checked ones."""
+    launch = library[f"launch_{name}"]
+    launch.restype = ctypes.c_char_p
+    fault = launch(
         (ctypes.c_void_p * len(pointers))(*pointers),
         (ctypes.c_uint * 3)(*grid),
         (ctypes.c_uint * 3)(*block),
+        None if places is None else ctypes.byref(places),
     )
-
-
-def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return bytes that read as NaN, at an address like the device's."""
-    held = np.full(nbytes + 256, 0xFF, np.uint8)
-    start = -held.ctypes.data % 256
-    return held[start : start + nbytes]
+    assert not fault, f"{name}: {fault.decode()}"
 
 
 @cache
-def compiled(kernels: tuple[KernelText, ...]) -> Any:
+def compiled(kernels: tuple[KernelText, ...], checked: bool = False) -> Any:
     """Return a library of kernels, for `call_kernel`."""
     dialect = CUDADialect()
     parts = [f'#include "{HEADER}"', _without_assembly(dialect.prelude), dialect.integers]
@@ -145,26 +149,36 @@ template <class... A> static void call(void (*f)(A...), void **a) {
     call_with(f, a, std::index_sequence_for<A...>());
 }""")
     for kernel in kernels:
-        text, shared = _with_shared(dialect.kernel(kernel))
+        arrays = shared_arrays(kernel)
+        text = _with_shared(dialect.kernel(kernel), arrays)
+        shared = max((end for _, _, end in arrays), default=0)
         cluster = kernel.attributes.cluster_size
         parts.append(f"""{text}
-extern "C" void launch_{kernel.name}(void **a, const unsigned *grid, const unsigned *local) {{
-    launch([](void **a) {{ call({kernel.name}, a); }}, a, grid, local, {cluster}, {shared});
+extern "C" const char *launch_{kernel.name}(void **a, const unsigned *grid, const unsigned *local,
+                                            const Places *places) {{
+    return launch([](void **a) {{ call({kernel.name}, a); }}, a, grid, local, {cluster}, {shared},
+                  places);
 }}""")
     source = "\n".join(parts)
-    return ctypes.CDLL(str(_build(source, hashlib.sha256(source.encode()).hexdigest()[:16])))
+    name = hashlib.sha256(f"{checked} {source}".encode()).hexdigest()[:16]
+    return ctypes.CDLL(str(_build(source, name, checked)))
 
 
-def _build(source: str, name: str) -> Path:
+def _build(source: str, name: str, checked: bool = False) -> Path:
     """Compile a source text to a shared library, of which each process has its own."""
     file = _folder() / f"{name}.cpp"
     file.write_text(source, encoding="utf-8")
     library = file.with_suffix(".so")
-    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing"]
-    command = ["g++", *flags, "-ffp-contract=off", str(file), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"The C++ compiler refuses {file}: {done.stderr[:2000]}")
+    flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-fno-exceptions"]
+    flags += ["-ffp-contract=off", "-fno-threadsafe-statics"]
+    if checked:
+        flags += ["-DCHECKED=1", "-fsanitize=thread"]
+    made = str(file.with_suffix(".o"))
+    # Linked without the sanitizer's library, which wants a process of its own.
+    for command in ((*flags, "-c", str(file), "-o", made), ("-shared", made, "-o", str(library))):
+        done = subprocess.run(["g++", *command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"The C++ compiler refuses {file}: {done.stderr[:2000]}")
     return library
 
 
@@ -181,22 +195,14 @@ def _without_assembly(prelude: str) -> str:
     return function.sub(lambda m: "" if re.search("asm|__cvta", m[0]) else m[0], prelude)
 
 
-def _with_shared(text: str) -> tuple[str, int]:
-    """Let shared arrays lie in the memory of the block; return the text and their bytes."""
-    end = 0
-
-    def place(match: re.Match[str]) -> str:
-        nonlocal end
-        kind, name, length = match.groups()
-        start, end = end, end + -(-_SIZES[kind] * int(length) // 16) * 16
-        return f"{kind} *const {name} = ({kind} *)shared_memory({start});"
-
-    text = re.sub(r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[(\d+)\];", place, text)
-    whole = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?uint4 dynamic_shared\[\];")
-    if whole.search(text):
-        text = whole.sub("uint4 *const dynamic_shared = (uint4 *)shared_memory(0);", text)
-        end = 227 << 10
-    return text, end
+def _with_shared(text: str, arrays: Sequence[tuple[str, int, int]]) -> str:
+    """Let shared arrays lie in the memory of the block."""
+    for name, start, _ in arrays:
+        declared = rf"(?:extern )?__shared__ (?:__align__\(\d+\) )?(\w+) {name}\[\d*\];"
+        place = rf"\1 *const {name} = (\1 *)shared_memory({start});"
+        text, count = re.subn(declared, place, text)
+        assert count == 1, f"{count} declarations of {name}"
+    return text
 
 
 needs_emulator = pytest.mark.skipif(

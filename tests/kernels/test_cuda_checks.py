@@ -1,0 +1,132 @@
+"""Kernels wait where they must and keep to their memory: the emulated GPU looks for both."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+import cases
+from backend_suite import FLOATS, GROUP, REVERSE, cell, floats, kernel, program, ready, run
+from cases.base import SMALL, Case, NumpyCase
+from cases.batch_matmul import Matmul
+from cases.conv_2d import Conv
+from cases.separable import Separable
+from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
+from litegpu import backends
+from litegpu.backends.program import Launch
+from litegpu.codegen import KernelText
+from op_runner import MODES, Mode, problem_of
+from op_runner import run as run_cases
+
+pytestmark = needs_emulator
+PLAIN = dataclasses.replace(INFO, compute_capability=None)
+"""Gets the portable kernels."""
+
+# What is found
+
+SCRATCH = (("float", "scratch", 64),)
+OUTSIDE = "    STORE4_F32(dst, GLOBAL_X, LOAD4_F32(src, GLOBAL_X + 1));\n"
+BEYOND = "    STORE4_F32(dst, GLOBAL_X + 1, LOAD4_F32(src, GLOBAL_X));\n"
+TWICE = "    STORE4_F32(dst, GLOBAL_X / 2, LOAD4_F32(src, GLOBAL_X));\n"
+AGAIN = REVERSE + "    scratch[LOCAL_X] = LOAD1_F32(src, GLOBAL_X);\n"
+CROOKED = "    STORE4_F32(dst, GLOBAL_X, *(const float4 *)((const float *)src + GLOBAL_X % 2));\n"
+LONG = REVERSE.replace("scratch[LOCAL_X]", "scratch[LOCAL_X + 1]")
+OF_A_WARP = """\
+    scratch[LOCAL_X] = LOAD1_F32(src, GLOBAL_X);
+    __syncwarp();
+    STORE1_F32(dst, GLOBAL_X, scratch[LOCAL_X ^ {}]);
+"""
+WRONG = {
+    "no barrier since another thread read: byte 128 of shared": REVERSE.replace("BARRIER();", ""),
+    "no barrier since another thread wrote: byte 252 of shared": AGAIN,
+    "no barrier since another thread read: byte 252 of shared": OF_A_WARP.format(32),
+    "two threads write different things, no barrier in between": TWICE,
+    "read, outside of the launch's buffers: byte .* of device memory, thread 63": OUTSIDE,
+    "written, outside of the launch's buffers: byte .* of device memory, thread 63": BEYOND,
+    "outside of all arrays: byte 256 of shared memory, thread 63": LONG,
+    "not aligned: byte .* of device memory": CROOKED,
+}
+
+
+def run_on_few(body: str) -> None:
+    """Run a kernel of one block of 64 threads, or of more for vectors."""
+    vector = "STORE4" in body
+    text: KernelText = kernel("kernel", body, vector=vector, shared=SCRATCH)
+    size = (FLOATS // 4 if vector else FLOATS, 1, 1)
+    whole = program([text], [Launch("kernel", (cell(4), cell(1)), size, GROUP)], [1], [4])
+    run(ready(EmulatedDevice(checked=True), whole), [floats()])
+
+
+@pytest.mark.parametrize(("message", "body"), WRONG.items(), ids=[*WRONG])
+def test_faults_are_found(message: str, body: str) -> None:
+    with pytest.raises(AssertionError, match=f"kernel: {message}"):
+        run_on_few(body)
+
+
+@pytest.mark.parametrize(
+    "body", [REVERSE, OF_A_WARP.format(1), AGAIN.replace("    scr", "    BARRIER();\n    scr")]
+)
+def test_nothing_is_found_where_all_is_well(body: str) -> None:
+    run_on_few(body)
+
+
+# The kernels
+
+
+def mixed() -> dict[str, tuple[Case, ...]]:
+    """Return models of some cases of each kind: the first, and others far from it.
+
+    What the CPU has no kernels for goes into models of its own.
+    """
+    some = [case for case in cases.TABLE.values() if case.items is None]
+    kinds = [list(each) for _, each in itertools.groupby(some, type)]
+    picked = [case for kind in kinds for case in kind[:: max(1, len(kind) // 3)][:4]]
+    by_numpy = tuple(case for case in picked if isinstance(case, NumpyCase))
+    others = [case for case in picked if not isinstance(case, NumpyCase)]
+    models = [*(tuple(others[start::8]) for start in range(8)), by_numpy]
+    return {f"{len(model)} from {model[0].name}": model for model in models}
+
+
+def check(
+    group: tuple[Case, ...], mode: Mode, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Run cases, and return the kernels that were run."""
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
+    kernels: list[str] = []
+    for name, outcome in run_cases(group, device.info, mode).items():
+        if isinstance(outcome, Exception):
+            raise outcome
+        case = next(case for case in group if case.name == name)
+        assert not problem_of(case, outcome, mode), name
+        kernels += outcome.kernels
+    return kernels
+
+
+MIXED = mixed()
+
+
+@pytest.mark.parametrize("group", MIXED.values(), ids=[*MIXED])
+def test_portable_kernels(group: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = check(group, MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
+    assert not any(name.startswith("cuda_") for name in kernels)
+
+
+@pytest.mark.parametrize("mode", [MODES[0], MODES[-1]], ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Conv(image=(2, 5, 4, 33), filters=20, kernel=(3, 3)),
+        Conv(image=(1, 4, 4, 160), filters=24, kernel=(3, 3)),
+        Conv(image=(1, 9, 7, 3), filters=20, kernel=(3, 3), items=SMALL),
+        Conv(image=(2, 9, 8, 72), filters=65, kernel=(1, 1), items=SMALL),
+        Separable(image=(1, 14, 14, 96), filters=130, items=SMALL),
+        Separable(image=(1, 7, 7, 40), filters=24),
+        Matmul(rows=33, depth=70, columns=41, batch=(1,)),
+    ],
+    ids=lambda case: case.name,
+)
+def test_kernels_of_cuda(case: Case, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = check((case,), mode, EmulatedDevice(checked=True), monkeypatch)
+    assert all(name.startswith("cuda_") for name in kernels)

@@ -1,0 +1,161 @@
+"""The script that puts faults into the source: which faults, which tests, and what it says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import ROOT, SOURCE
+
+PACKAGE = SOURCE / "litegpu"
+MODULE = '''\
+from typing import Literal
+
+@decorated(1)
+def first(values: list[Literal[3]], low: int = 4) -> Literal[5]:
+    """No 6 here."""
+    if not values or low < len(values) - 2:
+        raise ValueError(f"{low + 7} of 8")
+    assert low > 9
+    return min(values) if low in values else "a" + "b"
+'''
+TEMPLATE = """\
+{# a < b and 2 #}
+#pragma unroll 3
+    if (s >= {{ dst.slices }} || p >= 4) return;
+    const int x = min(p0 + m, {{ rows }}); // 5 < 6
+    BARRIER();
+    v.x = MAX4(v, w).w;
+"""
+
+
+@pytest.fixture
+def mutants(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the script as a module."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return importlib.import_module("mutants")
+
+
+def faults(mutants: Any, path: Path, text: str) -> dict[str, list[str]]:
+    """Return the lines that faults make of a text, by kind."""
+    path.write_text(text, encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for each in mutants.mutations_of(path):
+        changed = each.apply(text).splitlines()
+        (line,) = [new for new, old in zip(changed, text.splitlines(), strict=True) if new != old]
+        found.setdefault(each.kind, []).append(line.strip())
+        if path.suffix == ".py":
+            ast.parse("\n".join(changed))
+    return found
+
+
+def test_faults_of_a_module(mutants: Any, tmp_path: Path) -> None:
+    found = faults(mutants, tmp_path / "module.py", MODULE)
+    assert found == {
+        "number + 1": [
+            "def first(values: list[Literal[3]], low: int = 5) -> Literal[5]:",
+            "if not values or low < len(values) - 3:",
+        ],
+        "not dropped": ["if values or low < len(values) - 2:"],
+        "or to and": ["if not values and low < len(values) - 2:"],
+        "< to <=": ["if not values or low <= len(values) - 2:"],
+        "- to +": ["if not values or low < len(values) + 2:"],
+        "choice swapped": ['return "a" + "b" if low in values else min(values)'],
+        "min to max": ['return max(values) if low in values else "a" + "b"'],
+        "in to not in": ['return min(values) if low not in values else "a" + "b"'],
+    }
+
+
+def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
+    found = faults(mutants, tmp_path / "kernel.jinja", TEMPLATE)
+    assert found == {
+        "barrier dropped": [""],
+        ">= to >": [
+            "if (s > {{ dst.slices }} || p >= 4) return;",
+            "if (s >= {{ dst.slices }} || p > 4) return;",
+        ],
+        "|| to &&": ["if (s >= {{ dst.slices }} && p >= 4) return;"],
+        "number + 1": ["if (s >= {{ dst.slices }} || p >= 5) return;"],
+        "condition dropped": ["if (false && s >= {{ dst.slices }} || p >= 4) return;"],
+        "+ to -": ["const int x = min(p0 - m, {{ rows }}); // 5 < 6"],
+        "min to max": ["const int x = max(p0 + m, {{ rows }}); // 5 < 6"],
+        "min dropped": ["const int x = (p0 + m); // 5 < 6"],
+        "larger to smaller": ["v.x = MIN4(v, w).w;"],
+        "lane swapped": ["v.y = MAX4(v, w).w;"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("passes/sink_moves.py", ["test_sink_moves.py", "test_random_graphs.py"]),
+        ("ops/reduce.py", ["test_ops.py -k opencl and (Reduce", "ops --ignore"]),
+        ("engine/memory.py", ["test_memory.py", "engine"]),
+        ("kernels/portable/softmax.jinja", ["(Softmax", "test_cuda_checks.py -k portable"]),
+        ("kernels/cuda/matmul/matmul.jinja", ["test_cuda_checks.py", "test_cuda_emulated.py"]),
+    ],
+)
+def test_tests_that_concern_a_file(mutants: Any, file: str, tests: list[str]) -> None:
+    assert (PACKAGE / file).exists()
+    stages = [" ".join(stage) for stage in mutants.stages(PACKAGE / file)]
+    assert len(stages) == len(tests)
+    assert all(word in stage for word, stage in zip(tests, stages, strict=True))
+
+
+def test_names_of_cases_are_those_of_modules_and_templates(mutants: Any) -> None:
+    known = {path.stem.lstrip("_") for path in mutants.files_of([PACKAGE])}
+    assert set(mutants.CASES) <= known
+
+
+def answers(*statuses: int) -> Callable[..., Any]:
+    """Return what stands in for the runs of pytest, which end like this, one after the other."""
+    left = list(statuses)
+
+    def run(command: list[str], env: dict[str, str], **_: Any) -> Any:
+        status = left.pop(0)
+        if status < 0:
+            raise subprocess.TimeoutExpired(command, 1)
+        changed = Path(env["PYTHONPATH"], "litegpu", "passes", "sink_moves.py").read_text()
+        assert changed != (PACKAGE / "passes" / "sink_moves.py").read_text()
+        said = "FAILED tests/passes/test_it.py::test_that[1] - AssertionError: no\n"
+        return subprocess.CompletedProcess(command, status, stdout=said if status == 1 else "")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("statuses", "result", "said"),
+    [
+        ((1,), 0, "test_it.py::test_that[1] ("),
+        ((0, 2), 0, "exit status 2"),
+        ((-1,), 0, "no end within 5 s"),
+        ((0, 5), 1, "SURVIVED"),
+    ],
+)
+def test_what_becomes_of_a_mutant(
+    statuses: tuple[int, ...],
+    result: int,
+    said: str,
+    mutants: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(subprocess, "run", answers(*statuses))
+    output = tmp_path / "mutants.json"
+    arguments = ["--sample=1", "--limit=5", f"--json={output}"]
+    assert mutants.main([str(PACKAGE / "passes" / "sink_moves.py"), *arguments]) == result
+    text = capsys.readouterr().out
+    assert said in text
+    assert ("survived: passes/sink_moves.py:" in text) == bool(result)
+    assert text.count("\npasses           1") == 1
+    (outcome,) = json.loads(output.read_text(encoding="utf-8"))
+    assert outcome["mutant"]["file"] == "passes/sink_moves.py"
+    assert bool(outcome["caught_by"]) != bool(result)
