@@ -56,7 +56,7 @@ def growth(action: Callable[[], Any], times: int, warm_up: int) -> int:
 
 
 def small_interpreter() -> Any:
-    delegate = GpuDelegate()
+    delegate = GpuDelegate(min_nodes_per_partition=1)
     target = interpreter(chain(["ABS", CPU_ONLY], (1, 4, 4, 4)), delegate)
     assert delegate.report is not None and len(delegate.report.partitions) == 1
     return target

@@ -52,7 +52,12 @@ class CUDAProfiler(Profiler):
         return self._context.settled(lambda: self.of_nodes(self._context.host_graph().kernels))
 
     def of_nodes(self, nodes: Sequence[KernelNode]) -> float:
-        """Return the seconds of launches as one graph, captured at the first call."""
+        """Return the seconds of launches as one graph, captured at the first call.
+
+        Events around none are microseconds apart, too.
+        """
+        if not nodes:
+            return 0.0
         if self._chain is None:
             self._chain = self._captured(nodes)
         return self._of_graph(self._chain)
