@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.selected import Selected
-from litegpu.graph import DType
 
 COPY_TEMPLATE = "copy"
 """Steps that find no room in a node's kernel follow in one of their own."""
@@ -18,10 +17,10 @@ def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[
     """Return what lost accuracy for nothing, and which launch is not what was selected."""
     layout = selected.layout
     found = []
-    for v, storage in layout.roots.items():
+    for v in layout.roots:
         small = 4 * layout.graph.values[v].elements < (layout.half_from or 0)
         readers = {launch.template for launch in launches if v in launch.node.inputs[:1]}
-        if storage.dtype is DType.FLOAT16 and small and not readers.intersection(ROUNDING):
+        if layout.is_rounded(v) and small and not readers.intersection(ROUNDING):
             found.append(f"value {v} is half, though none of {sorted(readers)} rounds it")
     for launch in launches:
         selections = selected.selections(launch.node) if launch.template != COPY_TEMPLATE else ()
