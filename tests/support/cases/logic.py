@@ -244,7 +244,6 @@ CASES: tuple[Case, ...] = (
     *(LargeCast(source=source, target="float32") for source in (_WIDE, _LONG, _HUGE)),
     *(Cast(source=source, target="float32") for source in (Range(-9, 9, dtype="int32"), TRUTH)),
     *(Cast(source=source, target="bool") for source in (Range(-2, 3, dtype="int32"), _LONG)),
-    *(Cast(source=TRUTH, target=target) for target in ("int32", "int64")),
     *(Cast(source=_FRACTIONS, target="int32", shape=(1, 3, 2, c)) for c in range(1, 10)),
     *(Cast(source=TRUTH, target="float32", shape=(1, 3, 2, c)) for c in (1, 3, 4, 8)),
     *(Cast(source=Range(-9e9, 9e9), target=target) for target in ("int32", "int64")),
