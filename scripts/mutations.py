@@ -148,8 +148,7 @@ _WORDS: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("condition dropped", r"\bif \((?=[^;]*\) (?:return|continue|break))", "if (false && "),
 )
 _NO_CODE = re.compile(
-    r"\{#.*?#\}|^[ \t]*#[^\n]*|//[^\n]*|\{% (?:import|include|macro)[^\n]*|\"[^\"\n]*\"",
-    re.S | re.M,
+    r"\{#.*?#\}|^[ \t]*(?:#|//)[^\n]*|\{% (?:import|include|macro)[^\n]*", re.S | re.M
 )
 
 

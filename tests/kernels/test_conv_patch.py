@@ -11,7 +11,7 @@ import pytest
 
 from cases.conv_2d import Conv
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, needs_emulator
+from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine.choices import Choices
@@ -40,7 +40,8 @@ CASES = [
     ("case", "number"), [*((case, 0) for case in CASES), *((CASES[2], n) for n in (1, 2, 3))]
 )
 def test_numbers(case: Conv, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+    device = EmulatedDevice(checked=case is CASES[1])
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
     with mock.patch.object(conv_patch, "_WORTH", 1e9), forced(number):
         outcome = run((case,), INFO, mode)[case.name]
     if isinstance(outcome, Exception):

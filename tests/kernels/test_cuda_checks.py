@@ -12,12 +12,14 @@ from backend_suite import FLOATS, GROUP, REVERSE, cell, floats, kernel, program,
 from cases.base import SMALL, Case, NumpyCase
 from cases.batch_matmul import Matmul
 from cases.conv_2d import Conv
+from cases.depthwise_conv_2d import Depthwise
+from cases.fully_connected import Dense
 from cases.separable import Separable
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText
-from op_runner import MODES, Mode, problem_of
+from op_runner import MODES, Mode, forced, problem_of
 from op_runner import run as run_cases
 
 pytestmark = needs_emulator
@@ -111,6 +113,31 @@ MIXED = mixed()
 def test_portable_kernels(group: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = check(group, MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
     assert not any(name.startswith("cuda_") for name in kernels)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Conv(image=(2, 5, 7, 9), filters=size, kernel=(3, 2), items=SMALL) for size in (20, 33)),
+        Conv(image=(1, 3, 3, 70), filters=17, items=SMALL),
+        Dense(shape=(3, 520), units=12),
+        Depthwise(image=(1, 7, 9, 21), items=SMALL),
+    ],
+    ids=lambda case: case.name,
+)
+def test_portable_tiles(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        with forced(number):
+            check((case,), MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
+
+
+@pytest.mark.parametrize("number", [1, 4, 99])
+def test_blocks_that_share_memory(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands that the blocks of a cluster make for each other, and sums that they add up."""
+    case = Conv(image=(1, 4, 4, 260), filters=24, kernel=(3, 3))
+    with forced(number):
+        kernels = check((case,), MODES[0], EmulatedDevice(checked=True), monkeypatch)
+    assert all(name.startswith("cuda_conv_mma") for name in kernels)
 
 
 @pytest.mark.parametrize("mode", [MODES[0], MODES[-1]], ids=lambda mode: mode.name)

@@ -8,7 +8,7 @@ import pytest
 
 from cases.separable import Separable
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, needs_emulator
+from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen.storage import Shape4
@@ -44,7 +44,8 @@ CASES = [
     ],
 )
 def test_numbers(case: Separable, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+    device = EmulatedDevice(checked=case is CASES[0])
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
     monkeypatch.setattr(separable, "_FILLED", 0.0)
     monkeypatch.setattr(separable, "_FEWEST_PIXELS", 0)
     monkeypatch.setattr(separable, "_FEWEST_ELEMENTS", 0)

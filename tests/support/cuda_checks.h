@@ -120,6 +120,8 @@ UNCHECKED static void touch(const void *place, int size, bool writes) {
         const size_t at = (p - checks.shared) % checks.block_bytes;
         const int block = (int)((p - checks.shared) / checks.block_bytes);
         if (at % size) return fault("not aligned", "shared memory", at);
+        if (block != checks.visitor->place[BLOCK] && !checks.visitor->passed[CLUSTER])
+            return fault("its block may not have begun", "shared memory", at);
         if (checks.gone[block]) return fault("its block has ended", "shared memory", at);
         if (!found(checks.arrays, checks.array_count, (const char *)at, size, writes))
             return fault("outside of all arrays", "shared memory", at);
