@@ -105,6 +105,14 @@ def test_where_all_is_half_values_are_rounded(case: Case) -> None:
     check(case, 0, HALVES, 1e-3)
 
 
+@needs_emulator
+@pytest.mark.parametrize("mode", [FLOATS, HALVES], ids=lambda mode: mode.name)
+def test_it_waits_and_keeps_to_its_memory(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = EmulatedDevice(checked=True)
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
+    check(CASES[0], 0, mode, 1e-3)
+
+
 # Graphs without a model
 
 

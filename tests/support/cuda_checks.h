@@ -38,6 +38,7 @@ static struct {
     char *shared;                  // the memory of the blocks of a cluster, one after the other
     size_t block_bytes;            // from one to the next
     bool gone[MOST_BLOCKS];
+    unsigned short wanted[MOST_BLOCKS];  // barriers before which a block must not end
     Cell *shared_cells;
     Rewrite rewrites[MOST_REWRITES];
     int rewrite_count;
@@ -120,8 +121,11 @@ UNCHECKED static void touch(const void *place, int size, bool writes) {
         const size_t at = (p - checks.shared) % checks.block_bytes;
         const int block = (int)((p - checks.shared) / checks.block_bytes);
         if (at % size) return fault("not aligned", "shared memory", at);
-        if (block != checks.visitor->place[BLOCK] && !checks.visitor->passed[CLUSTER])
-            return fault("its block may not have begun", "shared memory", at);
+        const unsigned short passed = checks.visitor->passed[CLUSTER];
+        if (block != checks.visitor->place[BLOCK]) {
+            if (!passed) return fault("its block may not have begun", "shared memory", at);
+            if (checks.wanted[block] <= passed) checks.wanted[block] = passed + 1;
+        }
         if (checks.gone[block]) return fault("its block has ended", "shared memory", at);
         if (!found(checks.arrays, checks.array_count, (const char *)at, size, writes))
             return fault("outside of all arrays", "shared memory", at);
@@ -138,6 +142,11 @@ UNCHECKED static void touch(const void *place, int size, bool writes) {
         if (r == 0) visit(checks.arena_cells, at, size, writes, true, kind, p);
         return;
     }
+}
+
+UNCHECKED static void end_visit() {
+    const int block = checks.visitor->place[BLOCK];
+    if (checks.visitor->passed[CLUSTER] < checks.wanted[block]) fault("another block may still use it", "the memory of block", block);
 }
 
 extern "C" {

@@ -347,6 +347,7 @@ static void **arguments;
 
 static void run_fiber() {
     entry(arguments);
+    if (checks.visitor) end_visit();
     me->done = true;
     if (++my_block().ended == threads_per_block) checks.gone[me->rank] = true;
     yield();
@@ -423,6 +424,7 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     for (Meeting &each : block.groups) each = Meeting();
                 }
                 for (bool &gone : checks.gone) gone = false;
+                for (unsigned short &wanted : checks.wanted) wanted = 0;
                 for (size_t i = 0; i < fibers.size(); ++i) {
                     Fiber &f = fibers[i];
                     const unsigned int t = i % threads_per_block;
