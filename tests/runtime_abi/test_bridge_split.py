@@ -190,6 +190,9 @@ def test_a_shape_that_follows_from_other_shapes_is_no_obstacle() -> None:
         assert_close(run(target, value), reference(model, value))
     # SHAPE and its slice, which need no kernel, ABS and NEG.
     assert report_of(delegate).delegated_nodes == [0, 1, 4, 6]
+    assert {node.index: node.reason for node in report_of(delegate).rejected}[3] == (
+        "It computes with shapes alone, and shapes are known before the model runs."
+    )
 
 
 def test_a_dynamic_output_of_the_cpu() -> None:

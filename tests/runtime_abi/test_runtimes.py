@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ WRONG_IN_OLD_RUNTIMES = "Matmul"
 """tflite-runtime 2.14 broadcasts transposed matrices wrongly, and beyond its memory."""
 
 
+NARROW = "int8|int16"
+"""tflite-runtime 2.14 has no uint16, and wraps where later ones end at a type's bounds."""
+
+
 def some_of_each_family(with_cpu_kernel: bool) -> list[Case]:
     """Return the first and the last case of each family of the op table."""
     found: list[Case] = []
@@ -51,6 +56,8 @@ def some_of_each_family(with_cpu_kernel: bool) -> list[Case]:
         if issubclass(family, NumpyCase) == with_cpu_kernel:
             continue
         plain = [case for case in members if case.items is None]
+        if "Cast" in family.__name__:
+            plain = [case for case in plain if not re.search(NARROW, case.name)]
         if family.__name__ == WRONG_IN_OLD_RUNTIMES:
             plain = [case for case in plain if "batch" not in case.name]
         found += dict.fromkeys(case for case in (*plain[:1], *plain[-1:]))

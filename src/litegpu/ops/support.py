@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
@@ -50,6 +50,8 @@ def check_support(graph: Graph, quantized: bool = True) -> SupportCheck:
         reason, shapes = _check_node(present, node)
         if not quantized and computes_with_bytes(present, node):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
+        if not reason and _computes_shapes(present, node, from_shapes):
+            reason = "It computes with shapes alone, and shapes are known before the model runs."
         if reason:
             reasons[node.index] = reason
             _follow_cpu(values, node, from_shapes)
@@ -129,6 +131,18 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
     if not reason:
         reason = types.check(graph, node, op.takes, op.gives, op.states(node))
     return reason
+
+
+def _computes_shapes(graph: Graph, node: Node, from_shapes: Collection[int]) -> bool:
+    """Whether a node goes on with what the CPU computes of shapes, as the size of a RESHAPE.
+
+    On a device its result would come too late: shapes that hang on it would be unknown till then.
+    """
+    return (
+        not from_shapes.isdisjoint(node.inputs)
+        and all(graph.values[v].dtype in types.INTEGER_TYPES for v in node.outputs)
+        and dynamic.follows_from_shapes(node, graph.values, from_shapes)
+    )
 
 
 def _late(graph: Graph, node: Node) -> str:
