@@ -14,7 +14,7 @@ from fuzzing.judge import Finding, Tally
 from fuzzing.seeds import Source
 from fuzzing.worker import Result, Task, Worker
 
-_SECONDS = 5.0
+_SECONDS = 30.0
 _AT_ONCE = 200
 """Buffers of one task: sending it takes longer than reading one."""
 
