@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
@@ -133,7 +133,7 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
     return reason
 
 
-def _computes_shapes(graph: Graph, node: Node, from_shapes: Collection[int]) -> bool:
+def _computes_shapes(graph: Graph, node: Node, from_shapes: Set[int]) -> bool:
     """Whether a node goes on with what the CPU computes of shapes, as the size of a RESHAPE.
 
     On a device its result would come too late: shapes that hang on it would be unknown till then.
