@@ -71,6 +71,8 @@ def test_each_call_fails_once(
             plug.install(patch, gate)
             watch_files(patch, gate)
             life.live()
+            gate.end()
+            plug.live()  # what is released some time later is to be counted, too
         with monkeypatch.context() as patch:
             plug.install(patch, lambda _name: False)
             when = f"call {number}, {gate.failed}: {life.error!r}, {life.cause!r}"

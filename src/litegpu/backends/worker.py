@@ -24,6 +24,8 @@ _Result = TypeVar("_Result")
 
 _LOOK_SECONDS = 0.1
 """How often somebody who waits looks whether the thread can still answer."""
+_LEVELS = 8
+"""How many interrupts, each just after the one before, a call withstands at least."""
 _EXIT_SECONDS = 0.5
 """How long the end of a program waits for the calls that are being made."""
 
@@ -63,24 +65,29 @@ class Worker:
         if threading.current_thread() is self._thread:
             return function()
         call = _Call(function, timeout)
-        # An interrupt may leave `_settle` too, in the few steps between two of its rounds. Each
-        # level makes that as much less likely again.
-        try:
-            try:
-                try:
-                    self._ask(call)
-                finally:
-                    self._settle(call)
-            finally:
-                self._settle(call)
-        finally:
-            self._settle(call)
+        self._call(call, _LEVELS)
         if call.error is None:
             return call.result
         try:
             raise call.error
         finally:
             call.error = None  # held by what its traceback holds, it would outlive its handler
+
+    def _call(self, call: _Call[Any], levels: int) -> None:
+        """Make a call; return or raise when it is over, given up or will never begin.
+
+        An interrupt may leave `_settle` too, in the few steps between two of its rounds: then the
+        next level goes on. Each makes that as much less likely again, also where a machine is so
+        busy that the next interrupt comes while one is handled.
+        """
+        try:
+            if levels:
+                self._call(call, levels - 1)
+            else:
+                self._ask(call)
+        finally:
+            if not call.over:
+                self._settle(call)
 
     def _ask(self, call: _Call[Any]) -> None:
         if not self.ended:

@@ -94,7 +94,7 @@ def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
 
 def print_profile(profile: Profile) -> None:
     """Print the kernels of each partition, where the time goes, and the slowest operations."""
-    print(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
+    print_text(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
     if profile.peaks:
         print_text(_ceilings(profile), "  ")
     total = profile.kernel_seconds
