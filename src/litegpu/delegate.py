@@ -197,7 +197,7 @@ class GpuDelegate:
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
         return PartitionKernel(
-            *(graph, self._device, options.half_from(), options.cache_dir(), alone),
+            *(graph, self._device, options.numeric_policy(), options.cache_dir(), alone),
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
         )

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import OptionsError, did_you_mean
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 
 
 class InferencePreference(enum.IntEnum):
@@ -235,16 +235,13 @@ class GpuDelegateOptions:
             return self.precision
         return "fp32" if self.priorities()[0] == InferencePriority.MAX_PRECISION else "fp16"
 
-    def half_from(self) -> int | None:
-        """Return the size in bytes (as float32) from which values are stored as half.
-
-        None at fp32; 0 (everything) at fp16 when memory matters more than latency.
-        """
+    def numeric_policy(self) -> NumericPolicy:
+        """Return what may be rounded: at fp16 everything when memory matters more than latency."""
         if self.resolved_precision() == "fp32":
-            return None
+            return FP32
         order = self.priorities()
         memory, latency = InferencePriority.MIN_MEMORY_USAGE, InferencePriority.MIN_LATENCY
-        return 0 if order.index(memory) < order.index(latency) else HALF_FROM_BYTES
+        return FP16_ALL if order.index(memory) < order.index(latency) else FP16
 
     def tuning(self) -> Tuning:
         """Return how kernels are chosen."""

@@ -16,6 +16,7 @@ from litegpu.engine.tuning import Tuner, Tuning
 from litegpu.errors import InterpreterError, ModelError
 from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.support import check_support
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.enums import DTYPES
@@ -37,7 +38,7 @@ class PartitionKernel:
         self,
         graph: Graph,
         device: Device,
-        half_from: int | None,
+        policy: NumericPolicy,
         cache_dir: str | None,
         alone: bool = False,
         tuning: Tuning = Tuning.ESTIMATED,
@@ -52,7 +53,7 @@ class PartitionKernel:
         """
         self.graph = self._compiled_graph = graph
         self._device = device
-        self._half_from = half_from
+        self._policy = policy
         self._cache_dir = cache_dir
         self._timeout = timeout
         self._tuner = Tuner(device.info, cache_dir, tuning)
@@ -75,7 +76,7 @@ class PartitionKernel:
         compiled = compile_partition(
             graph,
             self._device,
-            self._half_from,
+            self._policy,
             cache_dir=self._cache_dir,
             tuner=self._tuner,
             precise=self._precise,

@@ -34,6 +34,7 @@ from litegpu.codegen.sources import templates
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.graph import DType
+from litegpu.numeric_policy import FP32
 from litegpu.ops.functions import BINARY, FUNCTIONS, UNARY
 from paper_device import build
 from passes.graphs import RELU, Maker
@@ -273,7 +274,7 @@ def build_network() -> BuiltProgram:
     for _ in range(4):
         value = maker.conv(value, 8, 3)
     out = maker.conv(value, 8, 3, stages=[RELU])
-    return build(assign(maker.graph(out), None))
+    return build(assign(maker.graph(out), FP32))
 
 
 def test_equal_layers_share_a_kernel() -> None:

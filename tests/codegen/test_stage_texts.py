@@ -6,6 +6,7 @@ import pytest
 
 from litegpu.engine.layout import assign
 from litegpu.graph import SELF, Stage
+from litegpu.numeric_policy import FP16_ALL, FP32
 from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum
 from paper_device import build
 from passes.graphs import RELU, Maker
@@ -21,7 +22,7 @@ def kernel_text(stages: list[Stage], *, of_sum: bool, half: bool) -> str:
     source = maker.input(1, 6, 6, 8)
     made = maker.conv(source, 8, stages=stages) if of_sum else maker.steps(source, *stages)
     graph = maker.graph(maker.conv(made, 8))
-    return build(assign(graph, 0 if half else None)).launches[0].kernel.body
+    return build(assign(graph, FP16_ALL if half else FP32)).launches[0].kernel.body
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate, GpuDelegateOptions, OptionsError
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.errors import did_you_mean
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.options import (
     ExperimentalFlags,
     InferencePreference,
@@ -101,26 +101,26 @@ def test_precision_loss_drops_priorities_that_would_be_invalid() -> None:
 
 
 PRECISIONS = [
-    ({}, "fp32", None),
-    ({"inference_priority1": LATENCY}, "fp16", HALF_FROM_BYTES),
-    ({"inference_priority1": LATENCY, "inference_priority2": PRECISION}, "fp16", HALF_FROM_BYTES),
-    ({"inference_priority1": MEMORY}, "fp16", 0),
-    ({"is_precision_loss_allowed": 0, "inference_priority1": LATENCY}, "fp32", None),
-    ({"is_precision_loss_allowed": 1}, "fp16", HALF_FROM_BYTES),
-    ({"precision": "fp16"}, "fp16", HALF_FROM_BYTES),
-    ({"precision": "fp32", "inference_priority1": MEMORY}, "fp32", None),
-    ({"precision": "fp16", "inference_priority1": MEMORY}, "fp16", 0),
-    ({"precision": "fp16", "inference_priority2": MEMORY}, "fp16", 0),
-    ({"inference_priority1": LATENCY, "inference_priority2": MEMORY}, "fp16", HALF_FROM_BYTES),
-    ({"inference_priority2": MEMORY}, "fp32", None),
+    ({}, "fp32", FP32),
+    ({"inference_priority1": LATENCY}, "fp16", FP16),
+    ({"inference_priority1": LATENCY, "inference_priority2": PRECISION}, "fp16", FP16),
+    ({"inference_priority1": MEMORY}, "fp16", FP16_ALL),
+    ({"is_precision_loss_allowed": 0, "inference_priority1": LATENCY}, "fp32", FP32),
+    ({"is_precision_loss_allowed": 1}, "fp16", FP16),
+    ({"precision": "fp16"}, "fp16", FP16),
+    ({"precision": "fp32", "inference_priority1": MEMORY}, "fp32", FP32),
+    ({"precision": "fp16", "inference_priority1": MEMORY}, "fp16", FP16_ALL),
+    ({"precision": "fp16", "inference_priority2": MEMORY}, "fp16", FP16_ALL),
+    ({"inference_priority1": LATENCY, "inference_priority2": MEMORY}, "fp16", FP16),
+    ({"inference_priority2": MEMORY}, "fp32", FP32),
 ]
 
 
-@pytest.mark.parametrize(("fields", "precision", "half_from"), PRECISIONS)
-def test_precision_follows(fields: dict[str, Any], precision: str, half_from: int | None) -> None:
+@pytest.mark.parametrize(("fields", "precision", "policy"), PRECISIONS)
+def test_precision_follows(fields: dict[str, Any], precision: str, policy: NumericPolicy) -> None:
     found = GpuDelegateOptions(**fields)
     assert found.resolved_precision() == precision
-    assert found.half_from() == half_from
+    assert found.numeric_policy() == policy
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.verify import verify
 from litegpu.graph import Graph, Stage
+from litegpu.numeric_policy import FP32
 from paper_device import DEVICE
 from passes.graphs import RELU, Maker
 
@@ -196,7 +197,7 @@ def test_a_total_order_is_one_of_the_partial_ones(program: Drawn) -> None:
 
 
 def compiled(graph: Graph, concurrent: bool, share_memory: bool = True) -> BuiltProgram:
-    layout = assign(graph, None)
+    layout = assign(graph, FP32)
     ends = layout.graph.inputs, layout.graph.outputs
     built = build_program(layout, DEVICE, *ends, share_memory=share_memory, concurrent=concurrent)
     verify(built)

@@ -16,15 +16,16 @@ from litegpu.engine.lowering import Constants
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph, Stage
+from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import get
 from litegpu.passes import PassResult
 from paper_device import DEVICE, build
 from passes.graphs import RELU, Maker
 
 
-def constant_bytes(graph: Graph, half_from: int | None = None) -> npt.NDArray[np.uint8]:
+def constant_bytes(graph: Graph, policy: NumericPolicy = FP32) -> npt.NDArray[np.uint8]:
     """Return the packed constants of a graph."""
-    return build(assign(graph, half_from)).program.constants
+    return build(assign(graph, policy)).program.constants
 
 
 # Rewriting
@@ -45,19 +46,19 @@ def _normalized(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_normalized")
 @pytest.mark.parametrize(
-    ("side", "capability", "half_from", "kernels"),
+    ("side", "capability", "policy", "kernels"),
     [
-        (6, None, 0, 2),
-        (6, (8, 0), None, 1),
-        (400, (8, 0), 0, 2),
-        (400, (9, 0), None, 2),
-        (400, (9, 0), 0, 1),
+        (6, None, FP16_ALL, 2),
+        (6, (8, 0), FP32, 1),
+        (400, (8, 0), FP16_ALL, 2),
+        (400, (9, 0), FP32, 2),
+        (400, (9, 0), FP16_ALL, 1),
     ],
 )
 def test_some_passes_run_only_for_some_devices(
-    side: int, capability: Capability | None, half_from: int | None, kernels: int
+    side: int, capability: Capability | None, policy: NumericPolicy, kernels: int
 ) -> None:
-    target = DeviceTarget(replace(DEVICE, compute_capability=capability), half_from)
+    target = DeviceTarget(replace(DEVICE, compute_capability=capability), policy)
     assert len(partition.rewrite(separable(side=side), target).nodes) == kernels
 
 
@@ -114,7 +115,7 @@ def test_a_constant_that_two_kernels_read_is_packed_once() -> None:
 def test_scalars_are_part_of_the_text() -> None:
     maker = Maker()
     out = maker.steps(maker.input(1, 4, 4, 8), Stage("MUL", (maker.constant(1, 1),)))
-    built = build(assign(maker.graph(out), None))
+    built = build(assign(maker.graph(out), FP32))
     assert built.program.constants.size == 0
     assert "SPLAT4(1.0f)" in built.program.kernels[0].body
 
@@ -144,7 +145,7 @@ def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     held = maker.constant(data.size)
     maker.values[held] = replace(maker.values[held], data=data)
     out = maker.steps(maker.input(1, 1, 1, data.size), Stage("MUL", (held,)))
-    return constant_bytes(maker.graph(out), half_from=0)
+    return constant_bytes(maker.graph(out), FP16_ALL)
 
 
 def test_packed_constants_begin_where_the_device_wants_them() -> None:
@@ -167,7 +168,7 @@ def test_memory_can_be_kept_apart() -> None:
     value = maker.input(1, 8, 8, 8)
     for _ in range(5):
         value = maker.conv(value, 8)
-    layout = assign(maker.graph(value), None)
+    layout = assign(maker.graph(value), FP32)
     graph = layout.graph
     shared = build(layout)
     apart = build_program(layout, DEVICE, graph.inputs, graph.outputs, share_memory=False)
@@ -181,14 +182,14 @@ def test_memory_can_be_kept_apart() -> None:
 def test_copies_are_as_long_as_the_tensors() -> None:
     maker = Maker()
     out = maker.conv(maker.input(1, 1, 1, 3), 5)
-    program = build(assign(maker.graph(out), None)).program
+    program = build(assign(maker.graph(out), FP32)).program
     assert [slot.size for slot in (*program.inputs, *program.outputs)] == [12, 20]
 
 
 def test_launches_cover_the_grid_in_whole_groups() -> None:
     maker = Maker()
     out = maker.steps(maker.input(1, 5, 3, 7), RELU)
-    (launch,) = build(assign(maker.graph(out), None)).program.launches
+    (launch,) = build(assign(maker.graph(out), FP32)).program.launches
     assert all(
         size % local == 0 for size, local in zip(launch.global_size, launch.local_size, strict=True)
     )
@@ -199,7 +200,7 @@ def test_launches_cover_the_grid_in_whole_groups() -> None:
 def test_kinds_of_buffers_follow_the_storage() -> None:
     maker = Maker()
     between = maker.conv(maker.input(1, 4, 4, 3), 8)
-    layout = assign(maker.graph(maker.conv(between, 5)), 0)
+    layout = assign(maker.graph(maker.conv(between, 5)), FP16_ALL)
     assert layout.storages[between].dtype is DType.FLOAT16
     first, second = (launch.kernel.arguments for launch in build(layout).launches)
     assert [(a.name, a.kind, a.vector, a.written, a.constant) for a in first] == [
@@ -220,7 +221,7 @@ def test_a_program_says_which_argument_alone_writes_an_output() -> None:
     first = maker.conv(image, 8)
     second = maker.conv(first, 8)
     graph = replace(maker.graph(second), outputs=(first, second, image))
-    program = build(assign(graph, None)).program
+    program = build(assign(graph, FP32)).program
     assert list(program.sole_writers) == [1], "one is read, one is an input"
     launch, argument = program.sole_writers[1]
     assert program.launches[launch].ranges[argument] == program.outputs[1]

@@ -10,6 +10,7 @@ import pytest
 from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
 from litegpu.graph import DType, Graph, Stage
+from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import COPY
 from litegpu.ops.softmax import SoftmaxAttributes
 from paper_device import build
@@ -35,12 +36,12 @@ def softmax(maker: Maker, source: int) -> int:
 # The boundary and the padding
 
 
-@pytest.mark.parametrize("half_from", [None, 0])
-def test_inputs_and_outputs_are_dense_floats(half_from: int | None) -> None:
+@pytest.mark.parametrize("policy", [FP32, FP16_ALL])
+def test_inputs_and_outputs_are_dense_floats(policy: NumericPolicy) -> None:
     maker = Maker()
     source = maker.input(1, 4, 3, 5)
     out = maker.conv(source, 7)
-    layout = assign(maker.graph(out), half_from)
+    layout = assign(maker.graph(out), policy)
     assert layout.storages[source] == Storage.create(source, DType.FLOAT32, (1, 4, 3, 5), 1)
     assert layout.storages[out] == Storage.create(out, DType.FLOAT32, (1, 4, 3, 7), 1)
     assert set(layout.roots) == {source, out}, "constants lie elsewhere"
@@ -55,7 +56,7 @@ def test_small_types_are_converted_at_the_boundary() -> None:
     places = maker.node(COPY, [between], (3, 4), stages=(Stage("CAST_I32_INT64"),))
     for v, dtype in ((truth, DType.BOOL), (between, DType.INT16), (places, DType.INT64)):
         maker.values[v] = replace(maker.values[v], dtype=dtype)
-    layout = assign(maker.graph(truth, places), half_from=0)
+    layout = assign(maker.graph(truth, places), FP16_ALL)
     kinds = {v: (layout.storages[v].dtype, layout.storages[v].vector) for v in (indices, places)}
     assert kinds == {indices: (DType.INT32, True), places: (DType.INT64, True)}
     assert layout.storages[truth] == Storage.create(truth, DType.BOOL, (1, 1, 1, 48), 4)
@@ -68,17 +69,17 @@ def test_bools_are_transferred_to_the_byte() -> None:
     maker = Maker()
     truth = maker.node(COPY, [maker.input(5)], (5,), stages=(RELU,))
     maker.values[truth] = replace(maker.values[truth], dtype=DType.BOOL)
-    (slot,) = build(assign(maker.graph(truth), None)).program.outputs
+    (slot,) = build(assign(maker.graph(truth), FP32)).program.outputs
     assert slot.size == 5
 
 
 @pytest.mark.parametrize(
-    ("half_from", "dtype", "lanes"), [(None, DType.FLOAT32, 8), (0, DType.FLOAT16, 8)]
+    ("policy", "dtype", "lanes"), [(FP32, DType.FLOAT32, 8), (FP16_ALL, DType.FLOAT16, 8)]
 )
-def test_values_in_between_are_padded(half_from: int | None, dtype: DType, lanes: int) -> None:
+def test_values_in_between_are_padded(policy: NumericPolicy, dtype: DType, lanes: int) -> None:
     maker = Maker()
     between = maker.conv(maker.input(1, 4, 3, 5), 5)
-    layout = assign(maker.graph(maker.conv(between, 7)), half_from)
+    layout = assign(maker.graph(maker.conv(between, 7)), policy)
     storage = layout.storages[between]
     assert (storage.dtype, storage.lanes, storage.vector) == (dtype, lanes, True)
 
@@ -88,7 +89,7 @@ def test_what_is_rounded_anyway_is_stored_as_half() -> None:
     source = maker.input(1, 4, 3, 5)
     between, other = maker.conv(source, 5), maker.conv(source, 5)
     graph = maker.graph(maker.conv(between, 7), maker.conv(other, 7))
-    layout = assign(graph, 1 << 20, rounded={source, between})
+    layout = assign(graph, NumericPolicy(1 << 20), rounded={source, between})
     kinds = [layout.storages[v].dtype for v in (source, between, other)]
     assert kinds == [DType.FLOAT32, DType.FLOAT16, DType.FLOAT32]
 
@@ -98,7 +99,9 @@ def test_half_storage_begins_at_a_size() -> None:
     small = maker.conv(maker.input(1, 4, 4, 4), 15)
     large = maker.conv(small, 16)
     scale = maker.constant(1, 4, 4, 16)
-    layout = assign(maker.graph(maker.steps(maker.conv(large, 3), RELU), scale), 4 * 4 * 16 * 4)
+    layout = assign(
+        maker.graph(maker.steps(maker.conv(large, 3), RELU), scale), NumericPolicy(4 * 4 * 16 * 4)
+    )
     assert layout.storages[small].dtype is DType.FLOAT32
     assert layout.storages[large].dtype is DType.FLOAT16
     assert layout.storages[small].lanes == 16
@@ -110,7 +113,7 @@ def test_what_must_be_precise_is_never_half() -> None:
     source = maker.input(1, 4, 3, 4)
     exact, rounded = maker.conv(source, 4), maker.conv(source, 4)
     maker.values[exact] = replace(maker.values[exact], precise=True)
-    layout = assign(maker.graph(maker.concat(1, maker.steps(exact, RELU), rounded)), half_from=0)
+    layout = assign(maker.graph(maker.concat(1, maker.steps(exact, RELU), rounded)), FP16_ALL)
     assert layout.storages[exact].dtype is DType.FLOAT32
 
 
@@ -119,7 +122,7 @@ def test_constants_are_half_by_their_size_too() -> None:
     made = maker.conv(maker.input(1, 4, 4, 4), 8)
     large, small = maker.constant(4, 4, 8), maker.constant(8)
     out = maker.steps(made, Stage("MUL", (large,)), Stage("ADD", (small,)))
-    layout = assign(maker.graph(out), 4 * 4 * 8 * 4)
+    layout = assign(maker.graph(out), NumericPolicy(4 * 4 * 8 * 4))
     assert layout.storages[large].dtype is DType.FLOAT16
     assert layout.storages[small].dtype is DType.FLOAT32
 
@@ -127,7 +130,7 @@ def test_constants_are_half_by_their_size_too() -> None:
 def test_low_ranks_get_leading_ones() -> None:
     maker = Maker()
     between = maker.steps(maker.input(3, 6), RELU)
-    layout = assign(maker.graph(maker.steps(between, RELU)), None)
+    layout = assign(maker.graph(maker.steps(between, RELU)), FP32)
     assert layout.storages[between].shape == (1, 1, 3, 6)
 
 
@@ -139,7 +142,7 @@ def test_producers_write_in_place() -> None:
     source = maker.input(1, 4, 4, 3)
     parts = [maker.conv(source, channels) for channels in (8, 4, 5)]
     joined = maker.concat(3, *parts)
-    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2)), FP32)
     assert nested(layout, parts, joined) == [0, 8, 12]
     assert launched(layout) == ["CONV_2D"] * 4
     # The last part also writes the zeros that pad the whole.
@@ -152,7 +155,7 @@ def test_in_place_along_other_axes(axis: int, step: int) -> None:
     source = maker.input(1, 4, 4, 3)
     parts = [maker.conv(source, 5) for _ in range(3)]
     joined = maker.concat(axis, *parts)
-    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2)), FP32)
     size = maker.shape(parts[0])[axis]
     assert nested(layout, parts, joined) == [0, size * step, 2 * size * step]
     assert launched(layout) == ["CONV_2D"] * 4
@@ -164,7 +167,7 @@ def test_in_place_inside_a_part_that_is_in_place() -> None:
     first, second, third = (maker.conv(source, 4) for _ in range(3))
     inner = maker.concat(3, first, second)
     outer = maker.concat(3, third, inner)
-    layout = assign(maker.graph(maker.conv(outer, 2)), None)
+    layout = assign(maker.graph(maker.conv(outer, 2)), FP32)
     assert nested(layout, [third, first, second], outer) == [0, 4, 8]
     assert launched(layout) == ["CONV_2D"] * 4
 
@@ -174,7 +177,7 @@ def test_parts_that_begin_inside_a_slice_are_gathered() -> None:
     source = maker.input(1, 4, 4, 3)
     parts = [maker.conv(source, 3), maker.conv(source, 5)]
     joined = maker.concat(3, *parts)
-    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2)), FP32)
     assert [layout.storages[part].root for part in parts] == parts
     assert launched(layout) == ["CONV_2D", "CONV_2D", "CONCATENATION", "CONV_2D"]
 
@@ -183,7 +186,7 @@ def test_a_repeated_part_is_copied_once() -> None:
     maker = Maker()
     part = maker.conv(maker.input(1, 4, 4, 3), 4)
     joined = maker.concat(3, part, part)
-    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2)), FP32)
     assert nested(layout, [part], joined) == [0]
     assert launched(layout) == ["CONV_2D", "CONCATENATION", "CONV_2D"]
 
@@ -194,7 +197,7 @@ def test_a_part_of_two_wholes_is_copied_into_one() -> None:
     shared, other = maker.conv(source, 4), maker.conv(source, 4)
     wholes = [maker.concat(3, shared, other), maker.concat(3, other, shared)]
     outputs = [maker.conv(whole, 2) for whole in wholes]
-    layout = assign(maker.graph(*outputs), None)
+    layout = assign(maker.graph(*outputs), FP32)
     assert launched(layout).count("CONCATENATION") == 2
     assert {layout.storages[v].root for v in (shared, other)} == {wholes[1]}
 
@@ -203,7 +206,7 @@ def test_inputs_and_outputs_are_copied_into_a_whole() -> None:
     maker = Maker()
     source = maker.input(1, 4, 4, 4)
     made = maker.conv(source, 4)
-    layout = assign(maker.graph(maker.conv(maker.concat(3, source, made), 2), made), None)
+    layout = assign(maker.graph(maker.conv(maker.concat(3, source, made), 2), made), FP32)
     assert layout.storages[source].root == source
     assert layout.storages[made].root == made
     assert launched(layout).count("CONCATENATION") == 2
@@ -213,7 +216,7 @@ def test_constants_are_copied_into_a_whole() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 4), 4)
     joined = maker.concat(3, made, maker.constant(1, 4, 4, 4))
-    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2)), FP32)
     assert launched(layout) == ["CONV_2D", "CONCATENATION", "CONV_2D"]
 
 
@@ -222,7 +225,7 @@ def test_a_part_read_elsewhere_is_in_place_where_it_can_be_read_in_slices() -> N
     source = maker.input(1, 4, 4, 3)
     shared, other = maker.conv(source, 4), maker.conv(source, 4)
     joined = maker.concat(3, shared, other)
-    layout = assign(maker.graph(maker.conv(joined, 2), maker.conv(shared, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2), maker.conv(shared, 2)), FP32)
     assert nested(layout, [shared], joined) == [0]
 
 
@@ -231,7 +234,7 @@ def test_a_part_read_elsewhere_stays_out_of_a_dense_output_of_odd_channels() -> 
     source = maker.input(1, 4, 4, 3)
     shared, other = maker.conv(source, 4), maker.conv(source, 5)
     joined = maker.concat(3, shared, other)
-    layout = assign(maker.graph(joined, maker.conv(shared, 2)), None)
+    layout = assign(maker.graph(joined, maker.conv(shared, 2)), FP32)
     assert layout.storages[shared].root == shared
     # Only the joined output reads the other: it is written straight into it.
     assert nested(layout, [other], joined) == [4]
@@ -244,7 +247,7 @@ def test_a_reshape_of_whole_slices_is_a_view() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), 8)
     flat = maker.node("RESHAPE", [made], (1, 128))
-    layout = assign(maker.graph(softmax(maker, flat)), None)
+    layout = assign(maker.graph(softmax(maker, flat)), FP32)
     assert layout.storages[made].root == flat
     assert launched(layout) == ["CONV_2D", "SOFTMAX"]
 
@@ -253,7 +256,7 @@ def test_a_reshape_that_cuts_padded_rows_costs_a_kernel() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), 5)
     outputs = [softmax(maker, maker.node("RESHAPE", [made], (1, 80))), maker.conv(made, 2)]
-    layout = assign(maker.graph(*outputs), None)
+    layout = assign(maker.graph(*outputs), FP32)
     assert layout.storages[made].root == made
     assert launched(layout) == ["CONV_2D", "RESHAPE", "SOFTMAX", "CONV_2D"]
 
@@ -262,7 +265,7 @@ def test_a_producer_whose_only_reader_cuts_rows_writes_without_padding() -> None
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), 5)
     flat = maker.node("RESHAPE", [made], (1, 80))
-    layout = assign(maker.graph(softmax(maker, flat)), None)
+    layout = assign(maker.graph(softmax(maker, flat)), FP32)
     assert (layout.storages[made].root, layout.storages[made].vector) == (flat, False)
     assert launched(layout) == ["CONV_2D", "SOFTMAX"]
 
@@ -271,7 +274,7 @@ def test_a_producer_may_write_an_output_through_a_reshape() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), 5)
     flat = maker.node("RESHAPE", [made], (1, 80))
-    layout = assign(maker.graph(flat), None)
+    layout = assign(maker.graph(flat), FP32)
     assert layout.storages[made].root == flat
     assert launched(layout) == ["CONV_2D"]
 
@@ -281,7 +284,7 @@ def test_reshaped_inputs_are_views() -> None:
     source = maker.input(1, 4, 4, 3)
     once = maker.node("RESHAPE", [source], (1, 1, 12, 4))
     twice = maker.node("RESHAPE", [once], (1, 1, 6, 8))
-    layout = assign(maker.graph(maker.conv(twice, 2)), 0)
+    layout = assign(maker.graph(maker.conv(twice, 2)), FP16_ALL)
     assert [layout.storages[v].root for v in (once, twice)] == [source, source]
     assert layout.storages[twice].vector
     assert launched(layout) == ["CONV_2D"]
@@ -291,7 +294,7 @@ def test_reshaped_outputs_are_views_of_them() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), 8)
     flat = maker.node("RESHAPE", [made], (1, 1, 16, 8))
-    layout = assign(maker.graph(made, maker.conv(flat, 2)), None)
+    layout = assign(maker.graph(made, maker.conv(flat, 2)), FP32)
     assert layout.storages[flat].root == made
     assert launched(layout) == ["CONV_2D", "CONV_2D"]
 
@@ -300,7 +303,7 @@ def test_an_input_reshaped_into_an_output_is_copied() -> None:
     maker = Maker()
     source = maker.input(1, 4, 4, 3)
     flat = maker.node("RESHAPE", [source], (1, 48))
-    layout = assign(maker.graph(flat), None)
+    layout = assign(maker.graph(flat), FP32)
     assert set(layout.roots) == {source, flat}
     assert launched(layout) == ["RESHAPE"]
 
@@ -312,7 +315,7 @@ def test_reshaped_parts_are_written_in_place() -> None:
     heads = [maker.conv(source, 12) for _ in range(2)]
     flat = [maker.node("RESHAPE", [head], (1, 1, 48, 4)) for head in heads]
     joined = maker.concat(2, *flat)
-    layout = assign(maker.graph(maker.conv(joined, 2)), None)
+    layout = assign(maker.graph(maker.conv(joined, 2)), FP32)
     assert nested(layout, heads, joined) == [0, 192]
     assert launched(layout) == ["CONV_2D"] * 3
 
@@ -324,7 +327,7 @@ def test_an_odd_output_that_is_read_inside_is_stored_twice() -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), 5)
     out = maker.conv(made, 2)
-    layout = assign(maker.graph(made, out), None)
+    layout = assign(maker.graph(made, out), FP32)
     assert launched(layout) == ["CONV_2D", COPY, "CONV_2D"]
     first, copy, second = layout.graph.nodes
     assert first.outputs == second.inputs == copy.inputs
@@ -338,7 +341,7 @@ def test_other_outputs_are_stored_once(channels: int, read: bool) -> None:
     maker = Maker()
     made = maker.conv(maker.input(1, 4, 4, 3), channels)
     outputs = [made, maker.conv(made, 2)] if read else [made]
-    layout = assign(maker.graph(*outputs), None)
+    layout = assign(maker.graph(*outputs), FP32)
     assert COPY not in launched(layout)
     assert not layout.storages[made].lanes % 4 or not read
 
@@ -348,7 +351,7 @@ def test_the_stage_boundary_keeps_inputs_and_outputs_away_from_the_kernels() -> 
     source, other = maker.input(1, 4, 4, 3), maker.input(1, 4, 4, 5)
     unread = maker.input(2, 2)
     out = maker.conv(source, 5, stages=[Stage("ADD", (other,))])
-    layout = assign(maker.graph(out), None, stage_boundary=True)
+    layout = assign(maker.graph(out), FP32, stage_boundary=True)
     layout.graph.verify()
     assert launched(layout) == [COPY, COPY, "CONV_2D", COPY]
     node = layout.graph.nodes[2]
@@ -364,7 +367,7 @@ def test_the_graph_that_was_given_stays_as_it_is() -> None:
     made = maker.conv(maker.input(1, 4, 4, 3), 5)
     graph: Graph = maker.graph(made, maker.conv(made, 2))
     nodes, values = graph.nodes, dict(graph.values)
-    assign(graph, 0, stage_boundary=True)
+    assign(graph, FP16_ALL, stage_boundary=True)
     assert graph.nodes == nodes
     assert graph.values == values
 
@@ -381,7 +384,7 @@ def test_nothing_that_is_live_shares_memory() -> None:
     for _ in range(4):
         value = maker.conv(value, 8)
     out = maker.conv(maker.concat(3, value, skipped), 8)
-    layout = assign(maker.graph(out), None)
+    layout = assign(maker.graph(out), FP32)
     built = build(layout)
     life: dict[int, list[int]] = {v: [0] for v in layout.graph.inputs}
     for number, launch in enumerate(built.launches):

@@ -14,11 +14,11 @@ from cuda_emulator import INFO
 from litegpu import CompilationError, GpuDelegate, ModelError, partition_kernel
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine import partition
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.program import build_program
 from litegpu.engine.selected import Selected, place
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops import conv_spec
 from litegpu.tools import runtime
 from litegpu.tools.models import find_model
@@ -27,8 +27,8 @@ from passes.graphs import RELU, Maker
 AMPERE = dataclasses.replace(INFO, compute_capability=(8, 0))
 
 
-def placed(graph: Graph, device: DeviceInfo = INFO, half_from: int | None = HALF_FROM_BYTES) -> Any:
-    return place(graph, DeviceTarget(device, half_from), device.half_lanes)
+def placed(graph: Graph, device: DeviceInfo = INFO, policy: NumericPolicy = FP16) -> Any:
+    return place(graph, DeviceTarget(device, policy), device.half_lanes)
 
 
 def templates(selected: Selected, device: DeviceInfo = INFO) -> list[str]:
@@ -65,7 +65,7 @@ def test_what_a_kernel_rounds_is_stored_as_half(
     between = maker.conv(source, channels[0])
     graph = maker.graph(maker.conv(between, channels[1], kernel=kernel))
     # So large that nothing is half but for a kernel.
-    selected = placed(graph, device, 1 << 30)
+    selected = placed(graph, device, NumericPolicy(1 << 30))
     assert selected.layout.storages[between].dtype is dtype
     assert templates(selected, device)[-1] == template
 
@@ -101,16 +101,16 @@ def test_a_selection_is_made_once_where_nothing_moved() -> None:
     assert len(seen) == of_placing, "lowering takes what was selected"
 
 
-@pytest.mark.parametrize("half_from", [None, HALF_FROM_BYTES, 0])
+@pytest.mark.parametrize("policy", [FP32, FP16, FP16_ALL])
 def test_what_nothing_computes_in_its_place_is_taken_apart(
-    half_from: int | None, monkeypatch: pytest.MonkeyPatch
+    policy: NumericPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only once it has its place is it known that a kernel does not take it there."""
     maker = Maker()
     between = maker.depthwise(maker.input(1, 6, 6, 16))
     graph = maker.graph(maker.conv(between, 8))
     monkeypatch.setattr(partition, "normalize", lambda given: given)
-    target = DeviceTarget(INFO, half_from)
+    target = DeviceTarget(INFO, policy)
     whole, selected = partition._rewrite_and_place(graph, target, False, ())
     assert len(whole.nodes) == 1
     assert templates(selected) == ["cuda/conv_mma"]
@@ -124,12 +124,12 @@ def test_what_nothing_computes_in_its_place_is_taken_apart(
     assert len(templates(selected)) == 2
 
 
-def captured(content: bytes, device: DeviceInfo, half_from: int | None) -> list[str]:
+def captured(content: bytes, device: DeviceInfo, policy: NumericPolicy) -> list[str]:
     """Return the templates of a model's kernels; each must be what its storage suits."""
     found: list[str] = []
 
     def capture(graph: Graph, *_: Any, **__: Any) -> None:
-        target = DeviceTarget(device, half_from)
+        target = DeviceTarget(device, policy)
         _whole, selected = partition._rewrite_and_place(graph, target, False, ())
         found.extend(templates(selected, device))
         raise CompilationError("captured")
@@ -145,5 +145,5 @@ def captured(content: bytes, device: DeviceInfo, half_from: int | None) -> list[
     "name", ["mobilenet_v1_1.0_224?batch=8", "mobilenet_v2_1.0_224?batch=16", "resnet50?batch=8"]
 )
 def test_storage_and_kernels_agree_in_models(name: str) -> None:
-    found = captured(find_model(f"zoo:{name}").content, INFO, HALF_FROM_BYTES)
+    found = captured(find_model(f"zoo:{name}").content, INFO, FP16)
     assert {"cuda/conv_tile", "cuda/conv_mma"} <= set(found)

@@ -6,6 +6,7 @@ import pytest
 
 from litegpu.engine.layout import Layout, assign
 from litegpu.graph import DType, Stage
+from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.copy import CopyAttributes
 from paper_device import build
 from passes.graphs import RELU, Maker, Shape
@@ -29,7 +30,7 @@ def read_part(begin: Shape, shape: Shape, source: Shape = SHAPE, step: int = 1) 
     maker = Maker()
     made = maker.steps(maker.input(*source), RELU)
     part = cut(maker, made, begin, shape, step)
-    return assign(maker.graph(maker.conv(part, 4)), None)
+    return assign(maker.graph(maker.conv(part, 4)), FP32)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_other_parts_that_lie_apart_are_copied(step: tuple[int, int, int, int]) 
     shape = tuple(size // each for size, each in zip(SHAPE, step, strict=True))
     attributes = CopyAttributes(step=step)
     part = maker.node("STRIDED_SLICE", [made], shape, attributes=attributes)
-    layout = assign(maker.graph(maker.conv(part, 4)), None)
+    layout = assign(maker.graph(maker.conv(part, 4)), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
@@ -98,14 +99,14 @@ def test_a_slice_with_steps_is_a_kernel() -> None:
     made = maker.steps(maker.input(*SHAPE), RELU)
     attributes = CopyAttributes((0, 0, 0, 4))
     part = maker.node("STRIDED_SLICE", [made], (2, 4, 6, 8), [RELU], attributes)
-    layout = assign(maker.graph(maker.conv(part, 4)), None)
+    layout = assign(maker.graph(maker.conv(part, 4)), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_an_output_is_written_by_a_kernel() -> None:
     maker = Maker()
     made = maker.steps(maker.input(*SHAPE), RELU)
-    layout = assign(maker.graph(cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))), None)
+    layout = assign(maker.graph(cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE"]
 
 
@@ -117,7 +118,7 @@ def test_a_slice_of_an_input_is_a_view_where_it_has_whole_slices(
 ) -> None:
     maker = Maker()
     part = cut(maker, maker.input(1, 4, 6, channels), (0, 1, 0, 0), (1, 2, 6, channels))
-    assert launched(assign(maker.graph(maker.conv(part, 4)), None)) == kernels
+    assert launched(assign(maker.graph(maker.conv(part, 4)), FP32)) == kernels
 
 
 def test_a_part_of_a_concatenation_is_written_there() -> None:
@@ -125,7 +126,7 @@ def test_a_part_of_a_concatenation_is_written_there() -> None:
     made = maker.steps(maker.input(*SHAPE), RELU)
     part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
     joined = maker.concat(3, maker.conv(made, 8), part)
-    layout = assign(maker.graph(maker.conv(joined, 4)), None)
+    layout = assign(maker.graph(maker.conv(joined, 4)), FP32)
     assert layout.storages[part].root == joined
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D", "CONV_2D"]
 
@@ -135,7 +136,7 @@ def test_a_slice_of_a_slice_and_one_inside_a_concatenation() -> None:
     source = maker.input(*SHAPE)
     whole = maker.concat(3, maker.conv(source, 8), maker.conv(source, 16))
     part = cut(maker, cut(maker, whole, (0, 0, 0, 8), SHAPE), (0, 2, 0, 4), (2, 2, 6, 8))
-    layout = assign(maker.graph(maker.conv(part, 4), maker.conv(whole, 4)), None)
+    layout = assign(maker.graph(maker.conv(part, 4), maker.conv(whole, 4)), FP32)
     assert layout.storages[part].root == whole
     assert layout.storages[part].offset == 2 * 6 * 24 + 12
     assert launched(layout) == ["CONV_2D"] * 4
@@ -145,7 +146,7 @@ def test_a_small_slice_of_a_value_stored_as_half_is_read_as_half() -> None:
     maker = Maker()
     made = maker.steps(maker.input(*SHAPE), RELU)
     part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
-    layout = assign(maker.graph(maker.conv(part, 4)), half_from=4 * 2 * 4 * 6 * 16)
+    layout = assign(maker.graph(maker.conv(part, 4)), NumericPolicy(4 * 2 * 4 * 6 * 16))
     assert layout.storages[part].dtype is DType.FLOAT16
 
 
@@ -154,7 +155,7 @@ def test_half_is_read_eight_channels_at_a_time(begin: int, size: int, copied: in
     maker = Maker()
     made = maker.steps(maker.input(*SHAPE), RELU)
     part = cut(maker, made, (0, 0, 0, begin), (2, 4, 6, size))
-    layout = assign(maker.graph(maker.conv(part, 4)), half_from=0)
+    layout = assign(maker.graph(maker.conv(part, 4)), FP16_ALL)
     assert launched(layout).count("STRIDED_SLICE") == copied
 
 
@@ -162,7 +163,7 @@ def test_what_kernels_round_anyway_is_stored_as_half_even_so() -> None:
     maker = Maker()
     made = maker.steps(maker.input(*SHAPE), RELU)
     part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
-    layout = assign(maker.graph(maker.conv(part, 4)), half_from=1 << 30, rounded=[part])
+    layout = assign(maker.graph(maker.conv(part, 4)), NumericPolicy(1 << 30), rounded=[part])
     assert layout.storages[part].dtype is DType.FLOAT16
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
@@ -172,7 +173,7 @@ def test_the_whole_lives_as_long_as_its_slices() -> None:
     made = maker.steps(maker.input(*SHAPE), RELU)
     first, second = (cut(maker, made, (0, 0, 0, 8 * i), (2, 4, 6, 8)) for i in range(2))
     value = maker.conv(maker.conv(first, 8), 8)
-    layout = assign(maker.graph(maker.steps(value, Stage("ADD", (second,)))), None)
+    layout = assign(maker.graph(maker.steps(value, Stage("ADD", (second,)))), FP32)
     launches = build(layout).launches
     assert [launch.node.op for launch in launches] == ["COPY", "CONV_2D", "CONV_2D", "COPY"]
     assert made in launches[-1].roots

@@ -28,6 +28,7 @@ from litegpu.engine.selected import place
 from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner, Tuning, fastest
 from litegpu.graph import Graph
+from litegpu.numeric_policy import FP32
 from litegpu.options import ExperimentalFlags, InferencePreference
 from op_runner import MODES, Mode, forced, groups
 from op_runner import run as run_cases
@@ -148,7 +149,7 @@ def placed(device: Device, *widths: int) -> PlacedPartition:
 
 def of_graph(device: Device, graph: Graph) -> PlacedPartition:
     """Return a graph as the passes would leave it, with its values placed."""
-    selected = place(graph, DeviceTarget(device.info, None), device.info.half_lanes)
+    selected = place(graph, DeviceTarget(device.info, FP32), device.info.half_lanes)
     return PlacedPartition(device, selected, graph.inputs, graph.outputs, {}, {}, True)
 
 

@@ -14,11 +14,12 @@ from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.verify import verify
 from litegpu.graph import Stage
+from litegpu.numeric_policy import FP16_ALL, FP32
 from paper_device import build
 from passes.graphs import RELU, Maker
 
 
-@pytest.fixture(params=[None, 0])
+@pytest.fixture(params=[FP32, FP16_ALL])
 def built(request: pytest.FixtureRequest) -> BuiltProgram:
     """A diamond: two convolutions of one value, added, and a copy of the sum."""
     maker = Maker()
@@ -131,7 +132,7 @@ def test_another_order_that_launches_permit_must_give_the_same(
     maker = Maker()
     source = maker.input(1, 4, 4, 8)
     whole = maker.concat(1, maker.conv(source, 8), maker.conv(source, 8))
-    built = build(assign(maker.graph(maker.conv(whole, 8)), None))
+    built = build(assign(maker.graph(maker.conv(whole, 8)), FP32))
     verify(built)
     assert len(built.launches) == 3
     monkeypatch.setattr("litegpu.engine.verify.dependencies", lambda _: [set(), set(), {1}])

@@ -11,6 +11,7 @@ from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, Stage
+from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.window import Window
@@ -29,7 +30,7 @@ def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
     maker = Maker()
     inside = maker.steps(maker.input(1, 5, 3, 7), RELU)
     out = maker.conv(inside, 6)
-    first, second = launches(assign(maker.graph(out), None))
+    first, second = launches(assign(maker.graph(out), FP32))
     assert first.nbytes == 15 * (7 + 8) * 4
     assert first.shape == (1, 5, 3, 7)
     weights = 8 * 8 * 4
@@ -43,7 +44,7 @@ def test_half_storage_is_half_the_bytes() -> None:
     inside = maker.steps(maker.input(1, 5, 3, 16), RELU)
     other = maker.steps(inside, Stage("NEG"))
     out = maker.steps(other, RELU)
-    sizes = [launch.nbytes for launch in launches(assign(maker.graph(out), 0))]
+    sizes = [launch.nbytes for launch in launches(assign(maker.graph(out), FP16_ALL))]
     value = 15 * 16
     assert sizes == [value * (4 + 2), value * (2 + 2), value * (2 + 4)]
 
@@ -53,7 +54,7 @@ def test_parts_of_a_concatenation_count_only_themselves() -> None:
     source = maker.input(1, 4, 4, 8)
     joined = maker.concat(3, maker.steps(source, RELU), maker.conv(source, 12))
     out = maker.conv(joined, 4)
-    layout = assign(maker.graph(out), None)
+    layout = assign(maker.graph(out), FP32)
     assert len({layout.storages[v].root for v in layout.graph.nodes[2].inputs}) == 1
     first, second, whole = launches(layout)
     assert first.nbytes == 16 * (8 + 8) * 4
@@ -66,7 +67,7 @@ def test_a_value_that_is_read_twice_is_counted_once() -> None:
     source = maker.input(1, 4, 4, 8)
     scale = maker.constant(8)
     out = maker.steps(source, Stage("MUL", (source,)), Stage("ADD", (scale,)))
-    (launch,) = launches(assign(maker.graph(out), None))
+    (launch,) = launches(assign(maker.graph(out), FP32))
     assert len(launch.bindings) == 4
     assert launch.nbytes == 16 * (8 + 8) * 4 + 8 * 4
 
@@ -75,7 +76,7 @@ def test_a_slice_needs_only_what_it_takes() -> None:
     maker = Maker()
     attributes = CopyAttributes(begin=(0, 6, 0, 4))
     out = maker.node("STRIDED_SLICE", [maker.input(1, 8, 8, 16)], (1, 2, 8, 8), (), attributes)
-    (launch,) = launches(assign(maker.graph(out), None))
+    (launch,) = launches(assign(maker.graph(out), FP32))
     assert launch.nbytes == 2 * 16 * 8 * 4
 
 
@@ -88,25 +89,25 @@ def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
     source = maker.input(1, 8, 8, 8)
     stages = (Stage("ADD", (other,)),)
     out = maker.node("CONV_2D", [source], (1, 4, 4, 32), stages, attributes)
-    (launch,) = launches(assign(maker.graph(out), None))
+    (launch,) = launches(assign(maker.graph(out), FP32))
     assert launch.nbytes == 16 * (8 + 32 + 32) * 4 + 8 * 32 * 4
 
 
 @pytest.mark.parametrize(
-    ("template", "half_from", "size", "products"),
+    ("template", "policy", "size", "products"),
     [
-        ("conv_mma", None, 16, 6),
-        ("conv_mma", 0, 16, 1),
-        ("conv_tile", None, 64, 6),
-        ("conv_tile", 0, 64, 1),
+        ("conv_mma", FP32, 16, 6),
+        ("conv_mma", FP16_ALL, 16, 1),
+        ("conv_tile", FP32, 64, 6),
+        ("conv_tile", FP16_ALL, 64, 1),
     ],
 )
 def test_matrix_instructions_are_counted_as_products_of_halves(
-    template: str, half_from: int | None, size: int, products: int
+    template: str, policy: NumericPolicy, size: int, products: int
 ) -> None:
     maker = Maker()
     inside = maker.steps(maker.input(1, size, size, 32), RELU)
-    layout = assign(maker.graph(maker.conv(inside, 64)), half_from)
+    layout = assign(maker.graph(maker.conv(inside, 64)), policy)
     graph = layout.graph
     built = build_program(layout, TENSOR_CORES, graph.inputs, graph.outputs)
     plain, conv = built.launches

@@ -18,10 +18,10 @@ from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.buffers import Bindings
 from litegpu.engine import compile_partition
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
 from litegpu.kernels.cuda import conv_narrow
 from litegpu.kernels.cuda.conv_narrow.patch import NarrowProblem
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 
@@ -120,7 +120,7 @@ def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     """Return what the kernel gives for values as they are, or padded."""
     single = dataclasses.replace(INFO, compute_units=1)
     with mock.patch.object(conv_narrow, "_WORTH", 1e9):
-        program = built(graph, HALF_FROM_BYTES, single, DType(image.dtype.name), alignment)
+        program = built(graph, FP16, single, DType(image.dtype.name), alignment)
     image = np.pad(image, [(0, 0)] * 3 + [(0, -image.shape[3] % alignment)])
     (launch,) = program.launches
     assert launch.template == "cuda/conv_narrow"
@@ -176,23 +176,23 @@ def test_values_beyond_half_keep_their_magnitude() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "filters", "kernel", "half_from", "template"),
+    ("image", "filters", "kernel", "policy", "template"),
     [
-        ((64, 224, 224, 3), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_narrow"),
-        ((64, 224, 224, 3), 64, (7, 7), 0, "cuda/conv_narrow"),
-        ((8, 225, 223, 1), 24, (5, 5), HALF_FROM_BYTES, "cuda/conv_narrow"),
-        ((1, 224, 224, 3), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_mma"),
-        ((64, 224, 224, 3), 32, (3, 3), None, "cuda/conv_tile"),
-        ((64, 224, 224, 3), 32, (17, 1), HALF_FROM_BYTES, "cuda/conv_tile"),
-        ((64, 224, 224, 4), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_narrow"),
-        ((64, 224, 224, 5), 32, (3, 3), HALF_FROM_BYTES, "cuda/conv_tile"),
+        ((64, 224, 224, 3), 32, (3, 3), FP16, "cuda/conv_narrow"),
+        ((64, 224, 224, 3), 64, (7, 7), FP16_ALL, "cuda/conv_narrow"),
+        ((8, 225, 223, 1), 24, (5, 5), FP16, "cuda/conv_narrow"),
+        ((1, 224, 224, 3), 32, (3, 3), FP16, "cuda/conv_mma"),
+        ((64, 224, 224, 3), 32, (3, 3), FP32, "cuda/conv_tile"),
+        ((64, 224, 224, 3), 32, (17, 1), FP16, "cuda/conv_tile"),
+        ((64, 224, 224, 4), 32, (3, 3), FP16, "cuda/conv_narrow"),
+        ((64, 224, 224, 5), 32, (3, 3), FP16, "cuda/conv_tile"),
     ],
 )
 def test_it_is_chosen_for_many_pixels_of_few_channels(
-    image: tuple[int, ...], filters: int, kernel: Pair, half_from: int | None, template: str
+    image: tuple[int, ...], filters: int, kernel: Pair, policy: NumericPolicy, template: str
 ) -> None:
     graph = convolution(image, filters, Window(kernel, (2, 2), pads=(1, 1)))
-    (launch,) = built(graph, half_from, INFO).launches
+    (launch,) = built(graph, policy, INFO).launches
     assert launch.template == template
 
 
@@ -204,14 +204,14 @@ def test_it_is_chosen_for_many_pixels_of_few_channels(
 def test_windows_must_be_runs_of_the_image_itself(change: dict[str, Any]) -> None:
     window = dataclasses.replace(Window((3, 3), (2, 2)), **change)
     graph = convolution((64, 112, 112, 3), 32, window)
-    (launch,) = built(graph, HALF_FROM_BYTES, INFO).launches
+    (launch,) = built(graph, FP16, INFO).launches
     assert launch.template != "cuda/conv_narrow"
 
 
 def test_it_needs_tensor_cores() -> None:
     device = dataclasses.replace(INFO, compute_capability=(7, 5))
     graph = convolution((64, 224, 224, 3), 32, Window((3, 3), (2, 2)))
-    (launch,) = built(graph, HALF_FROM_BYTES, device).launches
+    (launch,) = built(graph, FP16, device).launches
     assert launch.template == "conv_2d"
 
 

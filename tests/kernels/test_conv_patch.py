@@ -15,9 +15,10 @@ from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.engine.choices import Choices
-from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.layout import assign
 from litegpu.engine.program import build_program
 from litegpu.kernels.cuda import conv_patch
+from litegpu.numeric_policy import FP16, FP32
 from litegpu.ops.window import Pair
 from op_runner import MODES, Mode, forced, run
 from passes.graphs import RELU, Maker
@@ -57,7 +58,7 @@ def chosen(size: int, channels: Pair, kernel: int, device: DeviceInfo, half: boo
     maker = Maker()
     made = maker.conv(maker.input(1, size, size, channels[0]), channels[1], kernel, [RELU])
     graph = maker.graph(made)
-    layout = assign(graph, HALF_FROM_BYTES if half else None)
+    layout = assign(graph, FP16 if half else FP32)
     (launch,) = build_program(layout, device, graph.inputs, graph.outputs).launches
     return launch.template
 

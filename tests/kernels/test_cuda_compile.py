@@ -29,13 +29,13 @@ from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.partition import rewrite
 from litegpu.engine.program import build_program
 from litegpu.engine.selected import place
 from litegpu.engine.states import expose_states
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.tools import runtime
 from op_runner import forced, groups, kept_busy_by, write
 from paper_device import DEVICE
@@ -51,7 +51,7 @@ GENERATIONS = {
     "sm_80": (8, 0),
     "sm_90": (9, 0),
 }
-STORAGES = {"fp32": None, "fp16": HALF_FROM_BYTES, "half": 0}
+STORAGES = {"fp32": FP32, "fp16": FP16, "half": FP16_ALL}
 # What is left out is chosen as for another pair: without tensor cores no kernel depends on where
 # half storage begins, sm_80 multiplies floats as sm_90 does but in large tiles (compiled below, as
 # candidates), and sm_90 differs in its tiles.
@@ -67,7 +67,7 @@ TAKEN = [
 
 
 def programs(
-    content: bytes, info: DeviceInfo, half_from: int | None, items: int | None
+    content: bytes, info: DeviceInfo, policy: NumericPolicy, items: int | None
 ) -> Iterator[Program]:
     """Yield the programs that a device of that kind would be given for a model."""
     found: list[Program] = []
@@ -75,8 +75,8 @@ def programs(
     def capture(graph: Graph, *_: Any, **__: Any) -> None:
         outputs = tuple(v for v in graph.outputs if not graph.values[v].is_constant)
         graph, _states = expose_states(dataclasses.replace(graph, outputs=outputs))
-        rewritten = rewrite(graph, DeviceTarget(info, half_from))
-        selected = place(rewritten, DeviceTarget(info, half_from), info.half_lanes)
+        rewritten = rewrite(graph, DeviceTarget(info, policy))
+        selected = place(rewritten, DeviceTarget(info, policy), info.half_lanes)
         ends = rewritten.inputs, rewritten.outputs
         built = build_program(selected.layout, info, *ends, selected=selected)
         assert not disagreements(selected, built.launches)

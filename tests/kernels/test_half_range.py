@@ -13,13 +13,13 @@ import pytest
 from comparing import relative_error
 from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedDevice, needs_emulator
+from litegpu import numeric_policy
 from litegpu.backends.buffers import Bindings
 from litegpu.device_model import Capability
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.graph import DType, Graph
 from litegpu.kernels.cuda import conv_mma, conv_narrow, conv_patch
 from litegpu.kernels.cuda.conv_mma.tile import MmaTile, candidates
-from litegpu.ops import conv_spec
+from litegpu.numeric_policy import FP16, FP32, NumericPolicy
 from litegpu.ops.window import Window
 
 pytestmark = [needs_emulator, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -84,7 +84,7 @@ PROBLEMS = {
 
 
 def runner(
-    problem: Problem, graph: Graph, half_from: int | None = HALF_FROM_BYTES
+    problem: Problem, graph: Graph, policy: NumericPolicy = FP16
 ) -> Callable[[Floats], Floats]:
     """Return what makes a result of an image."""
     device = dataclasses.replace(
@@ -93,14 +93,14 @@ def runner(
     with (
         mock.patch.object(conv_narrow, "_WORTH", 1e9),
         mock.patch.object(conv_patch, "_WORTH", 1e9),
-        mock.patch.object(conv_spec, "_LARGE", 0 if problem.rounded else 1e12),
+        mock.patch.object(numeric_policy, "_WORTH_ROUNDING", 0 if problem.rounded else 1e12),
         mock.patch.object(
             conv_mma, "candidates", lambda *given: filter(problem.tile, candidates(*given))
         ),
     ):
-        program = built(graph, half_from, device, DType.FLOAT32)
+        program = built(graph, policy, device, DType.FLOAT32)
     (launch,) = program.launches
-    assert half_from is None or launch.template == problem.template
+    assert policy is FP32 or launch.template == problem.template
     context = EmulatedDevice().compile(program.program).context()
 
     def run(image: Floats) -> Floats:
@@ -149,13 +149,13 @@ def test_what_is_mixed(name: str) -> None:
             assert relative_error(expected[each], made[each]) < 3e-3
 
 
-@pytest.mark.parametrize("half_from", [None, HALF_FROM_BYTES], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("policy", [FP32, FP16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["alone", "shared", "patch", "narrow", "tile", "mma tile"])
-def test_what_is_not_finite_is_seen(name: str, half_from: int | None) -> None:
+def test_what_is_not_finite_is_seen(name: str, policy: NumericPolicy) -> None:
     """NaN as NVIDIA's units make it, and infinity: only where they are, and all else is right."""
     problem = PROBLEMS[name]
     graph = problem.graph(1.0)
-    run = runner(problem, graph, half_from)
+    run = runner(problem, graph, policy)
     for word in (0x7FFFFFFF, 0x7FC00000, 0x7F800000, 0xFF800000):
         image = drawn(problem.image)
         image[0, 1, 2, 0] = np.array(word, np.uint32).view(np.float32)

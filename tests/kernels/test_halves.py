@@ -11,6 +11,7 @@ import pytest
 
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.cuda.halves import REST_SCALE, as_tf32_parts, halves_of
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import LowerContext
 from litegpu.ops.halves import as_halves, fits_half
 from paper_device import DEVICE
@@ -35,7 +36,7 @@ class Context:
     target: DeviceTarget
 
 
-CONTEXT = cast(LowerContext, Context(DeviceTarget(DEVICE, 1 << 30)))
+CONTEXT = cast(LowerContext, Context(DeviceTarget(DEVICE, NumericPolicy(1 << 30))))
 MAGNITUDES = (1e-38, 1e-8, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e38)
 
 

@@ -13,10 +13,11 @@ from litegpu import backends
 from litegpu.backends.base import DeviceInfo
 from litegpu.codegen.storage import Shape4
 from litegpu.engine import partition
-from litegpu.engine.layout import HALF_FROM_BYTES, assign
+from litegpu.engine.layout import assign
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.cuda import separable
+from litegpu.numeric_policy import FP16, FP32
 from op_runner import MODES, Mode, forced, kept_busy_by, run
 from passes.graphs import RELU, Maker
 
@@ -65,9 +66,9 @@ def chosen(shape: Shape4, outputs: int, device: DeviceInfo, half: bool, kernel: 
     maker = Maker()
     source = maker.input(*shape)
     made = maker.conv(maker.depthwise(source, kernel=kernel), outputs, stages=[RELU])
-    half_from = HALF_FROM_BYTES if half else None
-    graph = partition.rewrite(maker.graph(made), DeviceTarget(device, half_from))
-    layout = assign(graph, half_from)
+    policy = FP16 if half else FP32
+    graph = partition.rewrite(maker.graph(made), DeviceTarget(device, policy))
+    layout = assign(graph, policy)
     launches = build_program(layout, device, graph.inputs, graph.outputs).launches
     return ", ".join(launch.template for launch in launches)
 

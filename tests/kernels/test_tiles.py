@@ -10,14 +10,14 @@ from conv_graphs import built, convolution
 from cuda_emulator import INFO
 from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import MODELS, Capability, DeviceModel
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.tiles import TOO_LARGE, Tile, choose
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import Target
 from litegpu.ops.window import Window
 
-TARGET = DeviceTarget(INFO, None)
+TARGET = DeviceTarget(INFO, FP32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +71,10 @@ GRAPHS = [
 ]
 
 
-@pytest.mark.parametrize("half_from", [None, HALF_FROM_BYTES, 0])
+@pytest.mark.parametrize("policy", [FP32, FP16, FP16_ALL])
 @pytest.mark.parametrize(("capability", "model"), MODELS.items())
 def test_blocks_fit_every_architecture(
-    capability: Capability, model: DeviceModel, half_from: int | None
+    capability: Capability, model: DeviceModel, policy: NumericPolicy
 ) -> None:
     device = dataclasses.replace(
         INFO,
@@ -82,7 +82,7 @@ def test_blocks_fit_every_architecture(
         local_memory_bytes=model.shared_bytes_per_block,
     )
     for graph in GRAPHS:
-        for launch in built(convolution(*graph), half_from, device).launches:
+        for launch in built(convolution(*graph), policy, device).launches:
             kernel = launch.kernel
             assert launch.template.startswith("cuda/")
             assert dynamic_shared_bytes(kernel) <= model.shared_bytes_per_block

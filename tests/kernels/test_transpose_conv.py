@@ -19,6 +19,7 @@ from litegpu.engine.layout import Layout, assign
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.program import build_program
 from litegpu.graph import ABSENT, DType, Stage
+from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.transpose_conv import Phase, phases
@@ -151,14 +152,14 @@ def lowered(layout: Layout, **facts: Any) -> tuple[KernelLaunch, ...]:
 
 
 @pytest.mark.parametrize(
-    ("half_from", "units", "template"),
-    [(None, 132, "conv_mma"), (None, 1, "conv_tile"), (0, 1, "conv_tile")],
+    ("policy", "units", "template"),
+    [(FP32, 132, "conv_mma"), (FP32, 1, "conv_tile"), (FP16_ALL, 1, "conv_tile")],
 )
-def test_each_phase_is_a_kernel(half_from: int | None, units: int, template: str) -> None:
+def test_each_phase_is_a_kernel(policy: NumericPolicy, units: int, template: str) -> None:
     maker = Maker()
     inside = maker.steps(maker.input(1, 16, 16, 32), RELU)
     out = transposed(maker, inside, 64, (3, 3), (2, 2), (31, 32))
-    layout = assign(maker.graph(out), half_from)
+    layout = assign(maker.graph(out), policy)
     _, *made = lowered(layout, compute_units=units)
     assert [launch.template for launch in made] == [f"cuda/{template}"] * 4
     shapes = [(1, 16, 16, 64), (1, 16, 16, 64), (1, 15, 16, 64), (1, 15, 16, 64)]
@@ -177,7 +178,7 @@ def test_a_step_that_reads_each_pixel_keeps_the_output_whole() -> None:
     for operand in (maker.constant(8), maker.constant(1), row, map_, maker.input(1, 1, 8, 8)):
         stages = [Stage("ADD", (operand,)), RELU]
         found.append(transposed(maker, source, 8, (2, 2), (2, 2), (8, 8), stages))
-    launches = lowered(assign(maker.graph(*found), None))
+    launches = lowered(assign(maker.graph(*found), FP32))
     used = [
         {launch.template for launch in launches if launch.node.outputs == (out,)} for out in found
     ]
@@ -190,7 +191,7 @@ def test_steps_that_find_no_room_come_after_all_phases() -> None:
     stages = [Stage("ADD", (maker.input(1, 1, 1, 8),)) for _ in range(3)]
     source = maker.input(1, 4, 4, 32)
     out = transposed(maker, source, 8, (2, 2), (2, 2), (8, 8), stages)
-    made = lowered(assign(maker.graph(out), None), max_arguments=5)
+    made = lowered(assign(maker.graph(out), FP32), max_arguments=5)
     assert [launch.template for launch in made] == ["cuda/conv_mma"] * 4 + ["copy"]
     assert [len(launch.node.stages) for launch in made] == [2, 2, 2, 2, 1]
     assert made[-1].shape == (1, 8, 8, 8)
@@ -202,7 +203,7 @@ def test_steps_that_find_no_room_come_after_all_phases() -> None:
 def test_small_sums_do_not_pay(channels: int, filters: int) -> None:
     maker = Maker()
     out = transposed(maker, maker.input(1, 4, 4, channels), filters, (2, 2), (2, 2), (8, 8))
-    (launch,) = lowered(assign(maker.graph(out), None))
+    (launch,) = lowered(assign(maker.graph(out), FP32))
     assert launch.template == "transpose_conv"
 
 
@@ -280,11 +281,11 @@ def ran(launch: KernelLaunch, phase: Phase, read: Read, image: Array, memory: Ar
 
 
 @pytest.mark.parametrize(
-    ("half_from", "units", "template", "read"),
+    ("policy", "units", "template", "read"),
     [
-        (None, 132, "conv_mma", read_few),
-        (None, 1, "conv_tile", read_many),
-        (0, 1, "conv_tile", read_many),
+        (FP32, 132, "conv_mma", read_few),
+        (FP32, 1, "conv_tile", read_many),
+        (FP16_ALL, 1, "conv_tile", read_many),
     ],
     ids=["few", "many floats", "many halves"],
 )
@@ -304,7 +305,7 @@ def test_the_kernels_load_and_store_the_right_places(
     stride: Pair,
     size: Pair,
     filters: int,
-    half_from: int | None,
+    policy: NumericPolicy,
     units: int,
     template: str,
     read: Read,
@@ -313,7 +314,7 @@ def test_the_kernels_load_and_store_the_right_places(
     maker = Maker()
     source = maker.input(2, *held, 20)
     out = transposed(maker, source, filters, kernel, stride, size)
-    layout = assign(maker.graph(out), half_from)
+    layout = assign(maker.graph(out), policy)
     attributes = maker.nodes[0].attributes
     taps = np.asarray(maker.values[attributes.weights].data)
     image = np.random.default_rng(0).integers(-4, 5, (2, *held, 20)).astype(np.float64)

@@ -15,6 +15,7 @@ from comparing import mismatch
 from litegpu import GpuDelegate
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import KernelLaunch
+from litegpu.numeric_policy import FP32
 from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.window import Window
 from litegpu.tools import runtime
@@ -42,7 +43,7 @@ def pooled(shape: Shape, mean: bool) -> tuple[KernelLaunch, ...]:
     else:
         attributes = PoolAttributes(Window((h, w), (1, 1)))
         made = maker.node("AVERAGE_POOL_2D", [source], (n, 1, 1, c), attributes=attributes)
-    return build(assign(maker.graph(maker.conv(made, 3)), None)).launches
+    return build(assign(maker.graph(maker.conv(made, 3)), FP32)).launches
 
 
 @pytest.mark.parametrize("shape", SHAPES)

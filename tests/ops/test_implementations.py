@@ -14,10 +14,11 @@ from litegpu.graph import Node
 from litegpu.kernels import selector
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.selector import select
+from litegpu.numeric_policy import FP32
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from paper_device import DEVICE
 
-TARGET = DeviceTarget(DEVICE, None)
+TARGET = DeviceTarget(DEVICE, FP32)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from litegpu.codegen.storage import Shape4
-from litegpu.engine.layout import HALF_FROM_BYTES
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import ABSENT, Graph, Stage
 from litegpu.kernels.selector import Fusions
+from litegpu.numeric_policy import FP16
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.reduce import ReduceAttributes
@@ -21,8 +21,8 @@ from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise as 
 from paper_device import DEVICE
 from passes.graphs import RELU, Maker, applied, untouched
 
-AMPERE = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(8, 0)), HALF_FROM_BYTES))
-HOPPER = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(9, 0)), HALF_FROM_BYTES))
+AMPERE = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(8, 0)), FP16))
+HOPPER = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(9, 0)), FP16))
 
 
 def depthwise_into_pointwise(graph: Graph) -> PassResult:

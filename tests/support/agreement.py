@@ -18,7 +18,7 @@ def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[
     layout = selected.layout
     found = []
     for v in layout.roots:
-        small = 4 * layout.graph.values[v].elements < (layout.half_from or 0)
+        small = not layout.policy.stores_half(4 * layout.graph.values[v].elements)
         readers = {launch.template for launch in launches if v in launch.node.inputs[:1]}
         if layout.is_rounded(v) and small and not readers.intersection(ROUNDING):
             found.append(f"value {v} is half, though none of {sorted(readers)} rounds it")

@@ -11,6 +11,7 @@ from litegpu.codegen import Storage
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.graph import ABSENT, DType, Graph
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.window import Window
 from passes.graphs import Maker
@@ -40,13 +41,13 @@ def convolution(
 
 def built(
     graph: Graph,
-    half_from: int | None,
+    policy: NumericPolicy,
     device: DeviceInfo,
     dtype: DType = DType.FLOAT32,
     alignment: int = 1,
 ) -> BuiltProgram:
     """Return the program for a graph whose input is of a type and padded to `alignment` lanes."""
-    layout = assign(graph, half_from)
+    layout = assign(graph, policy)
     (source,) = graph.inputs
     shape = graph.values[source].shape4
     layout.storages[source] = Storage.create(source, dtype, shape, alignment)

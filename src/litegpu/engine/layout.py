@@ -7,18 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
 from litegpu.ops.functions import FUNCTIONS
 from litegpu.ops.placement import dense_storage, is_small, padded_storage, whole_words
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
-
-HALF_FROM_BYTES = 8 << 20
-"""At fp16, values from this size (as float32) on are stored as half.
-
-Half storage pays only where a kernel waits for memory, and rounding every value costs accuracy:
-see docs/decisions/0001-half-storage.md.
-"""
 
 
 @dataclass
@@ -27,12 +21,12 @@ class Layout:
 
     Inputs and outputs of the partition are dense, as the runtime holds them: kernels convert small
     elements (bools, integers of 8 or 16 bits) as they read or write them. All else is padded, to a
-    multiple of 4 channels (float32, int32, int64) or 8 (half). Values of at least `half_from` bytes
-    (as float32) are stored as half; None means none.
+    multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` says which values of
+    float32 are stored as half.
     """
 
     graph: Graph
-    half_from: int | None
+    policy: NumericPolicy
     storages: dict[int, Storage] = field(default_factory=dict)
 
     @property
@@ -69,7 +63,7 @@ class Layout:
 
 def assign(
     graph: Graph,
-    half_from: int | None,
+    policy: NumericPolicy,
     stage_boundary: bool = False,
     half_lanes: bool = True,
     rounded: Collection[int] = (),
@@ -86,7 +80,7 @@ def assign(
     """
     graph = keeping(_with_copies(graph, stage_boundary), precise)
     graph = _carrying(keeping(graph, _near_poles(graph)))
-    layout = Layout(graph, half_from)
+    layout = Layout(graph, policy)
     for v in graph.inputs:
         layout.storages[v] = dense_storage(graph.values[v])
     for v in graph.outputs:
@@ -94,14 +88,13 @@ def assign(
         layout.storages[v] = (whole_words if is_small(value) else dense_storage)(value)
     for value in graph.values.values():
         if value.is_constant:
-            layout.storages[value.id] = padded_storage(value, half_from)
+            layout.storages[value.id] = padded_storage(value, policy)
     _place_views_of_inputs(layout)
     consumers = graph.consumers()
     for node in reversed(graph.nodes):
         for v in node.outputs:
             if v not in layout.storages:
-                limit = 0 if v in rounded else half_from
-                layout.storages[v] = padded_storage(graph.values[v], limit)
+                layout.storages[v] = padded_storage(graph.values[v], policy, v in rounded)
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue

@@ -23,6 +23,7 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.engine.tuning import Tuner
 from litegpu.graph import DType, Graph, Node, Value
 from litegpu.kernels.selector import Fusions
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.conv_2d import merged_values
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
@@ -33,7 +34,7 @@ _log = logging.getLogger("litegpu")
 def compile_partition(
     graph: Graph,
     device: Device,
-    half_from: int | None,
+    policy: NumericPolicy,
     *,
     share_memory: bool = True,
     stage_boundary: bool = False,
@@ -43,7 +44,7 @@ def compile_partition(
 ) -> CompiledPartition:
     """Rewrite, place, lower and compile a graph of supported nodes.
 
-    `half_from` see Layout. `share_memory` off gives each value memory of its own;
+    `policy` says what may be rounded. `share_memory` off gives each value memory of its own;
     `stage_boundary` see layout.assign.
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
     chooses among candidates (None: the estimates do). `precise` are values that must not be rounded
@@ -55,7 +56,7 @@ def compile_partition(
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     graph, states = expose_states(graph)
-    target = DeviceTarget(device.info, half_from)
+    target = DeviceTarget(device.info, policy)
     rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise)
     used = {v for node in selected.layout.graph.nodes for v in node.operands}
     inputs = tuple(v for v in rewritten.inputs if v in used)

@@ -59,7 +59,7 @@ def build_program(
     `choices` among candidates are those of the estimates if there are none, and what is `selected`
     to compute the nodes is selected here.
     """
-    target = DeviceTarget(info, layout.half_from, layout.has_halves)
+    target = DeviceTarget(info, layout.policy, layout.has_halves)
     lowering = Lowering(selected or Selected(layout, target), target, choices or Choices())
     lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()

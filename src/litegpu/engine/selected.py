@@ -87,7 +87,7 @@ def place(
     """
 
     def placed(rounded: Collection[int], before: Selected | None = None) -> Selected:
-        layout = assign(graph, target.half_from, stage_boundary, half_lanes, rounded, precise)
+        layout = assign(graph, target.policy, stage_boundary, half_lanes, rounded, precise)
         return Selected(layout, target, before)
 
     first = selected = placed(())

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.device_model import DeviceModel
+from litegpu.numeric_policy import NumericPolicy
 
 _ITEMS_PER_UNIT = 256
 """Work items that keep one compute unit of a GPU busy enough to hide its memory latency."""
-
-WEIGHTS_FACTOR = 32
-"""How many times smaller than values weights are when they begin to be stored as half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class DeviceTarget:
     """
 
     info: DeviceInfo
-    half_from: int | None
+    policy: NumericPolicy
     noting: bool = False
 
     @property
@@ -55,7 +53,3 @@ class DeviceTarget:
     @property
     def model(self) -> DeviceModel:
         return self.info.model
-
-    def exact_weights(self, nbytes: int) -> bool:
-        """All work items read the weights, so half pays for them far earlier than for values."""
-        return self.half_from is None or nbytes * WEIGHTS_FACTOR < self.half_from

@@ -111,4 +111,4 @@ class _Unplaced:
         return self.graph.values[value_id]
 
     def storage(self, value_id: int) -> Storage:
-        return usual_storage(self.graph, value_id, self.target.half_from)
+        return usual_storage(self.graph, value_id, self.target.policy)

@@ -14,6 +14,7 @@ from litegpu.codegen import FLOAT, PLAIN_LAUNCH, LaunchAttributes, Register, Sto
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
 from litegpu.graph import DType, Graph, Node, Stage, Value
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.facts import OpFacts
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, Types
@@ -72,11 +73,11 @@ class KernelRequest:
 
 
 class Target(Protocol):
-    """The facts about a device and a precision that a choice of kernel may depend on."""
+    """The facts about a device, and the numeric policy, that a choice of kernel may depend on."""
 
     @property
-    def half_from(self) -> int | None:
-        """Bytes (as float32) from which arrays are stored as half; None: none are."""
+    def policy(self) -> NumericPolicy:
+        """What may be rounded, and from which size on."""
         ...
 
     @property
@@ -108,10 +109,6 @@ class Target(Protocol):
     @property
     def model(self) -> DeviceModel:
         """The architecture: what a multiprocessor holds, and what only some of them can do."""
-        ...
-
-    def exact_weights(self, nbytes: int) -> bool:
-        """Whether weights of so many bytes (as float32) keep their full precision."""
         ...
 
 

@@ -7,16 +7,11 @@ from dataclasses import dataclass
 
 from litegpu.codegen import Storage
 from litegpu.graph import Stage
+from litegpu.numeric_policy import rounding_pays
 from litegpu.ops.base import Target
 from litegpu.ops.weights import Floats, Weights
 from litegpu.ops.window import Window
 
-_LARGE = 4e8
-"""Floating-point operations from which it pays to round float32 values to half.
-
-Below, the kernels for few pixels split each value in two halves and lose nothing: on an H200 that
-took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost here either.
-"""
 _FEWEST = 8
 """Channels that fill half an instruction: what idles then costs less than another launch."""
 _MANY_ROWS = 4096
@@ -73,11 +68,11 @@ class ConvSpec:
     @property
     def is_large(self) -> bool:
         """Whether it has so many pixels and weights that large tiles pay."""
-        return 2 * self.dst.rows * self.weights.elements >= _LARGE
+        return rounding_pays(self.flops)
 
     def may_round(self, target: Target) -> bool:
-        """Whether, with half storage, float32 values may be rounded to half."""
-        return target.half_from == 0 or self.is_large
+        """Whether float32 values may be rounded to half."""
+        return target.policy.may_round(self.flops)
 
     @property
     def flops(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Graph, Value
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import as_float32
 from litegpu.ops.halves import fits_half
 from litegpu.ops.types import SMALL_TYPES
@@ -34,20 +35,20 @@ def is_small(value: Value) -> bool:
     return value.dtype in SMALL_TYPES
 
 
-def padded_storage(value: Value, half_from: int | None) -> Storage:
-    """Place a value with padded channels, floats as half from `half_from` bytes (as float32) on."""
+def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -> Storage:
+    """Place a value with padded channels, as half if it is large or is `rounded` anyway."""
     if value.dtype in _INTEGERS:
         return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
-    large = half_from is not None and 4 * value.elements >= half_from
-    half = large and not value.precise
+    half = rounded or policy.stores_half(4 * value.elements)
+    half = half and not value.precise
     half = half and not (value.is_constant and not fits_half(as_float32(value)))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     return Storage.create(value.id, dtype, value.shape4, alignment)
 
 
-def usual_storage(graph: Graph, value_id: int, half_from: int | None) -> Storage:
+def usual_storage(graph: Graph, value_id: int, policy: NumericPolicy) -> Storage:
     """Return where a value of a graph lies if nothing else asks for another place."""
     value = graph.values[value_id]
     if value_id in graph.inputs or value_id in graph.outputs:
         return dense_storage(value)
-    return padded_storage(value, half_from)
+    return padded_storage(value, policy)

@@ -196,7 +196,7 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
 
 def in_precision(array: Floats, ctx: LowerContext) -> npt.NDArray[Any]:
     """Return weights as the partition stores them: as half, if that pays and has their range."""
-    if ctx.target.exact_weights(array.nbytes) or not fits_half(array):
+    if ctx.target.policy.keeps_fp32_weights(array.nbytes) or not fits_half(array):
         return array
     return as_halves(array)
 

@@ -30,7 +30,7 @@ def obstacle_to_halves(spec: ConvSpec, target: Target) -> Rejected | None:
     """Return what keeps a convolution from kernels that split values into halves on the chip."""
     if spec.depthwise is not None:
         return IN_MEMORY
-    needs_halves = _NEEDS_HALVES if target.half_from is None else None
+    needs_halves = None if target.policy.uses_fp16 else _NEEDS_HALVES
     return obstacle(spec, target) or needs_halves
 
 

@@ -37,7 +37,7 @@ def halves_of(weights: _FLOATS, target: Target, exact: bool = True) -> Halves:
     """Return weights [O, ...] as halves, in two parts where the target wants them `exact`."""
     scaled, back = _scaled(weights)
     parts = [scaled]
-    if exact and target.exact_weights(weights.nbytes):
+    if exact and target.policy.keeps_fp32_weights(weights.nbytes):
         rest = scaled - as_halves(scaled)
         parts += [rest * np.float32(REST_SCALE)] if rest.any() else []
     return Halves(parts, back)
@@ -45,7 +45,7 @@ def halves_of(weights: _FLOATS, target: Target, exact: bool = True) -> Halves:
 
 def parts_of(weights: _FLOATS, target: Target, exact: bool = True) -> int:
     """Return how many parts `halves_of` would make, at far less cost for large weights."""
-    if not exact or not target.exact_weights(weights.nbytes):
+    if not exact or not target.policy.keeps_fp32_weights(weights.nbytes):
         return 1
     return len(halves_of(weights, target).parts)
 

@@ -62,7 +62,7 @@ def _obstacle(spec: ConvSpec) -> Rejected | None:
 def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> KernelRequest:
     """Return the launch of a tile; at float32 it multiplies in tf32."""
     src, problem, depthwise = spec.src, tile.problem, spec.depthwise
-    tf32 = ctx.target.half_from is None
+    tf32 = not ctx.target.policy.uses_fp16
     columns = round_up(problem.channels, tile.columns)
     if tf32:
         packed = Packed(pack_tf32(spec.array, tile.all_steps, columns), None, columns)
@@ -129,7 +129,7 @@ def _problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
     slices = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
     parts = 2 if src.dtype is DType.FLOAT32 else 1
-    tf32 = target.half_from is None
+    tf32 = not target.policy.uses_fp16
     weight_parts = 2 if tf32 else parts_of(spec.array, target)
     taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
     gathered = 0 if depthwise or spec.keeps_rows else 30
@@ -142,5 +142,5 @@ def _problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
         products=6 if tf32 else parts + weight_parts - 1,
         loads=taken if src.vector else 4 * taken,
         instructions=40 + gathered + 18 * (taken - 1),
-        ranged=not tf32 and (parts > 1 or depthwise is not None),
+        ranged=target.policy.guards_range and (parts > 1 or depthwise is not None),
     )

@@ -36,7 +36,7 @@ class ConvTile(Implementation):
         found = obstacle(spec, target) or _obstacle(spec, target)
         if found is not None:
             return found
-        src, dst, split = spec.src, spec.dst, target.half_from is None
+        src, dst, split = spec.src, spec.dst, not target.policy.uses_fp16
         problem = WideProblem(src.shape, src.dtype.value, dst.shape, spec.weights.shape, split)
         narrowest = WideTile(problem, NARROWEST, 4, 1)
         if math.prod(narrowest.blocks) < target.compute_units:
@@ -61,7 +61,7 @@ def _obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
     if spec.depthwise is not None:
         return IN_MEMORY
     floats = spec.src.dtype is DType.FLOAT32
-    if floats and target.half_from is not None and not spec.may_round(target):
+    if floats and target.policy.uses_fp16 and not spec.may_round(target):
         return Rejected("it would round its input for too little work")
     return None
 

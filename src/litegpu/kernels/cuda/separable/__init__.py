@@ -95,8 +95,7 @@ def _suits(made: Shape4, window: Window) -> bool:
 
 def _is_half(made: Shape4, target: Target) -> bool:
     """Whether the depthwise convolution's result would be stored as half, were it stored."""
-    half_from = target.half_from
-    return half_from is not None and 4 * math.prod(made) >= half_from
+    return target.policy.stores_half(4 * math.prod(made))
 
 
 def _kernel(

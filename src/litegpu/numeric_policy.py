@@ -1,0 +1,66 @@
+"""What may be rounded in a partition, and from which size on: one policy, made from the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_WEIGHTS_FACTOR = 32
+"""How many times smaller than values weights are when they begin to be stored as half.
+
+All work items read the weights, so half pays for them far earlier than for values.
+"""
+_WORTH_ROUNDING = 4e8
+"""Floating-point operations from which it pays to round float32 values to half.
+
+Below, the kernels for few pixels split each value in two halves and lose nothing: on an H200 that
+took 1.7 to 5 times as long. Where all is stored as half anyway, nothing is lost here either.
+"""
+
+
+def rounding_pays(operations: int) -> bool:
+    """Whether a product has so many operations that it is much faster with its values rounded."""
+    return operations >= _WORTH_ROUNDING
+
+
+@dataclass(frozen=True, slots=True)
+class NumericPolicy:
+    """In which precision a partition stores its values and multiplies.
+
+    Sizes are those of arrays as float32, in bytes. What each rule costs: docs/numerics.md.
+    """
+
+    fp16_storage_threshold: int | None
+    """Bytes from which values are stored as half; None: none are."""
+
+    @property
+    def uses_fp16(self) -> bool:
+        """Whether anything may be stored or multiplied as half; else products are of tf32 parts."""
+        return self.fp16_storage_threshold is not None
+
+    @property
+    def guards_range(self) -> bool:
+        """Whether numbers beyond half's range are looked for where they are rounded or split."""
+        return self.uses_fp16
+
+    def stores_half(self, nbytes: int) -> bool:
+        """Whether values of so many bytes are stored as half."""
+        return self.fp16_storage_threshold is not None and nbytes >= self.fp16_storage_threshold
+
+    def keeps_fp32_weights(self, nbytes: int) -> bool:
+        """Whether weights of so many bytes keep their full precision."""
+        return not self.stores_half(nbytes * _WEIGHTS_FACTOR)
+
+    def may_round(self, operations: int) -> bool:
+        """Whether a product of so many operations may round its float32 values to half."""
+        return self.uses_fp16 and (self.stores_half(0) or rounding_pays(operations))
+
+
+FP32 = NumericPolicy(None)
+"""Nothing is rounded to half."""
+FP16 = NumericPolicy(8 << 20)
+"""Large values are stored as half: those that kernels wait for memory with.
+
+Rounding every value costs accuracy: see docs/decisions/0001-half-storage.md.
+"""
+FP16_ALL = NumericPolicy(0)
+"""All values are stored as half, for the least memory."""
