@@ -58,7 +58,7 @@ def _normalized(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_some_passes_run_only_for_some_devices(
     side: int, capability: Capability | None, policy: NumericPolicy, kernels: int
 ) -> None:
-    target = DeviceTarget(replace(DEVICE, compute_capability=capability), policy)
+    target = DeviceTarget(replace(DEVICE, backend="cuda", compute_capability=capability), policy)
     assert len(partition.rewrite(separable(side=side), target).nodes) == kernels
 
 

@@ -18,7 +18,7 @@ from litegpu.ops.window import Window
 from paper_device import DEVICE, build
 from passes.graphs import RELU, Maker
 
-TENSOR_CORES = replace(DEVICE, compute_capability=(8, 0))
+TENSOR_CORES = replace(DEVICE, backend="cuda", compute_capability=(8, 0))
 
 
 def launches(layout: Layout) -> tuple[KernelLaunch, ...]:

@@ -29,7 +29,9 @@ from paper_device import DEVICE
 from passes.graphs import RELU, Maker
 
 Array = npt.NDArray[Any]
-TENSOR_CORES = replace(DEVICE, compute_capability=(8, 0), local_memory_bytes=163 << 10)
+TENSOR_CORES = replace(
+    DEVICE, backend="cuda", compute_capability=(8, 0), local_memory_bytes=163 << 10
+)
 
 
 def scattered(image: Array, taps: Array, view: Window, size: Pair) -> Array:

@@ -21,8 +21,9 @@ from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise as 
 from paper_device import DEVICE
 from passes.graphs import RELU, Maker, applied, untouched
 
-AMPERE = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(8, 0)), FP16))
-HOPPER = Fusions(DeviceTarget(replace(DEVICE, compute_capability=(9, 0)), FP16))
+CUDA = replace(DEVICE, backend="cuda")
+AMPERE = Fusions(DeviceTarget(replace(CUDA, compute_capability=(8, 0)), FP16))
+HOPPER = Fusions(DeviceTarget(replace(CUDA, compute_capability=(9, 0)), FP16))
 
 
 def depthwise_into_pointwise(graph: Graph) -> PassResult:

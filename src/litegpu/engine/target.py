@@ -24,6 +24,10 @@ class DeviceTarget:
     noting: bool = False
 
     @property
+    def backend(self) -> str:
+        return self.info.backend
+
+    @property
     def max_work_group_size(self) -> int:
         return self.info.max_work_group_size
 

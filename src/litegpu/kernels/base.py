@@ -34,11 +34,20 @@ class Plan(ABC):
 
 
 class Implementation(ABC):
-    """One way to compute specs of a kind. `name` is that of its kernel template."""
+    """One way to compute specs of a kind. `name` is that of its kernel template.
+
+    What is named "cuda/..." is written in the language of that backend, and asked on its devices
+    only; all else is written for every backend.
+    """
 
     name: ClassVar[str]
     general: ClassVar[bool] = False
     """Whether it takes what special ones leave, which come before it: see Plan.margin."""
+
+    @property
+    def backend(self) -> str:
+        """The only backend whose devices have its kernel, or "" if all have it."""
+        return self.name.rpartition("/")[0]
 
     @abstractmethod
     def plan(self, spec: Any, target: Target) -> Plan | Rejected:

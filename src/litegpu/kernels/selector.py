@@ -14,12 +14,15 @@ from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_narrow import ConvNarrow
 from litegpu.kernels.cuda.conv_patch import ConvPatch
 from litegpu.kernels.cuda.conv_tile import ConvTile
+from litegpu.kernels.cuda.depthwise import Depthwise
 from litegpu.kernels.cuda.matmul import Matmul
 from litegpu.kernels.cuda.separable import Separable
 from litegpu.kernels.portable.conv import ConvPortable, ConvSplit
+from litegpu.kernels.portable.depthwise import DepthwisePortable
 from litegpu.kernels.portable.matmul import MatmulPortable
 from litegpu.ops.base import Target, get
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.depthwise_spec import DepthwiseSpec
 from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.placement import usual_storage
 
@@ -33,6 +36,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
         ConvSplit(),
         ConvPortable(),
     ),
+    DepthwiseSpec: (Depthwise(), DepthwisePortable()),
     MatmulSpec: (Matmul(), MatmulPortable()),
 }
 """What computes the specs of a kind, the preferred first."""
@@ -57,7 +61,7 @@ def select(spec: Any, target: Target) -> Selection:
 
     def plan_of(each: Implementation) -> Plan | Rejected:
         if each.name not in plans:
-            plans[each.name] = each.plan(spec, target)
+            plans[each.name] = _plan(each, spec, target)
         return plans[each.name]
 
     rejected: dict[str, str] = {}
@@ -69,6 +73,12 @@ def select(spec: Any, target: Target) -> Selection:
             return Selection(each.name, found, rejected)
         rejected[each.name] = found.reason
     return Selection("", None, rejected)
+
+
+def _plan(each: Implementation, spec: Any, target: Target) -> Plan | Rejected:
+    if each.backend not in ("", target.backend):
+        return Rejected(f"its kernel is for {each.backend} devices")
+    return each.plan(spec, target)
 
 
 def _if_faster(plan: Plan, general: Sequence[tuple[str, Plan | Rejected]]) -> Plan | Rejected:

@@ -81,6 +81,11 @@ class Target(Protocol):
         ...
 
     @property
+    def backend(self) -> str:
+        """The name of the API that the device is used through, as "cuda"."""
+        ...
+
+    @property
     def max_work_group_size(self) -> int: ...
 
     @property

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from litegpu.codegen import Storage
-from litegpu.graph import Graph, Node, Value
+from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts, weights, window
-from litegpu.ops.base import (
-    KernelRequest,
-    LowerContext,
-    NewValue,
-    Op,
-    Shape,
-    as_float32,
-    by_load,
-    register,
-)
+from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
+from litegpu.ops.depthwise_spec import DepthwiseSpec
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes
 
@@ -54,84 +42,13 @@ class DepthwiseConv2D(Op):
         inputs = (node.inputs[0], *computed)
         return (replace(node, inputs=inputs, attributes=attributes, stages=stages),)
 
-    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[DepthwiseSpec]:
         attributes: DepthwiseAttributes = node.attributes
-        view = attributes.window
-        dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
-        n, height, width, outputs = dst.shape
-        constants = {}
-        bias = weights.read_bias(ctx, attributes.bias)
-        if bias is not None:
-            constants["bias"] = weights.pad_channels(bias, dst.slices * 4)
-        reads = {"src": node.inputs[0]}
-        taps = ctx.value(attributes.weights)
-        if taps.is_constant:
-            padded = np.zeros((*view.kernel, dst.slices * 4), np.float32)
-            padded[:, :, :outputs] = as_float32(taps)[0]
-            constants["weights"] = weights.in_precision(padded, ctx)
-        else:
-            reads["taps"] = taps.id
-        fitting = [tile for tile in _TILES if _fits(tile, view, (height, width))]
-        made = (n, height, width, dst.slices)
-        problem = ("depthwise_conv_2d", src.shape, src.dtype.value, made, view)
-        tiles = by_load(fitting, lambda tile: dst.slices * _parts(tile, dst), ctx.target)
-        rows, columns = tile = ctx.choose(problem, tiles)
-        request = KernelRequest(
-            template="cuda/depthwise" if _is_plain(taps, tile, ctx, src) else "depthwise_conv_2d",
-            grid=(dst.slices, _parts(tile, dst), 1),
-            local=(8, 8, 1),
-            output=node.outputs[0],
-            reads=reads,
-            constants=constants,
-            variables={
-                "ROWS": rows,
-                "COLUMNS": columns,
-                "rows": window.readers(view, 0, rows),
-                "columns": window.readers(view, 1, columns),
-                "kernel": view.kernel,
-                "stride": view.stride,
-                "dilation": view.dilation,
-                "pads": view.pads,
-                "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
-                "multiplier": outputs // src.channels,
-                "has_bias": bias is not None,
-                "computed": not taps.is_constant,
-                "tap_slices": dst.slices,
-                "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
-            },
-            flops=2 * dst.rows * taps.elements,
-            needed={"src": view.taken(dst.rows, src.lanes)},
-        )
-        return (request,)
-
-
-_TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
-"""Rows x columns that a work item makes.
-
-More than two rows save a fifth of the loads but take twice the registers: they are there to be
-measured.
-"""
-_MOST_TEXT = 512
-"""Multiplications that may be written out in a kernel; beyond, one row is made in a loop."""
-
-
-def _is_plain(taps: Value, tile: tuple[int, int], ctx: LowerContext, src: Storage) -> bool:
-    """Whether loads may be left out by a predicate, as CUDA has it, and count as zeros."""
-    plain = taps.is_constant and taps.shape[3] == src.channels and src.vector
-    if not plain or not ctx.target.model.tensor_cores or tile[0] == 1:
-        return False
-    return bool(np.isfinite(as_float32(taps)).all())
-
-
-def _fits(tile: tuple[int, int], view: window.Window, made: tuple[int, int]) -> bool:
-    """Whether a tile is no larger than the result, and its kernel not too long."""
-    smaller = tile[0] <= max(made[0], 1) and tile[1] <= max(made[1], 1)
-    return smaller and (tile[0] == 1 or math.prod((*tile, *view.kernel)) <= _MOST_TEXT)
-
-
-def _parts(tile: tuple[int, int], dst: Storage) -> int:
-    n, height, width, _ = dst.shape
-    return n * -(-height // tile[0]) * -(-width // tile[1])
+        src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+        bias, held = weights.read_bias(ctx, attributes.bias), ctx.value(attributes.weights)
+        if held.is_constant:
+            return (DepthwiseSpec(src, dst, attributes.window, as_float32(held)[0], bias),)
+        return (DepthwiseSpec(src, dst, attributes.window, None, bias, held.id),)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -1,0 +1,33 @@
+"""Depthwise convolutions whose loads are predicated, as CUDA has it: cuda/depthwise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
+from litegpu.ops.base import Target
+from litegpu.ops.depthwise_spec import DepthwiseSpec
+
+
+class Depthwise(Implementation):
+    """Leaves loads out that fall outside of the image, and counts them as zeros."""
+
+    name = "cuda/depthwise"
+
+    def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
+        if not target.model.tensor_cores:
+            return Rejected("the architecture came before Ampere")
+        if spec.taps is None:
+            return Rejected("its weights are computed")
+        if spec.multiplier > 1:
+            return Rejected("it multiplies channels")
+        if not spec.src.vector:
+            return Rejected("its input's channels do not lie in fours")
+        if not np.isfinite(spec.taps).all():
+            # What lies outside of the image is multiplied, too.
+            return Rejected("its weights are not all finite")
+        tiles = tiles_of(spec, target)
+        if tiles[0][0] == 1:
+            return Rejected("tiles of several rows would be too few, or their text too long")
+        return DepthwisePlan(self.name, spec, [tile for tile in tiles if tile[0] > 1])

@@ -1,0 +1,101 @@
+"""What all kernels of depthwise convolutions share: their tiles, and the launch of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import Node
+from litegpu.kernels.base import Plan
+from litegpu.ops import weights, window
+from litegpu.ops.base import KernelRequest, LowerContext, Target, by_load
+from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.window import Pair
+
+_TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
+"""Rows x columns that a work item makes.
+
+More than two rows save a fifth of the loads but take twice the registers: they are there to be
+measured.
+"""
+_MOST_TEXT = 512
+"""Multiplications that may be written out in a kernel; beyond, one row is made in a loop."""
+
+
+def tiles_of(spec: DepthwiseSpec, target: Target) -> tuple[Pair, ...]:
+    """Return the tiles that are no larger than the result, whose kernels are not too long.
+
+    The largest comes first that still leaves the device enough work items.
+    """
+    _, height, width, _ = spec.dst.shape
+    fitting = [tile for tile in _TILES if tile[0] <= max(height, 1) and tile[1] <= max(width, 1)]
+    fitting = [tile for tile in fitting if tile[0] == 1 or _text(tile, spec) <= _MOST_TEXT]
+    return by_load(fitting, lambda tile: spec.dst.slices * _parts(tile, spec), target)
+
+
+def _text(tile: Pair, spec: DepthwiseSpec) -> int:
+    return math.prod((*tile, *spec.window.kernel))
+
+
+def _parts(tile: Pair, spec: DepthwiseSpec) -> int:
+    n, height, width, _ = spec.dst.shape
+    return n * -(-height // tile[0]) * -(-width // tile[1])
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePlan(Plan):
+    """The tiles of a kernel, the best first; a work item makes one of them of one slice."""
+
+    template: str
+    spec: DepthwiseSpec
+    tiles: Sequence[Pair]
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec, view, src, dst = self.spec, self.spec.window, self.spec.src, self.spec.dst
+        made = (*dst.shape[:3], dst.slices)
+        problem = (self.template, src.shape, src.dtype.value, made, view)
+        rows, columns = tile = ctx.choose(problem, self.tiles)
+        return KernelRequest(
+            template=self.template,
+            grid=(dst.slices, _parts(tile, spec), 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]} | ({"taps": spec.computed} if spec.taps is None else {}),
+            constants=_constants(spec, ctx),
+            variables={
+                "ROWS": rows,
+                "COLUMNS": columns,
+                "rows": window.readers(view, 0, rows),
+                "columns": window.readers(view, 1, columns),
+                "kernel": view.kernel,
+                "stride": view.stride,
+                "dilation": view.dilation,
+                "pads": view.pads,
+                "padded": view.leaves(src.shape[1:3], dst.shape[1:3]),
+                "multiplier": spec.multiplier,
+                "has_bias": spec.bias is not None,
+                "computed": spec.taps is None,
+                "tap_slices": dst.slices,
+                "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
+            },
+            flops=spec.flops,
+            needed={"src": view.taken(dst.rows, src.lanes)},
+        )
+
+
+def _constants(spec: DepthwiseSpec, ctx: LowerContext) -> dict[str, npt.NDArray[Any]]:
+    """Return the bias and the taps [kh, kw, slices * 4], as far as they are constant."""
+    lanes = spec.dst.slices * 4
+    found: dict[str, npt.NDArray[Any]] = {}
+    if spec.bias is not None:
+        found["bias"] = weights.pad_channels(spec.bias, lanes)
+    if spec.taps is not None:
+        padded = np.zeros((*spec.window.kernel, lanes), np.float32)
+        padded[:, :, : spec.dst.channels] = spec.taps
+        found["weights"] = weights.in_precision(padded, ctx)
+    return found

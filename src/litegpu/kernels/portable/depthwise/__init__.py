@@ -1,0 +1,18 @@
+"""Depthwise convolutions in the dialect that every device understands: depthwise_conv_2d."""
+
+from __future__ import annotations
+
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
+from litegpu.ops.base import Target
+from litegpu.ops.depthwise_spec import DepthwiseSpec
+
+
+class DepthwisePortable(Implementation):
+    """Loads at clamped places what several neighbours read: any weights, any multiplier."""
+
+    name = "depthwise_conv_2d"
+    general = True
+
+    def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
+        return DepthwisePlan(self.name, spec, tiles_of(spec, target))

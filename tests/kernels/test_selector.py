@@ -1,0 +1,179 @@
+"""Selection: which implementation computes a spec, and why not the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from cuda_emulator import INFO
+from litegpu.backends.base import DeviceInfo
+from litegpu.engine import partition
+from litegpu.engine.selected import Selected
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import Node
+from litegpu.kernels import selector
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.selector import select
+from litegpu.numeric_policy import FP16, FP32
+from litegpu.ops.base import KernelRequest, LowerContext, Target, get
+from litegpu.ops.batch_matmul import MatmulAttributes
+from paper_device import DEVICE
+from passes.graphs import Maker
+
+TARGET = DeviceTarget(DEVICE, FP32)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the implementations of these tests compute."""
+
+
+@dataclass(frozen=True)
+class Planned(Plan):
+    clocks: float = math.nan
+    margin: float = math.inf
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        raise AssertionError("nothing is lowered here")
+
+
+class Way(Implementation):
+    """Accepts with a plan, or rejects with a reason."""
+
+    def __init__(self, name: str, found: Plan | Rejected, rank: int = 0, general: bool = False):
+        self.name, self.general = name, general  # type: ignore[misc]
+        self._found, self._rank = found, rank
+        self.asked = 0
+
+    def plan(self, spec: Spec, target: Target) -> Plan | Rejected:
+        self.asked += 1
+        return self._found
+
+    def rank(self, spec: Spec) -> int:
+        return self._rank
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> Iterator[None]:
+    with mock.patch.dict(selector.IMPLEMENTATIONS):
+        yield
+
+
+def selected(*ways: Way) -> selector.Selection:
+    selector.IMPLEMENTATIONS[Spec] = ways
+    return select(Spec(), TARGET)
+
+
+def test_the_first_that_accepts_is_taken_and_no_other_is_asked() -> None:
+    last = Way("last", Planned())
+    found = selected(Way("no", Rejected("too small")), Way("yes", Planned()), last)
+    assert (found.name, found.rejected) == ("yes", {"no": "too small"})
+    assert not last.asked
+
+
+def test_general_ones_come_last_and_ranks_order_the_others() -> None:
+    general = Way("general", Planned(), rank=-1, general=True)
+    assert selected(general, Way("a", Planned(), rank=1), Way("b", Planned())).name == "b"
+    assert selected(general, Way("a", Rejected("no"))).name == "general"
+
+
+@pytest.mark.parametrize(("clocks", "name"), [(59.0, "fast"), (61.0, "general")])
+def test_a_special_one_must_be_faster_by_its_margin(clocks: float, name: str) -> None:
+    fast, general = Planned(clocks, 0.6), Way("general", Planned(100.0), general=True)
+    found = selected(Way("fast", fast), general)
+    assert found.name == name
+    if name == "general":
+        assert found.rejected["fast"] == (
+            "it should take 61 clocks, general 100: not less than 60% of them"
+        )
+        assert general.asked == 1
+
+
+def test_where_nothing_else_accepts_there_is_no_margin_to_keep() -> None:
+    rejecting = Way("general", Rejected("no"), general=True)
+    unknown = Way("unknown", Planned(), general=True)
+    assert selected(Way("fast", Planned(1e9, 0.1)), rejecting, unknown).name == "fast"
+
+
+def test_nothing_may_accept() -> None:
+    found = selected(Way("a", Rejected("no tensor cores")), Way("b", Rejected("too large")))
+    assert found.plan is None
+    assert found.rejected == {"a": "no tensor cores", "b": "too large"}
+
+
+# The implementations that there are
+
+
+def _product(maker: Maker, rows: int, depth: int, columns: int) -> int:
+    operands = maker.input(1, 1, rows, depth), maker.input(1, 1, depth, columns)
+    attributes = MatmulAttributes((False, False), ((1, 1, 1), (1, 1, 1)), (1, 1, 1))
+    shape = (1, 1, rows, columns)
+    return maker.node("BATCH_MATMUL", operands, shape, attributes=attributes)
+
+
+EXAMPLES: Mapping[str, Callable[[Maker], int]] = {
+    "cuda/separable": lambda maker: maker.conv(maker.depthwise(maker.input(16, 64, 64, 64)), 128),
+    "cuda/conv_narrow": lambda maker: maker.conv(maker.input(1, 384, 384, 3), 8, 9),
+    "cuda/conv_tile": lambda maker: maker.conv(maker.input(1, 102, 512, 64), 60, 3),
+    "cuda/conv_patch": lambda maker: maker.conv(maker.input(1, 96, 96, 32), 32, 3),
+    "cuda/conv_mma": lambda maker: maker.conv(maker.input(1, 96, 96, 32), 32),
+    "conv_2d_split": lambda maker: maker.conv(maker.input(1, 1, 1, 1024), 11),
+    "conv_2d": lambda maker: maker.conv(maker.input(1, 5, 5, 7), 6),
+    "cuda/depthwise": lambda maker: maker.depthwise(maker.input(16, 64, 64, 64)),
+    "depthwise_conv_2d": lambda maker: maker.depthwise(maker.input(1, 5, 5, 7)),
+    "cuda/matmul": lambda maker: _product(maker, 33, 17, 40),
+    "batch_matmul": lambda maker: _product(maker, 3, 4, 5),
+}
+"""For each implementation something that it computes, on a device that has its kernel."""
+
+
+def placed(name: str, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Selected]:
+    """Return what an example computes last as a spec, and all that was selected."""
+    maker = Maker()
+    graph = maker.graph(EXAMPLES[name](maker))
+    monkeypatch.setattr(partition, "normalize", lambda given: given)
+    target = DeviceTarget(device, FP16)
+    rewritten, found = partition._rewrite_and_place(graph, target, False, ())
+    node = rewritten.nodes[-1]
+    (spec,) = get(node.op).specs(node, found)
+    return spec, found
+
+
+def test_every_implementation_has_an_example() -> None:
+    names = [each.name for ways in selector.IMPLEMENTATIONS.values() for each in ways]
+    assert sorted(names) == sorted(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_implementation_is_selected_somewhere(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = INFO if name.startswith("cuda/") else DEVICE
+    spec, found = placed(name, device, monkeypatch)
+    assert select(spec, found.target).name == name
+    (alone,) = (each for each in selector.IMPLEMENTATIONS[type(spec)] if each.name == name)
+    selector.IMPLEMENTATIONS[type(spec)] = (alone,)
+    assert select(spec, found.target).name == name
+
+
+@pytest.mark.parametrize("capability", [None, (9, 0)])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_kernels_of_one_backend_are_not_asked_elsewhere(
+    name: str, capability: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where another API tells that the GPU is one of NVIDIA's."""
+    spec, _ = placed(name, INFO if name.startswith("cuda/") else DEVICE, monkeypatch)
+    target = DeviceTarget(replace(DEVICE, compute_capability=capability), FP16)
+    for each in selector.IMPLEMENTATIONS[type(spec)]:
+        with mock.patch.dict(selector.IMPLEMENTATIONS, {type(spec): (each,)}):
+            found = select(spec, target)
+        if each.name.startswith("cuda/"):
+            assert found.plan is None
+            assert found.rejected == {each.name: "its kernel is for cuda devices"}
+        else:
+            assert found.plan is not None or each.name in found.rejected
