@@ -17,6 +17,7 @@ from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
 from litegpu.ops.types import HELD, Types
+from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -151,6 +152,35 @@ A line that changes here is a new dependency, or one that is gone. How they work
 {_table(("layer", "what it is", "imports"), rows)}"""
 
 
+def passes_page() -> str:
+    """Return the passes in the order in which they run, each with its summary."""
+    files = layers.modules()
+    before, after, fusions = (
+        _table(
+            ("pass", "what it does"),
+            ((f"`{name}`", _summary(files[f"litegpu.passes.{name}"])) for name in group),
+        )
+        for group in (BEFORE_NORMALIZE, PASSES, FUSIONS)
+    )
+    return f"""{_NOTE}
+
+# Passes
+
+What rewrites the graph of a partition, in this order; `passes/__init__.py` says why each stands
+where it does. With `LITEGPU_DEBUG=1` each pass logs what it did, and why it declined what looked
+like its pattern. How they are used: [architecture](architecture.md).
+
+## On the model's own operations
+
+{before}
+## After the operations are normalized
+
+{after}
+## Where a kernel of the device accepts what they make
+
+{fusions}"""
+
+
 def glossary_page() -> str:
     """Return the classes that the layers speak in, each with its summary and its file."""
     rows = []
@@ -191,6 +221,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "environment.md": environment_page,
     "decisions/README.md": decisions_page,
     "layers.md": layers_page,
+    "passes.md": passes_page,
     "glossary.md": glossary_page,
 }
 

@@ -1,7 +1,6 @@
-"""Computes the operand of a pointwise convolution inside it.
+"""Computes a depthwise convolution, or a mean, inside the pointwise convolution that reads it.
 
-A depthwise convolution, or a mean over pixels, that feeds it then never leaves the chip, and a
-launch is saved.
+What would feed it then never leaves the chip, and a launch is saved.
 """
 
 from __future__ import annotations

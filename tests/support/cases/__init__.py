@@ -1,72 +1,21 @@
 """The one table of op cases: plain data that every backend runs at every precision.
 
-Each module holds the cases of a family of operations in `CASES`; `rejected` holds nodes that must
-not run on a device.
+Each module here holds the cases of a family of operations in `CASES`; nothing lists the modules.
+`base` says what a case is; the package `rejected` holds nodes that must not run on a device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 
-from cases import (
-    activations,
-    batch_matmul,
-    chains,
-    concatenation,
-    conv_2d,
-    copy,
-    densify,
-    depthwise_conv_2d,
-    dequantize,
-    dilation,
-    elementwise,
-    fully_connected,
-    integers,
-    landmarks,
-    logic,
-    lstm,
-    mediapipe,
-    moves,
-    normalize,
-    pool_2d,
-    reduce,
-    reshape,
-    resize_bilinear,
-    separable,
-    softmax,
-    transpose_conv,
-    views,
-)
 from cases.base import Case
 
-MODULES = (
-    conv_2d,
-    depthwise_conv_2d,
-    separable,
-    dilation,
-    fully_connected,
-    transpose_conv,
-    views,
-    batch_matmul,
-    lstm,
-    mediapipe,
-    landmarks,
-    pool_2d,
-    reduce,
-    softmax,
-    resize_bilinear,
-    concatenation,
-    copy,
-    moves,
-    normalize,
-    reshape,
-    elementwise,
-    logic,
-    integers,
-    activations,
-    densify,
-    dequantize,
-    chains,
+MODULES = tuple(
+    import_module(f"{__name__}.{found.name}")
+    for found in iter_modules(__path__)
+    if not found.ispkg and found.name != "base"
 )
 
 TABLE: Mapping[str, Case] = {case.name: case for module in MODULES for case in module.CASES}

@@ -1,18 +1,20 @@
-"""Nodes that stay on the CPU, and the reason that is given for each."""
+"""Nodes that stay on the CPU, and the reason that is given for each.
+
+Each module here holds those of a family of operations in `CASES`; nothing lists the modules.
+"""
 
 from __future__ import annotations
 
-from cases.rejected import general, indexing, layers, logic, lstm, mediapipe, moves
+from importlib import import_module
+from pkgutil import iter_modules
+
 from cases.rejected.base import Rejected
 
-CASES: tuple[Rejected, ...] = (
-    *general.CASES,
-    *layers.CASES,
-    *lstm.CASES,
-    *mediapipe.CASES,
-    *moves.CASES,
-    *indexing.CASES,
-    *logic.CASES,
+CASES: tuple[Rejected, ...] = tuple(
+    case
+    for found in iter_modules(__path__)
+    if found.name != "base"
+    for case in import_module(f"{__name__}.{found.name}").CASES
 )
 
 __all__ = ["CASES", "Rejected"]
