@@ -80,7 +80,10 @@ def own_names(text: str) -> set[str]:
 def with_kinds(words: set[str]) -> set[str]:
     """Replace words that end in the kind of a buffer by one for each kind."""
     kinds = {word for word in words if re.fullmatch(r"(LOAD|STORE|LANE)[14]_?", word)}
-    return (words - kinds) | {f"{w.rstrip('_')}_{kind}" for w in kinds for kind in ("F32", "F16")}
+    of_bytes = {word for word in words if re.fullmatch(r"(TO_)?WORD4_", word)}
+    named = {f"{w.rstrip('_')}_{kind}" for w in kinds for kind in ("F32", "F16")}
+    named |= {f"{word}{kind}" for word in of_bytes for kind in ("S8", "U8")}
+    return (words - kinds - of_bytes) | named
 
 
 def words_of_template(template: str) -> set[str]:

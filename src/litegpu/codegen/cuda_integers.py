@@ -139,6 +139,36 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
     + _of("int4", "CAST4_I64_I32", "Long4 a", "(int)a.{0}")
     + """\
 #define NEAREST_INT(a) ((int)min(max((a), -2147483648ll), 2147483647ll))
+#define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))
+#define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
+#define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))
+#define LOOKUP4_F32(table, i) LOOKUP4_AS(MAKE4, LANE4_F32, table, (i))
+#define LOOKUP4_AS(make, lane, table, i) \\
+    make(lane(table, (i).x & 255), lane(table, (i).y & 255), \\
+         lane(table, (i).z & 255), lane(table, (i).w & 255))
+#define WORD4_S8(buffer, i) (((const int *)(buffer))[i])
+#define WORD4_U8(buffer, i) (((const int *)(buffer))[i])
+#define TO_WORD4_S8(a) to_word(a)
+#define TO_WORD4_U8(a) to_word(a)
+__device__ __forceinline__ int to_word(int4 v) {
+    return (v.x & 255) | ((v.y & 255) << 8) | ((v.z & 255) << 16) | (int)((unsigned)v.w << 24);
+}
+// The sum of the products of four signed bytes each, added to c.
+__device__ __forceinline__ int DOT4_S8(int a, int b, int c) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610
+    return __dp4a(a, b, c);
+#else
+    for (int k = 0; k < 32; k += 8) c += (int)(signed char)(a >> k) * (signed char)(b >> k);
+    return c;
+#endif
+}
+__device__ __forceinline__ int multiply_high(int a, int b) {
+    return (int)(((long long)a * b + 0x40000000ll) >> 31);
+}
+__device__ __forceinline__ int round_shift(int a, int n, int away) {
+    const int mask = (int)((1u << n) - 1u);
+    return (a >> n) + ((a & mask) > (mask >> 1) + (away & (a >> 31)));
+}
 // To the nearest half, ties to even; what is beyond 65504 becomes infinite.
 __device__ __forceinline__ float round_f16(float v) {
     if (!(fabsf(v) < 65520.0f)) return v != v ? v : copysignf(INFINITY, v);
@@ -146,4 +176,15 @@ __device__ __forceinline__ float round_f16(float v) {
 }
 """
     + _of("float4", "ROUND4_F16", "float4 a", "round_f16(a.{0})")
+    + _of("int4", "SHIFT_LEFT4_I32", "int4 a, int4 n", "(int)((unsigned)a.{0} << n.{0})")
+    + _of("int4", "SHIFT_RIGHT4_I32", "int4 a, int4 n", "a.{0} >> n.{0}")
+    + "// a * b / 2^31 to the nearest integer, halves up; b is not negative.\n"
+    + _of("int4", "MULTIPLY_HIGH4_I32", "int4 a, int4 b", "multiply_high(a.{0}, b.{0})")
+    + "// a / 2^n to the nearest integer; halves go up, or away from zero where `away` is 1.\n"
+    + _of(
+        "int4",
+        "ROUND_SHIFT4_I32",
+        "int4 a, int4 n, int4 away",
+        "round_shift(a.{0}, n.{0}, away.{0})",
+    )
 )

@@ -68,6 +68,19 @@ _INT = """\
 #define SUB4_I32(a, b) ((a) - (b))
 #define MUL4_I32(a, b) ((a) * (b))
 #define NEG4_I32(a) (ivec4(0) - (a))
+#define SHIFT_LEFT4_I32(a, n) ((a) << uvec4(n))
+#define SHIFT_RIGHT4_I32(a, n) ((a) >> uvec4(n))
+#define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))
+#define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
+#define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))
+#define LOOKUP4_F32(table, i) LOOKUP4_AS(MAKE4, LANE4_F32, table, (i))
+#define LOOKUP4_AS(make, lane, table, i) \\
+    make(lane(table, (i).x & 255), lane(table, (i).y & 255), \\
+         lane(table, (i).z & 255), lane(table, (i).w & 255))
+#define WORD4_S8(buffer, i) int(buffer[i])
+#define WORD4_U8(buffer, i) int(buffer[i])
+#define TO_WORD4_S8(a) int(to_S8(a))
+#define TO_WORD4_U8(a) int(to_U8(a))
 #define MIN4_I32(a, b) min((a), (b))
 #define MAX4_I32(a, b) max((a), (b))
 #define CAST4_I32_F32(a) vec4(a)
@@ -215,6 +228,40 @@ vec4 ROUND4_F16(vec4 v) {
 }
 """
 
+_BYTES = (
+    """\
+/* The sum of the products of four signed bytes each, added to c. */
+int DOT4_S8(int a, int b, int c) {
+    ivec4 p = from_S8(uint(a)) * from_S8(uint(b));
+    return c + p.x + p.y + p.z + p.w;
+}
+/* From products of 16 bits, for the language has no wider ones than 32. */
+int multiply_high(int a, int b) {
+    uint al = uint(a) & 0xffffu, bl = uint(b) & 0xffffu;
+    int ah = a >> 16, bh = b >> 16;
+    uint low = al * bl;
+    int middle = ah * int(bl) + int(low >> 16);
+    uint other = (uint(middle) & 0xffffu) + al * uint(bh);
+    int high = ah * bh + (middle >> 16) + int(other >> 16);
+    uint rest = (other << 16) | (low & 0xffffu), up = rest + 0x40000000u;
+    return int((uint(high + (up < rest ? 1 : 0)) << 1) | (up >> 31));
+}
+int round_shift(int a, int n, int away) {
+    int mask = int((1u << uint(n)) - 1u);
+    return (a >> uint(n)) + ((a & mask) > (mask >> 1) + (away & (a >> 31)) ? 1 : 0);
+}
+/* a * b / 2^31 to the nearest integer, halves up; b is not negative. */
+"""
+    + _of("int4", "MULTIPLY_HIGH4_I32", "ivec4 a, ivec4 b", "multiply_high(a.{0}, b.{0})")
+    + "/* a / 2^n to the nearest integer; halves go up, or away from zero where `away` is 1. */\n"
+    + _of(
+        "int4",
+        "ROUND_SHIFT4_I32",
+        "ivec4 a, ivec4 n, ivec4 away",
+        "round_shift(a.{0}, n.{0}, away.{0})",
+    )
+)
+
 INTEGERS = (
     _INT
     + _packed("S8", 8, True)
@@ -222,6 +269,7 @@ INTEGERS = (
     + _packed("S16", 16, True)
     + _packed("U16", 16, False)
     + _INT_LANES
+    + _BYTES
     + _LONG
     + _LONG_LANES
     + """\

@@ -87,6 +87,33 @@ INTEGERS = (
 #define WRAP4_S16(a) convert_int4(convert_short4(a))
 #define WRAP4_U16(a) convert_int4(convert_ushort4(a))
 #define NEAREST_INT(a) convert_int_sat(a)
+#define SHIFT_LEFT4_I32(a, n) as_int4(as_uint4(a) << as_uint4(n))
+#define SHIFT_RIGHT4_I32(a, n) ((a) >> (n))
+#define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))
+#define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))
+#define LOOKUP4_I32(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_I32, table, (i))
+#define LOOKUP4_F32(table, i) LOOKUP4_AS(MAKE4, LANE4_F32, table, (i))
+#define LOOKUP4_AS(make, lane, table, i) \\
+    make(lane(table, (i).x & 255), lane(table, (i).y & 255), \\
+         lane(table, (i).z & 255), lane(table, (i).w & 255))
+#define WORD4_S8(buffer, i) as_int((buffer)[i])
+#define WORD4_U8(buffer, i) as_int((buffer)[i])
+#define TO_WORD4_S8(a) as_int(convert_char4(a))
+#define TO_WORD4_U8(a) as_int(convert_uchar4(a))
+/* The sum of the products of four signed bytes each, added to c. */
+int DOT4_S8(int a, int b, int c) {
+    const int4 p = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
+    return c + p.x + p.y + p.z + p.w;
+}
+/* a * b / 2^31 to the nearest integer, halves up; b is not negative. */
+int4 MULTIPLY_HIGH4_I32(int4 a, int4 b) {
+    return convert_int4((convert_long4(a) * convert_long4(b) + 0x40000000L) >> 31);
+}
+/* a / 2^n to the nearest integer; halves go up, or away from zero where `away` is 1. */
+int4 ROUND_SHIFT4_I32(int4 a, int4 n, int4 away) {
+    const int4 mask = as_int4(((uint4)(1u) << as_uint4(n)) - 1u);
+    return (a >> n) - ((a & mask) > (mask >> 1) + (away & (a >> 31)));
+}
 #define ROUND4_F16(a) round_f16(a)
 /* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
 float4 round_f16(float4 v) {

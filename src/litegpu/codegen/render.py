@@ -12,7 +12,7 @@ import jinja2
 
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import telling_range
-from litegpu.codegen.registers import FLOAT, Register
+from litegpu.codegen.registers import FLOAT, INT, Register
 from litegpu.codegen.sources import templates
 from litegpu.codegen.storage import Position, Shape4, TensorRef
 
@@ -21,8 +21,9 @@ from litegpu.codegen.storage import Position, Shape4, TensorRef
 class StageText:
     """One element-wise step: an expression over `x` and operands, e.g. ``x + b``.
 
-    `expression` has the placeholders {x} and {0}, {1}, … for the operands. No result of a `bounded`
-    one is infinite, or beyond the range of half. The result is of type `register`.
+    `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the numbers
+    of the elements in the value, in row-major order. No result of a `bounded` one is infinite, or
+    beyond the range of half. The result is of type `register`.
     """
 
     expression: str
@@ -112,13 +113,22 @@ def apply_stages(
             ref if isinstance(ref, str) else ref.read(at, s, shape, reach) for ref in stage.operands
         ]
         made = result if alike else f"step_{place}"
-        lines.append(f"{made} = {stage.expression.format(*operands, x=running)};")
+        numbers = _numbers(at, s, shape) if "{i}" in stage.expression else ""
+        lines.append(f"{made} = {stage.expression.format(*operands, x=running, i=numbers)};")
         running = made
     if alike:
         return lines
     # Where the type changes, what each step makes is a variable of its own.
     steps = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
     return ["{", *steps, f"{result} = {running};", "}"]
+
+
+def _numbers(at: Position, s: str, shape: Shape4) -> str:
+    """Text of the numbers that the 4 channels of slice `s` have in a value, in row-major order."""
+    _, height, width, channels = shape
+    row = at.row or f"((({at.n}) * {height} + ({at.y})) * {width} + ({at.x}))"
+    first = f"({row}) * {channels} + ({s}) * 4"
+    return INT.call("ADD4", INT.splat(first), INT.call("MAKE4", "0", "1", "2", "3"))
 
 
 def render(

@@ -240,6 +240,12 @@ class TensorRef:
             lanes.append(text)
         return self.register.call("MAKE4", *lanes)
 
+    def read_word(self, at: Position, s: str) -> str:
+        """Text of the 4 channels of slice `s`, bytes, as one integer of 32 bits."""
+        if self.storage.vector:
+            return f"WORD4_{self.kind}({self.name}, {_plus(self._row_offset(at, 4, None), s)})"
+        return f"TO_WORD4_{self.kind}({self.read(at, s)})"
+
     def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
         """Text of channel `c`."""
         return self._load1(_plus(self._row_offset(at, 1, like), c))

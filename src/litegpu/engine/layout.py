@@ -98,8 +98,8 @@ def assign(
         for v, place in _wanted_places(layout, node):
             if v in layout.storages:
                 continue
-            by_lane = len(consumers[v]) == 1 and (half_lanes or place.dtype is not DType.FLOAT16)
-            if place.vector or by_lane:
+            lanes = place.dtype.size >= 4 or (half_lanes and place.dtype is DType.FLOAT16)
+            if place.vector or (lanes and len(consumers[v]) == 1):
                 layout.storages[v] = place
     _place_slices(layout)
     return layout

@@ -35,13 +35,13 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, Node, Stage, Value
 from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, get
-from litegpu.ops.functions import expression, is_bounded, keeps_sum, registers
+from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum, registers
 from litegpu.ops.traits import Trait
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1
 """What stands in for a root value where a kernel's range words are bound."""
-_PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32"}
+_PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32", "int32": "I32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +286,9 @@ class _Buffers:
         for i, (stage, is_sum) in enumerate(zip(stages, sums, strict=False)):
             read = [running if v == SELF else self._register(v) for v in stage.operands]
             typed, made = registers(stage, running, read)
+            table = FUNCTIONS[stage.function].table
             operands = (
-                self._operand(f"{prefix}{i}_{k}", v, stage.extend)
+                self._operand(f"{prefix}{i}_{k}", v, stage.extend, table)
                 for k, v in enumerate(stage.operands)
                 if v != SELF
             )
@@ -299,7 +300,9 @@ class _Buffers:
     def _register(self, value_id: int) -> Register:
         return register_of(self.lowering.storage(value_id).dtype)
 
-    def _operand(self, name: str, value_id: int, extend: bool) -> TensorRef | str:
+    def _operand(self, name: str, value_id: int, extend: bool, table: bool) -> TensorRef | str:
+        if table:
+            return self.value(name, value_id).name
         if self.lowering.is_text(value_id, extend):
             held = self._register(value_id)
             number = np.ravel(np.asarray(self.lowering.value(value_id).data)).tolist()[0]

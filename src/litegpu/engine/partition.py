@@ -26,6 +26,7 @@ from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.conv_2d import merged_values
+from litegpu.ops.types import is_quantized
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
 
 _log = logging.getLogger("litegpu")
@@ -131,7 +132,9 @@ def normalize(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         made_for = graph.values[node.outputs[0]].dtype
-        nodes += get(node.op).normalize(graph, node, new_value)
+        op = get(node.op)
+        exact = op.exact if is_quantized(graph, node) else None
+        nodes += (exact or op).normalize(graph, node, new_value)
     return replace(graph, values=values, nodes=tuple(nodes))
 
 

@@ -177,6 +177,18 @@ def one_of(*allowed: Any, wrong: tuple[Any, ...] = ()) -> Values:
     return Values(allowed=allowed, wrong=wrong)
 
 
+class Exact(ABC):
+    """How quantized nodes of an operation are computed as the CPU does, to the last bit."""
+
+    @abstractmethod
+    def check(self, graph: Graph, node: Node) -> str:
+        """Return why this node cannot run on the GPU, or an empty text when it can."""
+
+    @abstractmethod
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        """Return the nodes that compute it in integers; what they make are stored integers."""
+
+
 class Op(OpFacts, ABC):
     """An operation that has kernels. Subclasses are registered by `register`."""
 
@@ -188,6 +200,8 @@ class Op(OpFacts, ABC):
     """What each computed input may hold; the last entry is that of all further inputs."""
     gives: ClassVar[Types | None] = FLOATS
     """What the outputs may hold; None: the type of the inputs that are taken as `HELD`."""
+    exact: ClassVar[Exact | None] = None
+    """How nodes of quantized tensors are computed; None: they stay on the CPU."""
     accepts: ClassVar[Mapping[str, Values]] = {}
     """The values of attributes that are handled, where they are not the usual ones."""
 

@@ -10,7 +10,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.move import Source, move_node, plain
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register
@@ -20,7 +20,7 @@ class BroadcastTo(Op):
     name = "BROADCAST_TO"
     max_version = 3
     shape_operands = (1,)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

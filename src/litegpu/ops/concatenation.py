@@ -18,7 +18,7 @@ from litegpu.ops.facts import Array, Folded
 from litegpu.ops.functions import activation_stages
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import HELD
+from litegpu.ops.types import MOVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Concatenation(Op):
     name = "CONCATENATION"
     max_version = 2
     traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
-    takes = (HELD,)
+    takes = (MOVED,)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -46,7 +46,7 @@ class Concatenation(Op):
             checks.input_count(node, 1, 1 << 16),
             checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
             checks.activation(node),
-            checks.constants(graph, node, "The part", HELD),
+            checks.constants(graph, node, "The part", MOVED),
         )
         if reason:
             return reason

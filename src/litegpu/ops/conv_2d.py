@@ -10,6 +10,7 @@ from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
 from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
 from litegpu.ops.conv_spec import ConvSpec, Depthwise
+from litegpu.ops.exact.conv import ExactConv2D
 from litegpu.ops.traits import Trait
 from litegpu.ops.weights import check_bias
 from litegpu.ops.window import DepthwiseAttributes
@@ -60,6 +61,7 @@ class Conv2D(Op):
     name = "CONV_2D"
     max_version = 6
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION | Trait.WINDOWED
+    exact = ExactConv2D(lambda graph, node: _check_geometry(graph, node))
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_output(graph, node)
@@ -121,6 +123,13 @@ def _depthwise_operand(step: DepthwiseStep, ctx: SpecContext) -> Depthwise:
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
+    return checks.first_of(
+        _check_geometry(graph, node),
+        lambda: check_bias(graph, node, graph.values[node.inputs[1]].shape[0]),
+    )
+
+
+def _check_geometry(graph: Graph, node: Node) -> str:
     image = graph.values[node.inputs[0]].shape
     kernel = graph.values[node.inputs[1]].shape
     if len(image) != 4 or len(kernel) != 4:
@@ -129,7 +138,6 @@ def _check_shapes(graph: Graph, node: Node) -> str:
     if depth < 1 or channels % depth or outputs % (channels // depth):
         return f"{channels} input channels and a filter of {list(kernel)} do not form groups."
     return checks.first_of(
-        check_bias(graph, node, outputs),
         weights.check_groups((outputs, kernel[1], kernel[2], depth), channels // depth),
         window.check_window(node.params, (kernel[1], kernel[2]), (image[1], image[2])),
     )

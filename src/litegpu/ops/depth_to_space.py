@@ -9,14 +9,14 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.move import Digits, Source, move_node, plain
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 
 class _Depth(Op):
     """What DEPTH_TO_SPACE and SPACE_TO_DEPTH share."""
 
     max_version = 2
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

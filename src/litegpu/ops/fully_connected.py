@@ -15,6 +15,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_2d import conv_nodes, conv_spec
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.exact.conv import ExactFullyConnected
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import POINT
 
@@ -26,6 +27,7 @@ class FullyConnected(Op):
     name = "FULLY_CONNECTED"
     max_version = 9
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.CONTRACTION
+    exact = ExactFullyConnected(lambda graph, node: _check_geometry(graph, node))
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_output(graph, node)
@@ -55,6 +57,13 @@ class FullyConnected(Op):
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
+    return checks.first_of(
+        _check_geometry(graph, node),
+        lambda: weights.check_bias(graph, node, graph.values[node.inputs[1]].shape[0]),
+    )
+
+
+def _check_geometry(graph: Graph, node: Node) -> str:
     source = graph.values[node.inputs[0]]
     matrix = graph.values[node.inputs[1]].shape
     if node.params.get("weights_format", 0) != 0:
@@ -68,4 +77,4 @@ def _check_shapes(graph: Graph, node: Node) -> str:
             "Amount of input channels should match weights width: "
             f"{list(source.shape)} and {list(matrix)} (keep_num_dims)."
         )
-    return weights.check_bias(graph, node, matrix[0])
+    return ""

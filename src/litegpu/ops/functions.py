@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import FLOAT, INT, LONG, Register, literal
+from litegpu.codegen import FLOAT, INT, KINDS, LONG, Register, literal, register_of
 from litegpu.graph import SELF, DType, Graph, Node, Stage
 from litegpu.ops.types import (
     BOOLS,
@@ -64,6 +64,13 @@ class Function:
     """NumPy's function of the same meaning, for constant integers and bools."""
     makes: Register | None = FLOAT
     """The register of the result; None: that of the input `typed_by`."""
+    table: bool = False
+    """Whether {b} is a table that is looked up in, not an element of its own for each result."""
+
+    @property
+    def positional(self) -> bool:
+        """Whether a result hangs on its place in the value, {i}: it is not made elsewhere."""
+        return "{i}" in self.expression
 
 
 def _truth(condition: str, exact: Callable[..., Any], yes: str = _ONE, no: str = _ZERO) -> Function:
@@ -257,6 +264,11 @@ def of_integers(name: str) -> str:
     return f"INTEGER_{name}"
 
 
+def lookup_name(dtype: DType) -> str:
+    """Return the function that looks up in a table of 256 elements of a type."""
+    return f"LOOKUP_{dtype.name}"
+
+
 _INTEGERS: Mapping[str, Function] = {
     **{
         of_integers(name): Function(each.integer, makes=FLOAT if each.gives == BOOLS else None)
@@ -266,7 +278,22 @@ _INTEGERS: Mapping[str, Function] = {
     **{of_integers(name): Function(text, makes=None) for name, text in BOUNDED_INTEGERS.items()},
 }
 
-FUNCTIONS: Mapping[str, Function] = {**UNARY, **BINARY, **STEPS, **CASTS, **_INTEGERS}
+_EXACT: Mapping[str, Function] = {
+    # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d}.
+    "REQUANTIZE": Function(
+        "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, {e})", makes=INT
+    ),
+    "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
+    **{
+        lookup_name(dtype): Function(
+            f"LOOKUP4_{KINDS[dtype]}({{b}}, {{a}})", makes=register_of(dtype), table=True
+        )
+        for dtype in (DType.INT8, DType.UINT8, DType.INT32, DType.FLOAT32)
+    },
+}
+"""What quantized operations are made of: litegpu/ops/exact."""
+
+FUNCTIONS: Mapping[str, Function] = {**UNARY, **BINARY, **STEPS, **CASTS, **_INTEGERS, **_EXACT}
 
 
 def function_of(graph: Graph, node: Node) -> str:
@@ -324,13 +351,18 @@ def expression(stage: Stage, of_sum: bool = False, register: Register = FLOAT) -
     are those of a `register`.
     """
     function = FUNCTIONS[stage.function]
-    words: dict[str, Any] = {name: literal(number) for name, number in stage.attributes}
-    words |= {"k": register.ending, "n": _Numbers(register)}
+    words: dict[str, Any] = {name: _text(number) for name, number in stage.attributes}
+    words |= {"k": register.ending, "n": _Numbers(register), "i": "{i}"}
     numbers = itertools.count()
     texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in stage.operands]
     texts.insert(stage.position, "{x}")
     words["at_least"] = "RAISE4" if of_sum else "AT_LEAST4"
-    return function.expression.format(**dict(zip("abc", texts, strict=False)), **words)
+    return function.expression.format(**dict(zip("abcde", texts, strict=False)), **words)
+
+
+def _text(number: float) -> str:
+    """Return the text of an attribute: a float, or four times the same integer."""
+    return INT.splat(INT.literal(number)) if isinstance(number, int) else literal(number)
 
 
 _OF_SUMS = ("ADD", "SUB", "RELU", "RELU6", "RELU_0_TO_1")

@@ -11,9 +11,9 @@ from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain, strides
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
-_VALUES = (*checks.READABLE_CONSTANTS, *HELD.dtypes)
+_VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
 
 
 @register
@@ -23,7 +23,7 @@ class Gather(Op):
     name = "GATHER"
     max_version = 7
     cpu_bytes_per_second = 15e9
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

@@ -9,7 +9,7 @@ from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.pad import check_paddings, padded_shape, paddings
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 _EDGES = {"reflect": 0, "symmetric": -1}
 """How a mode mirrors: see litegpu.ops.move.Source."""
@@ -23,7 +23,7 @@ class MirrorPad(Op):
     max_version = 3
     cpu_bytes_per_second = 1e9
     shape_operands = (1,)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -13,7 +13,7 @@ from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, Values, register
 from litegpu.ops.concatenation import joined_nodes
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.types import HELD
+from litegpu.ops.types import MOVED
 
 
 def _check_count(node: Node) -> str:
@@ -28,7 +28,7 @@ class Pack(Op):
     name = "PACK"
     accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}
     max_version = 4
-    takes = (HELD,)
+    takes = (MOVED,)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -39,7 +39,7 @@ class Pack(Op):
             checks.input_count(node, 1, 1 << 16),
             _check_count(node),
             checks.operands(graph, node, tuple(range(1, len(node.inputs) + 1))),
-            checks.constants(graph, node, "The part", HELD),
+            checks.constants(graph, node, "The part", MOVED),
             lambda: checks.equal_shapes(graph, node),
             lambda: checks.axis(graph, node.inputs[0], node.params["axis"], added=1),
         )

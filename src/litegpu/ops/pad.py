@@ -22,7 +22,7 @@ from litegpu.ops.base import (
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import FLOATS, HELD, INTEGERS, Types
+from litegpu.ops.types import FLOATS, INTEGERS, MOVED, Types
 
 
 @register
@@ -33,7 +33,7 @@ class Pad(Op):
     max_version = 2
     traits = Trait.RESIZES
     shape_operands = (1,)
-    takes: ClassVar[tuple[Types, ...]] = (HELD, INTEGERS)
+    takes: ClassVar[tuple[Types, ...]] = (MOVED, INTEGERS)
     gives: ClassVar[Types | None] = None
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -1,6 +1,7 @@
 """Where a value lies unless others say where: dense at the boundary, padded inside.
 
-Inside, integers lie as 32 or 64 bits and all else as floats: docs/decisions/0004-element-types.md.
+Inside, integers lie as 8, 32 or 64 bits and all else as floats:
+docs/decisions/0004-element-types.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from litegpu.ops.halves import fits_half
 from litegpu.ops.types import SMALL_TYPES
 
 _INTEGERS = {
-    **dict.fromkeys((DType.INT8, DType.UINT8, DType.INT16, DType.UINT16), DType.INT32),
+    DType.INT8: DType.INT8,
+    DType.UINT8: DType.UINT8,
+    **dict.fromkeys((DType.INT16, DType.UINT16), DType.INT32),
     DType.INT32: DType.INT32,
     DType.INT64: DType.INT64,
 }

@@ -15,7 +15,7 @@ from litegpu.ops import checks, facts
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 RESHAPE = "RESHAPE"
 
@@ -72,7 +72,7 @@ class Reshape(Op):
     traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
     launches = 0
     shape_operands = (1,)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

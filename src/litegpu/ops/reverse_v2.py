@@ -8,7 +8,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.strided_slice import part_nodes
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register
@@ -17,7 +17,7 @@ class ReverseV2(Op):
 
     name = "REVERSE_V2"
     max_version = 3
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -9,7 +9,7 @@ from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.strided_slice import folded_slice, part_nodes
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register
@@ -19,7 +19,7 @@ class Slice(Op):
     name = "SLICE"
     max_version = 6
     shape_operands = (1, 2)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

@@ -11,7 +11,7 @@ from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.move import Digits, MoveAttributes, Source, move_node, plain
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 Edge = tuple[int, int]
 """What is added or cut off before and after an axis."""
@@ -22,7 +22,7 @@ class _Batch(Op):
 
     max_version = 4
     shape_operands = (1, 2)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def check(self, graph: Graph, node: Node) -> str:

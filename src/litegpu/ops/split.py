@@ -12,13 +12,13 @@ from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.strided_slice import part_nodes
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 
 class Parts(Op):
     """Cuts a value into parts that lie side by side along one axis."""
 
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Split(Parts):
 
     name = "SPLIT"
     max_version = 4
-    takes = (INTEGERS, HELD)
+    takes = (INTEGERS, MOVED)
     shape_operands = (0,)
 
     def check(self, graph: Graph, node: Node) -> str:

@@ -25,7 +25,7 @@ from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 STRIDED_SLICE = "STRIDED_SLICE"
 _MASKS = ("begin", "end", "shrink_axis")
@@ -62,7 +62,7 @@ class StridedSlice(Op):
     max_version = 8
     traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.LIES_IN_INPUT
     shape_operands = (1, 2, 3)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

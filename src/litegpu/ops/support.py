@@ -126,6 +126,8 @@ def _reason(graph: Graph, node: Node, op: Op) -> str:
     if late := _late(graph, node):
         return late
     reason = checks.first_of(checks.version(node, op.max_version), checks.shapes(graph, node))
+    if not reason and op.exact is not None and types.is_quantized(graph, node):
+        return op.exact.check(graph, node)
     if not reason:
         reason = op.check(graph, node)
     if not reason:

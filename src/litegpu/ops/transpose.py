@@ -11,7 +11,7 @@ from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import Source, move_node, plain
-from litegpu.ops.types import HELD, INTEGERS
+from litegpu.ops.types import INTEGERS, MOVED
 
 
 @register
@@ -21,7 +21,7 @@ class Transpose(Op):
     name = "TRANSPOSE"
     max_version = 7
     shape_operands = (1,)
-    takes = (HELD, INTEGERS)
+    takes = (MOVED, INTEGERS)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:

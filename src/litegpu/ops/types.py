@@ -31,10 +31,25 @@ FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
 HELD = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
-"""What is moved, compared or chosen."""
+"""What is compared or chosen."""
+MOVED = Types(HELD.dtypes | {DType.INT8, DType.UINT8, DType.INT16}, common=True)
+"""What is moved: quantized values as the integers that they are stored as."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
 CASTABLE = Types(HELD.dtypes | SMALL_TYPES)
+
+
+QUANTIZED_TYPES = frozenset({DType.INT8, DType.UINT8, DType.INT16})
+"""What may hold real numbers as integers, with a scale and a zero point."""
+
+
+def is_quantized(graph: Graph, node: Node) -> bool:
+    """Whether a node takes or gives quantized tensors, weights included."""
+    values = (graph.values.get(v) for v in (*node.inputs, *node.outputs))
+    return any(
+        value is not None and value.dtype in QUANTIZED_TYPES and value.quantization is not None
+        for value in values
+    )
 
 
 def check(

@@ -1,7 +1,8 @@
 """The one table of op cases: plain data that every backend runs at every precision.
 
 Each module here holds the cases of a family of operations in `CASES`; nothing lists the modules.
-`base` says what a case is; the package `rejected` holds nodes that must not run on a device.
+`base` says what a case is, `quantized` what those of stored integers share; the package `rejected`
+holds nodes that must not run on a device.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cases.base import Case
 MODULES = tuple(
     import_module(f"{__name__}.{found.name}")
     for found in iter_modules(__path__)
-    if not found.ispkg and found.name != "base"
+    if not found.ispkg and found.name not in ("base", "quantized")
 )
 
 TABLE: Mapping[str, Case] = {case.name: case for module in MODULES for case in module.CASES}

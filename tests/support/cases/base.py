@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.graph import Quantization
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
 Shape = tuple[int, ...]
@@ -125,24 +126,33 @@ class Sheet:
             tuple(self.drawn[drawn:]),
         )
 
-    def input(self, shape: Shape, values: Range = ANY) -> TensorRef:
+    def input(
+        self, shape: Shape, values: Range = ANY, quantization: Quantization | None = None
+    ) -> TensorRef:
         """Add an input of the model."""
-        return self._input(shape, values.scaled(self.scale.values))
+        return self._input(shape, values.scaled(self.scale.values), quantization)
 
-    def _input(self, shape: Shape, values: Range) -> TensorRef:
+    def _input(
+        self, shape: Shape, values: Range, quantization: Quantization | None = None
+    ) -> TensorRef:
         self.ranges.append((shape, values))
         self.tensors += 1
-        return self.writer.input(shape, values.dtype)
+        return self.writer.input(shape, values.dtype, quantization=quantization)
 
     def variable(self, shape: Shape) -> TensorRef:
         """Add a state that starts as zero."""
         self.tensors += 1
         return self.writer.variable(shape)
 
-    def constant(self, data: npt.ArrayLike, dtype: npt.DTypeLike = "float32") -> TensorRef:
+    def constant(
+        self,
+        data: npt.ArrayLike,
+        dtype: npt.DTypeLike = "float32",
+        quantization: Quantization | None = None,
+    ) -> TensorRef:
         """Add a constant."""
         self.tensors += 1
-        return self.writer.constant(data, dtype)
+        return self.writer.constant(data, dtype, quantization=quantization)
 
     def weights(self, shape: Shape, values: Range = ANY, *, half: bool = False) -> TensorRef:
         """Add seeded weights; with `half` they are float16 behind DEQUANTIZE, and never scaled."""
@@ -184,9 +194,12 @@ class Sheet:
         options: Mapping[str, Any] | None = None,
         version: int = 1,
         dtype: str = "float32",
+        quantization: Quantization | None = None,
     ) -> TensorRef:
         """Add an operation with one output, whose shape is left to those who read the file."""
-        return self.multi(builtin, inputs, 1, options, version, dtype=dtype)[0]
+        return self.multi(
+            builtin, inputs, 1, options, version, dtype=dtype, quantization=quantization
+        )[0]
 
     def multi(
         self,
@@ -197,6 +210,7 @@ class Sheet:
         version: int = 1,
         shape: Shape = UNKNOWN,
         dtype: str = "float32",
+        quantization: Quantization | None = None,
     ) -> tuple[TensorRef, ...]:
         """Add an operation with several outputs.
 
@@ -204,9 +218,14 @@ class Sheet:
         """
         self.ops.append(builtin)
         self.tensors += count
-        shapes, dtypes = [shape] * count, [dtype] * count
         return self.writer.multi(
-            builtin, inputs, shapes, options=options, version=version, dtypes=dtypes
+            builtin,
+            inputs,
+            [shape] * count,
+            options=options,
+            version=version,
+            dtypes=[dtype] * count,
+            quantizations=[quantization] * count,
         )
 
     def custom(

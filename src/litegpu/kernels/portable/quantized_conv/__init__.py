@@ -1,0 +1,94 @@
+"""Convolutions of bytes in the dialect that every device understands: four products at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import INT, round_up
+from litegpu.graph import Node
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.quantized_conv import QuantizedConvSpec
+
+_ONES = 0x01010101
+_FLIPS = 0x80808080 - (1 << 32)
+"""The highest bit of each byte of a word."""
+
+
+class QuantizedConvPortable(Implementation):
+    """Each work item makes a tile of pixels and blocks of 4 channels."""
+
+    name = "quantized_conv"
+    general = True
+
+    def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
+        outputs, height, width, depth = spec.weights.shape
+        whole_groups = spec.groups == 1 or outputs // spec.groups % 8 == 0
+        terms = (height, width, -(-depth // 4))
+        dst, stored = spec.dst, spec.src.dtype.value
+        problem = TileProblem(self.name, dst.rows, dst.slices, terms, stored, whole_groups)
+        return _QuantizedPlan(spec, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _QuantizedPlan(Plan):
+    """What decides about tiles."""
+
+    spec: QuantizedConvSpec
+    problem: TileProblem
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec = self.spec
+        pixels, blocks = choose_tile(self.problem, ctx)
+        written = round_up(spec.dst.slices, blocks)
+        outputs, *_, depth = spec.weights.shape
+        inputs = -(-depth // 4)
+        image = spec.src.shape[1:3]
+        bias = np.zeros(written * 4, np.int32)
+        bias[:outputs] = spec.folded_bias
+        return KernelRequest(
+            template="quantized_conv",
+            grid=(written // blocks, -(-spec.dst.rows // pixels), 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            constants={"weights": _packed(spec, written), "bias": bias},
+            variables={
+                **spec.window.words(image),
+                "padded": spec.window.leaves(image, spec.dst.shape[1:3]),
+                "pointwise": spec.keeps_rows,
+                "input_slices": inputs,
+                "weight_slices": written,
+                "groups": spec.groups,
+                "group_outputs": outputs // spec.groups,
+                "flips": _FLIPS if spec.flips else 0,
+                "outside": INT.literal(_word(spec.input_zero)),
+                "weight_zero": spec.weight_zero,
+                "ones": _ONES,
+                "last_ones": _ONES >> 8 * (4 * inputs - depth),
+                "PIXELS": pixels,
+                "SLICES": blocks,
+            },
+            flops=2 * spec.dst.rows * spec.weights.size,
+            needed={"src": spec.window.taken(spec.dst.rows, spec.src.lanes)},
+            accumulator=INT,
+        )
+
+
+def _word(byte: int) -> int:
+    """Return four times the same signed byte as a signed word."""
+    return int(np.full(4, byte, np.int8).view(np.int32)[0])
+
+
+def _packed(spec: QuantizedConvSpec, blocks: int) -> npt.NDArray[np.int32]:
+    """Arrange [O, H, W, I] as [H, W, input block, output block, 4 outputs] of words of 4 inputs."""
+    outputs, height, width, depth = spec.weights.shape
+    inputs = -(-depth // 4)
+    padded = np.zeros((blocks * 4, height, width, inputs * 4), np.int8)
+    padded[:outputs, :, :, :depth] = spec.weights
+    cut = padded.reshape(blocks, 4, height, width, inputs, 4).transpose(2, 3, 4, 0, 1, 5)
+    return np.ascontiguousarray(cut).view(np.int32)

@@ -1,0 +1,153 @@
+"""Multipliers, bounds and scales of quantized operations, as the CPU's kernels prepare them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.graph import DType, Graph, Node, Stage, Value
+from litegpu.ops.base import NewValue
+
+LIMITS = {
+    DType.INT8: (-(2**7), 2**7 - 1),
+    DType.UINT8: (0, 2**8 - 1),
+    DType.INT16: (-(2**15), 2**15 - 1),
+}
+"""The least and the greatest stored integer of a type."""
+BYTES = frozenset({DType.INT8, DType.UINT8})
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplier:
+    """A positive real factor as `number` * 2^(shift - 31), `number` of 31 bits; or 0."""
+
+    number: int
+    shift: int
+
+    @classmethod
+    def of(cls, factor: float) -> Multiplier:
+        """Round a factor to 31 bits, halves away from zero."""
+        if factor == 0:
+            return cls(0, 0)
+        fraction, shift = math.frexp(factor)
+        number = math.floor(fraction * 2**31 + 0.5)
+        if number == 2**31:
+            number, shift = number // 2, shift + 1
+        return cls(0, 0) if shift < -31 else cls(number, shift)
+
+    @property
+    def left(self) -> int:
+        """By how much to shift to the left before the multiplication."""
+        return max(self.shift, 0)
+
+    @property
+    def right(self) -> int:
+        """By how much to shift to the right after it."""
+        return max(-self.shift, 0)
+
+
+def scale(value: Value) -> float:
+    """Return the scale of a value that has one only; see `check_tensors`."""
+    assert value.quantization is not None
+    return value.quantization.scale[0]
+
+
+def zero_point(value: Value) -> int:
+    """Return the zero point of a value that has one only."""
+    assert value.quantization is not None
+    return value.quantization.zero_point[0]
+
+
+def float32(number: float) -> float:
+    """Return a number rounded to float32."""
+    return float(np.float32(number))
+
+
+def rounded(number: float) -> int:
+    """Return the nearest integer, halves away from zero."""
+    return int(math.copysign(math.floor(abs(number) + 0.5), number))
+
+
+def bounds(activation: str, value: Value) -> tuple[int, int]:
+    """Return between what stored integers a fused activation keeps those of a value."""
+    low, high = LIMITS[value.dtype]
+    zero = zero_point(value)
+
+    def stored(real: float) -> int:
+        return zero + rounded(float32(real / scale(value)))
+
+    if activation == "relu":
+        return max(low, stored(0.0)), high
+    if activation == "relu6":
+        return max(low, stored(0.0)), min(high, stored(6.0))
+    if activation == "relu_n1_to_1":
+        return max(low, stored(-1.0)), min(high, stored(1.0))
+    return low, high
+
+
+def check_activation(node: Node) -> str:
+    """Require a fused activation that the CPU applies to integers."""
+    found = node.params.get("activation", "none")
+    known = ("none", "relu", "relu6", "relu_n1_to_1")
+    return "" if found in known else f"Fused activation {found} of quantized tensors."
+
+
+def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType] = BYTES) -> str:
+    """Require tensors (value ids) of one of some types, each with one scale and one zero point."""
+    for v in tensors:
+        value = graph.values[v]
+        if value.dtype not in dtypes:
+            names = " or ".join(sorted(dtype.name for dtype in dtypes))
+            return f"tensor {v} is {value.dtype.name}, {names} is handled beside quantized ones."
+        found = value.quantization
+        if found is None or len(found.scale) != 1 or len(found.zero_point) != 1:
+            return f"tensor {v} has {len(found.scale) if found else 0} scales, 1 is handled."
+        if not (0 < found.scale[0] < math.inf):
+            return f"tensor {v} has the scale {found.scale[0]:g}."
+        low, high = LIMITS[value.dtype]
+        if not low <= found.zero_point[0] <= high:
+            return f"tensor {v} has the zero point {found.zero_point[0]}, beyond its type."
+    return ""
+
+
+def scalar(new_value: NewValue, number: int) -> int:
+    """Return a constant of int32 with one element, for steps."""
+    return new_value((), np.array(number, np.int32), dtype=DType.INT32)
+
+
+def vector(new_value: NewValue, numbers: Sequence[int]) -> int:
+    """Return a constant of int32 with an element for each channel; one if all are alike."""
+    if len(set(numbers)) == 1:
+        return scalar(new_value, numbers[0])
+    held = [(int(n) + 2**31) % 2**32 - 2**31 for n in numbers]
+    return new_value((len(held),), np.array(held, np.int32), dtype=DType.INT32)
+
+
+def requantize(
+    new_value: NewValue,
+    multipliers: Sequence[Multiplier],
+    away: Sequence[bool],
+    zero: int,
+    limits: tuple[int, int],
+) -> tuple[Stage, ...]:
+    """Return the steps that make stored integers of sums of products.
+
+    `multipliers` has one entry, or one for each channel, as has `away`: whether halves are rounded
+    away from zero, else up. `limits` are the least and the greatest result.
+    """
+    operands = (
+        vector(new_value, [each.number for each in multipliers]),
+        vector(new_value, [each.left for each in multipliers]),
+        vector(new_value, [each.right for each in multipliers]),
+        vector(new_value, [int(each) for each in away]),
+    )
+    shift = (Stage("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
+    return (Stage("REQUANTIZE", operands), *shift, clamp(limits))
+
+
+def clamp(limits: tuple[int, int]) -> Stage:
+    """Return the step that keeps integers within limits."""
+    return Stage("CLAMP", attributes=(("low", limits[0]), ("high", limits[1])))

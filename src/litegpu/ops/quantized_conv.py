@@ -1,0 +1,137 @@
+"""QUANTIZED_CONV: sums of products of bytes in int32, which CONV_2D and FULLY_CONNECTED become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import ABSENT, DType, Graph, Node
+from litegpu.ops.base import InternalOp, SpecContext, register
+from litegpu.ops.facts import product_by_output
+from litegpu.ops.pack_weights import whole_groups
+from litegpu.ops.traits import Trait
+from litegpu.ops.window import Window
+
+QUANTIZED_CONV = "QUANTIZED_CONV"
+_FLIP = 128
+"""What lies between a byte read as unsigned and the signed one that kernels multiply."""
+
+Bytes = npt.NDArray[np.int8]
+Sums = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedConvAttributes:
+    """Window, constant weights of `shape` [O, H, W, I / groups] and bias [O] (value ids).
+
+    The zero points are those of stored integers. `image` tells that the window goes over H and W.
+    """
+
+    window: Window
+    weights: int
+    bias: int
+    shape: Shape4
+    groups: int
+    input_zero: int
+    weight_zero: int
+    image: bool
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (self.weights, self.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedConvSpec:
+    """Sums of (x - input_zero) * (w - weight_zero) in int32, which wrap; then the bias.
+
+    All is told of signed bytes: where `flips`, the highest bit of each byte of the input, which is
+    unsigned, is turned over before it is multiplied; the weights and both zero points are so
+    already. What lies outside the image counts as `input_zero`.
+    """
+
+    src: Storage
+    dst: Storage
+    window: Window
+    image: bool
+    weights: Bytes
+    """[O, H, W, I / groups]."""
+    bias: Sums
+    """[O]."""
+    groups: int
+    input_zero: int
+    weight_zero: int
+    flips: bool
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether output pixel number p reads just pixel number p of `src`."""
+        same = not self.image or self.dst.shape[:3] == self.src.shape[:3]
+        return self.window.pointwise and same
+
+    @property
+    def folded_bias(self) -> Sums:
+        """The bias with all that does not hang on the input, for sums of x * w."""
+        sums = self.weights.astype(np.int64).sum(axis=(1, 2, 3))
+        terms = self.weights[0].size if self.weights.size else 0
+        known = self.bias - self.input_zero * sums + terms * self.input_zero * self.weight_zero
+        wrapped: Sums = known.astype(np.int64).astype(np.uint32).view(np.int32)
+        return wrapped
+
+
+@register
+class QuantizedConv(InternalOp):
+    """A dense sum over channels of quantized values; only exact convolutions make it."""
+
+    name = QUANTIZED_CONV
+    traits = Trait.SUMS_PRODUCTS
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return product_by_output(graph, node)
+
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[QuantizedConvSpec]:
+        attributes: QuantizedConvAttributes = node.attributes
+        source = ctx.value(node.inputs[0])
+        flip = _FLIP if source.dtype is DType.UINT8 else 0
+        stored = np.asarray(ctx.value(attributes.weights).data).reshape(attributes.shape)
+        weight_flip = _FLIP if stored.dtype == np.uint8 else 0
+        weights = (stored.astype(np.int16) - weight_flip).astype(np.int8)
+        zero = attributes.weight_zero - weight_flip
+        groups = attributes.groups
+        if not whole_groups(attributes.shape, groups):
+            weights, groups = _spread(weights, groups, zero), 1
+        return (
+            QuantizedConvSpec(
+                ctx.storage(node.inputs[0]),
+                ctx.storage(node.outputs[0]),
+                attributes.window,
+                attributes.image,
+                weights,
+                _bias(attributes, ctx),
+                groups,
+                attributes.input_zero - flip,
+                zero,
+                bool(flip),
+            ),
+        )
+
+
+def _bias(attributes: QuantizedConvAttributes, ctx: SpecContext) -> Sums:
+    if attributes.bias == ABSENT:
+        return np.zeros(attributes.shape[0], np.int32)
+    return np.asarray(ctx.value(attributes.bias).data, np.int32).ravel()
+
+
+def _spread(weights: Bytes, groups: int, zero: int) -> Bytes:
+    """Write groups that are no whole blocks of channels out as dense weights: zero between them."""
+    outputs, height, width, depth = weights.shape
+    dense = np.full((outputs, height, width, depth * groups), zero, np.int8)
+    for g in range(groups):
+        part = slice(g * outputs // groups, (g + 1) * outputs // groups)
+        dense[part, :, :, g * depth : (g + 1) * depth] = weights[part]
+    return dense

@@ -1,0 +1,142 @@
+"""Cases of CONV_2D and FULLY_CONNECTED on quantized tensors, equal to the CPU in every bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cases.base import EXACT, Case, Pair, Shape, Sheet
+from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
+from litegpu.graph import Quantization
+from litegpu.zoo.writer import TensorRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Case):
+    """Sums of products of quantized values; `kind` see cases.quantized."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int8"
+    kind: str = ORDINARY
+    per_channel: bool = False
+    activation: str = "NONE"
+    batch: int = 1
+
+    def operands(self, sheet: Sheet, source: Quantization, shape: Shape) -> list[TensorRef]:
+        """Add weights [O, ...] and a bias."""
+        random, outputs = sheet.random, shape[0]
+        held = quantization(random, self.dtype, self.kind, 1.0, outputs * self.per_channel)
+        if self.dtype == "int8" and len(shape) == 4:
+            held = replace(held, zero_point=(0,) * len(held.scale))
+        data = Stored(dtype=self.dtype).draw(shape, random)
+        scales = tuple(float(np.float32(source.scale[0] * each)) for each in held.scale)
+        bias = random.integers(-3000, 3000, outputs)
+        return [
+            sheet.constant(data, self.dtype, held),
+            sheet.constant(bias, "int32", Quantization(scales, (0,) * len(scales))),
+        ]
+
+    def result(self, sheet: Sheet, terms: int) -> Quantization:
+        """Draw the quantization of sums of so many products."""
+        return quantization(sheet.random, self.dtype, self.kind, 2.0 * float(np.sqrt(terms)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedConv(Weighted):
+    """CONV_2D."""
+
+    channels: int = 5
+    filters: int = 7
+    kernel: Pair = (3, 3)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: str = "SAME"
+    groups: int = 1
+    size: Pair = (6, 5)
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        depth = self.channels // self.groups
+        source = quantization(sheet.random, self.dtype, self.kind, 2.0)
+        operands = self.operands(sheet, source, (self.filters, *self.kernel, depth))
+        options = {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "dilation_h_factor": self.dilation[0],
+            "dilation_w_factor": self.dilation[1],
+            "fused_activation_function": self.activation,
+        }
+        shape = (self.batch, *self.size, self.channels)
+        x = sheet.input(shape, Stored(dtype=self.dtype), source)
+        result = self.result(sheet, depth * self.kernel[0] * self.kernel[1])
+        version = {"int8": 3, "uint8": 1}[self.dtype]
+        made = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
+        sheet.output(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedMatrix(Weighted):
+    """FULLY_CONNECTED."""
+
+    inputs: int = 33
+    outputs: int = 7
+    has_bias: bool = True
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        source = quantization(sheet.random, self.dtype, self.kind, 2.0)
+        weights, bias = self.operands(sheet, source, (self.outputs, self.inputs))
+        x = sheet.input((self.batch, self.inputs), Stored(dtype=self.dtype), source)
+        options = {"fused_activation_function": self.activation}
+        version = {"int8": 4, "uint8": 1}[self.dtype] if self.has_bias else 6
+        held = [x, weights, bias] if self.has_bias else [x, weights]
+        result = self.result(sheet, self.inputs)
+        made = sheet.op("FULLY_CONNECTED", held, options, version, self.dtype, result)
+        sheet.output(made)
+
+
+def _all_types(**fields: Any) -> list[QuantizedConv]:
+    """Return a case for each type; int8 also with scales for each channel."""
+    kinds = (("int8", True), ("int8", False), ("uint8", False))
+    return [QuantizedConv(dtype=dtype, per_channel=each, **fields) for dtype, each in kinds]
+
+
+_CHANNELS = ((1, 1), (2, 9), (3, 4), (4, 8), (8, 3), (9, 2), (16, 33), (33, 16))
+
+CASES = [
+    *(case for kind in (ORDINARY, POWER, WIDE) for case in _all_types(kind=kind)),
+    *(
+        case
+        for channels, filters in _CHANNELS
+        for case in _all_types(channels=channels, filters=filters, kind=POWER)
+    ),
+    *_all_types(kernel=(1, 1), channels=17, filters=19, kind=POWER),
+    *_all_types(kernel=(1, 1), stride=(2, 2), channels=8),
+    *_all_types(stride=(2, 1), padding="VALID", batch=3, kind=POWER),
+    *_all_types(dilation=(2, 3), size=(9, 8), kind=POWER),
+    *_all_types(kernel=(5, 2), batch=2),
+    *(
+        case
+        for activation in ("RELU", "RELU6", "RELU_N1_TO_1")
+        for case in _all_types(activation=activation)
+    ),
+    *_all_types(channels=16, filters=24, groups=4, kind=POWER),
+    *_all_types(channels=6, filters=4, groups=2, kind=POWER),
+    *(
+        QuantizedMatrix(dtype=dtype, kind=kind, inputs=inputs, outputs=outputs, batch=batch)
+        for dtype in ("int8", "uint8")
+        for kind, inputs, outputs, batch in (
+            (ORDINARY, 33, 7, 1),
+            (POWER, 64, 17, 3),
+            (WIDE, 5, 4, 2),
+            (POWER, 1, 1, 1),
+        )
+    ),
+    QuantizedMatrix(per_channel=True, kind=POWER, batch=2),
+    QuantizedMatrix(has_bias=False),
+    QuantizedMatrix(activation="RELU6", dtype="uint8"),
+]
