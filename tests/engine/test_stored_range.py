@@ -90,12 +90,39 @@ def of_moved(op: str) -> Any:
     return write
 
 
+def of_one_between(op: str, shape: Shape, *operands: Any, **options: Any) -> Any:
+    """Return the logarithm of what an op makes of each channel, of which its pixels are alike."""
+
+    def write(writer: ModelWriter, _: TensorRef, y: TensorRef) -> TensorRef:
+        inputs = [step(writer, "ABS", pool(writer, y)), *map(writer.constant, operands)]
+        made = writer.op(op, inputs, [shape], options=options)
+        return step(writer, "LOG", made)
+
+    return write
+
+
+BORDER = np.array([[0, 0], [1, 0], [0, 1], [0, 0]], np.int32)
+PIXELS = np.array([1, 2], np.int32)
+WINDOW = {"stride_h": 1, "stride_w": 1, "filter_height": 2, "filter_width": 2, "padding": "VALID"}
+WRITERS = {
+    "constant": by_constant,
+    "computed": by_computed,
+    "LOG": of_moved("LOG"),
+    "RSQRT": of_moved("RSQRT"),
+    "PADV2": of_one_between("PADV2", (1, 3, 3, 4), BORDER, np.array([1.0], np.float32)),
+    "RESIZE_BILINEAR": of_one_between(
+        "RESIZE_BILINEAR", (1, 4, 4, 4), np.array([4, 4], np.int32), half_pixel_centers=True
+    ),
+    "AVERAGE_POOL_2D": of_one_between("AVERAGE_POOL_2D", (1, 1, 1, 4), **WINDOW),
+    "MAX_POOL_2D": of_one_between("MAX_POOL_2D", (1, 1, 1, 4), **WINDOW),
+    "MEAN": of_one_between("MEAN", (1, 1, 1, 4), PIXELS, keep_dims=True),
+    "REDUCE_MAX": of_one_between("REDUCE_MAX", (1, 1, 1, 4), PIXELS, keep_dims=True),
+    "REDUCE_MIN": of_one_between("REDUCE_MIN", (1, 1, 1, 4), PIXELS, keep_dims=True),
+}
+
+
 @device
-@pytest.mark.parametrize(
-    "write",
-    [by_constant, by_computed, of_moved("LOG"), of_moved("RSQRT")],
-    ids=["constant", "computed", "LOG", "RSQRT"],
-)
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_what_half_makes_zero_is_no_divisor(device: DeviceInfo, write: Any) -> None:
     """A finite answer never becomes infinite."""
     writer = ModelWriter()

@@ -14,12 +14,14 @@ from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
+from litegpu.device_model import MODELS, DeviceModel
 from litegpu.engine.choices import Choices
 from litegpu.engine.layout import assign
 from litegpu.engine.program import build_program
 from litegpu.kernels.cuda import conv_patch
+from litegpu.kernels.cuda.conv_patch.tile import PatchProblem, candidates
 from litegpu.numeric_policy import FP16, FP32
-from litegpu.ops.window import Pair
+from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 from passes.graphs import RELU, Maker
 
@@ -108,3 +110,20 @@ def test_tiles_are_chosen_for_one_kernel_alone(
 def test_it_needs_tensor_cores() -> None:
     device = dataclasses.replace(INFO, compute_capability=(7, 5))
     assert chosen(384, (8, 8), 9, device, half=True) == "conv_2d"
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=map(str, MODELS))
+@pytest.mark.parametrize(("channels", "kernel"), [(8, 9), (32, 3), (64, 3), (20, 5)])
+def test_no_more_blocks_count_than_a_multiprocessor_holds(
+    channels: int, kernel: int, model: DeviceModel
+) -> None:
+    """The system keeps 1 KiB of the shared memory for each of them."""
+    size = (96, 96)
+    view = Window((kernel, kernel), (1, 1), pads=(kernel // 2, kernel // 2))
+    tiles = list(candidates(PatchProblem(size, size, 1, channels, 32, view, True, True)))
+    assert tiles
+    for tile in tiles:
+        assert tile.shared_bytes <= model.shared_bytes_per_block
+        blocks = model.overlapped_blocks(tile.threads, 128, tile.shared_bytes)
+        assert blocks >= 1
+        assert blocks * (tile.shared_bytes + model.reserved_bytes) <= model.shared_bytes

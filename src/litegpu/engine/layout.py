@@ -128,20 +128,20 @@ def _near_poles(graph: Graph) -> set[int]:
                 near.update(read)
             running = SELF in near
             found |= near - {SELF}
-        if running and has(node, Trait.MOVES_DATA):
+        if running and has(node, Trait.CONVEX):
             found.update(v for v in node.inputs if v != ABSENT)
     return found
 
 
 def _carrying(graph: Graph) -> Graph:
-    """Mark what precise values are moved or joined into as precise, too.
+    """Mark what precise values are moved, joined or averaged into as precise, too.
 
     Beside what it is joined with, nobody would notice that half loses a small one.
     """
     values = dict(graph.values)
     for node in graph.nodes:
-        plain = has(node, Trait.MOVES_DATA) and not node.stages
-        if plain and any(values[v].precise for v in node.inputs if v in values):
+        carried = has(node, Trait.CONVEX) and not node.stages
+        if carried and any(values[v].precise for v in node.inputs if v in values):
             values |= {v: replace(values[v], precise=True) for v in node.outputs}
     return replace(graph, values=values)
 

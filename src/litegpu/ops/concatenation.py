@@ -34,7 +34,7 @@ class Concatenation(Op):
 
     name = "CONCATENATION"
     max_version = 2
-    traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
+    traits = Trait.CONVEX | Trait.RESIZES | Trait.HOLDS_INPUTS
     takes = (MOVED,)
     gives = None
 

@@ -31,7 +31,7 @@ class Copy(InternalOp):
     """The identity, broadcast to the output's shape; the passes make it, no model holds it."""
 
     name = COPY
-    traits = Trait.MOVES_DATA
+    traits = Trait.CONVEX
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (copy_kernel(node, ctx),)

@@ -144,7 +144,7 @@ class Move(InternalOp):
     """Moves elements by a table of index expressions; the ops make it, no model holds it."""
 
     name = MOVE
-    traits = Trait.MOVES_DATA
+    traits = Trait.CONVEX
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: MoveAttributes = node.attributes

@@ -31,7 +31,7 @@ class Pad(Op):
 
     name = "PAD"
     max_version = 2
-    traits = Trait.RESIZES
+    traits = Trait.CONVEX | Trait.RESIZES
     shape_operands = (1,)
     takes: ClassVar[tuple[Types, ...]] = (MOVED, INTEGERS)
     gives: ClassVar[Types | None] = None

@@ -32,7 +32,7 @@ class Pool2D(Op):
     """A pool over H and W."""
 
     max_version = 2
-    traits = Trait.WINDOWED
+    traits = Trait.CONVEX | Trait.WINDOWED
 
     def __init__(self, name: str, maximum: bool) -> None:
         self.name = name  # type: ignore[misc]

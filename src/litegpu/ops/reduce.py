@@ -25,6 +25,7 @@ from litegpu.ops.base import (
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.move import split_texts
 from litegpu.ops.reshape import reshape_node
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import BOOLS, FLOATS, Types
 
 _MOST_TERMS = 1 << 15
@@ -44,16 +45,17 @@ class Kind:
     leaves the range of floats in one order, and stays in another."""
     max_version: int = 3
     types: Types = FLOATS
+    traits: Trait = Trait.NONE
     exact: Callable[..., Any] | None = None
     """NumPy's function of the same meaning, for integers and bools."""
 
 
 KINDS: Mapping[str, Kind] = {
-    "MEAN": Kind("{a} + {b}", 0.0, average=True),
+    "MEAN": Kind("{a} + {b}", 0.0, average=True, traits=Trait.CONVEX),
     "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, types=BOOLS, exact=np.all),
     "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS, exact=np.any),
-    "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf, exact=np.max),
-    "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf, exact=np.min),
+    "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf, traits=Trait.CONVEX, exact=np.max),
+    "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf, traits=Trait.CONVEX, exact=np.min),
     "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2, exact=np.prod),
     "SUM": Kind("{a} + {b}", 0.0, max_version=2, exact=np.sum),
 }
@@ -74,6 +76,7 @@ class Reduction(Op):
     def __init__(self, name: str, kind: Kind) -> None:
         self.name = name  # type: ignore[misc]
         self.max_version = kind.max_version  # type: ignore[misc]
+        self.traits = kind.traits  # type: ignore[misc]
         self.takes = (kind.types,)  # type: ignore[misc]
         self.gives = kind.types  # type: ignore[misc]
         self.kind = kind

@@ -69,7 +69,7 @@ class Reshape(Op):
 
     name = RESHAPE
     max_version = 1
-    traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.HOLDS_INPUTS
+    traits = Trait.CONVEX | Trait.RESIZES | Trait.HOLDS_INPUTS
     launches = 0
     shape_operands = (1,)
     takes = (MOVED, INTEGERS)

@@ -38,7 +38,7 @@ class ResizeBilinear(Op):
 
     name = "RESIZE_BILINEAR"
     max_version = 3
-    traits = Trait.RESIZES
+    traits = Trait.CONVEX | Trait.RESIZES
     cpu_bytes_per_second = 14e9
     shape_operands = (1,)
     accepts: ClassVar = {

@@ -60,7 +60,7 @@ class StridedSlice(Op):
 
     name = STRIDED_SLICE
     max_version = 8
-    traits = Trait.MOVES_DATA | Trait.RESIZES | Trait.LIES_IN_INPUT
+    traits = Trait.CONVEX | Trait.RESIZES | Trait.LIES_IN_INPUT
     shape_operands = (1, 2, 3)
     takes = (MOVED, INTEGERS)
     gives = None

@@ -15,8 +15,9 @@ class Trait(enum.Flag):
     """Of a constant it gives the constant's own data: folding makes nothing new."""
     SUMS_PRODUCTS = enum.auto()
     """It makes sums of products, where the sign of a zero means nothing."""
-    MOVES_DATA = enum.auto()
-    """Each element of its result is an element of an input: it computes nothing."""
+    CONVEX = enum.auto()
+    """Each element of its result is a convex combination of elements of an input (one of them, or a
+    weighted mean), or a constant: where these are small, it is."""
     RESIZES = enum.auto()
     """With one input, of the shape of its result, it is the identity, but for shifts and strides
     that its `CopyAttributes` tell of."""
