@@ -11,6 +11,7 @@ import pytest
 
 from litegpu import GpuDelegate, InterpreterError, ModelError, OptionsError, Profile
 from litegpu.backends.execution import ExecutionContext, Profiler
+from litegpu.ops.units import Unit
 from litegpu.runtime_abi import seats
 from small_models import (
     CPU_ONLY,
@@ -52,7 +53,10 @@ def test_rates_follow_from_work_and_time(profile: Profile) -> None:
         assert kernel.flops > 0 and kernel.nbytes > 0
         assert kernel.flops_per_second * kernel.seconds == pytest.approx(kernel.flops)
         assert kernel.bytes_per_second * kernel.seconds == pytest.approx(kernel.nbytes)
-        assert kernel.floor_seconds == profile.peaks.floor(kernel.flops, 0, kernel.nbytes)
+        operations = {Unit(name): count for name, count in kernel.operations.items()}
+        assert sum(operations.values()) == kernel.flops
+        assert kernel.floor_seconds == profile.peaks.floor(operations, kernel.nbytes)
+        assert kernel.floor_seconds is not None
         assert kernel.floor_share == pytest.approx(kernel.floor_seconds / kernel.seconds)
 
 
@@ -90,6 +94,7 @@ def test_everything_as_json(profile: Profile) -> None:
     assert got["device"] == profile.device
     assert got["repeats"] == 3
     assert got["peaks"]["flops_per_second"] == profile.peaks.flops  # type: ignore[union-attr]
+    assert got["peaks"]["operations_per_second"]["fp32"] == got["peaks"]["flops_per_second"]
     (part,) = got["partitions"]
     assert part["nodes"] == [0, 1, 2, 3]
     assert [kernel["op"] for kernel in part["kernels"]] == ["CONV_2D"] * 3

@@ -16,6 +16,7 @@ from litegpu.backends.execution import Executable
 from litegpu.backends.program import BufferRange
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine.peaks import benchmarks, measure, program_of
+from litegpu.ops.units import Unit
 from paper_device import DEVICE
 
 FOUND = backends.list_devices()
@@ -41,7 +42,7 @@ def test_copies_copy_all_that_they_count(device: Device) -> None:
 
 
 def test_multiply_adds_give_what_they_should(device: Device) -> None:
-    _, (fma, *_) = benchmarks(device.info)
+    fma = benchmarks(device.info)[1][Unit.FP32]
     context = ready(device, program_of([fma]))
     context.profiler().durations()
     made = context.read_memory()[: fma.written].view(np.float32)
@@ -52,9 +53,24 @@ def test_multiply_adds_give_what_they_should(device: Device) -> None:
     context.close()
 
 
+def test_dot_products_give_what_they_should(device: Device) -> None:
+    dot = benchmarks(device.info)[1][Unit.INT8_DOT]
+    context = ready(device, program_of([dot]))
+    context.profiler().durations()
+    made = context.read_memory()[: dot.written].view(np.float32)
+    scale = np.full(2, 0.5, np.float16).view(np.int8).astype(np.int32)
+    sums = np.arange(8, dtype=np.int32)
+    for _ in range(256):
+        sums += sums.view(np.int8).reshape(8, 4).astype(np.int32) @ scale
+    np.testing.assert_allclose(made, sums.astype(np.float32).sum(), rtol=1e-6)
+    assert dot.work == 2 * 16 * 8 * 256 * 128 * dot.groups
+    context.close()
+
+
 def test_rates_are_plausible(device: Device) -> None:
     peaks = measure(device)
     assert 1e8 < peaks.flops < 1e16
+    assert all(1e7 < rate < 1e16 for rate in peaks.rates.values())
     assert (peaks.tensor_flops is not None) == device.info.model.tensor_cores
     assert len(peaks.copies) == 3
     assert all(1e7 < rate < 1e15 for _, rate in peaks.copies)
@@ -81,7 +97,7 @@ def test_kernels_compile_for_cuda(capability: tuple[int, int]) -> None:
     except MissingDependencyError as missing:
         pytest.skip(str(missing))
     copies, arithmetic = benchmarks(replace(DEVICE, compute_capability=capability))
-    assert len(arithmetic) == (2 if capability >= (8, 0) else 1)
-    program = program_of([*copies, *arithmetic])
+    assert len(arithmetic) == (3 if capability >= (8, 0) else 2)
+    program = program_of([*copies, *arithmetic.values()])
     assert len(program.kernels) == 1 + len(arithmetic), "copies of all sizes share a kernel"
     assert compile_kernels(CUDADialect(), program.kernels, capability, None)

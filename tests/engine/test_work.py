@@ -14,6 +14,7 @@ from litegpu.graph import ABSENT, Stage
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.units import Unit
 from litegpu.ops.window import Window
 from paper_device import DEVICE, build
 from passes.graphs import RELU, Maker
@@ -94,16 +95,16 @@ def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "policy", "size", "products"),
+    ("template", "policy", "size", "each"),
     [
-        ("conv_mma", FP32, 16, 6),
-        ("conv_mma", FP16_ALL, 16, 1),
-        ("conv_tile", FP32, 64, 6),
-        ("conv_tile", FP16_ALL, 64, 1),
+        ("conv_mma", FP32, 16, (Unit.TF32_MATRIX, 3)),
+        ("conv_mma", FP16_ALL, 16, (Unit.FP16_MATRIX, 1)),
+        ("conv_tile", FP32, 64, (Unit.TF32_MATRIX, 3)),
+        ("conv_tile", FP16_ALL, 64, (Unit.FP16_MATRIX, 1)),
     ],
 )
-def test_matrix_instructions_are_counted_as_products_of_halves(
-    template: str, policy: NumericPolicy, size: int, products: int
+def test_products_are_counted_by_the_unit_that_makes_them(
+    template: str, policy: NumericPolicy, size: int, each: tuple[Unit, int]
 ) -> None:
     maker = Maker()
     inside = maker.steps(maker.input(1, size, size, 32), RELU)
@@ -113,27 +114,39 @@ def test_matrix_instructions_are_counted_as_products_of_halves(
     plain, conv = built.launches
     assert (plain.template, conv.template) == ("copy", f"cuda/{template}")
     assert conv.flops == 2 * size**2 * 32 * 64
-    assert conv.matrix_flops == products * conv.flops
-    assert plain.matrix_flops == 0
+    unit, products = each
+    assert conv.operations == {unit: products * conv.flops}
+    assert not plain.operations
     for launch in built.launches:
-        assert ("multiply" in launch.kernel.body) == bool(launch.matrix_flops)
+        assert ("multiply" in launch.kernel.body) == bool(launch.operations)
 
 
 # Floors
 
 PEAKS = Peaks(
-    flops=1e12, tensor_flops=1e14, copies=((1 << 20, 4e11), (1 << 24, 8e11), (1 << 28, 1e11))
+    {Unit.FP32: 1e12, Unit.FP16_MATRIX: 1e14, Unit.TF32_MATRIX: 5e13},
+    ((1 << 20, 4e11), (1 << 24, 8e11), (1 << 28, 1e11)),
 )
 
 
 def test_the_floor_is_what_takes_longest() -> None:
-    assert PEAKS.floor(10**9, 0, 4) == pytest.approx(1e-3)
-    assert PEAKS.floor(4, 0, 8 * 10**6) == pytest.approx(1e-5)
+    assert PEAKS.floor({Unit.FP32: 10**9}, 4) == pytest.approx(1e-3)
+    assert PEAKS.floor({Unit.FP32: 4}, 8 * 10**6) == pytest.approx(1e-5)
+    assert PEAKS.floor({}, 8 * 10**6) == pytest.approx(1e-5)
 
 
 def test_matrix_instructions_have_a_rate_of_their_own() -> None:
-    assert PEAKS.floor(10**9, 6 * 10**9, 4) == pytest.approx(6e-5)
-    assert replace(PEAKS, tensor_flops=None).floor(10**9, 6 * 10**9, 4) == pytest.approx(1e-3)
+    assert PEAKS.floor({Unit.TF32_MATRIX: 3 * 10**9}, 4) == pytest.approx(6e-5)
+    assert PEAKS.floor({Unit.FP16_MATRIX: 3 * 10**9}, 4) == pytest.approx(3e-5)
+
+
+def test_units_work_side_by_side() -> None:
+    both = {Unit.FP16_MATRIX: 3 * 10**9, Unit.FP32: 10**9}
+    assert PEAKS.floor(both, 4) == pytest.approx(1e-3)
+
+
+def test_what_is_done_by_a_unit_without_a_ceiling_has_no_floor() -> None:
+    assert PEAKS.floor({Unit.INT8_MATRIX: 1, Unit.FP32: 10**9}, 4) is None
 
 
 def test_the_bandwidth_is_the_best_of_copies_as_large() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from litegpu import DelegationReport
 from litegpu.costs import Estimate, Split
 from litegpu.engine.peaks import Peaks
+from litegpu.ops.units import Unit
 from litegpu.profiling import KernelProfile, PartitionProfile, Profile
 from litegpu.report import Advice, LeftOut, Partition, RejectedNode
 from litegpu.zoo.writer import ModelWriter
@@ -50,7 +51,8 @@ def made_up_profile(peaks: bool = True) -> Profile:
     )
     host = {"copy in": 1e-6, "submit": 2e-6, "wait": 150e-6, "copy out": 3e-6}
     part = PartitionProfile((4, 5), kernels, 140e-6 if peaks else None, None, host)
-    ceilings = Peaks(5e12, 6e13, ((2 << 20, 7e11), (256 << 20, 8e11))) if peaks else None
+    rates = {Unit.FP32: 5e12, Unit.FP16_MATRIX: 6e13}
+    ceilings = Peaks(rates, ((2 << 20, 7e11), (256 << 20, 8e11))) if peaks else None
     return Profile("cuda", "A GPU", "fp16", 20, ceilings, (part,), 180e-6, 4e-6)
 
 

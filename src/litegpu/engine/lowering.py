@@ -37,6 +37,7 @@ from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, get
 from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum, registers
 from litegpu.ops.traits import Trait
+from litegpu.ops.units import Operations
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1
@@ -58,15 +59,29 @@ class KernelLaunch:
     global_size: tuple[int, int, int]
     shape: tuple[int, int, int, int]
     """What is written, [N, H, W, C]."""
-    flops: int
+    work: Operations
+    """Operations that must be done, see KernelRequest."""
     nbytes: int
     """Bytes that must be moved at the least: what is read of each buffer once, and the output."""
-    matrix_flops: int
+    products: int
     """See KernelRequest."""
     problems: tuple[str, ...]
     """What was chosen for it, as Choices knows these problems."""
     noted: tuple[int, ...]
     """The values that it rounds to half and notes the range of."""
+
+    @property
+    def flops(self) -> int:
+        """The operations that must be done, on whatever units."""
+        return sum(self.work.values())
+
+    @property
+    def operations(self) -> Operations:
+        """What each unit does for them, with all products of split values."""
+        return {
+            unit: count * (self.products if unit.is_matrix else 1)
+            for unit, count in self.work.items()
+        }
 
     @property
     def roots(self) -> set[int]:
@@ -216,9 +231,9 @@ class Lowering:
             tuple(buffers.places),
             (x, y, z),
             dst.shape,
-            request.flops,
+            request.work,
             sum(buffers.moved.values()),
-            request.matrix_flops,
+            request.products,
             problems,
             tuple(buffers.noted),
         )

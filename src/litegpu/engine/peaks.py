@@ -14,6 +14,7 @@ from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, Epilogue, KernelText, Storage, TensorRef, render
 from litegpu.errors import ExecutionError, LitegpuError
 from litegpu.graph import DType
+from litegpu.ops.units import Operations, Unit
 
 _ITEMS = 128
 """Work items of a group."""
@@ -25,6 +26,8 @@ _COPIED_BY_SOFTWARE = (2 << 20, 16 << 20, 64 << 20)
 _SUMS, _ROUNDS = 8, 256
 _GROUPS_PER_UNIT = 32
 """Work groups for each compute unit where arithmetic is measured."""
+_TF32_RATE = 0.5
+"""What an instruction of tf32 does of the work of one of halves, in as much time."""
 _SAMPLES = 8
 _UNIT = 16
 """Bytes of a float4."""
@@ -34,10 +37,8 @@ _UNIT = 16
 class Peaks:
     """Measured ceilings of a device."""
 
-    flops: float
-    """Float32 operations a second, a multiply-add counted as two."""
-    tensor_flops: float | None
-    """The same of matrix instructions on half values; None where there are none."""
+    rates: Mapping[Unit, float]
+    """Operations a second of each unit that is there, a multiply-add counted as two."""
     copies: tuple[tuple[int, float], ...]
     """Bytes that a copy moved, read and written, and its bytes a second; larger copies later."""
 
@@ -46,19 +47,32 @@ class Peaks:
         rates = [rate for size, rate in self.copies if size >= nbytes]
         return max(rates, default=self.copies[-1][1])
 
-    def floor(self, flops: int, matrix_flops: int, nbytes: int) -> float:
-        """Return the least seconds that a kernel with so much work can take.
+    @property
+    def flops(self) -> float:
+        """Float32 operations a second."""
+        return self.rates[Unit.FP32]
 
-        `matrix_flops` on half values, if not 0, take the place of `flops`.
+    @property
+    def tensor_flops(self) -> float | None:
+        """Operations a second of matrix instructions on half values; None where there are none."""
+        return self.rates.get(Unit.FP16_MATRIX)
+
+    def floor(self, operations: Operations, nbytes: int) -> float | None:
+        """Return the least seconds that a kernel can take: its units work side by side.
+
+        None where it uses a unit that was not measured.
         """
-        work = matrix_flops / self.tensor_flops if self.tensor_flops else 0.0
-        return max(work or flops / self.flops, nbytes / self.bandwidth(nbytes))
+        if not self.rates.keys() >= operations.keys():
+            return None
+        times = (count / self.rates[unit] for unit, count in operations.items())
+        return max([nbytes / self.bandwidth(nbytes), *times])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ceilings as JSON-able data."""
         return {
             "flops_per_second": self.flops,
             "tensor_flops_per_second": self.tensor_flops,
+            "operations_per_second": {unit.value: rate for unit, rate in self.rates.items()},
             "copies": [{"bytes": size, "bytes_per_second": rate} for size, rate in self.copies],
         }
 
@@ -70,11 +84,13 @@ def measure(device: Device) -> Peaks:
     Raises ExecutionError when the device refuses, for want of memory for example.
     """
     copies, arithmetic = benchmarks(device.info)
-    seconds = _run(device, [*copies, *arithmetic])
-    rates = [test.work / s for test, s in zip([*copies, *arithmetic], seconds, strict=True)]
+    tests = [*copies, *arithmetic.values()]
+    measured = [test.work / s for test, s in zip(tests, _run(device, tests), strict=True)]
+    rates = dict(zip(arithmetic, measured[len(copies) :], strict=True))
+    if Unit.FP16_MATRIX in rates:
+        rates[Unit.TF32_MATRIX] = rates[Unit.FP16_MATRIX] * _TF32_RATE
     moved = [test.work for test in copies]
-    fma, *mma = rates[len(copies) :]
-    return Peaks(fma, mma[0] if mma else None, tuple(zip(moved, rates, strict=False)))
+    return Peaks(rates, tuple(zip(moved, measured, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +104,17 @@ class Benchmark:
     work: int
 
 
-def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], list[Benchmark]]:
-    """Return copies of rising size; multiply-adds and, where there are any, matrix instructions."""
+def benchmarks(info: DeviceInfo) -> tuple[list[Benchmark], dict[Unit, Benchmark]]:
+    """Return copies of rising size; what tells the rate of each unit that is there."""
     wanted = _COPIED_BY_SOFTWARE if info.software else _COPIED
     copies = [_copy(min(size, info.max_allocation_bytes // 2)) for size in wanted]
     groups = info.compute_units * _GROUPS_PER_UNIT
-    arithmetic = [_arithmetic("peak_fma", "F32", groups)]
+    arithmetic = {
+        Unit.FP32: _arithmetic("peak_fma", "F32", groups),
+        Unit.INT8_DOT: _arithmetic("peak_dot", "I32", groups),
+    }
     if info.model.tensor_cores:
-        arithmetic.append(_arithmetic("cuda/peak_mma", "U32", groups))
+        arithmetic[Unit.FP16_MATRIX] = _arithmetic("cuda/peak_mma", "U32", groups)
     return copies, arithmetic
 
 
@@ -107,7 +126,7 @@ def _copy(nbytes: int) -> Benchmark:
     return Benchmark(kernel, groups, groups * run, groups * run, 2 * groups * run)
 
 
-_LANES = {"peak_fma": 4, "cuda/peak_mma": 16 * 8 * 16 // 32}
+_LANES = {"peak_fma": 4, "peak_dot": 4 * 4, "cuda/peak_mma": 16 * 8 * 16 // 32}
 """Multiply-adds of a work item and sum, for each round."""
 
 
@@ -118,7 +137,7 @@ def _arithmetic(template: str, kind: str, groups: int) -> Benchmark:
 
 
 _CONSTANTS = np.full(256, 0.5, np.float16).view(np.uint8)
-"""What the arithmetic reads: as pairs of half values, or as float32, a finite number below 1."""
+"""What the arithmetic reads: bytes, pairs of half values, or float32, a finite number below 1."""
 
 
 def _render(template: str, kind: str, variables: Mapping[str, Any], constant: bool) -> KernelText:

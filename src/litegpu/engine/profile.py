@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ class KernelProfile:
     nbytes: int
     """Bytes that it must move at the least: what it reads of each buffer once, and its output."""
     floor_seconds: float | None
-    """The least time by the measured ceilings; None when these were not measured."""
+    """The least time by the measured ceilings; None when these were not, or not of what it uses."""
+    operations: Mapping[str, int] = field(default_factory=dict)
+    """What each unit does (litegpu.ops.units): more than `flops` where values are split."""
 
     @property
     def flops_per_second(self) -> float:
@@ -149,7 +151,7 @@ def _kernel(
     launch: KernelLaunch, seconds: float, ops: Mapping[int, str], peaks: Peaks | None
 ) -> KernelProfile:
     node = launch.node
-    floor = peaks.floor(launch.flops, launch.matrix_flops, launch.nbytes) if peaks else None
+    floor = peaks.floor(launch.operations, launch.nbytes) if peaks else None
     return KernelProfile(
         name=launch.kernel.name,
         template=launch.template,
@@ -161,6 +163,7 @@ def _kernel(
         flops=launch.flops,
         nbytes=launch.nbytes,
         floor_seconds=floor,
+        operations={unit.value: count for unit, count in launch.operations.items()},
     )
 
 

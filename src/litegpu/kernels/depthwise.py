@@ -15,6 +15,7 @@ from litegpu.kernels.base import Plan
 from litegpu.ops import weights, window
 from litegpu.ops.base import KernelRequest, LowerContext, Target, by_load
 from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.units import Unit
 from litegpu.ops.window import Pair
 
 _TILES = ((2, 4), (4, 4), (1, 4), (1, 2), (1, 1))
@@ -83,7 +84,7 @@ class DepthwisePlan(Plan):
                 "tap_slices": dst.slices,
                 "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
             },
-            flops=spec.flops,
+            work={Unit.FP32: spec.flops},
             needed={"src": view.taken(dst.rows, src.lanes)},
         )
 

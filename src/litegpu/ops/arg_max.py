@@ -13,6 +13,7 @@ from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, a
 from litegpu.ops.reshape import four_dimensions, reshape_node
 from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
 from litegpu.ops.types import INTEGERS, TYPE_CODES
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Arg(Op):
                 **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },
             shared=(("float4", "scratch", items), ("float4", "places", items)) if items > 1 else (),
-            flops=(9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels,
+            work={Unit.FP32: (9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels},
             accumulator=made,
         )
         return (request,)

@@ -18,6 +18,7 @@ from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.facts import OpFacts
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, Types
+from litegpu.ops.units import Operations
 
 Shape = tuple[int, ...]
 _T = TypeVar("_T")
@@ -44,7 +45,7 @@ class KernelRequest:
 
     `grid` is in work items (rounded up to `local` by the engine). `reads` and `output` are value
     ids by the template's names; `parts` is a list of inputs the template loops over. `constants`
-    are packed arrays, read 4 elements at a time. `flops` counts what must be computed.
+    are packed arrays, read 4 elements at a time. `work` counts what must be computed, once.
     """
 
     template: str
@@ -63,11 +64,11 @@ class KernelRequest:
     """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
     inner_stages: tuple[Stage, ...] = ()
     """Steps that the template applies to an operand it computes itself, by calling `inner`."""
-    flops: int = 0
+    work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
     """Elements that are needed of a value in `reads`, where these may be fewer than all."""
-    matrix_flops: int = 0
-    """Operations that matrix instructions on half values do in place of `flops`; 0: none do."""
+    products: int = 1
+    """Products on matrix units that make one of values, where these are split into parts."""
     accumulator: Register = FLOAT
     """What the template has its result in."""
 

@@ -10,6 +10,7 @@ from litegpu.ops import facts
 from litegpu.ops.axis_operand import axis_of, check_axis
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.reshape import four_dimensions, reshape_node
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,6 @@ class CumSum(Op):
                 "exclusive": node.params["exclusive"],
                 "backwards": node.params["reverse"],
             },
-            flops=dst.rows * dst.channels,
+            work={Unit.FP32: dst.rows * dst.channels},
         )
         return (request,)

@@ -22,6 +22,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.functions import activation_stages, expression
+from litegpu.ops.units import Unit
 from litegpu.ops.weights import Floats, Weights, in_precision
 from litegpu.ops.window import POINT
 
@@ -156,7 +157,7 @@ class LstmCells(InternalOp):
                 "activation": _function(attributes.activation),
             },
             shared=tuple(shared),
-            flops=2 * source.rows * packed.weights.size,
+            work={Unit.FP32: 2 * source.rows * packed.weights.size},
         )
         return (request,)
 

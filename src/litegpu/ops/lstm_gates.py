@@ -10,6 +10,7 @@ from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, Shape, reg
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.functions import UNARY
+from litegpu.ops.units import Unit
 from litegpu.ops.window import POINT
 
 _GATES = "LSTM_GATES"
@@ -78,7 +79,7 @@ class LstmGates(InternalOp):
                 "whole": dst.channels % 4 == 0,
                 "cell_slices": -(-dst.channels // 4),
             },
-            flops=20 * dst.rows * dst.channels,
+            work={Unit.FP32: 20 * dst.rows * dst.channels},
         )
         return (request,)
 

@@ -11,6 +11,7 @@ from litegpu.ops import checks, raw_options, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.functions import activation_stages
 from litegpu.ops.pool_2d import PoolAttributes
+from litegpu.ops.units import Unit
 
 
 @register
@@ -49,7 +50,7 @@ class MaxPoolingWithArgmax2D(Op):
             reads={"src": node.inputs[0]},
             writes={"index": node.outputs[1]},
             variables={"kernel": view.kernel, "stride": view.stride, "pads": view.pads},
-            flops=dst.rows * dst.channels * view.kernel[0] * view.kernel[1],
+            work={Unit.FP32: dst.rows * dst.channels * view.kernel[0] * view.kernel[1]},
         )
         return (request,)
 

@@ -22,6 +22,7 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.move import split_texts
+from litegpu.ops.units import Unit
 
 NORMALIZE = "NORMALIZE"
 STATISTICS = "STATISTICS"
@@ -195,5 +196,5 @@ def _request(
         reads=dict(zip(("src", "sums"), node.inputs, strict=False)),
         variables=variables,
         shared=(("float4", "scratch", items),) if items > 1 else (),
-        flops=elements * (3 if makes_sums else 3 if has_sums else 6),
+        work={Unit.FP32: elements * (3 if makes_sums else 3 if has_sums else 6)},
     )

@@ -18,6 +18,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.functions import activation_stages
 from litegpu.ops.traits import Trait
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def pool_kernel(
             "pads": view.pads,
         },
         shared=(("float4", "scratch", items),) if items > 1 else (),
-        flops=dst.rows * dst.channels * taps,
+        work={Unit.FP32: dst.rows * dst.channels * taps},
         needed={"src": view.taken(dst.rows, ctx.storage(node.inputs[0]).lanes)},
     )
 

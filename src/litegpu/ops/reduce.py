@@ -27,6 +27,7 @@ from litegpu.ops.move import split_texts
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import BOOLS, FLOATS, Types
+from litegpu.ops.units import Unit
 
 _MOST_TERMS = 1 << 15
 """More are reduced axis by axis: one kernel would leave most of a GPU idle, and Mesa's software
@@ -156,7 +157,7 @@ class Reduction(Op):
                 "divisor": literal(count) if self.kind.average else "",
             },
             shared=(("float4", "scratch", items),) if items > 1 else (),
-            flops=src.rows * src.channels,
+            work={Unit.FP32: src.rows * src.channels},
         )
         return (request,)
 

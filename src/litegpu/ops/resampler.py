@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import KernelRequest, LowerContext, Op, Shape, register
+from litegpu.ops.units import Unit
 
 
 @register
@@ -36,7 +37,7 @@ class Resampler(Op):
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "warp": node.inputs[1]},
-            flops=8 * dst.rows * dst.channels,
+            work={Unit.FP32: 8 * dst.rows * dst.channels},
         )
         return (request,)
 

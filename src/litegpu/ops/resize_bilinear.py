@@ -22,6 +22,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.traits import Trait
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class ResizeBilinear(Op):
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables=resize_words(node.attributes, src.shape, dst.shape),
-            flops=8 * dst.rows * dst.channels,
+            work={Unit.FP32: 8 * dst.rows * dst.channels},
             needed={"src": 4 * dst.rows * dst.lanes},
         )
         return (request,)

@@ -19,6 +19,7 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.functions import activation_stages
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Softmax(Op):
                 "beta": literal(node.attributes.beta),
             },
             shared=tuple(("float", name, items) for name in self.reduced) if items > 1 else (),
-            flops=5 * dst.rows * dst.channels,
+            work={Unit.FP32: 5 * dst.rows * dst.channels},
         )
         return (request,)
 

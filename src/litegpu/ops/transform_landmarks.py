@@ -9,6 +9,7 @@ from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, flexbuffers
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class TransformLandmarks(Op):
             output=node.outputs[0],
             reads={"src": node.inputs[0], "matrix": node.inputs[1]},
             variables={"dimensions": attributes.dimensions, "scale": literal(attributes.scale)},
-            flops=4 * dst.rows * dst.channels,
+            work={Unit.FP32: 4 * dst.rows * dst.channels},
         )
         return (request,)
 

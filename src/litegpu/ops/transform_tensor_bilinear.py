@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, flexbuffers
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add
+from litegpu.ops.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class TransformTensor(Op):
             output=node.outputs[0],
             reads={"src": node.inputs[0], "matrix": node.inputs[1]},
             variables={"corners": node.attributes.corners},
-            flops=8 * dst.rows * dst.channels,
+            work={Unit.FP32: 8 * dst.rows * dst.channels},
         )
         return (request,)
 

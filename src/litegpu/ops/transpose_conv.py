@@ -26,6 +26,7 @@ from litegpu.ops.conv_2d import conv_nodes
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.traits import Trait
+from litegpu.ops.units import Unit
 
 _SHAPE, _IMAGE, _BIAS = 0, 2, 3
 
@@ -164,7 +165,7 @@ def transpose_kernel(
             "pads": view.pads,
             "input_slices": -(-held.shape[3] // 4),
         },
-        flops=2 * dst.rows * held.shape[0] * held.shape[3] * taps,
+        work={Unit.FP32: 2 * dst.rows * held.shape[0] * held.shape[3] * taps},
     )
 
 

@@ -15,6 +15,7 @@ from litegpu.kernels.cuda.halves import padded
 from litegpu.kernels.cuda.tiles import Tile
 from litegpu.ops.base import KernelRequest, Target
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.units import Unit
 from litegpu.ops.window import Pair, Window
 
 _NEEDS_HALVES = Rejected("it multiplies halves, where float32 is asked for")
@@ -73,11 +74,12 @@ def conv_kernel(
     target: Target,
     packed: Packed,
     variables: Mapping[str, Any],
+    unit: Unit = Unit.FP16_MATRIX,
     products: int = 1,
 ) -> KernelRequest:
     """Return the launch of a tile; `variables` are those that the template does not share.
 
-    `products` of halves take as long as one of values.
+    `products` on a `unit` make one of values.
     """
     dst, src = spec.dst, spec.src
     constants: dict[str, npt.NDArray[Any]] = {"weights": packed.weights}
@@ -101,7 +103,7 @@ def conv_kernel(
         shared=(("uint4", "scratch", tile.shared_bytes // 16),),
         attributes=tile.attributes(target.model),
         destination=dst,
-        flops=spec.flops,
+        work={unit: spec.flops},
         needed={"src": spec.window.taken(dst.rows, src.lanes)},
-        matrix_flops=spec.flops * products,
+        products=products,
     )

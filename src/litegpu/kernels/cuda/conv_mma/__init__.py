@@ -17,6 +17,7 @@ from litegpu.kernels.cuda.packing import STEP, pack_halves, pack_tf32
 from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
+from litegpu.ops.units import Unit
 
 _TOO_MANY = 1 << 20
 """Elements of a depthwise result from which launches and latency matter less than work.
@@ -92,9 +93,10 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
         "pointwise": spec.keeps_rows,
         "depthwise": depthwise is not None,
     }
-    kernel = conv_kernel(
-        ConvMma.name, node, spec, tile, ctx.target, packed, variables, problem.products
-    )
+    # A product of tf32 takes as long as two of halves.
+    unit, each = (Unit.TF32_MATRIX, 2) if tf32 else (Unit.FP16_MATRIX, 1)
+    target, name, products = ctx.target, ConvMma.name, problem.products // each
+    kernel = conv_kernel(name, node, spec, tile, target, packed, variables, unit, products)
     return kernel if depthwise is None else _with_operand(kernel, spec, depthwise)
 
 
@@ -119,7 +121,7 @@ def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -
         constants=constants,
         variables=variables,
         inner_stages=depthwise.stages,
-        flops=kernel.flops + 2 * dst.rows * area * src.channels,
+        work={**kernel.work, Unit.FP32: 2 * dst.rows * area * src.channels},
         needed={"src": window.taken(dst.rows, src.lanes)},
     )
 

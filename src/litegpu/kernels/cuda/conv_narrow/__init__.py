@@ -98,7 +98,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpec) -> 
         **patch.words(),
     }
     target, name = ctx.target, ConvNarrow.name
-    return conv_kernel(name, node, spec, tile, target, packed, variables, problem.products)
+    return conv_kernel(name, node, spec, tile, target, packed, variables, products=problem.products)
 
 
 def pack_quads(

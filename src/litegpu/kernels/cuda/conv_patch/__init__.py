@@ -76,7 +76,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> K
         "input_slices": -(-spec.weights.shape[3] // 4),
     }
     target, name = ctx.target, ConvPatch.name
-    return conv_kernel(name, node, spec, tile, target, packed, variables, problem.products)
+    return conv_kernel(name, node, spec, tile, target, packed, variables, products=problem.products)
 
 
 def pack_steps(parts: list[_FLOATS], tile: PatchTile) -> npt.NDArray[np.uint32]:

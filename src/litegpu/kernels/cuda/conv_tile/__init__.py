@@ -95,4 +95,6 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
         "padded": spec.window.leaves(src.shape[1:3], dst.shape[1:3]),
     }
     target, name = ctx.target, ConvTile.name
-    return conv_kernel(name, node, spec, tile, target, packed, variables, problem.products)
+    return conv_kernel(
+        name, node, spec, tile, target, packed, variables, problem.unit, problem.products
+    )

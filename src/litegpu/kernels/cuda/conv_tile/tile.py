@@ -11,6 +11,7 @@ from litegpu.graph import DType
 from litegpu.kernels.cuda.packing import CHUNKS, PART
 from litegpu.kernels.cuda.tiles import Tile
 from litegpu.ops.base import Target
+from litegpu.ops.units import Unit
 
 PIXELS = 128
 """Pixels of a block."""
@@ -18,10 +19,6 @@ PREFETCH = 3
 """k-tiles that are on their way while one is multiplied."""
 NARROWEST = 32
 """Columns of the smallest tile."""
-_FLOAT_PRODUCTS = {False: 2, True: 6}
-"""Products of halves in whose time floats are multiplied, rounded or split.
-
-That is one of tf32 or three, at half the rate."""
 _ROWS_AT_ONCE = 64
 """Pixels whose sums pass through shared memory together."""
 _COLUMNS_PER_BLOCK = 24
@@ -70,8 +67,13 @@ class WideProblem:
 
     @property
     def products(self) -> int:
-        """Products of halves that take as long as one of values."""
-        return _FLOAT_PRODUCTS[self.split] if self.floats else 1
+        """Products on the unit that make one of values."""
+        return 3 if self.split and self.floats else 1
+
+    @property
+    def unit(self) -> Unit:
+        """What multiplies floats, rounded or split, or halves."""
+        return Unit.TF32_MATRIX if self.floats else Unit.FP16_MATRIX
 
 
 @dataclass(frozen=True, slots=True)

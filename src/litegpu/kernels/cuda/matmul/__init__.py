@@ -8,6 +8,7 @@ from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
+from litegpu.ops.units import Unit
 
 _TILE = 64
 """Rows and columns that a block makes."""
@@ -47,7 +48,6 @@ class _MatmulPlan(Plan):
             reads={"left": node.inputs[0], "right": node.inputs[1]},
             variables={"SPLIT_A": splits[0], "SPLIT_B": splits[1], **spec.words(blocks)},
             shared=(("uint4", "scratch", _TILE * (_TILE + 4) // 4),),
-            flops=spec.flops,
-            # An instruction of tf32 does half the work of one of halves, in as much time.
-            matrix_flops=2 * (1 + sum(splits)) * spec.flops,
+            work={Unit.TF32_MATRIX: spec.flops},
+            products=1 + sum(splits),
         )

@@ -26,6 +26,7 @@ from litegpu.kernels.cuda.separable.tile import (
 from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
+from litegpu.ops.units import Unit
 from litegpu.ops.window import LOADS_AT_ONCE, Window, readers
 
 _FILLED = 0.6
@@ -139,6 +140,9 @@ def _kernel(
         kernel,
         constants=constants,
         inner_stages=made.stages,
-        flops=kernel.flops + 2 * dst.rows * math.prod(window.kernel) * src.channels,
+        work={
+            **kernel.work,
+            Unit.FP32: 2 * dst.rows * math.prod(window.kernel) * src.channels,
+        },
         needed={"src": window.taken(dst.rows, src.lanes)},
     )

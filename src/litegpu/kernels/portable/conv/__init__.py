@@ -12,6 +12,7 @@ from litegpu.ops import weights
 from litegpu.ops.base import KernelRequest, LowerContext, Target, can_share
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.units import Unit
 from litegpu.ops.weights import Weights
 
 _SPLIT_ITEMS = (64, 32)
@@ -106,7 +107,7 @@ def _request(
         reads={"src": node.inputs[0], **bound.reads},
         constants=bound.constants,
         variables={**_words(spec, held), **bound.variables},
-        flops=2 * spec.dst.rows * held.elements,
+        work={Unit.FP32: 2 * spec.dst.rows * held.elements},
         needed={"src": spec.window.taken(spec.dst.rows, spec.src.lanes)},
     )
 

@@ -9,6 +9,7 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.units import Unit
 
 
 class MatmulPortable(Implementation):
@@ -43,5 +44,5 @@ class _MatmulPlan(Plan):
             output=node.outputs[0],
             reads={"left": node.inputs[0], "right": node.inputs[1]},
             variables={"PIXELS": pixels, "SLICES": slices, **spec.words(blocks)},
-            flops=spec.flops,
+            work={Unit.FP32: spec.flops},
         )

@@ -13,6 +13,7 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.quantized_conv import QuantizedConvSpec
+from litegpu.ops.units import Unit
 
 _ONES = 0x01010101
 _FLIPS = 0x80808080 - (1 << 32)
@@ -73,7 +74,7 @@ class _QuantizedPlan(Plan):
                 "PIXELS": pixels,
                 "SLICES": blocks,
             },
-            flops=2 * spec.dst.rows * spec.weights.size,
+            work={Unit.INT8_DOT: 2 * spec.dst.rows * spec.weights.size},
             needed={"src": spec.window.taken(spec.dst.rows, spec.src.lanes)},
             accumulator=INT,
         )
