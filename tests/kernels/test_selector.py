@@ -15,13 +15,15 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.engine import partition
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import Node
+from litegpu.graph import DType, Node
 from litegpu.kernels import selector
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.selector import select
 from litegpu.numeric_policy import FP16, FP32
 from litegpu.ops.base import KernelRequest, LowerContext, Target, get
 from litegpu.ops.batch_matmul import MatmulAttributes
+from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
+from litegpu.ops.window import POINT
 from paper_device import DEVICE
 from passes.graphs import Maker
 
@@ -116,6 +118,16 @@ def _product(maker: Maker, rows: int, depth: int, columns: int) -> int:
     return maker.node("BATCH_MATMUL", operands, shape, attributes=attributes)
 
 
+def _quantized(maker: Maker) -> int:
+    source, shape = maker.input(1, 5, 5, 8), (6, 1, 1, 8)
+    weights, bias = maker.constant(*shape, dtype="int8"), maker.constant(6, dtype="int32")
+    attributes = QuantizedConvAttributes(POINT, weights, bias, shape, 1, 0, 0, image=True)
+    made = maker.node(QUANTIZED_CONV, [source], (1, 5, 5, 6), attributes=attributes)
+    for v, dtype in ((source, DType.INT8), (made, DType.INT32)):
+        maker.values[v] = replace(maker.values[v], dtype=dtype)
+    return made
+
+
 EXAMPLES: Mapping[str, Callable[[Maker], int]] = {
     "cuda/separable": lambda maker: maker.conv(maker.depthwise(maker.input(16, 64, 64, 64)), 128),
     "cuda/conv_narrow": lambda maker: maker.conv(maker.input(1, 384, 384, 3), 8, 9),
@@ -128,6 +140,7 @@ EXAMPLES: Mapping[str, Callable[[Maker], int]] = {
     "depthwise_conv_2d": lambda maker: maker.depthwise(maker.input(1, 5, 5, 7)),
     "cuda/matmul": lambda maker: _product(maker, 33, 17, 40),
     "batch_matmul": lambda maker: _product(maker, 3, 4, 5),
+    "quantized_conv": _quantized,
 }
 """For each implementation something that it computes, on a device that has its kernel."""
 

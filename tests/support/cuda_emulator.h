@@ -47,6 +47,10 @@ static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline float __uint_as_float(unsigned int i) { float f; memcpy(&f, &i, 4); return f; }
 static inline unsigned int __float_as_uint(float f) { unsigned int i; memcpy(&i, &f, 4); return i; }
 static inline float __int_as_float(int i) { return __uint_as_float(i); }
+static inline int __dp4a(int a, int b, int c) {
+    for (int k = 0; k < 32; k += 8) c += (int)(signed char)(a >> k) * (signed char)(b >> k);
+    return c;
+}
 static inline int __float2int_rz(float f) {
     return f != f ? 0 : f >= 2147483648.0f ? INT32_MAX : f < -2147483648.0f ? INT32_MIN : (int)f;
 }
