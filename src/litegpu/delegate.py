@@ -143,7 +143,7 @@ class GpuDelegate:
             self._primary, self.error, self.report = context, None, None
             self._taken.clear()
             self._budget = ReadBudget()
-        support = check_support(read_graph(context, self._budget), self.options.quantized())
+        support = check_support(read_graph(context, self._budget), self.options.quantized_mode())
         selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
         choice, kernels, notes = self._compile_chosen(selection)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}

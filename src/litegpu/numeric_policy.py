@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+QuantizedMode = Literal["exact", "float"]
 
 _WEIGHTS_FACTOR = 32
 """How many times smaller than values weights are when they begin to be stored as half.
@@ -31,6 +34,8 @@ class NumericPolicy:
 
     fp16_storage_threshold: int | None
     """Bytes from which values are stored as half; None: none are."""
+    quantized: QuantizedMode = "exact"
+    """How quantized tensors are computed: in their integers, as the CPU does, or as floats."""
 
     @property
     def uses_fp16(self) -> bool:

@@ -7,12 +7,12 @@ import enum
 import operator
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import OptionsError, did_you_mean
-from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
 
 
 class InferencePreference(enum.IntEnum):
@@ -44,6 +44,7 @@ class ExperimentalFlags(enum.IntFlag):
 
 Precision = Literal["fp32", "fp16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
+QUANTIZED_MODES: tuple[QuantizedMode, ...] = ("exact", "float")
 
 BackendName = (
     Literal["cuda", "opencl", "cl", "webgpu", "vulkan", "metal", "d3d12", "opengl", "gl"] | str
@@ -71,6 +72,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
     backend: BackendName | None
     device: int | str | None
     precision: Precision | None
+    quantized: QuantizedMode | None
 
 
 _TUNING = {
@@ -104,8 +106,7 @@ class GpuDelegateOptions:
     `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
     given as numbers. `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
     `serialization_dir` and `model_token` all given, compiled kernels and measured choices are
-    kept there. Without ENABLE_QUANT all nodes on 8-bit tensors stay on the CPU; with it, only
-    those that litegpu cannot run. CL_ONLY counts where GL_ONLY is given too. Nodes (by their
+    kept there. CL_ONLY counts where GL_ONLY is given too. Nodes (by their
     numbers in the report) before `first_delegate_node_index` or after `last_delegate_node_index`
     stay on the CPU, which helps to find the node that goes wrong.
 
@@ -127,6 +128,11 @@ class GpuDelegateOptions:
 
     With `invoke_timeout_ms`, an invoke fails with InvokeTimeoutError when the device has not
     answered after so many milliseconds; the device then counts as lost. None: it waits for ever.
+
+    `quantized` is how quantized tensors are computed, with ENABLE_QUANT: "exact", as None means, in
+    their integers, equal to the CPU's kernels in every bit; "float" as real numbers, which are
+    kept in the range of the stored integers and on their grid. Without ENABLE_QUANT all nodes on
+    8-bit tensors stay on the CPU.
 
     `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest; case does not matter. A number counts among the devices of the backend
@@ -150,6 +156,7 @@ class GpuDelegateOptions:
     backend: BackendName | None = None
     device: int | str | None = None
     precision: Precision | None = None
+    quantized: QuantizedMode | None = None
 
     def __post_init__(self) -> None:
         """Validate every field; numbers become plain ints, paths become text."""
@@ -184,6 +191,13 @@ class GpuDelegateOptions:
             raise OptionsError(
                 f"Unknown precision '{self.precision}'."
                 f"{did_you_mean(str(self.precision), PRECISIONS)}"
+            )
+        if isinstance(self.quantized, str):
+            object.__setattr__(self, "quantized", self.quantized.lower())
+        if self.quantized not in (None, *QUANTIZED_MODES):
+            raise OptionsError(
+                f"Unknown way to compute quantized tensors '{self.quantized}'."
+                f"{did_you_mean(str(self.quantized), QUANTIZED_MODES)}"
             )
         self.priorities()
 
@@ -237,11 +251,12 @@ class GpuDelegateOptions:
 
     def numeric_policy(self) -> NumericPolicy:
         """Return what may be rounded: at fp16 everything when memory matters more than latency."""
-        if self.resolved_precision() == "fp32":
-            return FP32
-        order = self.priorities()
-        memory, latency = InferencePriority.MIN_MEMORY_USAGE, InferencePriority.MIN_LATENCY
-        return FP16_ALL if order.index(memory) < order.index(latency) else FP16
+        policy = FP32
+        if self.resolved_precision() == "fp16":
+            order = self.priorities()
+            memory, latency = InferencePriority.MIN_MEMORY_USAGE, InferencePriority.MIN_LATENCY
+            policy = FP16_ALL if order.index(memory) < order.index(latency) else FP16
+        return replace(policy, quantized=self.quantized or "exact")
 
     def tuning(self) -> Tuning:
         """Return how kernels are chosen."""
@@ -259,9 +274,10 @@ class GpuDelegateOptions:
             return "opencl"
         return "opengl" if self.experimental_flags & ExperimentalFlags.GL_ONLY else None
 
-    def quantized(self) -> bool:
-        """Return whether nodes on 8-bit tensors may be delegated at all."""
-        return bool(self.experimental_flags & ExperimentalFlags.ENABLE_QUANT)
+    def quantized_mode(self) -> QuantizedMode | None:
+        """Return how quantized tensors are computed; None: nodes with them stay on the CPU."""
+        enabled = self.experimental_flags & ExperimentalFlags.ENABLE_QUANT
+        return self.quantized or "exact" if enabled else None
 
     def unused(self) -> str:
         """Return a sentence about options that have no effect without others, or nothing."""

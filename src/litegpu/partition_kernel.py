@@ -97,7 +97,7 @@ class PartitionKernel:
         tensors = structs.TfLiteContext.from_address(context).tensors or 0
         shapes = {v: bridge.tensor_shape(tensors, v) for v in sources(self.graph)}
         if any(self.graph.values[v].shape != shape for v, shape in shapes.items()):
-            self.graph = _supported(with_shapes(self.graph, shapes.items()))
+            self.graph = _supported(with_shapes(self.graph, shapes.items()), self._policy)
         for v in self.graph.outputs:
             shape = self.graph.values[v].shape
             if bridge.tensor_shape(tensors, v) != shape:
@@ -256,9 +256,9 @@ class PartitionKernel:
         self.compiled.close()
 
 
-def _supported(graph: Graph) -> Graph:
+def _supported(graph: Graph, policy: NumericPolicy) -> Graph:
     """Return a graph with the shapes that follow from those of its inputs."""
-    support = check_support(graph)
+    support = check_support(graph, policy.quantized)
     if support.reasons:
         index, reason = next(iter(support.reasons.items()))
         shapes = {graph.values[v].name: list(graph.values[v].shape) for v in graph.inputs}

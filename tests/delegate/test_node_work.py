@@ -8,6 +8,7 @@ import pytest
 
 from litegpu import GpuDelegate, zoo
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.dynamic import UNKNOWN
 from litegpu.ops.support import SupportCheck, check_support
 from litegpu.ops.work import Work, states_of, work_of
@@ -74,7 +75,7 @@ def test_a_network_of_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """MobileNet v1 (1.0, 224) is known to take 569 million multiply-adds."""
     graphs = []
 
-    def noted(graph: Graph, quantized: bool) -> SupportCheck:
+    def noted(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
         found = check_support(graph, quantized)
         graphs.append(found.graph)
         return found

@@ -201,6 +201,11 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
         ),
         ({"precision": 16}, "Unknown precision '16'. Did you mean 'fp16'?"),
         (
+            {"quantized": "exakt"},
+            "Unknown way to compute quantized tensors 'exakt'. Did you mean 'exact'\\? "
+            "Known: exact, float.",
+        ),
+        (
             {"inference_preference": 3},
             r"inference_preference 3 is not one of FAST_SINGLE_ANSWER \(0\), "
             r"SUSTAINED_SPEED \(1\), BALANCED \(2\).",

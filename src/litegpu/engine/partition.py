@@ -26,6 +26,7 @@ from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.conv_2d import merged_values
+from litegpu.ops.float_view import float_view
 from litegpu.ops.types import is_quantized
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
 
@@ -56,6 +57,8 @@ def compile_partition(
         v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant
     }
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
+    if policy.quantized == "float":
+        graph = float_view(graph)
     graph, states = expose_states(graph)
     target = DeviceTarget(device.info, policy)
     rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise)

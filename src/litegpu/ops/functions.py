@@ -278,11 +278,18 @@ _INTEGERS: Mapping[str, Function] = {
     **{of_integers(name): Function(text, makes=None) for name, text in BOUNDED_INTEGERS.items()},
 }
 
+_GRID_NUMBER = (
+    f"FLOOR4(({_clamp('{low}', '{high}')} - SPLAT4({{low}})) * SPLAT4({{inverse}}) + SPLAT4(0.5f))"
+)
+
 _EXACT: Mapping[str, Function] = {
     # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d}.
     "REQUANTIZE": Function(
         "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, {e})", makes=INT
     ),
+    # Real numbers within a range, as multiples of a step from its lower end on.
+    "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})", bounded=True),
+    "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
     "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
     **{
         lookup_name(dtype): Function(

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
-from litegpu.ops import checks, dynamic, fold, types
+from litegpu.numeric_policy import QuantizedMode
+from litegpu.ops import checks, dynamic, float_view, fold, types
 from litegpu.ops.base import Op, Shape, facts_of, find
 from litegpu.ops.traits import Trait
 
@@ -23,15 +24,34 @@ class SupportCheck:
     divisible: bool = True
 
 
-def check_support(graph: Graph, quantized: bool = True) -> SupportCheck:
+def check_support(graph: Graph, quantized: QuantizedMode | None = "exact") -> SupportCheck:
     """Check every node in order, on the shapes that follow from the ones before it.
 
-    Without `quantized`, what computes with 8-bit tensors stays on the CPU.
+    `quantized` is how quantized tensors are computed: in their integers, or as floats. With None,
+    what computes with 8-bit tensors stays on the CPU.
 
     The runtime may ask a delegate before it has computed any shape itself, so the shapes that
     the file states are replaced by inferred ones. What depends on a shape that only the running
     model knows stays on the CPU: it might be one that no kernel can be made for.
     """
+    if quantized == "float":
+        found = _check(float_view.as_floats(graph), quantized)
+        return replace(found, graph=_with_shapes_of(graph, found.graph))
+    return _check(graph, quantized)
+
+
+def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
+    """Return a graph with the shapes, and the constants, that are known of its view in floats."""
+    values = {
+        v: replace(value, shape=view.values[v].shape)
+        if view.values[v].dtype is not value.dtype
+        else view.values[v]
+        for v, value in graph.values.items()
+    }
+    return replace(graph, values=values)
+
+
+def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
     values = dict(graph.values)
     reasons: dict[int, str] = {}
     from_shapes: set[int] = set()
@@ -48,7 +68,7 @@ def check_support(graph: Graph, quantized: bool = True) -> SupportCheck:
         fixed = [v for v in node.outputs if v in values and values[v].is_constant]
         overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
         reason, shapes = _check_node(present, node)
-        if not quantized and computes_with_bytes(present, node):
+        if quantized is None and computes_with_bytes(present, node):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if not reason and _computes_shapes(present, node, from_shapes):
             reason = "It computes with shapes alone, and shapes are known before the model runs."
@@ -105,6 +125,8 @@ def _check_node(graph: Graph, node: Node) -> tuple[str, Sequence[Shape]]:
     op = find(node.op)
     if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):
         return late, ()
+    if float_view.is_conversion(graph, node):
+        return "", (graph.values[node.inputs[0]].shape,)
     if op is None or op.internal:
         return "Operation is not supported.", ()
     if _missing(node, graph.values):

@@ -30,6 +30,7 @@ DELEGATE_FLAGS = (
     ),
     Flag("device", str, None, "number or part of the name of the device, see `litegpu devices`"),
     Flag("precision", str, None, "fp32 or fp16 (fp16: half stored, float accumulated)"),
+    Flag("quantized", str, None, "quantized tensors: exact (default; as the CPU) or float"),
     Flag(
         "inference_preference",
         _PREFERENCE,

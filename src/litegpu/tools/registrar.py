@@ -40,6 +40,7 @@ GPU_FLAGS = (
         "gpu_precision_loss_allowed", bool, True, "compute in half precision where that is faster"
     ),
     Flag("gpu_experimental_enable_quant", bool, True, "run quantized models on the GPU as well"),
+    Flag("gpu_quantized", str, "", "quantized tensors: exact (default; as the CPU) or float"),
     Flag(
         *("gpu_inference_for_sustained_speed", bool, False),
         "measure which kernels are fastest: slower to start, faster to run",
@@ -281,6 +282,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "last_delegate_node_index": args.last_delegate_node_index,
         "min_nodes_per_partition": max(args.min_nodes_per_partition, 0) or None,
         "backend": args.gpu_backend or None,
+        "quantized": args.gpu_quantized or None,
         "device": getattr(args, "gpu_device", None),  # no flag: workers on several GPUs set it
     }
     if kept:
