@@ -35,7 +35,14 @@ if TYPE_CHECKING:
         InferencePriority,
     )
     from litegpu.profiling import KernelProfile, OpTotal, PartitionProfile, Profile
-    from litegpu.report import Advice, DelegationReport, LeftOut, Partition, RejectedNode
+    from litegpu.report import (
+        Advice,
+        DelegationReport,
+        LeftOut,
+        Partition,
+        QuantizedSupport,
+        RejectedNode,
+    )
 
 __all__ = [
     "Advice",
@@ -66,6 +73,7 @@ __all__ = [
     "PartitionProfile",
     "Peaks",
     "Profile",
+    "QuantizedSupport",
     "RejectedNode",
     "Split",
     "UnsupportedDeviceError",

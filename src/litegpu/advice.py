@@ -142,10 +142,12 @@ def _find_obstacles(support: SupportCheck) -> _Obstacles:
 
 
 _QUANTIZED: Mapping[str, str] = {
-    "quantized": "8-bit integers stay on the CPU, with and without ENABLE_QUANT. The same model in "
+    "quantized": "These nodes on 8-bit integers stay on the CPU. `litegpu check` says what the GPU "
+    'could run of them with quantized="exact" and with quantized="float". The same model in '
     "float32, or with float16 weights, has no such nodes.",
-    "weights": "8-bit weights of float data (dynamic-range quantization) stay on the CPU. "
-    "Converted with float16 weights, the model has about the same accuracy and no such nodes.",
+    "weights": "8-bit weights of float data (dynamic-range quantization) stay on the CPU with "
+    'quantized="exact". With quantized="float" they are computed as float32; converted with '
+    "float16 weights, the model has about the same accuracy and no such nodes.",
 }
 
 

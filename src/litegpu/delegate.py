@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,17 @@ from litegpu.costs import Estimate
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import Choice, Preview, Subset, extract
-from litegpu.ops.support import check_support
+from litegpu.ops.support import SupportCheck, check_support
+from litegpu.ops.types import is_quantized
 from litegpu.options import (
+    QUANTIZED_MODES,
     GpuDelegateKeywords,
     GpuDelegateOptions,
     make_options,
 )
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
-from litegpu.report import DelegationReport, Partition, RejectedNode
+from litegpu.report import DelegationReport, Partition, QuantizedSupport, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
@@ -143,7 +145,8 @@ class GpuDelegate:
             self._primary, self.error, self.report = context, None, None
             self._taken.clear()
             self._budget = ReadBudget()
-        support = check_support(read_graph(context, self._budget), self.options.quantized_mode())
+        graph = read_graph(context, self._budget)
+        support = check_support(graph, self.options.quantized_mode())
         selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
         choice, kernels, notes = self._compile_chosen(selection)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
@@ -152,10 +155,28 @@ class GpuDelegate:
             for subset, kernel in kernels
         ]
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
-        report = self._make_report(selection, choice, kernels, parts, notes)
+        report = replace(
+            self._make_report(selection, choice, kernels, parts, notes),
+            quantized=self._quantized_support(graph, support),
+        )
         self._announce(report)
         self._publish(report, primary=context == self._primary)
         return [index for subset, _ in kernels for index in subset.nodes]
+
+    def _quantized_support(
+        self, graph: Graph, support: SupportCheck
+    ) -> tuple[QuantizedSupport, ...]:
+        """Return what each way to compute quantized tensors could run, the chosen first."""
+        if not any(is_quantized(graph, node) for node in graph.nodes):
+            return ()
+        chosen = self.options.quantized_mode()
+        modes = sorted(QUANTIZED_MODES, key=lambda mode: mode != chosen)
+        found = []
+        for mode in modes:
+            reasons = (support if mode == chosen else check_support(graph, mode)).reasons
+            rejected = _rejected(graph, reasons)
+            found.append(QuantizedSupport(mode, len(graph.nodes) - len(rejected), rejected))
+        return tuple(found)
 
     def _compile_chosen(
         self, selection: Selection
@@ -277,11 +298,7 @@ class GpuDelegate:
             precision=self.precision,
             total_nodes=len(graph.nodes),
             ops={n.index: n.op for n in graph.nodes},
-            rejected=tuple(
-                RejectedNode(n.index, n.op, n.version, reasons[n.index])
-                for n in graph.nodes
-                if n.index in reasons
-            ),
+            rejected=_rejected(graph, reasons),
             partitions=tuple(partitions),
             left_out=selection.left_out(choice),
             split=costs.split(choice.taken),
@@ -320,6 +337,14 @@ class GpuDelegate:
 def _known_name(op: str) -> str:
     """Return an operation's name as users of TensorFlow Lite know it."""
     return f"CUSTOM {op}" if code_of(op) == CUSTOM else op
+
+
+def _rejected(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNode, ...]:
+    return tuple(
+        RejectedNode(node.index, node.op, node.version, reasons[node.index])
+        for node in graph.nodes
+        if node.index in reasons
+    )
 
 
 def _closed() -> InterpreterError:

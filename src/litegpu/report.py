@@ -32,6 +32,18 @@ class RejectedNode:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizedSupport:
+    """What the GPU could run of a quantized graph in one way, `mode`: "exact" or "float".
+
+    `nodes` is how many; `rejected` are the others, of which each stays on the CPU.
+    """
+
+    mode: str
+    nodes: int
+    rejected: tuple[RejectedNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """Nodes that run on the GPU as one. Sizes are in bytes.
 
@@ -95,6 +107,8 @@ class DelegationReport:
     """What would help, the most first."""
     notes: tuple[str, ...] = field(default=())
     """Errors: one line each."""
+    quantized: tuple[QuantizedSupport, ...] = ()
+    """What each way to compute quantized tensors could run, the chosen first; () without any."""
     subgraphs: tuple[DelegationReport, ...] = ()
     """The same on each further graph of the model: other signatures, bodies of IF and WHILE."""
 
@@ -122,6 +136,7 @@ class DelegationReport:
             "split": asdict(self.split) if self.split else None,
             "advice": [asdict(each) for each in self.advice],
             "notes": list(self.notes),
+            "quantized": [asdict(each) for each in self.quantized],
             "subgraphs": [each.to_dict() for each in self.subgraphs],
         }
 

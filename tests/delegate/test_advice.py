@@ -157,6 +157,7 @@ def test_quantized_nodes_are_one_obstacle(flags: int) -> None:
     (found,) = advice_on(quantized_middle(), **options)
     assert (found.kind, found.nodes) == ("quantized", (1, 2, 3, 4))
     assert "8-bit integers stay on the CPU" in found.text
+    assert 'quantized="float"' in found.text
     assert "float16 weights" in found.text
     assert "the whole graph" in found.text
 

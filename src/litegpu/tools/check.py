@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
 from litegpu import DelegationReport
 from litegpu.tools.console import note, print_text
@@ -13,6 +14,8 @@ from litegpu.tools.models import find_model
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page
+from litegpu.wording import counted
+from litegpu.zoo import kinds
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 FLAGS = (*DELEGATE_FLAGS, JSON, REPORT, EXPORT)
@@ -36,10 +39,11 @@ def main(args: argparse.Namespace) -> int:
         note(f"model: {model.source}")
         print_report(delegate)
         if report:
+            print_quantization(model.content, report)
             print_advice(report)
-    write_json(
-        "json", args.json, {"model": model.source, "report": report.to_dict() if report else None}
-    )
+    kind = kinds.kind_of(model.content)
+    found = report.to_dict() if report else None
+    write_json("json", args.json, {"model": model.source, "type": kind, "report": found})
     export_places(args.export, model.content, report)
     if args.report:
         facts, parts = device_facts(report), delegation_sections(model.content, report)
@@ -48,6 +52,32 @@ def main(args: argparse.Namespace) -> int:
         write_report(args.report, page)
     del kept
     return 0 if report and report.delegated_nodes else 1
+
+
+_MODES = {
+    "exact": "in their integers, equal to the CPU's kernels in every bit",
+    "float": "as real numbers, kept in the range of the stored integers and on their grid",
+}
+
+
+def print_quantization(content: bytes, report: DelegationReport) -> None:
+    """Print how a model is quantized, and what the GPU could run of it in each way."""
+    if not report.quantized:
+        return
+    print(f"\nquantized: {kinds.kind_of(content)}")
+    for each in report.quantized:
+        start = f'  quantized="{each.mode}": '
+        line = f"{each.nodes} of {report.total_nodes} nodes, {_MODES[each.mode]}"
+        print_text(start + line, " " * 4)
+        reasons = Counter((node.op, node.reason) for node in each.rejected)
+        for (op, reason), count in reasons.most_common(_REASONS):
+            print_text(f"    {op} ({counted(count, 'node')}): {reason}", " " * 6)
+        if len(reasons) > _REASONS:
+            print(f"    {counted(len(reasons) - _REASONS, 'more reason')}: see --json")
+
+
+_REASONS = 5
+"""Reasons that are printed of each way; --json has all."""
 
 
 def print_advice(report: DelegationReport) -> None:
