@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from litegpu.errors import MissingDependencyError
 from litegpu.graph import Quantization
 from litegpu.tools import cli
 from litegpu.zoo import kinds
@@ -64,3 +65,18 @@ def test_the_file_has_the_type_and_all_reasons(tmp_path: Path) -> None:
     assert (chosen["mode"], chosen["nodes"], chosen["rejected"]) == ("float", 1, [])
     assert other["mode"] == "exact"
     assert other["nodes"] + len(other["rejected"]) == 1
+
+
+def test_without_the_library_that_reads_files_the_type_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = kinds.sample(kinds.INTEGER)
+
+    def missing(_content: bytes) -> str:
+        raise MissingDependencyError("flatbuffers is not installed")
+
+    monkeypatch.setattr(kinds, "kind_of", missing)
+    check(content, tmp_path)
+    said = capsys.readouterr().out
+    assert "quantized: (pip install 'litegpu[zoo]' to see how)" in said
+    assert 'quantized="exact"' in said

@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 
 from litegpu import DelegationReport
+from litegpu.errors import MissingDependencyError
 from litegpu.tools.console import note, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, print_report, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
@@ -41,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         if report:
             print_quantization(model.content, report)
             print_advice(report)
-    kind = kinds.kind_of(model.content)
+    kind = _kind_of(model.content)
     found = report.to_dict() if report else None
     write_json("json", args.json, {"model": model.source, "type": kind, "report": found})
     export_places(args.export, model.content, report)
@@ -54,6 +55,14 @@ def main(args: argparse.Namespace) -> int:
     return 0 if report and report.delegated_nodes else 1
 
 
+def _kind_of(content: bytes) -> str | None:
+    """Return the kind of a model, None where what reads files is not installed."""
+    try:
+        return kinds.kind_of(content)
+    except MissingDependencyError:
+        return None
+
+
 _MODES = {
     "exact": "in their integers, equal to the CPU's kernels in every bit",
     "float": "as real numbers, kept in the range of the stored integers and on their grid",
@@ -64,7 +73,8 @@ def print_quantization(content: bytes, report: DelegationReport) -> None:
     """Print how a model is quantized, and what the GPU could run of it in each way."""
     if not report.quantized:
         return
-    print(f"\nquantized: {kinds.kind_of(content)}")
+    how = _kind_of(content) or "(pip install 'litegpu[zoo]' to see how)"
+    print(f"\nquantized: {how}")
     for each in report.quantized:
         start = f'  quantized="{each.mode}": '
         line = f"{each.nodes} of {report.total_nodes} nodes, {_MODES[each.mode]}"
