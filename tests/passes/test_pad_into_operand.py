@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from litegpu.graph import SELF, Graph, Stage
+from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, Maker, applied, ops, untouched
@@ -50,6 +51,14 @@ def test_only_one_of_two_pads_can_be_an_operand() -> None:
     assert node.inputs == (padded[1],)
     assert node.stages == (Stage("ADD", (graph.inputs[0],), 1, extend=True),)
     assert result.declined == ("PAD 1: not read by one element-wise step alone",)
+
+
+def test_stays_where_it_appends_something_else_than_zeros() -> None:
+    maker = Maker()
+    wide, narrow = maker.input(1, 4, 4, 8), maker.input(1, 4, 4, 3)
+    attributes = CopyAttributes(fill=3)
+    padded = maker.node("PAD", [narrow], (1, 4, 4, 8), (), attributes)
+    untouched(pad_into_operand, maker.graph(maker.steps(wide, Stage("INTEGER_MAXIMUM", (padded,)))))
 
 
 def _output(maker: Maker, padded: int, wide: int) -> Graph:

@@ -97,9 +97,9 @@ def computed(graph: Graph, node: Node, position: int, what: str) -> str:
     return reason
 
 
-def constant(graph: Graph, node: Node, position: int, what: str) -> str:
-    """Require input `position` to be a constant that holds floats."""
-    reason = operand(graph, node, position, what)
+def constant(graph: Graph, node: Node, position: int, what: str, rule: Types = FLOATS) -> str:
+    """Require input `position` to be a constant that holds floats; `rule` may allow other types."""
+    reason = operand(graph, node, position, what, (*READABLE_CONSTANTS, *rule.dtypes))
     if not reason and not graph.values[node.inputs[position]].is_constant:
         reason = f"{what} (input {position}) must be constant, but it is computed at run time."
     return reason

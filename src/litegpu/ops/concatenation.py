@@ -14,6 +14,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.copy import copy_kernel
+from litegpu.ops.exact.parts import check_parts, rescaled_parts, same_scales
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.functions import activation_stages
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
@@ -39,6 +40,8 @@ class Concatenation(Op):
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
+        if not same_scales(graph, node):
+            return None
         return facts.as_many(operands, lambda: [np.concatenate(operands, node.params["axis"])])
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -48,7 +51,7 @@ class Concatenation(Op):
             checks.activation(node),
             checks.constants(graph, node, "The part", MOVED),
         )
-        if reason:
+        if reason := reason or check_parts(graph, node):
             return reason
         shapes = [graph.values[v].shape for v in node.inputs]
         rank = len(shapes[0])
@@ -68,6 +71,12 @@ class Concatenation(Op):
         return ((*shapes[0][:axis], total, *shapes[0][axis + 1 :]),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        if same_scales(graph, node):
+            return self._join(graph, node, new_value)
+        graph, node, rescaling = rescaled_parts(graph, node, new_value)
+        return (*rescaling, *self._join(graph, node, new_value))
+
+    def _join(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.outputs[0]].shape
         shapes = [graph.values[v].shape for v in node.inputs]
         axis = _axis(node, len(shape))

@@ -23,7 +23,7 @@ class OneHot(Op):
     accepts: ClassVar = {"axis": Values(about="-rank - 1 to rank", wrong=(7, -8))}
     max_version = 1
     takes = (types.INTEGERS,)
-    gives = types.HELD
+    gives = types.MOVED
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

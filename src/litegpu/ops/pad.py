@@ -22,12 +22,12 @@ from litegpu.ops.base import (
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import FLOATS, INTEGERS, MOVED, Types
+from litegpu.ops.types import INTEGERS, MOVED, Types, stored_zero
 
 
 @register
 class Pad(Op):
-    """PAD: surrounds the input with zeros."""
+    """PAD: surrounds the input with zeros; quantized ones are the zero point of the output."""
 
     name = "PAD"
     max_version = 2
@@ -48,7 +48,7 @@ class Pad(Op):
         return (padded_shape(graph, node),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return (pad_node(graph, node, 0.0),)
+        return (pad_node(graph, node, stored_zero(graph.values[node.outputs[0]])),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (copy_kernel(node, ctx),)
@@ -60,20 +60,19 @@ class PadV2(Pad):
 
     name = "PADV2"
     max_version = 2
-    takes = (FLOATS,)
-    gives = FLOATS
+    takes = (MOVED, INTEGERS, MOVED)
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             checks.input_count(node, 3, 3),
             checks.operands(graph, node, (1,)),
             checks.integers(graph, node, 1, "The paddings"),
-            checks.constant(graph, node, 2, "The padding value"),
+            checks.constant(graph, node, 2, "The padding value", MOVED),
             lambda: check_paddings(graph, node),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        return (pad_node(graph, node, float(constant_list(graph, node.inputs[2])[0])),)
+        return (pad_node(graph, node, constant_list(graph, node.inputs[2])[0]),)
 
 
 def pad_node(graph: Graph, node: Node, fill: float) -> Node:

@@ -11,6 +11,7 @@ from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.move import Source, move_node, plain
 from litegpu.ops.resize_bilinear import check_size, resized_shape, scale_of
+from litegpu.ops.types import BYTES, INTEGERS, SCALED
 
 _MOST = 1 << 18
 """Rows or columns of a result."""
@@ -24,6 +25,8 @@ class ResizeNearestNeighbor(Op):
     max_version = 4
     cpu_bytes_per_second = 14e9
     shape_operands = (1,)
+    takes = (SCALED, INTEGERS)
+    gives = None
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -41,9 +44,11 @@ class ResizeNearestNeighbor(Op):
         shape = graph.values[node.inputs[0]].shape
         out = graph.values[node.outputs[0]].shape
         flags = node.params["align_corners"], node.params["half_pixel_centers"]
+        bytes_ = graph.values[node.inputs[0]].dtype in BYTES and not any(flags)
         sources = [Source(((axis, 1),)) for axis in range(4)]
         for axis in (1, 2):
-            table = nearest(shape[axis], out[axis], *flags)
+            sizes = shape[axis], out[axis]
+            table = nearest_of_bytes(*sizes) if bytes_ else nearest(*sizes, *flags)
             if table != tuple(range(shape[axis])):
                 sources[axis] = Source(((axis, 1),), table=table)
         return (move_node(graph, node, plain(out), sources),)
@@ -53,6 +58,12 @@ def _check_tables(graph: Graph, node: Node) -> str:
     """Require tables of a sane size: where each row and column comes from is written out."""
     longest = max(resized_shape(graph, node)[1:3])
     return f"{longest} rows or columns are too many." if longest > _MOST else ""
+
+
+def nearest_of_bytes(size: int, out: int) -> tuple[int, ...]:
+    """Return the input index for each output index, in fixed point as the CPU does for bytes."""
+    step = (size << 16) // out + 1
+    return tuple(min(i * step >> 16, size - 1) for i in range(out))
 
 
 def nearest(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple[int, ...]:

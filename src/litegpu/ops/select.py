@@ -20,7 +20,7 @@ class SelectV2(Op):
 
     name = "SELECT_V2"
     max_version = 2
-    takes = (types.BOOLS, types.HELD)
+    takes = (types.BOOLS, types.MOVED)
     gives = None
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
@@ -30,7 +30,7 @@ class SelectV2(Op):
         return checks.first_of(
             checks.input_count(node, 3, 3),
             checks.operands(graph, node, (1, 2, 3)),
-            checks.constants(graph, node, "The operand", types.HELD),
+            checks.constants(graph, node, "The operand", types.MOVED),
             lambda: self.check_shapes(graph, node),
         )
 

@@ -11,7 +11,7 @@ from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.move import Digits, MoveAttributes, Source, move_node, plain
-from litegpu.ops.types import INTEGERS, MOVED
+from litegpu.ops.types import INTEGERS, MOVED, stored_zero
 
 Edge = tuple[int, int]
 """What is added or cut off before and after an axis."""
@@ -56,7 +56,10 @@ class _Batch(Op):
 
 @register
 class SpaceToBatch(_Batch):
-    """Each pixel of a block goes to a batch of its own; zeros are added at the edges first."""
+    """Each pixel of a block goes to a batch of its own; zeros are added at the edges first.
+
+    Zeros of quantized pixels are the zero point of the output.
+    """
 
     name = "SPACE_TO_BATCH_ND"
 
@@ -74,7 +77,8 @@ class SpaceToBatch(_Batch):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape = graph.values[node.inputs[0]].shape
         moved = _to_batch(shape, *self.blocks(graph, node))
-        return (move_node(graph, node, moved.digits, moved.sources),)
+        fill = stored_zero(graph.values[node.outputs[0]])
+        return (move_node(graph, node, moved.digits, moved.sources, fill),)
 
 
 @register

@@ -37,9 +37,11 @@ MOVED = Types(HELD.dtypes | {DType.INT8, DType.UINT8, DType.INT16}, common=True)
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
 CASTABLE = Types(HELD.dtypes | SMALL_TYPES)
+SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
+"""Floats, and the integers that may stand for them."""
 
-
-QUANTIZED_TYPES = frozenset({DType.INT8, DType.UINT8, DType.INT16})
+BYTES = frozenset({DType.INT8, DType.UINT8})
+QUANTIZED_TYPES = BYTES | {DType.INT16}
 """What may hold real numbers as integers, with a scale and a zero point."""
 
 
@@ -50,6 +52,12 @@ def is_quantized(graph: Graph, node: Node) -> bool:
         value is not None and value.dtype in QUANTIZED_TYPES and value.quantization is not None
         for value in values
     )
+
+
+def stored_zero(value: Value) -> int:
+    """Return what stands for 0 in a value: its zero point, if it is quantized with one scale."""
+    held = value.quantization if value.dtype in QUANTIZED_TYPES else None
+    return held.zero_point[0] if held is not None and len(held.scale) == 1 else 0
 
 
 def check(

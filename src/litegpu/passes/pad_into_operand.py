@@ -32,8 +32,9 @@ def pad_into_operand(graph: Graph) -> PassResult:
 def _appends_channels(graph: Graph, node: Node) -> bool:
     source = graph.values[node.inputs[0]].shape4
     padded = graph.values[node.outputs[0]].shape4
-    begins_at_origin = node.attributes.begin == (0, 0, 0, 0)
-    return begins_at_origin and not node.stages and source[:3] == padded[:3]
+    held = node.attributes
+    zeros_behind = held.begin == (0, 0, 0, 0) and held.fill == 0
+    return zeros_behind and not node.stages and source[:3] == padded[:3]
 
 
 def _as_operand(graph: Graph, reader: Node, pad: Node) -> Node | None:

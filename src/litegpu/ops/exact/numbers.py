@@ -10,6 +10,7 @@ import numpy as np
 
 from litegpu.graph import DType, Graph, Node, Stage, Value
 from litegpu.ops.base import NewValue
+from litegpu.ops.types import BYTES
 
 LIMITS = {
     DType.INT8: (-(2**7), 2**7 - 1),
@@ -17,7 +18,6 @@ LIMITS = {
     DType.INT16: (-(2**15), 2**15 - 1),
 }
 """The least and the greatest stored integer of a type."""
-BYTES = frozenset({DType.INT8, DType.UINT8})
 
 
 @dataclass(frozen=True, slots=True)
