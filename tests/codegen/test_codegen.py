@@ -244,7 +244,7 @@ def test_numbers_of_every_register(register: Register, number: float, text: str)
 
 def test_one_missing_word_is_an_error_that_names_it() -> None:
     words = {"ITEMS": 1, "maximum": True, "kernel": (2, 2), "stride": (2, 2), "pads": (0, 0)}
-    words |= {"zeros": False}
+    words |= {"outside": None}
     render("pool_2d", **words)
     del words["stride"]
     with pytest.raises(jinja2.UndefinedError, match="'stride' is undefined"):

@@ -16,8 +16,7 @@ from litegpu import GpuDelegate
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.numeric_policy import FP32
-from litegpu.ops.pool_2d import PoolAttributes
-from litegpu.ops.window import Window
+from litegpu.ops.window import PoolAttributes, Window
 from litegpu.tools import runtime
 from model_runner import invoke
 from paper_device import build

@@ -50,7 +50,7 @@ def text_pattern(expression: ast.expr) -> str:
 def test_every_reason_has_a_case() -> None:
     patterns = [
         (path.name, pattern)
-        for path in sorted(OPS.glob("*.py"))
+        for path in sorted(OPS.rglob("*.py"))
         if path.name not in ELSEWHERE
         for pattern in reason_patterns(path)
     ]

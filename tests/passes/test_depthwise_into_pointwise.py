@@ -13,9 +13,8 @@ from litegpu.graph import ABSENT, Graph, Stage
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP16
 from litegpu.ops.conv_2d import ConvAttributes
-from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.reduce import ReduceAttributes
-from litegpu.ops.window import POINT, DepthwiseAttributes, Window
+from litegpu.ops.window import POINT, DepthwiseAttributes, PoolAttributes, Window
 from litegpu.passes.base import PassResult
 from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise as merge
 from paper_device import DEVICE

@@ -10,8 +10,7 @@ import pytest
 
 from litegpu.graph import Graph, Node, Stage
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.pool_2d import PoolAttributes
-from litegpu.ops.window import Pair, Window
+from litegpu.ops.window import Pair, PoolAttributes, Window
 from litegpu.passes import PassResult
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.zoo.writer import TensorRef

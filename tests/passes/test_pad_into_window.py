@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from litegpu.graph import Graph, Stage
-from litegpu.ops.pool_2d import PoolAttributes
-from litegpu.ops.window import Window
+from litegpu.ops.window import PoolAttributes, Window
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, Maker, applied, ops, untouched
@@ -74,7 +73,7 @@ def test_a_pool_counts_zeros_outside() -> None:
     graph = maker.graph(_pool(maker, padded, Window((2, 3), (2, 2)), (4, 3)))
     (node,) = applied(pad_into_window, graph).graph.nodes
     assert node.inputs == (source,)
-    assert node.attributes == PoolAttributes(Window((2, 3), (2, 2), pads=(1, 2)), zeros=True)
+    assert node.attributes == PoolAttributes(Window((2, 3), (2, 2), pads=(1, 2)), outside=0.0)
 
 
 def test_only_the_last_pad_of_two_has_a_convolution_after_it() -> None:

@@ -63,7 +63,7 @@ def _folded(text: KernelText, written: str) -> str:
 
 STATIC_SHARED_BYTES = 48 << 10
 """Work-group memory beyond this must be asked for at launch."""
-_SHARED_SIZES = {"float": 4, "float4": 16, "uint4": 16}
+_SHARED_SIZES = {"float": 4, "float4": 16, "int": 4, "int4": 16, "uint4": 16}
 
 
 def dynamic_shared_bytes(text: KernelText) -> int:

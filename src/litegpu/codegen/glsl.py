@@ -264,7 +264,7 @@ class GLSLDialect(Dialect):
         return f"layout(std430, binding = {place}) {access}{block}"
 
 
-_SHARED = {"float": "float", "float4": "vec4"}
+_SHARED = {"float": "float", "float4": "vec4", "int": "int", "int4": "ivec4"}
 
 
 def _folded_words(text: KernelText) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from litegpu.graph import DType
 
 _INT_MIN = -(2**31)
+_LOWEST = {"I32": _INT_MIN, "I64": -(2**63)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class Register:
     def zeros(self) -> str:
         """Text of four elements that are 0."""
         return self.splat(self.zero)
+
+    @property
+    def lowest(self) -> str:
+        """Text of an element that no other is below."""
+        return "-INFINITY" if self is FLOAT else self.literal(_LOWEST[self.kind])
 
     def splat(self, element: str) -> str:
         """Text of four times the same element."""

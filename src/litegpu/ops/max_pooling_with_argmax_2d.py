@@ -10,8 +10,8 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks, raw_options, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.functions import activation_stages
-from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.units import Unit
+from litegpu.ops.window import PoolAttributes
 
 
 @register

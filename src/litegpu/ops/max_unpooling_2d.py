@@ -10,7 +10,7 @@ from litegpu.ops import checks, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
 from litegpu.ops.functions import activation_stages
 from litegpu.ops.max_pooling_with_argmax_2d import check_image, kernel_of, params_of, with_params
-from litegpu.ops.pool_2d import PoolAttributes
+from litegpu.ops.window import PoolAttributes
 
 
 @register

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litegpu.codegen import FLOAT, register_of
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts, window
 from litegpu.ops.base import (
@@ -16,28 +17,23 @@ from litegpu.ops.base import (
     add,
     shared_items,
 )
+from litegpu.ops.exact.pool import ExactPool
 from litegpu.ops.functions import activation_stages
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Unit
-
-
-@dataclass(frozen=True, slots=True)
-class PoolAttributes:
-    """The window of a pool. Taps outside the image do not count, or (`zeros`) count as zero."""
-
-    window: window.Window
-    zeros: bool = False
+from litegpu.ops.window import PoolAttributes
 
 
 class Pool2D(Op):
     """A pool over H and W."""
 
-    max_version = 2
+    max_version = 3
     traits = Trait.CONVEX | Trait.WINDOWED
 
     def __init__(self, name: str, maximum: bool) -> None:
         self.name = name  # type: ignore[misc]
         self.maximum = maximum
+        self.exact = ExactPool(_check_shapes)  # type: ignore[misc]
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.of_window(graph, node)
@@ -69,7 +65,9 @@ def pool_kernel(
 ) -> KernelRequest:
     """Return the kernel of a pool; large windows are shared out over a work group."""
     view = attributes.window
-    dst = ctx.storage(node.outputs[0])
+    src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
+    held = register_of(src.dtype)
+    unit = Unit.FP32 if held is FLOAT else Unit.INT32
     taps = view.kernel[0] * view.kernel[1]
     items = shared_items(dst.rows * dst.slices, taps // 2, ctx)
     return KernelRequest(
@@ -81,14 +79,15 @@ def pool_kernel(
         variables={
             "ITEMS": items,
             "maximum": maximum,
-            "zeros": attributes.zeros,
+            "outside": attributes.outside,
             "kernel": view.kernel,
             "stride": view.stride,
             "pads": view.pads,
         },
-        shared=(("float4", "scratch", items),) if items > 1 else (),
-        work={Unit.FP32: dst.rows * dst.channels * taps},
-        needed={"src": view.taken(dst.rows, ctx.storage(node.inputs[0]).lanes)},
+        shared=((held.type, "scratch", items),) if items > 1 else (),
+        work={unit: dst.rows * dst.channels * taps},
+        needed={"src": view.taken(dst.rows, src.lanes)},
+        accumulator=held,
     )
 
 

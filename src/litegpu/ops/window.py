@@ -116,6 +116,17 @@ class DepthwiseAttributes:
         return (self.weights, self.bias)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolAttributes:
+    """The window of a pool. Taps outside the image do not count, or count as `outside`.
+
+    That of stored integers is one of them.
+    """
+
+    window: Window
+    outside: float | None = None
+
+
 def output_size(size: int, kernel: int, stride: int, dilation: int, padding: str) -> int:
     """Number of window positions along one axis; may be < 1 when the window does not fit."""
     extent = (kernel - 1) * dilation + 1

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import has
-from litegpu.ops.pool_2d import PoolAttributes
 from litegpu.ops.traits import Trait
+from litegpu.ops.window import PoolAttributes
 from litegpu.passes.base import Editor, PassResult, label
 
 
@@ -29,7 +29,7 @@ def pad_into_window(graph: Graph) -> PassResult:
             pads = (view.pads[0] + before[1], view.pads[1] + before[2])
             attributes = replace(reader.attributes, window=replace(view, pads=pads))
             if isinstance(attributes, PoolAttributes):
-                attributes = replace(attributes, zeros=True)
+                attributes = replace(attributes, outside=node.attributes.fill)
             edit.nodes[edit.place(reader)] = replace(
                 reader,
                 attributes=attributes,

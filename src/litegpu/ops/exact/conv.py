@@ -24,7 +24,7 @@ class _ExactProducts(Exact):
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             checks.input_count(node, 2, 3),
-            checks.operands(graph, node, (1,)),
+            checks.operands(graph, node, (1, 2, 3)),
             check_products(graph, node, axis=0),
             lambda: self._geometry(graph, node),
         )

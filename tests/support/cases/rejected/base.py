@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cases.base import Shape
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,15 @@ class Tensor:
     dtype: DType = DType.FLOAT32
     data: Any = None
     variable: bool = False
+    quantization: Quantization | None = None
 
     def value(self, number: int) -> Value:
         """Return it as a value of a graph."""
         data = None if self.data is None else np.resize(self.data, self.shape)
         held = None if data is None else data.astype(self.dtype.value)
-        return Value(number, f"v{number}", self.shape, self.dtype, held, self.variable)
+        return Value(
+            number, f"v{number}", self.shape, self.dtype, held, self.variable, self.quantization
+        )
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,16 @@ class Rejected:
     result: DType = DType.FLOAT32
     same: Mapping[int, int] = field(default_factory=dict)
     custom: bytes = b""
+    quantization: Quantization | None = None
+    """That of the results."""
 
     def graph(self) -> Graph:
         """Return a graph of this node alone."""
         values = [each.value(i) for i, each in enumerate(self.inputs) if each is not None]
         results = range(len(self.inputs), len(self.inputs) + self.outputs)
-        values += [Value(i, f"v{i}", (1,), self.result) for i in results]
+        values += [
+            Value(i, f"v{i}", (1,), self.result, quantization=self.quantization) for i in results
+        ]
         inputs = tuple(
             ABSENT if each is None else self.same.get(i, i) for i, each in enumerate(self.inputs)
         )

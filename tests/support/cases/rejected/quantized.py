@@ -1,0 +1,104 @@
+"""Rejected nodes of quantized tensors: what the CPU computes otherwise than in integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from cases.rejected.base import Rejected, Tensor
+from litegpu.graph import DType, Quantization
+
+HELD = Quantization((0.5,), (3,))
+EVEN = Quantization((0.5,), (0,))
+IMAGE = Tensor(shape=(1, 5, 4, 6), dtype=DType.INT8, quantization=HELD)
+FILTER = Tensor(shape=(8, 3, 3, 6), dtype=DType.INT8, data=1, quantization=EVEN)
+BIAS = Tensor(shape=(8,), dtype=DType.INT32, data=1)
+
+
+def rejected(op: str, inputs: tuple[Tensor | None, ...], reason: str, **others: Any) -> Rejected:
+    """Return a rejected node whose result is quantized bytes."""
+    return Rejected(
+        op, inputs, reason, **{"result": DType.INT8, "quantization": HELD, "version": 2, **others}
+    )
+
+
+def _image(**changes: Any) -> Tensor:
+    return replace(IMAGE, **changes)
+
+
+def _filter(*scales: float, dimension: int = 0) -> Tensor:
+    held = Quantization(scales, (0,) * len(scales), dimension)
+    return replace(FILTER, quantization=held)
+
+
+_UNTYPED = "is handled beside quantized ones."
+
+CASES = (
+    rejected(
+        "CONV_2D",
+        (_image(dtype=DType.FLOAT32, quantization=None), FILTER, BIAS),
+        f"tensor 0 is FLOAT32, INT8 or UINT8 {_UNTYPED}",
+    ),
+    rejected(
+        "CONV_2D",
+        (_image(quantization=Quantization((0.5, 1.0), (0, 0))), FILTER, BIAS),
+        "tensor 0 has 2 scales, 1 is handled.",
+    ),
+    rejected(
+        "CONV_2D",
+        (_image(quantization=Quantization((0.0,), (0,))), FILTER, BIAS),
+        "tensor 0 has the scale 0.",
+    ),
+    rejected(
+        "CONV_2D",
+        (_image(quantization=Quantization((0.5,), (128,))), FILTER, BIAS),
+        "tensor 0 has the zero point 128, beyond its type.",
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, replace(FILTER, dtype=DType.UINT8), BIAS),
+        "Its quantized tensors have different types: INT8, UINT8, INT8.",
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, replace(FILTER, data=None), BIAS),
+        "The quantized weights, tensor 1, are computed.",
+    ),
+    rejected(
+        "CONV_2D", (IMAGE, replace(FILTER, quantization=None), BIAS), "tensor 1 has no scale."
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, _filter(0.5, 0.5, dimension=3), BIAS),
+        "tensor 1 has 2 scales along dimension 3, 1 or 8 along 0 are handled.",
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, _filter(math.nan), BIAS),
+        "tensor 1 has scales that are no positive numbers.",
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, FILTER, replace(BIAS, dtype=DType.INT64)),
+        "The bias, tensor 2, is no constant of 8 elements of INT32.",
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, FILTER, BIAS),
+        "Fused activation tanh of quantized tensors.",
+        params={"activation": "tanh"},
+    ),
+    rejected(
+        "AVERAGE_POOL_2D",
+        (IMAGE,),
+        "A pool of INT8 into UINT8.",
+        result=DType.UINT8,
+    ),
+    rejected(
+        "MAX_POOL_2D",
+        (IMAGE,),
+        "A pool does not rescale, but the quantization of its input and output differs.",
+        quantization=Quantization((0.5,), (4,)),
+    ),
+)
