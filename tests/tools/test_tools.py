@@ -84,7 +84,11 @@ def test_nothing_on_the_gpu_is_status_1(
 ) -> None:
     monkeypatch.setattr("litegpu.tools.check.with_delegate", lambda model, delegate: None)
     assert cli.main(["check", SMALL, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {"model": SMALL, "type": "float32", "report": None}
+    assert json.loads(capsys.readouterr().out) == {
+        "model": SMALL,
+        "type": "float32",
+        "report": None,
+    }
     assert cli.main(["check", SMALL]) == 1
     assert "The delegate was not applied" in capsys.readouterr().err
 
