@@ -139,7 +139,7 @@ _WORDS: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("max to min", r"\bmax\(", "min("),
     ("clamp dropped", r"\bclamp\(([^,()]+), [^,()]+, [^()]+\)", r"\1"),
     ("min dropped", r"\bmin\(([^,()]+), [^,()]+\)", r"(\1)"),
-    ("larger to smaller", r"\b(?:MAX4|RAISE4)\(", "MIN4("),
+    ("larger to smaller", r"\b(?:MAX4|MAX_NAN4)\(", "MIN4("),
     ("smaller to larger", r"\bMIN4\(", "MAX4("),
     ("rounded elsewhere", r"\b(?:FLOOR4|TRUNC4)\(", "CEIL4("),
     ("lane swapped", r"(?<=\w)\.x\b", ".y"),

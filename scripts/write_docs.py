@@ -16,7 +16,7 @@ from litegpu.config import VARIABLES
 from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
-from litegpu.ops.types import HELD, Types
+from litegpu.ops.types import STORABLE, Types
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
 
@@ -87,7 +87,7 @@ def _types(op: Op) -> str:
 
 def _type(rule: Types) -> str:
     names = sorted(dtype.name.lower() for dtype in rule.dtypes)
-    return "any" if rule.dtypes == HELD.dtypes else "/".join(names)
+    return "any" if rule.dtypes == STORABLE.dtypes else "/".join(names)
 
 
 def _attributes(op: Op) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from litegpu.engine import CompiledPartition
 from litegpu.errors import InterpreterError
 from litegpu.graph import Graph, Node
-from litegpu.graph.partition import Choice
+from litegpu.graph.partition import PartitionChoice
 from litegpu.ops.base import find
 from litegpu.ops.dynamic import UNKNOWN
 from litegpu.ops.support import SupportCheck, computes_with_bytes, has_byte_constants
@@ -21,9 +21,9 @@ from litegpu.wording import about, counted, counts, shown_nodes, shown_ops, show
 _MOST_BLOCKERS, _MOST_TRIED = 5, 8
 _MANY = 1 << 16
 """More partitions than any graph has."""
-_MOVES = ("concat", "move", "reshape")
+_DATA_MOVEMENT = ("concat", "index_map", "reshape")
 """Templates of kernels that would not be there for the steps that are fused into them."""
-_MOVES_FROM, _PADDING_FROM = 0.05, 0.1
+_DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
 """Shares of a partition's bytes from which on advice is given."""
 _WEIGHTS_FROM = 1 << 20
 """Bytes of weights from which on half storage is worth trying."""
@@ -51,15 +51,18 @@ class _Obstacles:
 
 
 def advise(
-    selection: Selection, choice: Choice, compiled: Sequence[CompiledPartition], precision: str
+    selection: Selection,
+    choice: PartitionChoice,
+    compiled: Sequence[CompiledPartition],
+    precision: str,
 ) -> tuple[Advice, ...]:
     """Return advice on a checked graph of which partitions were chosen and compiled."""
     graph = selection.support.graph
     return (
         *_where_divisible(_on_blockers(selection, choice)),
         *_on_limit(selection, choice),
-        *_on_moves(selection, compiled),
-        *_on_lanes(graph, compiled),
+        *_on_data_movement(selection, compiled),
+        *_on_padding(graph, compiled),
         *_on_precision(compiled, precision),
     )
 
@@ -70,7 +73,7 @@ def _where_divisible(found: Iterator[Advice]) -> Iterator[Advice]:
         yield from found
 
 
-def _on_blockers(selection: Selection, choice: Choice) -> Iterator[Advice]:
+def _on_blockers(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]:
     """Yield the obstacles between this choice and a whole graph, each without those before it.
 
     The one comes next that saves most. What saves nothing is not worth advice, unless without it
@@ -160,7 +163,7 @@ def _obstacle(graph: Graph, node: Node, reason: str) -> _Obstacle:
     return ("", node.op, without_tensors(reason))
 
 
-def _on_limit(selection: Selection, choice: Choice) -> Iterator[Advice]:
+def _on_limit(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]:
     """Advise a higher max_delegated_partitions where that saves time."""
     if not choice.left:
         return
@@ -179,20 +182,24 @@ def _on_limit(selection: Selection, choice: Choice) -> Iterator[Advice]:
         )
 
 
-def _on_moves(selection: Selection, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
+def _on_data_movement(
+    selection: Selection, compiled: Sequence[CompiledPartition]
+) -> Iterator[Advice]:
     """Tell which kernels are there to move data, where that is much of what is moved."""
     launches = [launch for each in compiled for launch in each.built.launches]
-    moves = [
-        each for each in launches if each.template in _MOVES or not (each.flops or each.node.stages)
+    movers = [
+        each
+        for each in launches
+        if each.template in _DATA_MOVEMENT or not (each.flops or each.node.epilogue)
     ]
     names = {node.index: node.op for node in selection.support.graph.nodes}
     bytes_of, launched = Counter[str](), Counter[str]()
-    for launch in moves:
+    for launch in movers:
         if launch.node.index in names:
             bytes_of[names[launch.node.index]] += launch.nbytes
             launched[names[launch.node.index]] += 1
     moved = bytes_of.total()
-    if not moved or moved < _MOVES_FROM * sum(launch.nbytes for launch in launches):
+    if not moved or moved < _DATA_MOVEMENT_FROM * sum(launch.nbytes for launch in launches):
         return
     listed = ", ".join(
         f"{shown_ops([op] * launched[op])} ({shown_size(nbytes)})"
@@ -207,30 +214,30 @@ def _on_moves(selection: Selection, compiled: Sequence[CompiledPartition]) -> It
         "moves",
         f"{subject} there to move data: {listed}. A model that does without would save at least "
         f"{shown_time(seconds)} an invoke.",
-        _sorted_nodes(launch.node.index for launch in moves if launch.node.index in names),
+        _sorted_nodes(launch.node.index for launch in movers if launch.node.index in names),
         seconds,
     )
 
 
-def _on_lanes(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
+def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
     """Tell which channel counts are stored with much padding."""
     stored = wasted = 0
     padding, makers = Counter[tuple[int, int]](), list[int]()
     for partition in compiled:
         producers = partition.layout.graph.producers()
-        for v, storage in partition.layout.roots.items():
+        for v, storage in partition.layout.bases.items():
             size = storage.dtype.size * storage.rows
-            waste = size * (storage.lanes - storage.channels)
-            stored += size * storage.lanes
+            waste = size * (storage.padded_channels - storage.channels)
+            stored += size * storage.padded_channels
             wasted += waste
             if waste and v in producers:
-                padding[storage.channels, storage.lanes] += 1
+                padding[storage.channels, storage.padded_channels] += 1
                 makers.append(producers[v].index)
     if wasted < _PADDING_FROM * stored or not padding:
         return
     listed = ", ".join(
-        f"{counted(channels, 'channel')} stored as {lanes} ({counted(count, 'value')})"
-        for (channels, lanes), count in padding.most_common(4)
+        f"{counted(channels, 'channel')} stored as {padded_channels} ({counted(count, 'value')})"
+        for (channels, padded_channels), count in padding.most_common(4)
     )
     known = {node.index for node in graph.nodes}
     yield Advice(

@@ -16,7 +16,7 @@ from litegpu.advice import advise
 from litegpu.costs import Estimate
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
-from litegpu.graph.partition import Choice, Preview, Subset, extract
+from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract
 from litegpu.ops.support import SupportCheck, check_support
 from litegpu.ops.types import is_quantized
 from litegpu.options import (
@@ -180,7 +180,7 @@ class GpuDelegate:
 
     def _compile_chosen(
         self, selection: Selection
-    ) -> tuple[Choice, list[tuple[Subset, PartitionKernel]], list[str]]:
+    ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
         """Compile what can be delegated; what a device refuses is left out, and chosen again."""
         graph = selection.support.graph
         notes: list[str] = []
@@ -285,7 +285,7 @@ class GpuDelegate:
     def _make_report(
         self,
         selection: Selection,
-        choice: Choice,
+        choice: PartitionChoice,
         kernels: Sequence[tuple[Subset, PartitionKernel]],
         partitions: Sequence[Partition],
         notes: Sequence[str],

@@ -78,7 +78,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
 _TUNING = {
     InferencePreference.FAST_SINGLE_ANSWER: Tuning.ESTIMATED,
     InferencePreference.SUSTAINED_SPEED: Tuning.MEASURED,
-    InferencePreference.BALANCED: Tuning.KEPT,
+    InferencePreference.BALANCED: Tuning.CACHED,
 }
 _LAST = 2**31 - 1
 _AUTO = InferencePriority.AUTO

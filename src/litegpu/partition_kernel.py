@@ -163,10 +163,10 @@ class PartitionKernel:
         names = {v: layout.graph.values[v].name for v in wide}
         self.kept_float32 = tuple(dict.fromkeys((*self.kept_float32, *names.values())))
         for why in sorted(set(lost.values())):
-            told = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))
+            names_of = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))
             _log.warning(
                 "float16 cannot hold %s: %s. From now on this is float32; the invoke runs again.",
-                *(shown_names(told), why),
+                *(shown_names(names_of), why),
             )
         if (changed := self.changed()) is not None:
             changed(self)

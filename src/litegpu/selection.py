@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterable
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.costs import CostModel, CostPolicy, NodeCountPolicy, RequiredNodes
-from litegpu.graph.partition import Candidates, Choice, PartitionPolicy, Preview, Subset, choose
+from litegpu.graph.partition import (
+    Candidates,
+    PartitionChoice,
+    PartitionPolicy,
+    Preview,
+    Subset,
+    choose,
+)
 from litegpu.ops.fold import is_folded
 from litegpu.ops.support import SupportCheck
 from litegpu.ops.work import states_of
@@ -47,7 +54,7 @@ class Selection:
         custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
         self._policy = RequiredNodes(policy, custom)
 
-    def choose(self, more: Iterable[int] = (), limit: int | None = None) -> Choice:
+    def choose(self, more: Iterable[int] = (), limit: int | None = None) -> PartitionChoice:
         """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
         supported = self.supported.union(more)
         candidates = Candidates(
@@ -61,7 +68,7 @@ class Selection:
         """Leave nodes to the CPU, for the device refuses them."""
         self.supported -= set(nodes)
 
-    def left_out(self, choice: Choice) -> tuple[LeftOut, ...]:
+    def left_out(self, choice: PartitionChoice) -> tuple[LeftOut, ...]:
         """Return the supported nodes that a choice leaves to the CPU, for the report."""
         return (
             *(LeftOut(s.nodes, reason, self.costs.estimate(s)) for s, reason in choice.left),

@@ -26,8 +26,8 @@ from litegpu import (
     backends,
 )
 from litegpu.backends import opencl, opencl_build, opencl_library
+from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.execution import Executable
-from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.backends.program import Program
 from places import python_path
@@ -239,7 +239,7 @@ def test_a_kept_binary_that_the_driver_refuses_is_replaced(
     source = opencl_device.dialect.prelude
     source += "".join(map(opencl_device.dialect.kernel, adding(2).kernels))
     key = (*opencl_build._origin(opencl_device._device), opencl_build._OPTIONS, source)
-    kept = KeptFiles(str(tmp_path), ".clbin")
+    kept = DiskCache(str(tmp_path), ".clbin")
     kept.store(b"no binary", *key)
     built(opencl_device, tmp_path)
     assert compiled == [source]

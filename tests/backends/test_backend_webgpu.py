@@ -93,7 +93,7 @@ def adapter(
 ) -> Any:
     """Return what wgpu would tell about an adapter that is not here."""
     info = {
-        "vendor": "maker",
+        "vendor": "creation",
         "device": f"{api} card",
         "description": "driver 1",
         "adapter_type": kind,

@@ -176,7 +176,7 @@ FILES = tuple(
     f"backends/{name}.py"
     for name in (
         *("cuda", "cuda_executable", "cuda_context", "cuda_buffers", "cuda_driver"),
-        *("cuda_profile", "cuda_submission", "execution", "held"),
+        *("cuda_profile", "cuda_submission", "execution", "handles"),
     )
 )
 

@@ -267,7 +267,7 @@ def test_an_interrupt_at_any_place_of_a_run(
 def test_an_interrupt_at_any_place_of_a_context(opencl_device: OpenCLDevice) -> None:
     files = tuple(
         f"backends/{name}.py"
-        for name in ("opencl_context", "opencl_executable", "opencl_library", "held")
+        for name in ("opencl_context", "opencl_executable", "opencl_library", "handles")
     )
     wanted = adding(2)
     ready(opencl_device, wanted).close()

@@ -23,9 +23,9 @@ from litegpu.codegen import (
     Argument,
     Dialect,
     Epilogue,
+    EpilogueText,
     KernelText,
     Register,
-    StageText,
     Storage,
     TensorRef,
 )
@@ -37,7 +37,7 @@ from litegpu.graph import DType
 from litegpu.numeric_policy import FP32
 from litegpu.ops.functions import BINARY, FUNCTIONS, UNARY
 from paper_device import build
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 from places import python_path
 
 KERNELS = Path(str(resources.files("litegpu.kernels")))
@@ -198,13 +198,13 @@ def test_a_kernel_stores_what_it_makes() -> None:
     with pytest.raises(ValueError, match="dst is written from Long4, but float4 is what the kern"):
         Epilogue(dst, ())
     with pytest.raises(ValueError, match="dst is written from Long4, but int4 is what the kernel"):
-        Epilogue(dst, (StageText("CAST4_F32_I32({x})", (), register=INT),))
+        Epilogue(dst, (EpilogueText("CAST4_F32_I32({x})", (), register=INT),))
 
 
 def test_steps_that_change_the_type_have_variables_of_their_own() -> None:
     dst = TensorRef("dst", Storage.create(0, DType.INT32, (1, 4, 4, 8), 4))
-    stages = (StageText("{x} * {x}", ()), StageText("CAST4_F32_I32({x})", (), register=INT))
-    lines = Epilogue(dst, stages).store("s", "value", row="p").splitlines()
+    ops = (EpilogueText("{x} * {x}", ()), EpilogueText("CAST4_F32_I32({x})", (), register=INT))
+    lines = Epilogue(dst, ops).store("s", "value", row="p").splitlines()
     assert lines[1:-2] == [
         "int4 result;",
         "{",
@@ -251,11 +251,11 @@ def test_one_missing_word_is_an_error_that_names_it() -> None:
         render("pool_2d", **words)
 
 
-def test_stages_are_applied_before_the_result_is_stored() -> None:
+def test_epilogues_are_applied_before_the_result_is_stored() -> None:
     storage = Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4)
     dst, other = TensorRef("dst", storage), TensorRef("e0_0", storage)
-    stages = (StageText("{x} * {0}", (other,)), StageText("MAX4({x}, {0})", ("SPLAT4(1.0f)",)))
-    lines = Epilogue(dst, stages).store("s", "value", row="p").splitlines()
+    ops = (EpilogueText("{x} * {0}", (other,)), EpilogueText("MAX4({x}, {0})", ("SPLAT4(1.0f)",)))
+    lines = Epilogue(dst, ops).store("s", "value", row="p").splitlines()
     assert lines == [
         "{",
         "float4 result;",
@@ -272,12 +272,12 @@ def test_stages_are_applied_before_the_result_is_stored() -> None:
 
 def build_network() -> BuiltProgram:
     """Lower four equal convolutions and one with a step."""
-    maker = Maker()
-    value = maker.input(1, 4, 4, 8)
+    builder = GraphBuilder()
+    value = builder.input(1, 4, 4, 8)
     for _ in range(4):
-        value = maker.conv(value, 8, 3)
-    out = maker.conv(value, 8, 3, stages=[RELU])
-    return build(assign(maker.graph(out), FP32))
+        value = builder.conv(value, 8, 3)
+    out = builder.conv(value, 8, 3, epilogue=[RELU])
+    return build(assign(builder.graph(out), FP32))
 
 
 def test_equal_layers_share_a_kernel() -> None:
@@ -302,11 +302,11 @@ def test_names_depend_on_all_that_makes_the_kernel() -> None:
         arguments: tuple[Argument, ...] = (Argument("dst", "F32", True, True),),
         local: tuple[int, int, int] = (8, 8, 1),
         shared: tuple[tuple[str, str, int], ...] = (),
-        stages: tuple[StageText, ...] = (),
+        ops: tuple[EpilogueText, ...] = (),
     ) -> str:
         tensors = {"dst": dst, "src": dst}
         words = {"plain": True}
-        epilogue = Epilogue(dst, stages)
+        epilogue = Epilogue(dst, ops)
         return render_kernel("copy", words, tensors, epilogue, arguments, local, shared).name
 
     variants = [
@@ -314,7 +314,7 @@ def test_names_depend_on_all_that_makes_the_kernel() -> None:
         name(arguments=(Argument("dst", "F16", True, True),)),
         name(local=(4, 8, 1)),
         name(shared=(("float", "scratch", 8),)),
-        name(stages=(StageText("-{x}", ()),)),
+        name(ops=(EpilogueText("-{x}", ()),)),
     ]
     assert len(set(variants)) == len(variants)
     assert name() == variants[0]

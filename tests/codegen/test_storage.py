@@ -96,11 +96,11 @@ def test_rows_are_padded_to_the_alignment(shape: Shape4, alignment: int) -> None
     assert storage.elements == expected.size
     assert storage.nbytes == 2 * expected.size
     assert storage.contiguous
-    assert (storage.root, storage.channels, storage.pitch) == (7, shape[3], pitch)
+    assert (storage.base, storage.channels, storage.pitch) == (7, shape[3], pitch)
     assert storage.rows == math.prod(shape[:3])
     assert storage.vector == (pitch % 4 == 0)
-    assert storage.lanes == pitch
-    assert storage.slices == -(-pitch // 4)
+    assert storage.padded_channels == pitch
+    assert storage.channel_blocks == -(-pitch // 4)
 
 
 @given(storage=storages())
@@ -123,7 +123,7 @@ def test_reshaped_is_a_view_in_row_major_order(storage: Storage, data: st.DataOb
         return
     np.testing.assert_array_equal(indices(view), indices(storage).reshape(shape))
     assert view.elements == storage.elements
-    assert (view.root, view.dtype) == (storage.root, storage.dtype)
+    assert (view.base, view.dtype) == (storage.base, storage.dtype)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 12, 5), (1, 12, 1, 5), (3, 4, 1, 5)])
@@ -131,7 +131,7 @@ def test_rows_with_padding_may_be_arranged_otherwise(shape: Shape4) -> None:
     storage = Storage.create(0, DType.FLOAT32, (1, 4, 3, 5), 4)
     view = storage.reshaped(shape)
     assert view is not None
-    assert (view.pitch, view.lanes) == (8, 8)
+    assert (view.pitch, view.padded_channels) == (8, 8)
 
 
 def test_rows_with_padding_cannot_be_cut_differently() -> None:
@@ -154,8 +154,12 @@ def test_regions_tile_the_whole(
     for place, expected in zip(places, wanted, strict=True):
         np.testing.assert_array_equal(indices(place), expected)
         assert place.vector <= whole.vector
-    written = [place.shape[0] * place.shape[1] * place.shape[2] * place.lanes for place in places]
-    assert sum(written) == whole.rows * whole.lanes, "padding lanes belong to one part each"
+    written = [
+        place.shape[0] * place.shape[1] * place.shape[2] * place.padded_channels for place in places
+    ]
+    assert sum(written) == whole.rows * whole.padded_channels, (
+        "padding lanes belong to one part each"
+    )
 
 
 @given(storage=storages(), data=st.data())
@@ -165,10 +169,14 @@ def test_every_takes_pixels_that_lie_apart(storage: Storage, data: st.DataObject
     place = storage.every(step, first)
     wanted = indices(storage)[:, first[0] :: step[0], first[1] :: step[1]]
     np.testing.assert_array_equal(indices(place), wanted)
-    assert (place.root, place.dtype, place.lanes) == (storage.root, storage.dtype, storage.lanes)
+    assert (place.base, place.dtype, place.padded_channels) == (
+        storage.base,
+        storage.dtype,
+        storage.padded_channels,
+    )
     assert place.vector == storage.vector
     assert not place.vector or not (indices(place)[..., 0] % 4).any()
-    assert place.elements == wanted[..., 0].max() - place.offset + place.lanes
+    assert place.elements == wanted[..., 0].max() - place.offset + place.padded_channels
     assert place.nbytes == place.elements * place.dtype.size
     assert place.rows == wanted[..., 0].size
 
@@ -195,23 +203,25 @@ def test_pixels_apart_in_x_alone_may_still_be_evenly_spaced() -> None:
 
 
 def filled(storage: Storage) -> tuple[Array, Array]:
-    """Return memory that holds a value (NaN elsewhere, padding lanes zero), and the value."""
+    """Return memory that holds a value (NaN elsewhere, padding channels zero), and the value."""
     size = storage.offset + storage.elements
     memory = np.full(size, np.nan)
     starts = indices(storage)[..., 0]
     if storage.vector:
-        for lane in range(storage.lanes):
+        for lane in range(storage.padded_channels):
             memory[starts + lane] = 0.0
     value = 1.0 + np.arange(math.prod(storage.shape)).reshape(storage.shape)
     memory[indices(storage)] = value
     return memory, value
 
 
-def quads(value: Array, slices: int) -> Array:
-    """Return a value with its channels in slices of 4, zeros beyond the last channel."""
-    missing = slices * 4 - value.shape[3]
+def quads(value: Array, channel_blocks: int) -> Array:
+    """Return a value with its channels in blocks of 4, zeros beyond the last channel."""
+    missing = channel_blocks * 4 - value.shape[3]
     padded = np.pad(value, [(0, 0)] * 3 + [(0, max(missing, 0))])
-    return np.asarray(padded[..., : slices * 4].reshape(*value.shape[:3], slices, 4))
+    return np.asarray(
+        padded[..., : channel_blocks * 4].reshape(*value.shape[:3], channel_blocks, 4)
+    )
 
 
 @given(storage=storages(), by_row=st.booleans())
@@ -221,10 +231,10 @@ def test_read_gives_every_slice(storage: Storage, by_row: bool) -> None:
     ref = TensorRef("t", storage)
     at = Position.of_row("p", storage.shape) if by_row else Position("n", "y", "x")
     text = ref.read(at, "s")
-    slices = -(-storage.channels // 4)
-    expected = quads(value, slices)
+    channel_blocks = -(-storage.channels // 4)
+    expected = quads(value, channel_blocks)
     for p, (n, y, x) in enumerate(np.ndindex(storage.shape[:3])):
-        for s in range(slices):
+        for s in range(channel_blocks):
             got = evaluate(text, memory, {"p": p, "n": n, "y": y, "x": x, "s": s})
             np.testing.assert_array_equal(got, expected[n, y, x, s])
 
@@ -238,14 +248,14 @@ def test_read_broadcasts_to_the_shape_it_is_asked_for(
     like = (n, h, w, c if c > 1 else 1 + wider)
     memory, value = filled(storage)
     at = Position.of_row("p", like)
-    slices = -(-like[3] // 4)
-    text = TensorRef("t", storage).read(at, "s", like, slices)
+    channel_blocks = -(-like[3] // 4)
+    text = TensorRef("t", storage).read(at, "s", like, channel_blocks)
     rows = np.broadcast_to(value, (*like[:3], storage.channels))
     if storage.channels == 1 and like[3] > 1:
-        rows = np.repeat(rows, 4 * slices, axis=3)
-    expected = quads(rows, slices)
+        rows = np.repeat(rows, 4 * channel_blocks, axis=3)
+    expected = quads(rows, channel_blocks)
     for p, (n, y, x) in enumerate(np.ndindex(like[:3])):
-        for s in range(slices):
+        for s in range(channel_blocks):
             got = evaluate(text, memory, {"p": p, "s": s})
             np.testing.assert_array_equal(got, expected[n, y, x, s])
 
@@ -257,11 +267,13 @@ def test_extended_operands_read_as_zero_beyond_their_channels(
 ) -> None:
     like = (*storage.shape[:3], storage.channels + missing)
     memory, value = filled(storage)
-    slices = -(-like[3] // 4)
-    text = TensorRef("t", storage, extend=True).read(Position.of_row("p", like), "s", like, slices)
-    expected = quads(value, slices)
+    channel_blocks = -(-like[3] // 4)
+    text = TensorRef("t", storage, extend=True).read(
+        Position.of_row("p", like), "s", like, channel_blocks
+    )
+    expected = quads(value, channel_blocks)
     for p, (n, y, x) in enumerate(np.ndindex(like[:3])):
-        for s in range(slices):
+        for s in range(channel_blocks):
             got = evaluate(text, memory, {"p": p, "s": s})
             np.testing.assert_array_equal(got, expected[n, y, x, s])
 
@@ -286,11 +298,11 @@ def test_write_fills_all_lanes_and_nothing_else(storage: Storage, by_row: bool) 
     at = Position.of_row("p", storage.shape) if by_row else Position("n", "y", "x")
     text = TensorRef("t", storage).write(at, "s", "v")
     # Whatever a kernel computes beyond the last channel must not reach the memory.
-    sources = np.where(np.arange(4 * storage.slices) < storage.channels, 0.0, 1e9)
+    sources = np.where(np.arange(4 * storage.channel_blocks) < storage.channels, 0.0, 1e9)
     for p, (n, y, x) in enumerate(np.ndindex(storage.shape[:3])):
         row = sources.copy()
         row[: storage.channels] = value[n, y, x]
-        for s in range(storage.slices):
+        for s in range(storage.channel_blocks):
             variables = {"p": p, "n": n, "y": y, "x": x, "s": s, "v": lanes(row[4 * s :][:4])}
             execute(text, memory, variables)
     np.testing.assert_array_equal(memory, expected)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from litegpu import GpuDelegate, advice
 from litegpu.errors import InterpreterError
 from litegpu.graph import Graph, Node, Quantization
-from litegpu.graph.partition import Choice, Subset
+from litegpu.graph.partition import PartitionChoice, Subset
 from litegpu.ops.support import SupportCheck
 from litegpu.report import Advice
 from litegpu.runtime_abi import bridge
@@ -280,12 +280,12 @@ class Guess:
         self.support = SupportCheck(graph, reasons)
         self.costs = self
 
-    def choose(self, more: object = (), limit: object = None) -> Choice:
+    def choose(self, more: object = (), limit: object = None) -> PartitionChoice:
         nodes = self._data.draw(st.sets(st.integers(0, self._size - 1)), label="taken")
         parts = self._data.draw(st.integers(1, 3))
         taken = [tuple(sorted(nodes))[place::parts] for place in range(parts)]
         left = ((Subset((0,), (), ()), "It is small."),) if self._data.draw(st.booleans()) else ()
-        return Choice(tuple(Subset(each, (), ()) for each in taken if each), left)
+        return PartitionChoice(tuple(Subset(each, (), ()) for each in taken if each), left)
 
     def invoke_seconds(self, taken: object) -> float:
         exponent = self._data.draw(st.floats(-9, 1), label="seconds")

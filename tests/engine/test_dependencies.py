@@ -19,10 +19,10 @@ from litegpu.engine.dependencies import ancestors, dependencies, levels
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.verify import verify
-from litegpu.graph import Graph, Stage
+from litegpu.graph import EpilogueOp, Graph
 from litegpu.numeric_policy import FP32
 from paper_device import DEVICE
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 property_test = settings(max_examples=300, deadline=None, derandomize=True)
 ALIGNMENT = 8
@@ -116,7 +116,7 @@ class Drawn:
 
         return [launch([span(r, None) for r in rs], [span(w, h)]) for rs, w, h in self.steps]
 
-    def run(self, plan: memory.Plan, order: Sequence[int]) -> list[bytes]:
+    def run(self, plan: memory.MemoryPlan, order: Sequence[int]) -> list[bytes]:
         """Return the values that are kept after the launches have run in an order."""
         held: Bytes = np.zeros(plan.size + 1, np.uint8)
         for usage, offset in zip(self.usages(), plan.offsets, strict=True):
@@ -206,16 +206,16 @@ def compiled(graph: Graph, concurrent: bool, share_memory: bool = True) -> Built
 
 def branches(count: int, joined: bool) -> Graph:
     """Chains of two convolutions on one value, added up or put side by side."""
-    maker = Maker()
-    source = maker.conv(maker.input(1, 8, 8, 8), 8)
-    ends = [maker.conv(maker.conv(source, 8), 8) for _ in range(count)]
+    builder = GraphBuilder()
+    source = builder.conv(builder.input(1, 8, 8, 8), 8)
+    ends = [builder.conv(builder.conv(source, 8), 8) for _ in range(count)]
     if joined:
-        whole = maker.concat(3, *ends)
-        return maker.graph(maker.conv(whole, 8))
+        whole = builder.concat(3, *ends)
+        return builder.graph(builder.conv(whole, 8))
     total = ends[0]
     for end in ends[1:]:
-        total = maker.steps(total, Stage("ADD", (end,)))
-    return maker.graph(maker.steps(total, RELU))
+        total = builder.steps(total, EpilogueOp("ADD", (end,)))
+    return builder.graph(builder.steps(total, RELU))
 
 
 @pytest.mark.parametrize("joined", [False, True])

@@ -15,12 +15,12 @@ from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import DType, Graph, Stage
+from litegpu.graph import DType, EpilogueOp, Graph
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import get
 from litegpu.passes import PassResult
 from paper_device import DEVICE, build
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 
 def constant_bytes(graph: Graph, policy: NumericPolicy = FP32) -> npt.NDArray[np.uint8]:
@@ -33,9 +33,9 @@ def constant_bytes(graph: Graph, policy: NumericPolicy = FP32) -> npt.NDArray[np
 
 def separable(channels: int = 16, side: int = 6) -> Graph:
     """Return a depthwise convolution, a pointwise one and a RELU, normalized."""
-    maker = Maker()
-    between = maker.depthwise(maker.input(1, side, side, channels))
-    return maker.graph(maker.steps(maker.conv(between, 8), RELU))
+    builder = GraphBuilder()
+    between = builder.depthwise(builder.input(1, side, side, channels))
+    return builder.graph(builder.steps(builder.conv(between, 8), RELU))
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def test_some_passes_run_only_for_some_devices(
 def test_passes_say_what_they_did(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 4)
-    made = maker.conv(source, 4)
-    graph = maker.graph(maker.steps(made, RELU), maker.steps(source, Stage("NEG")))
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 4)
+    made = builder.conv(source, 4)
+    graph = builder.graph(builder.steps(made, RELU), builder.steps(source, EpilogueOp("NEG")))
     monkeypatch.setenv("LITEGPU_DEBUG", "1")
     with caplog.at_level(logging.INFO, "litegpu"):
         partition.rewrite(graph)
@@ -103,28 +103,28 @@ def test_nodes_that_no_op_stands_for_are_not_lowered() -> None:
 
 
 def test_a_constant_that_two_kernels_read_is_packed_once() -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 8)
-    scale = maker.constant(4, 4, 8)
-    one = maker.steps(source, Stage("MUL", (scale,)))
-    once = constant_bytes(maker.graph(one)).size
-    two = maker.steps(source, Stage("ADD", (scale,)))
-    assert constant_bytes(maker.graph(one, two)).size == once
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 8)
+    scale = builder.constant(4, 4, 8)
+    one = builder.steps(source, EpilogueOp("MUL", (scale,)))
+    once = constant_bytes(builder.graph(one)).size
+    two = builder.steps(source, EpilogueOp("ADD", (scale,)))
+    assert constant_bytes(builder.graph(one, two)).size == once
 
 
 def test_scalars_are_part_of_the_text() -> None:
-    maker = Maker()
-    out = maker.steps(maker.input(1, 4, 4, 8), Stage("MUL", (maker.constant(1, 1),)))
-    built = build(assign(maker.graph(out), FP32))
+    builder = GraphBuilder()
+    out = builder.steps(builder.input(1, 4, 4, 8), EpilogueOp("MUL", (builder.constant(1, 1),)))
+    built = build(assign(builder.graph(out), FP32))
     assert built.program.constants.size == 0
     assert "SPLAT4(1.0f)" in built.program.kernels[0].body
 
 
 def test_operands_are_padded_as_their_storage_is() -> None:
-    maker = Maker()
-    scale = maker.constant(2, 3)
-    out = maker.steps(maker.input(1, 4, 2, 3), Stage("MUL", (scale,)))
-    packed = constant_bytes(maker.graph(out)).view(np.float32)
+    builder = GraphBuilder()
+    scale = builder.constant(2, 3)
+    out = builder.steps(builder.input(1, 4, 2, 3), EpilogueOp("MUL", (scale,)))
+    packed = constant_bytes(builder.graph(out)).view(np.float32)
     np.testing.assert_array_equal(packed[:8].reshape(2, 4), [[1, 2, 3, 0], [4, 5, 6, 0]])
 
 
@@ -141,11 +141,11 @@ def test_constants_of_half_keep_what_is_infinite() -> None:
 
 def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """Return what is kept of a constant where all is stored as half."""
-    maker = Maker()
-    held = maker.constant(data.size)
-    maker.values[held] = replace(maker.values[held], data=data)
-    out = maker.steps(maker.input(1, 1, 1, data.size), Stage("MUL", (held,)))
-    return constant_bytes(maker.graph(out), FP16_ALL)
+    builder = GraphBuilder()
+    held = builder.constant(data.size)
+    builder.values[held] = replace(builder.values[held], data=data)
+    out = builder.steps(builder.input(1, 1, 1, data.size), EpilogueOp("MUL", (held,)))
+    return constant_bytes(builder.graph(out), FP16_ALL)
 
 
 def test_packed_constants_begin_where_the_device_wants_them() -> None:
@@ -164,11 +164,11 @@ def test_packed_constants_begin_where_the_device_wants_them() -> None:
 
 
 def test_memory_can_be_kept_apart() -> None:
-    maker = Maker()
-    value = maker.input(1, 8, 8, 8)
+    builder = GraphBuilder()
+    value = builder.input(1, 8, 8, 8)
     for _ in range(5):
-        value = maker.conv(value, 8)
-    layout = assign(maker.graph(value), FP32)
+        value = builder.conv(value, 8)
+    layout = assign(builder.graph(value), FP32)
     graph = layout.graph
     shared = build(layout)
     apart = build_program(layout, DEVICE, graph.inputs, graph.outputs, share_memory=False)
@@ -180,16 +180,16 @@ def test_memory_can_be_kept_apart() -> None:
 
 
 def test_copies_are_as_long_as_the_tensors() -> None:
-    maker = Maker()
-    out = maker.conv(maker.input(1, 1, 1, 3), 5)
-    program = build(assign(maker.graph(out), FP32)).program
+    builder = GraphBuilder()
+    out = builder.conv(builder.input(1, 1, 1, 3), 5)
+    program = build(assign(builder.graph(out), FP32)).program
     assert [slot.size for slot in (*program.inputs, *program.outputs)] == [12, 20]
 
 
 def test_launches_cover_the_grid_in_whole_groups() -> None:
-    maker = Maker()
-    out = maker.steps(maker.input(1, 5, 3, 7), RELU)
-    (launch,) = build(assign(maker.graph(out), FP32)).program.launches
+    builder = GraphBuilder()
+    out = builder.steps(builder.input(1, 5, 3, 7), RELU)
+    (launch,) = build(assign(builder.graph(out), FP32)).program.launches
     assert all(
         size % local == 0 for size, local in zip(launch.global_size, launch.local_size, strict=True)
     )
@@ -198,9 +198,9 @@ def test_launches_cover_the_grid_in_whole_groups() -> None:
 
 
 def test_kinds_of_buffers_follow_the_storage() -> None:
-    maker = Maker()
-    between = maker.conv(maker.input(1, 4, 4, 3), 8)
-    layout = assign(maker.graph(maker.conv(between, 5)), FP16_ALL)
+    builder = GraphBuilder()
+    between = builder.conv(builder.input(1, 4, 4, 3), 8)
+    layout = assign(builder.graph(builder.conv(between, 5)), FP16_ALL)
     assert layout.storages[between].dtype is DType.FLOAT16
     first, second = (launch.kernel.arguments for launch in build(layout).launches)
     assert [(a.name, a.kind, a.vector, a.written, a.constant) for a in first] == [
@@ -216,11 +216,11 @@ def test_kinds_of_buffers_follow_the_storage() -> None:
 
 
 def test_a_program_says_which_argument_alone_writes_an_output() -> None:
-    maker = Maker()
-    image = maker.input(1, 4, 4, 8)
-    first = maker.conv(image, 8)
-    second = maker.conv(first, 8)
-    graph = replace(maker.graph(second), outputs=(first, second, image))
+    builder = GraphBuilder()
+    image = builder.input(1, 4, 4, 8)
+    first = builder.conv(image, 8)
+    second = builder.conv(first, 8)
+    graph = replace(builder.graph(second), outputs=(first, second, image))
     program = build(assign(graph, FP32)).program
     assert list(program.sole_writers) == [1], "one is read, one is an input"
     launch, argument = program.sole_writers[1]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litegpu import GpuDelegate, zoo
-from litegpu.engine.memory import Plan, Usage, lower_bound, plan_separate, plan_shared
+from litegpu.engine.memory import MemoryPlan, Usage, lower_bound, plan_separate, plan_shared
 from litegpu.options import InferencePriority
 from litegpu.tools import runtime
 from litegpu.tools.models import model_folders
@@ -31,7 +31,7 @@ def usage_lists(draw: Any) -> list[Usage]:
     return found
 
 
-def check(usages: list[Usage], plan: Plan, alignment: int) -> None:
+def check(usages: list[Usage], plan: MemoryPlan, alignment: int) -> None:
     assert len(plan.offsets) == len(usages)
     for (a, at_a), (b, at_b) in itertools.combinations(zip(usages, plan.offsets, strict=True), 2):
         together = a.first <= b.last and b.first <= a.last
@@ -72,7 +72,7 @@ def test_the_plan_depends_on_nothing_else(usages: list[Usage]) -> None:
 
 
 def test_nothing_needs_nothing() -> None:
-    assert plan_shared([], ALIGNMENT) == plan_separate([], ALIGNMENT) == Plan((), 0)
+    assert plan_shared([], ALIGNMENT) == plan_separate([], ALIGNMENT) == MemoryPlan((), 0)
     assert lower_bound([]) == 0
 
 

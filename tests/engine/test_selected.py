@@ -22,7 +22,7 @@ from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops import conv_spec
 from litegpu.tools import runtime
 from litegpu.tools.models import find_model
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 AMPERE = dataclasses.replace(INFO, compute_capability=(8, 0))
 
@@ -59,11 +59,11 @@ def test_what_a_kernel_rounds_is_stored_as_half(
     template: str,
     device: DeviceInfo,
 ) -> None:
-    maker = Maker()
+    builder = GraphBuilder()
     height, width = size if isinstance(size, tuple) else (size, 512)
-    source = maker.input(1, height, width, 3)
-    between = maker.conv(source, channels[0])
-    graph = maker.graph(maker.conv(between, channels[1], kernel=kernel))
+    source = builder.input(1, height, width, 3)
+    between = builder.conv(source, channels[0])
+    graph = builder.graph(builder.conv(between, channels[1], kernel=kernel))
     # So large that nothing is half but for a kernel.
     selected = placed(graph, device, NumericPolicy(1 << 30))
     assert selected.layout.storages[between].dtype is dtype
@@ -72,11 +72,11 @@ def test_what_a_kernel_rounds_is_stored_as_half(
 
 def test_what_is_not_read_by_such_a_kernel_in_the_end_stays_float32() -> None:
     """Here its part of a concatenation follows the whole."""
-    maker = Maker()
-    source = maker.input(1, 102, 512, 3)
-    first, second = maker.conv(source, 32), maker.conv(source, 32)
-    whole = maker.concat(3, first, second)
-    graph = maker.graph(maker.conv(whole, 60), maker.conv(first, 8))
+    builder = GraphBuilder()
+    source = builder.input(1, 102, 512, 3)
+    first, second = builder.conv(source, 32), builder.conv(source, 32)
+    whole = builder.concat(3, first, second)
+    graph = builder.graph(builder.conv(whole, 60), builder.conv(first, 8))
     selected = placed(graph)
     kinds = {selected.layout.storages[v].dtype for v in (first, second, whole)}
     assert kinds == {DType.FLOAT16}
@@ -84,9 +84,9 @@ def test_what_is_not_read_by_such_a_kernel_in_the_end_stays_float32() -> None:
 
 
 def test_a_selection_is_made_once_where_nothing_moved() -> None:
-    maker = Maker()
-    between = maker.conv(maker.input(1, 102, 512, 3), 64)
-    graph = maker.graph(maker.conv(maker.steps(maker.conv(between, 60), RELU), 4))
+    builder = GraphBuilder()
+    between = builder.conv(builder.input(1, 102, 512, 3), 64)
+    graph = builder.graph(builder.conv(builder.steps(builder.conv(between, 60), RELU), 4))
     seen: list[Any] = []
     original = conv_spec.ConvSpec.obstacle
 
@@ -106,9 +106,9 @@ def test_what_nothing_computes_in_its_place_is_taken_apart(
     policy: NumericPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only once it has its place is it known that a kernel does not take it there."""
-    maker = Maker()
-    between = maker.depthwise(maker.input(1, 6, 6, 16))
-    graph = maker.graph(maker.conv(between, 8))
+    builder = GraphBuilder()
+    between = builder.depthwise(builder.input(1, 6, 6, 16))
+    graph = builder.graph(builder.conv(between, 8))
     monkeypatch.setattr(partition, "normalize", lambda given: given)
     target = DeviceTarget(INFO, policy)
     whole, selected = partition._rewrite_and_place(graph, target, False, ())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from litegpu.engine.layout import Layout, assign
-from litegpu.graph import DType, Stage
+from litegpu.graph import DType, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.copy import CopyAttributes
 from paper_device import build
-from passes.graphs import RELU, Maker, Shape
+from passes.graphs import RELU, GraphBuilder, Shape
 
 SHAPE = (2, 4, 6, 16)
 
@@ -19,18 +19,18 @@ def launched(layout: Layout) -> list[str]:
     return [launch.node.op for launch in build(layout).launches]
 
 
-def cut(maker: Maker, source: int, begin: Shape, shape: Shape, step: int = 1) -> int:
+def cut(builder: GraphBuilder, source: int, begin: Shape, shape: Shape, step: int = 1) -> int:
     n, y, x, c = begin
     attributes = CopyAttributes((n, y, x, c), (1, 1, step, 1))
-    return maker.node("STRIDED_SLICE", [source], shape, attributes=attributes)
+    return builder.node("STRIDED_SLICE", [source], shape, attributes=attributes)
 
 
 def read_part(begin: Shape, shape: Shape, source: Shape = SHAPE, step: int = 1) -> Layout:
     """Return the layout of a kernel, a slice of its result, and a kernel that reads the slice."""
-    maker = Maker()
-    made = maker.steps(maker.input(*source), RELU)
-    part = cut(maker, made, begin, shape, step)
-    return assign(maker.graph(maker.conv(part, 4)), FP32)
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*source), RELU)
+    part = cut(builder, made, begin, shape, step)
+    return assign(builder.graph(builder.conv(part, 4)), FP32)
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,16 @@ def test_a_slice_of_whole_slices_is_a_view(begin: Shape, shape: Shape, offset: i
     layout = read_part(begin, shape)
     source, part = (node.outputs[0] for node in layout.graph.nodes[:2])
     assert launched(layout) == ["COPY", "CONV_2D"]
-    assert layout.storages[part].root == source
+    assert layout.storages[part].base == source
     assert layout.storages[part].offset == offset
-    assert layout.storages[part].lanes == shape[3]
+    assert layout.storages[part].padded_channels == shape[3]
 
 
 def test_the_last_channels_have_the_padding_of_the_whole() -> None:
     layout = read_part((0, 0, 0, 4), (2, 4, 6, 3), source=(2, 4, 6, 7))
     assert launched(layout) == ["COPY", "CONV_2D"]
     part = layout.graph.nodes[1].outputs[0]
-    assert (layout.storages[part].lanes, layout.storages[part].channels) == (4, 3)
+    assert (layout.storages[part].padded_channels, layout.storages[part].channels) == (4, 3)
 
 
 @pytest.mark.parametrize(
@@ -78,35 +78,35 @@ def test_pixels_that_lie_apart_are_a_view() -> None:
     layout = read_part((0, 1, 1, 8), (2, 2, 3, 8), step=2)
     assert launched(layout) == ["COPY", "CONV_2D"]
     source, part = (layout.storages[node.outputs[0]] for node in layout.graph.nodes[:2])
-    assert part.root == source.root
+    assert part.base == source.base
     assert part.strides == (4 * 6 * 16, 6 * 16, 2 * 16)
     assert part.offset == (6 + 1) * 16 + 8
 
 
 @pytest.mark.parametrize("step", [(2, 1, 1, 1), (1, 1, 1, 2)], ids=["images", "channels"])
 def test_other_parts_that_lie_apart_are_copied(step: tuple[int, int, int, int]) -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
     shape = tuple(size // each for size, each in zip(SHAPE, step, strict=True))
     attributes = CopyAttributes(step=step)
-    part = maker.node("STRIDED_SLICE", [made], shape, attributes=attributes)
-    layout = assign(maker.graph(maker.conv(part, 4)), FP32)
+    part = builder.node("STRIDED_SLICE", [made], shape, attributes=attributes)
+    layout = assign(builder.graph(builder.conv(part, 4)), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_a_slice_with_steps_is_a_kernel() -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
     attributes = CopyAttributes((0, 0, 0, 4))
-    part = maker.node("STRIDED_SLICE", [made], (2, 4, 6, 8), [RELU], attributes)
-    layout = assign(maker.graph(maker.conv(part, 4)), FP32)
+    part = builder.node("STRIDED_SLICE", [made], (2, 4, 6, 8), [RELU], attributes)
+    layout = assign(builder.graph(builder.conv(part, 4)), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_an_output_is_written_by_a_kernel() -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
-    layout = assign(maker.graph(cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))), FP32)
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
+    layout = assign(builder.graph(cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE"]
 
 
@@ -116,64 +116,64 @@ def test_an_output_is_written_by_a_kernel() -> None:
 def test_a_slice_of_an_input_is_a_view_where_it_has_whole_slices(
     channels: int, kernels: list[str]
 ) -> None:
-    maker = Maker()
-    part = cut(maker, maker.input(1, 4, 6, channels), (0, 1, 0, 0), (1, 2, 6, channels))
-    assert launched(assign(maker.graph(maker.conv(part, 4)), FP32)) == kernels
+    builder = GraphBuilder()
+    part = cut(builder, builder.input(1, 4, 6, channels), (0, 1, 0, 0), (1, 2, 6, channels))
+    assert launched(assign(builder.graph(builder.conv(part, 4)), FP32)) == kernels
 
 
 def test_a_part_of_a_concatenation_is_written_there() -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
-    part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
-    joined = maker.concat(3, maker.conv(made, 8), part)
-    layout = assign(maker.graph(maker.conv(joined, 4)), FP32)
-    assert layout.storages[part].root == joined
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
+    part = cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    joined = builder.concat(3, builder.conv(made, 8), part)
+    layout = assign(builder.graph(builder.conv(joined, 4)), FP32)
+    assert layout.storages[part].base == joined
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D", "CONV_2D"]
 
 
 def test_a_slice_of_a_slice_and_one_inside_a_concatenation() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    whole = maker.concat(3, maker.conv(source, 8), maker.conv(source, 16))
-    part = cut(maker, cut(maker, whole, (0, 0, 0, 8), SHAPE), (0, 2, 0, 4), (2, 2, 6, 8))
-    layout = assign(maker.graph(maker.conv(part, 4), maker.conv(whole, 4)), FP32)
-    assert layout.storages[part].root == whole
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    whole = builder.concat(3, builder.conv(source, 8), builder.conv(source, 16))
+    part = cut(builder, cut(builder, whole, (0, 0, 0, 8), SHAPE), (0, 2, 0, 4), (2, 2, 6, 8))
+    layout = assign(builder.graph(builder.conv(part, 4), builder.conv(whole, 4)), FP32)
+    assert layout.storages[part].base == whole
     assert layout.storages[part].offset == 2 * 6 * 24 + 12
     assert launched(layout) == ["CONV_2D"] * 4
 
 
 def test_a_small_slice_of_a_value_stored_as_half_is_read_as_half() -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
-    part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
-    layout = assign(maker.graph(maker.conv(part, 4)), NumericPolicy(4 * 2 * 4 * 6 * 16))
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
+    part = cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    layout = assign(builder.graph(builder.conv(part, 4)), NumericPolicy(4 * 2 * 4 * 6 * 16))
     assert layout.storages[part].dtype is DType.FLOAT16
 
 
 @pytest.mark.parametrize(("begin", "size", "copied"), [(8, 8, 0), (4, 8, 1), (0, 4, 1), (8, 4, 1)])
 def test_half_is_read_eight_channels_at_a_time(begin: int, size: int, copied: int) -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
-    part = cut(maker, made, (0, 0, 0, begin), (2, 4, 6, size))
-    layout = assign(maker.graph(maker.conv(part, 4)), FP16_ALL)
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
+    part = cut(builder, made, (0, 0, 0, begin), (2, 4, 6, size))
+    layout = assign(builder.graph(builder.conv(part, 4)), FP16_ALL)
     assert launched(layout).count("STRIDED_SLICE") == copied
 
 
 def test_what_kernels_round_anyway_is_stored_as_half_even_so() -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
-    part = cut(maker, made, (0, 0, 0, 8), (2, 4, 6, 8))
-    layout = assign(maker.graph(maker.conv(part, 4)), NumericPolicy(1 << 30), rounded=[part])
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
+    part = cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    layout = assign(builder.graph(builder.conv(part, 4)), NumericPolicy(1 << 30), rounded=[part])
     assert layout.storages[part].dtype is DType.FLOAT16
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_the_whole_lives_as_long_as_its_slices() -> None:
-    maker = Maker()
-    made = maker.steps(maker.input(*SHAPE), RELU)
-    first, second = (cut(maker, made, (0, 0, 0, 8 * i), (2, 4, 6, 8)) for i in range(2))
-    value = maker.conv(maker.conv(first, 8), 8)
-    layout = assign(maker.graph(maker.steps(value, Stage("ADD", (second,)))), FP32)
+    builder = GraphBuilder()
+    made = builder.steps(builder.input(*SHAPE), RELU)
+    first, second = (cut(builder, made, (0, 0, 0, 8 * i), (2, 4, 6, 8)) for i in range(2))
+    value = builder.conv(builder.conv(first, 8), 8)
+    layout = assign(builder.graph(builder.steps(value, EpilogueOp("ADD", (second,)))), FP32)
     launches = build(layout).launches
     assert [launch.node.op for launch in launches] == ["COPY", "CONV_2D", "CONV_2D", "COPY"]
-    assert made in launches[-1].roots
+    assert made in launches[-1].bases

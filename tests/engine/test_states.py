@@ -163,7 +163,7 @@ _WIDE = (
     Lstm(cells=600, inputs=3, outputs=5, steps=3, normalized=True, peephole=True),
     Lstm(cells=530, inputs=3, steps=2, batch=1),
 )
-"""More slices of cells than a work group has items. (The CPU wants no more outputs than cells.)"""
+"""More blocks of cells than a work group has items. (The CPU wants no more outputs than cells.)"""
 
 
 @pytest.mark.skipif(not DEVICES, reason="there is no device of any backend")

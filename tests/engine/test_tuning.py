@@ -33,7 +33,7 @@ from litegpu.options import ExperimentalFlags, InferencePreference
 from op_runner import MODES, Mode, forced, groups
 from op_runner import run as run_cases
 from paper_device import DEVICE
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 from small_models import (
     assert_close,
     chain,
@@ -56,7 +56,7 @@ def test_the_first_candidate_is_chosen_unless_another_was_told() -> None:
     choices = Choices({"b": 1, "c": 2})
     assert [choices.choose(problem, "xy") for problem in "abc"] == ["x", "y", "x"]
     assert choices.choose("d", [7]) == 7
-    assert choices.asked == {"a": 2, "b": 2, "c": 2, "d": 1}
+    assert choices.queried == {"a": 2, "b": 2, "c": 2, "d": 1}
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def most(items: Sequence[int]) -> list[float]:
 
 def placed(device: Device, *widths: int) -> PlacedPartition:
     """Return convolutions of 16x16 pixels to so many channels, each followed by a copy."""
-    maker = Maker()
-    value = maker.input(1, 16, 16, 8)
+    builder = GraphBuilder()
+    value = builder.input(1, 16, 16, 8)
     for width in widths:
-        value = maker.steps(maker.conv(value, width), RELU)
-    return of_graph(device, maker.graph(value))
+        value = builder.steps(builder.conv(value, width), RELU)
+    return of_graph(device, builder.graph(value))
 
 
 def of_graph(device: Device, graph: Graph) -> PlacedPartition:
@@ -171,14 +171,14 @@ def convolutions(built: BuiltProgram) -> list[int]:
 
 def items_of(device: Device, width: int, number: int) -> int:
     """Return the work items of a single convolution with a given candidate."""
-    problem = next(iter(asked(device, width)))
+    problem = next(iter(queried(device, width)))
     return convolutions(placed(device, width).build(Choices({problem: number})))[0]
 
 
-def asked(device: Device, *widths: int) -> dict[str, int]:
+def queried(device: Device, *widths: int) -> dict[str, int]:
     choices = Choices()
     placed(device, *widths).build(choices)
-    return choices.asked
+    return choices.queried
 
 
 def test_a_launch_knows_what_was_chosen_for_it() -> None:
@@ -186,7 +186,7 @@ def test_a_launch_knows_what_was_chosen_for_it() -> None:
     known = {launch.template: launch.problems for launch in built.launches}
     assert known["copy"] == ()
     assert [launch.problems for launch in built.launches if launch.problems] == [
-        (problem,) for problem in asked(ToldDevice(most), 16, 4)
+        (problem,) for problem in queried(ToldDevice(most), 16, 4)
     ]
 
 
@@ -196,7 +196,7 @@ def test_each_problem_gets_its_fastest_candidate(times: Times) -> None:
     found = tuned(device, 16, 4)
     pick = min if times is fewest else max
     for width, items in zip((16, 4), found, strict=True):
-        count = asked(device, width).popitem()[1]
+        count = queried(device, width).popitem()[1]
         assert items == pick(items_of(device, width, k) for k in range(count))
     assert (len(device.recorded), device.open) == (6, 0)
 
@@ -209,15 +209,15 @@ def test_launches_of_one_problem_are_added_up() -> None:
         return [first, step, 1e9 / second, last]
 
     device = ToldDevice(times)
-    ((_, count),) = asked(device, 8, 8).items()
+    ((_, count),) = queried(device, 8, 8).items()
     largest = max(items_of(device, 8, k) for k in range(count))
     assert tuned(device, 8, 8) == [largest, largest]
 
 
 def test_without_candidates_nothing_is_measured() -> None:
     device = ToldDevice(most)
-    maker = Maker()
-    alone = of_graph(device, maker.graph(maker.steps(maker.input(1, 4, 4, 4), RELU)))
+    builder = GraphBuilder()
+    alone = of_graph(device, builder.graph(builder.steps(builder.input(1, 4, 4, 4), RELU)))
     assert len(Tuner(device.info, None, Tuning.MEASURED).build(alone).launches) == 1
     assert device.recorded == []
 
@@ -253,7 +253,7 @@ def test_a_second_tuner_measures_nothing(tmp_path: Path) -> None:
     assert first != tuned(ToldDevice(fewest), 16, 4, how=Tuning.ESTIMATED)
     again = ToldDevice(most)
     assert tuned(again, 16, 4, cache=tmp_path / "new") == first
-    assert tuned(again, 16, 4, cache=tmp_path / "new", how=Tuning.KEPT) == first
+    assert tuned(again, 16, 4, cache=tmp_path / "new", how=Tuning.CACHED) == first
     assert again.recorded == []
 
 
@@ -269,7 +269,7 @@ def test_only_what_is_unknown_is_measured(tmp_path: Path) -> None:
     assert last.recorded == []
 
 
-@pytest.mark.parametrize("how", [Tuning.ESTIMATED, Tuning.KEPT])
+@pytest.mark.parametrize("how", [Tuning.ESTIMATED, Tuning.CACHED])
 def test_nothing_is_measured_unless_it_is_asked_for(how: Tuning, tmp_path: Path) -> None:
     device = ToldDevice(fewest)
     assert tuned(device, 16, cache=tmp_path, how=how) == [items_of(device, 16, 0)]

@@ -13,20 +13,20 @@ from litegpu.backends.program import BufferRange, Span
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.verify import verify
-from litegpu.graph import Stage
+from litegpu.graph import EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32
 from paper_device import build
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 
 @pytest.fixture(params=[FP32, FP16_ALL])
 def built(request: pytest.FixtureRequest) -> BuiltProgram:
     """A diamond: two convolutions of one value, added, and a copy of the sum."""
-    maker = Maker()
-    source = maker.conv(maker.input(1, 4, 4, 8), 8)
-    first, second = maker.conv(source, 8), maker.conv(source, 8)
-    total = maker.steps(first, Stage("ADD", (second,)))
-    graph = maker.graph(maker.steps(maker.conv(total, 8), RELU))
+    builder = GraphBuilder()
+    source = builder.conv(builder.input(1, 4, 4, 8), 8)
+    first, second = builder.conv(source, 8), builder.conv(source, 8)
+    total = builder.steps(first, EpilogueOp("ADD", (second,)))
+    graph = builder.graph(builder.steps(builder.conv(total, 8), RELU))
     return build(assign(graph, request.param))
 
 
@@ -129,10 +129,10 @@ def test_faults_are_found(
 def test_another_order_that_launches_permit_must_give_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 8)
-    whole = maker.concat(1, maker.conv(source, 8), maker.conv(source, 8))
-    built = build(assign(maker.graph(maker.conv(whole, 8)), FP32))
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 8)
+    whole = builder.concat(1, builder.conv(source, 8), builder.conv(source, 8))
+    built = build(assign(builder.graph(builder.conv(whole, 8)), FP32))
     verify(built)
     assert len(built.launches) == 3
     monkeypatch.setattr("litegpu.engine.verify.dependencies", lambda _: [set(), set(), {1}])

@@ -10,14 +10,14 @@ from litegpu.engine.layout import Layout, assign
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.program import build_program
-from litegpu.graph import ABSENT, Stage
+from litegpu.graph import ABSENT, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.units import Unit
 from litegpu.ops.window import Window
 from paper_device import DEVICE, build
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 TENSOR_CORES = replace(DEVICE, backend="cuda", compute_capability=(8, 0))
 
@@ -27,11 +27,11 @@ def launches(layout: Layout) -> tuple[KernelLaunch, ...]:
 
 
 def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
-    """Dense on the partition's borders, padded to whole slices inside."""
-    maker = Maker()
-    inside = maker.steps(maker.input(1, 5, 3, 7), RELU)
-    out = maker.conv(inside, 6)
-    first, second = launches(assign(maker.graph(out), FP32))
+    """Unpadded on the partition's borders, padded to whole channel blocks inside."""
+    builder = GraphBuilder()
+    inside = builder.steps(builder.input(1, 5, 3, 7), RELU)
+    out = builder.conv(inside, 6)
+    first, second = launches(assign(builder.graph(out), FP32))
     assert first.nbytes == 15 * (7 + 8) * 4
     assert first.shape == (1, 5, 3, 7)
     weights = 8 * 8 * 4
@@ -41,22 +41,22 @@ def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
 
 
 def test_half_storage_is_half_the_bytes() -> None:
-    maker = Maker()
-    inside = maker.steps(maker.input(1, 5, 3, 16), RELU)
-    other = maker.steps(inside, Stage("NEG"))
-    out = maker.steps(other, RELU)
-    sizes = [launch.nbytes for launch in launches(assign(maker.graph(out), FP16_ALL))]
+    builder = GraphBuilder()
+    inside = builder.steps(builder.input(1, 5, 3, 16), RELU)
+    other = builder.steps(inside, EpilogueOp("NEG"))
+    out = builder.steps(other, RELU)
+    sizes = [launch.nbytes for launch in launches(assign(builder.graph(out), FP16_ALL))]
     value = 15 * 16
     assert sizes == [value * (4 + 2), value * (2 + 2), value * (2 + 4)]
 
 
 def test_parts_of_a_concatenation_count_only_themselves() -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 8)
-    joined = maker.concat(3, maker.steps(source, RELU), maker.conv(source, 12))
-    out = maker.conv(joined, 4)
-    layout = assign(maker.graph(out), FP32)
-    assert len({layout.storages[v].root for v in layout.graph.nodes[2].inputs}) == 1
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 8)
+    joined = builder.concat(3, builder.steps(source, RELU), builder.conv(source, 12))
+    out = builder.conv(joined, 4)
+    layout = assign(builder.graph(out), FP32)
+    assert len({layout.storages[v].base for v in layout.graph.nodes[2].inputs}) == 1
     first, second, whole = launches(layout)
     assert first.nbytes == 16 * (8 + 8) * 4
     assert second.nbytes == 16 * (8 + 12) * 4 + 8 * 12 * 4
@@ -64,33 +64,33 @@ def test_parts_of_a_concatenation_count_only_themselves() -> None:
 
 
 def test_a_value_that_is_read_twice_is_counted_once() -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 8)
-    scale = maker.constant(8)
-    out = maker.steps(source, Stage("MUL", (source,)), Stage("ADD", (scale,)))
-    (launch,) = launches(assign(maker.graph(out), FP32))
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 8)
+    scale = builder.constant(8)
+    out = builder.steps(source, EpilogueOp("MUL", (source,)), EpilogueOp("ADD", (scale,)))
+    (launch,) = launches(assign(builder.graph(out), FP32))
     assert len(launch.bindings) == 4
     assert launch.nbytes == 16 * (8 + 8) * 4 + 8 * 4
 
 
 def test_a_slice_needs_only_what_it_takes() -> None:
-    maker = Maker()
+    builder = GraphBuilder()
     attributes = CopyAttributes(begin=(0, 6, 0, 4))
-    out = maker.node("STRIDED_SLICE", [maker.input(1, 8, 8, 16)], (1, 2, 8, 8), (), attributes)
-    (launch,) = launches(assign(maker.graph(out), FP32))
+    out = builder.node("STRIDED_SLICE", [builder.input(1, 8, 8, 16)], (1, 2, 8, 8), (), attributes)
+    (launch,) = launches(assign(builder.graph(out), FP32))
     assert launch.nbytes == 2 * 16 * 8 * 4
 
 
 def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
     """But operands of fused steps are needed in full."""
-    maker = Maker()
-    weights = maker.constant(32, 1, 1, 8)
+    builder = GraphBuilder()
+    weights = builder.constant(32, 1, 1, 8)
     attributes = ConvAttributes(Window((1, 1), (2, 2)), weights, ABSENT, (32, 1, 1, 8))
-    other = maker.input(1, 4, 4, 32)
-    source = maker.input(1, 8, 8, 8)
-    stages = (Stage("ADD", (other,)),)
-    out = maker.node("CONV_2D", [source], (1, 4, 4, 32), stages, attributes)
-    (launch,) = launches(assign(maker.graph(out), FP32))
+    other = builder.input(1, 4, 4, 32)
+    source = builder.input(1, 8, 8, 8)
+    epilogue = (EpilogueOp("ADD", (other,)),)
+    out = builder.node("CONV_2D", [source], (1, 4, 4, 32), epilogue, attributes)
+    (launch,) = launches(assign(builder.graph(out), FP32))
     assert launch.nbytes == 16 * (8 + 32 + 32) * 4 + 8 * 32 * 4
 
 
@@ -106,9 +106,9 @@ def test_a_convolution_that_skips_pixels_needs_only_the_others() -> None:
 def test_products_are_counted_by_the_unit_that_makes_them(
     template: str, policy: NumericPolicy, size: int, each: tuple[Unit, int]
 ) -> None:
-    maker = Maker()
-    inside = maker.steps(maker.input(1, size, size, 32), RELU)
-    layout = assign(maker.graph(maker.conv(inside, 64)), policy)
+    builder = GraphBuilder()
+    inside = builder.steps(builder.input(1, size, size, 32), RELU)
+    layout = assign(builder.graph(builder.conv(inside, 64)), policy)
     graph = layout.graph
     built = build_program(layout, TENSOR_CORES, graph.inputs, graph.outputs)
     plain, conv = built.launches

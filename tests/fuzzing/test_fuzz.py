@@ -16,7 +16,6 @@ import pytest
 
 import small_models
 from fuzzing.damage import damage, structure
-from fuzzing.judge import Finding, Judge, verdict
 from fuzzing.mutations import (
     MUTATIONS,
     Draft,
@@ -26,6 +25,7 @@ from fuzzing.mutations import (
     parse,
     without_subnormals,
 )
+from fuzzing.oracle import Finding, Oracle, verdict
 from fuzzing.rounding import hangs_on_rounding
 from fuzzing.seeds import all_seeds
 from fuzzing.worker import Arrays, Result, Task, Worker, perform
@@ -52,16 +52,16 @@ def few_of_each_family() -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.skipif(not backends.list_devices(), reason="there is no device of any backend")
 def test_damaged_models_run_as_on_the_cpu_or_are_refused() -> None:
-    judge = Judge(SEEDS, {})
+    oracle = Oracle(SEEDS, {})
     try:
         for name, number in few_of_each_family():
-            judge.try_one(name, number)
+            oracle.try_one(name, number)
     finally:
-        judge.close()
-    assert not judge.tally.findings, "\n".join(map(str, judge.tally.findings))
+        oracle.close()
+    assert not oracle.tally.findings, "\n".join(map(str, oracle.tally.findings))
     # Otherwise nothing of the above has been seen.
-    assert judge.tally.outcomes["same, on the device"] > 20, judge.tally.outcomes
-    assert judge.tally.outcomes["refused"] > 10, judge.tally.outcomes
+    assert oracle.tally.outcomes["same, on the device"] > 20, oracle.tally.outcomes
+    assert oracle.tally.outcomes["refused"] > 10, oracle.tally.outcomes
 
 
 @pytest.mark.parametrize("change", dict.fromkeys(MUTATIONS), ids=lambda change: change.__name__)
@@ -104,9 +104,9 @@ def test_the_command_line() -> None:
 
 
 def test_a_finding_is_kept(tmp_path: Path) -> None:
-    judge = Judge(SEEDS, {})
-    path = judge.save(Finding("chain:7", ("changed",), "wrong"), tmp_path)
-    assert path.read_bytes() == judge.mutant("chain", 7)[0].content
+    oracle = Oracle(SEEDS, {})
+    path = oracle.save(Finding("chain:7", ("changed",), "wrong"), tmp_path)
+    assert path.read_bytes() == oracle.mutant("chain", 7)[0].content
     assert str(Finding("chain:7", ("changed",), "wrong")) == "chain:7: changed\n    wrong"
 
 
@@ -257,12 +257,12 @@ class Running(Crashing):
 def test_a_crash_is_the_cpus_where_the_delegate_takes_nothing(
     accepted: tuple[str, ...], outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = Judge(SEEDS, {})
-    monkeypatch.setattr(judge, "_cpu", Running())
-    monkeypatch.setattr(judge, "_device", Crashing(*accepted))
-    monkeypatch.setattr(judge, "_repeats", lambda *_: True)
-    task, _changes = judge.mutant(next(iter(SEEDS)), 0)
-    assert judge.outcome(task)[0] == outcome
+    oracle = Oracle(SEEDS, {})
+    monkeypatch.setattr(oracle, "_cpu", Running())
+    monkeypatch.setattr(oracle, "_device", Crashing(*accepted))
+    monkeypatch.setattr(oracle, "_repeats", lambda *_: True)
+    task, _changes = oracle.mutant(next(iter(SEEDS)), 0)
+    assert oracle.outcome(task)[0] == outcome
 
 
 @pytest.mark.parametrize(("divisor", "outcome"), [(0.0, "left out"), (2.0, "wrong")])
@@ -278,10 +278,10 @@ def test_an_infinity_that_the_cpu_cuts_is_one_on_a_device(divisor: float, outcom
         def run(self, task: Task, _: float) -> Result:
             return Result("ran", (np.full((1, 4), NAN, np.float32),), accepted=("DIV",))
 
-    judge = Judge(SEEDS, {})
-    with mock.patch.object(judge, "_device", NoNumbers()):
-        assert judge.outcome(Task(writer.build(), 1))[0] == outcome
-    judge.close()
+    oracle = Oracle(SEEDS, {})
+    with mock.patch.object(oracle, "_device", NoNumbers()):
+        assert oracle.outcome(Task(writer.build(), 1))[0] == outcome
+    oracle.close()
 
 
 # The verdicts

@@ -7,73 +7,80 @@ from dataclasses import replace
 
 import pytest
 
-from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Stage, Value
-from passes.graphs import RELU, Maker
+from litegpu.graph import ABSENT, SELF, DType, EpilogueOp, Graph, Node, Value
+from passes.graphs import RELU, GraphBuilder
 
 
 def test_a_node_reads_its_inputs_and_the_operands_of_its_steps() -> None:
-    stages = (Stage("ADD", (3,)), Stage("MUL", (SELF,)), Stage("SUB", (1,)))
-    node = Node(0, "CONV_2D", 1, (1, ABSENT, 2), (9,), stages=stages)
+    epilogue = (EpilogueOp("ADD", (3,)), EpilogueOp("MUL", (SELF,)), EpilogueOp("SUB", (1,)))
+    node = Node(0, "CONV_2D", 1, (1, ABSENT, 2), (9,), epilogue=epilogue)
     assert node.operands == (1, 2, 3, 1)
 
 
 def test_reading_renames_inputs_and_operands_but_not_outputs() -> None:
-    node = Node(0, "COPY", 1, (1, ABSENT), (2,), stages=(Stage("ADD", (1,)), Stage("MUL", (SELF,))))
+    node = Node(
+        0,
+        "COPY",
+        1,
+        (1, ABSENT),
+        (2,),
+        epilogue=(EpilogueOp("ADD", (1,)), EpilogueOp("MUL", (SELF,))),
+    )
     renamed = node.reading({1: 7, 2: 8})
     assert renamed.inputs == (7, ABSENT)
-    assert renamed.stages == (Stage("ADD", (7,)), Stage("MUL", (SELF,)))
+    assert renamed.epilogue == (EpilogueOp("ADD", (7,)), EpilogueOp("MUL", (SELF,)))
     assert renamed.outputs == (2,)
     assert node.reading({2: 8}) is node
 
 
 def test_readers_are_listed_once_per_node() -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 4)
-    maker.concat(3, source, source)
-    maker.conv(source, 4, stages=[Stage("ADD", (source,))])
-    graph = maker.graph()
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 4)
+    builder.concat(3, source, source)
+    builder.conv(source, 4, epilogue=[EpilogueOp("ADD", (source,))])
+    graph = builder.graph()
     assert graph.consumers()[source] == list(graph.nodes)
     assert graph.producers() == {node.outputs[0]: node for node in graph.nodes}
 
 
 def test_fresh_ids_are_not_in_use() -> None:
-    maker = Maker()
-    maker.input(1, 2)
-    graph = maker.graph()
+    builder = GraphBuilder()
+    builder.input(1, 2)
+    graph = builder.graph()
     assert not set(itertools.islice(graph.fresh_ids(), 5)) & set(graph.values)
     assert next(iter(Graph({}, (), (), ()).fresh_ids())) == 1
 
 
 def test_verify_finds_a_value_read_too_early() -> None:
-    maker = Maker()
-    out = maker.conv(maker.steps(maker.input(1, 4, 4, 4), RELU), 2)
-    graph = maker.graph(out)
+    builder = GraphBuilder()
+    out = builder.conv(builder.steps(builder.input(1, 4, 4, 4), RELU), 2)
+    graph = builder.graph(out)
     with pytest.raises(ValueError, match=r"node 1 \(CONV_2D\) reads value 1 too early"):
         replace(graph, nodes=graph.nodes[::-1]).verify()
 
 
 def test_verify_finds_an_operand_read_too_early() -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 4)
-    late = maker.value((1, 4, 4, 4))
-    graph = replace(maker.graph(), values=maker.values)
-    node = Node(5, "COPY", 1, (source,), (late,), stages=(Stage("ADD", (late,)),))
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 4)
+    late = builder.value((1, 4, 4, 4))
+    graph = replace(builder.graph(), values=builder.values)
+    node = Node(5, "COPY", 1, (source,), (late,), epilogue=(EpilogueOp("ADD", (late,)),))
     with pytest.raises(ValueError, match=rf"node 5 \(COPY\) reads value {late} too early"):
         replace(graph, nodes=(node,)).verify()
 
 
 def test_verify_finds_a_value_made_twice() -> None:
-    maker = Maker()
-    out = maker.conv(maker.input(1, 4, 4, 4), 2)
-    graph = maker.graph(out)
+    builder = GraphBuilder()
+    out = builder.conv(builder.input(1, 4, 4, 4), 2)
+    graph = builder.graph(out)
     with pytest.raises(ValueError, match=rf"node 0 \(CONV_2D\) makes value {out} once more"):
         replace(graph, nodes=graph.nodes * 2).verify()
 
 
 def test_verify_finds_an_output_that_is_never_produced() -> None:
-    maker = Maker()
-    out = maker.conv(maker.input(1, 4, 4, 4), 2)
-    graph = maker.graph(out)
+    builder = GraphBuilder()
+    out = builder.conv(builder.input(1, 4, 4, 4), 2)
+    graph = builder.graph(out)
     with pytest.raises(ValueError, match=rf"graph output {out} is never produced"):
         replace(graph, nodes=()).verify()
 

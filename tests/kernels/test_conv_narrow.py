@@ -75,7 +75,7 @@ def unstaged(*args: Any, stage_boundary: bool, **rest: Any) -> Any:
 
 def check(case: Case, number: int, mode: Mode, worst: float) -> None:
     """Run a case with its candidate of that number, in float or half storage."""
-    worth = mock.patch.object(conv_narrow, "_WORTH", 1e9)
+    worth = mock.patch.object(conv_narrow, "_MARGIN", 1e9)
     dense = mock.patch.object(op_runner, "compile_partition", unstaged)
     with worth, dense, forced(number):
         outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode)
@@ -119,7 +119,7 @@ def test_it_waits_and_keeps_to_its_memory(mode: Mode, monkeypatch: pytest.Monkey
 def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     """Return what the kernel gives for values as they are, or padded."""
     single = dataclasses.replace(INFO, compute_units=1)
-    with mock.patch.object(conv_narrow, "_WORTH", 1e9):
+    with mock.patch.object(conv_narrow, "_MARGIN", 1e9):
         program = built(graph, FP16, single, DType(image.dtype.name), alignment)
     image = np.pad(image, [(0, 0)] * 3 + [(0, -image.shape[3] % alignment)])
     (launch,) = program.launches

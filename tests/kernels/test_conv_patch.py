@@ -23,7 +23,7 @@ from litegpu.kernels.cuda.conv_patch.tile import PatchProblem, candidates
 from litegpu.numeric_policy import FP16, FP32
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 FLOATS, HALVES = MODES[2], MODES[3]
 CASES = [
@@ -45,7 +45,7 @@ CASES = [
 def test_numbers(case: Conv, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedDevice(checked=case is CASES[1])
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
-    with mock.patch.object(conv_patch, "_WORTH", 1e9), forced(number):
+    with mock.patch.object(conv_patch, "_MARGIN", 1e9), forced(number):
         outcome = run((case,), INFO, mode)[case.name]
     if isinstance(outcome, Exception):
         raise outcome
@@ -57,9 +57,9 @@ def test_numbers(case: Conv, number: int, mode: Mode, monkeypatch: pytest.Monkey
 
 def chosen(size: int, channels: Pair, kernel: int, device: DeviceInfo, half: bool) -> str:
     """Return the kernel for a convolution of a square image."""
-    maker = Maker()
-    made = maker.conv(maker.input(1, size, size, channels[0]), channels[1], kernel, [RELU])
-    graph = maker.graph(made)
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(1, size, size, channels[0]), channels[1], kernel, [RELU])
+    graph = builder.graph(made)
     layout = assign(graph, FP16 if half else FP32)
     (launch,) = build_program(layout, device, graph.inputs, graph.outputs).launches
     return launch.template

@@ -91,8 +91,8 @@ def runner(
         INFO, compute_units=problem.units, compute_capability=problem.capability
     )
     with (
-        mock.patch.object(conv_narrow, "_WORTH", 1e9),
-        mock.patch.object(conv_patch, "_WORTH", 1e9),
+        mock.patch.object(conv_narrow, "_MARGIN", 1e9),
+        mock.patch.object(conv_patch, "_MARGIN", 1e9),
         mock.patch.object(numeric_policy, "_WORTH_ROUNDING", 0 if problem.rounded else 1e12),
         mock.patch.object(
             conv_mma, "candidates", lambda *given: filter(problem.tile, candidates(*given))

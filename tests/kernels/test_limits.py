@@ -65,7 +65,7 @@ def test_no_more_items_share_memory_than_may(
     for kernel in kernels:
         assert not kernel.shared or math.prod(kernel.local_size) <= 32, kernel.name
     if Conv(image=(1, 1, 1, 1024), filters=11, items=LARGE) in group:
-        assert any(kernel.name.startswith("conv_2d_split") for kernel in kernels)
+        assert any(kernel.name.startswith("conv_2d_split_k") for kernel in kernels)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0].name)

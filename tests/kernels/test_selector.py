@@ -25,7 +25,7 @@ from litegpu.ops.batch_matmul import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.window import POINT
 from paper_device import DEVICE
-from passes.graphs import Maker
+from passes.graphs import GraphBuilder
 
 TARGET = DeviceTarget(DEVICE, FP32)
 
@@ -50,10 +50,10 @@ class Way(Implementation):
     def __init__(self, name: str, found: Plan | Rejected, rank: int = 0, general: bool = False):
         self.name, self.general = name, general  # type: ignore[misc]
         self._found, self._rank = found, rank
-        self.asked = 0
+        self.queried = 0
 
     def plan(self, spec: Spec, target: Target) -> Plan | Rejected:
-        self.asked += 1
+        self.queried += 1
         return self._found
 
     def rank(self, spec: Spec) -> int:
@@ -75,7 +75,7 @@ def test_the_first_that_accepts_is_taken_and_no_other_is_asked() -> None:
     last = Way("last", Planned())
     found = selected(Way("no", Rejected("too small")), Way("yes", Planned()), last)
     assert (found.name, found.rejected) == ("yes", {"no": "too small"})
-    assert not last.asked
+    assert not last.queried
 
 
 def test_general_ones_come_last_and_ranks_order_the_others() -> None:
@@ -93,7 +93,7 @@ def test_a_special_one_must_be_faster_by_its_margin(clocks: float, name: str) ->
         assert found.rejected["fast"] == (
             "it should take 61 clocks, general 100: not less than 60% of them"
         )
-        assert general.asked == 1
+        assert general.queried == 1
 
 
 def test_where_nothing_else_accepts_there_is_no_margin_to_keep() -> None:
@@ -111,35 +111,37 @@ def test_nothing_may_accept() -> None:
 # The implementations that there are
 
 
-def _product(maker: Maker, rows: int, depth: int, columns: int) -> int:
-    operands = maker.input(1, 1, rows, depth), maker.input(1, 1, depth, columns)
+def _product(builder: GraphBuilder, rows: int, depth: int, columns: int) -> int:
+    operands = builder.input(1, 1, rows, depth), builder.input(1, 1, depth, columns)
     attributes = MatmulAttributes((False, False), ((1, 1, 1), (1, 1, 1)), (1, 1, 1))
     shape = (1, 1, rows, columns)
-    return maker.node("BATCH_MATMUL", operands, shape, attributes=attributes)
+    return builder.node("BATCH_MATMUL", operands, shape, attributes=attributes)
 
 
-def _quantized(maker: Maker) -> int:
-    source, shape = maker.input(1, 5, 5, 8), (6, 1, 1, 8)
-    weights, bias = maker.constant(*shape, dtype="int8"), maker.constant(6, dtype="int32")
+def _quantized(builder: GraphBuilder) -> int:
+    source, shape = builder.input(1, 5, 5, 8), (6, 1, 1, 8)
+    weights, bias = builder.constant(*shape, dtype="int8"), builder.constant(6, dtype="int32")
     attributes = QuantizedConvAttributes(POINT, weights, bias, shape, 1, 0, 0, image=True)
-    made = maker.node(QUANTIZED_CONV, [source], (1, 5, 5, 6), attributes=attributes)
+    made = builder.node(QUANTIZED_CONV, [source], (1, 5, 5, 6), attributes=attributes)
     for v, dtype in ((source, DType.INT8), (made, DType.INT32)):
-        maker.values[v] = replace(maker.values[v], dtype=dtype)
+        builder.values[v] = replace(builder.values[v], dtype=dtype)
     return made
 
 
-EXAMPLES: Mapping[str, Callable[[Maker], int]] = {
-    "cuda/separable": lambda maker: maker.conv(maker.depthwise(maker.input(16, 64, 64, 64)), 128),
-    "cuda/conv_narrow": lambda maker: maker.conv(maker.input(1, 384, 384, 3), 8, 9),
-    "cuda/conv_tile": lambda maker: maker.conv(maker.input(1, 102, 512, 64), 60, 3),
-    "cuda/conv_patch": lambda maker: maker.conv(maker.input(1, 96, 96, 32), 32, 3),
-    "cuda/conv_mma": lambda maker: maker.conv(maker.input(1, 96, 96, 32), 32),
-    "conv_2d_split": lambda maker: maker.conv(maker.input(1, 1, 1, 1024), 11),
-    "conv_2d": lambda maker: maker.conv(maker.input(1, 5, 5, 7), 6),
-    "cuda/depthwise": lambda maker: maker.depthwise(maker.input(16, 64, 64, 64)),
-    "depthwise_conv_2d": lambda maker: maker.depthwise(maker.input(1, 5, 5, 7)),
-    "cuda/matmul": lambda maker: _product(maker, 33, 17, 40),
-    "batch_matmul": lambda maker: _product(maker, 3, 4, 5),
+EXAMPLES: Mapping[str, Callable[[GraphBuilder], int]] = {
+    "cuda/separable": lambda builder: builder.conv(
+        builder.depthwise(builder.input(16, 64, 64, 64)), 128
+    ),
+    "cuda/conv_narrow": lambda builder: builder.conv(builder.input(1, 384, 384, 3), 8, 9),
+    "cuda/conv_tile": lambda builder: builder.conv(builder.input(1, 102, 512, 64), 60, 3),
+    "cuda/conv_patch": lambda builder: builder.conv(builder.input(1, 96, 96, 32), 32, 3),
+    "cuda/conv_mma": lambda builder: builder.conv(builder.input(1, 96, 96, 32), 32),
+    "conv_2d_split_k": lambda builder: builder.conv(builder.input(1, 1, 1, 1024), 11),
+    "conv_2d": lambda builder: builder.conv(builder.input(1, 5, 5, 7), 6),
+    "cuda/depthwise": lambda builder: builder.depthwise(builder.input(16, 64, 64, 64)),
+    "depthwise_conv_2d": lambda builder: builder.depthwise(builder.input(1, 5, 5, 7)),
+    "cuda/matmul": lambda builder: _product(builder, 33, 17, 40),
+    "batch_matmul": lambda builder: _product(builder, 3, 4, 5),
     "quantized_conv": _quantized,
 }
 """For each implementation something that it computes, on a device that has its kernel."""
@@ -147,8 +149,8 @@ EXAMPLES: Mapping[str, Callable[[Maker], int]] = {
 
 def placed(name: str, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Selected]:
     """Return what an example computes last as a spec, and all that was selected."""
-    maker = Maker()
-    graph = maker.graph(EXAMPLES[name](maker))
+    builder = GraphBuilder()
+    graph = builder.graph(EXAMPLES[name](builder))
     monkeypatch.setattr(partition, "normalize", lambda given: given)
     target = DeviceTarget(device, FP16)
     rewritten, found = partition._rewrite_and_place(graph, target, False, ())

@@ -19,7 +19,7 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.cuda import separable
 from litegpu.numeric_policy import FP16, FP32
 from op_runner import MODES, Mode, forced, kept_busy_by, run
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 FLOATS, HALVES = MODES[2], MODES[3]
 CASES = [
@@ -63,11 +63,11 @@ def test_numbers(case: Separable, number: int, mode: Mode, monkeypatch: pytest.M
 
 def chosen(shape: Shape4, outputs: int, device: DeviceInfo, half: bool, kernel: int = 3) -> str:
     """Return the kernels for a depthwise and a pointwise convolution."""
-    maker = Maker()
-    source = maker.input(*shape)
-    made = maker.conv(maker.depthwise(source, kernel=kernel), outputs, stages=[RELU])
+    builder = GraphBuilder()
+    source = builder.input(*shape)
+    made = builder.conv(builder.depthwise(source, kernel=kernel), outputs, epilogue=[RELU])
     policy = FP16 if half else FP32
-    graph = partition.rewrite(maker.graph(made), DeviceTarget(device, policy))
+    graph = partition.rewrite(builder.graph(made), DeviceTarget(device, policy))
     layout = assign(graph, policy)
     launches = build_program(layout, device, graph.inputs, graph.outputs).launches
     return ", ".join(launch.template for launch in launches)

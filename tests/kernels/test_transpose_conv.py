@@ -18,7 +18,7 @@ from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.program import build_program
-from litegpu.graph import ABSENT, DType, Stage
+from litegpu.graph import ABSENT, DType, EpilogueOp
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.conv_spec import ConvSpec
@@ -26,7 +26,7 @@ from litegpu.ops.transpose_conv import Phase, phases
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import Pair, Window, leading_pad, output_size
 from paper_device import DEVICE
-from passes.graphs import RELU, Maker
+from passes.graphs import RELU, GraphBuilder
 
 Array = npt.NDArray[Any]
 TENSOR_CORES = replace(
@@ -49,10 +49,10 @@ def gathered(image: Array, phase: Phase, src: Storage) -> Array:
 
     They go by row numbers, or clamp places and drop what was outside, if anything can be.
     """
-    n, height, width, outputs = phase.place.shape
+    n, height, width, outputs = phase.dst.shape
     view = phase.window
     held = Weights(phase.weights.shape, array=phase.weights)
-    if ConvSpec(src, phase.place, held, view, image=True).keeps_rows:
+    if ConvSpec(src, phase.dst, held, view, image=True).keeps_rows:
         rows = image.reshape(-1, image.shape[3])[: n * height * width]
         return np.asarray(rows @ phase.weights[:, 0, 0].T).reshape(n, height, width, outputs)
     padded = view.leaves((image.shape[1], image.shape[2]), (height, width))
@@ -91,8 +91,8 @@ def test_phases_make_the_transposed_convolution(padding: str, stride: Pair) -> N
         memory = np.full(dst.elements, np.nan)
         for phase in phases(taps, view, dst):
             made = gathered(image, phase, src)
-            strides = tuple(8 * step for step in (*phase.place.strides, 1))
-            start = memory[phase.place.offset :]
+            strides = tuple(8 * step for step in (*phase.dst.strides, 1))
+            start = memory[phase.dst.offset :]
             place = np.lib.stride_tricks.as_strided(start, made.shape, strides)
             assert np.isnan(place).all(), "phases overlap"
             place[...] = made
@@ -129,22 +129,22 @@ def test_pixels_that_no_tap_reaches_read_nothing() -> None:
 
 
 def transposed(
-    maker: Maker,
+    builder: GraphBuilder,
     source: int,
     filters: int,
     kernel: Pair,
     stride: Pair,
     size: Pair,
-    stages: Sequence[Stage] = (),
+    epilogue: Sequence[EpilogueOp] = (),
 ) -> int:
     """Add a transposed convolution with padding SAME that makes (H, W) = `size`."""
-    n, *held, depth = maker.shape(source)
+    n, *held, depth = builder.shape(source)
     shape = (filters, *kernel, depth)
-    weights = maker.constant(*shape)
+    weights = builder.constant(*shape)
     pads = [leading_pad(size[i], held[i], kernel[i], stride[i], 1) for i in (0, 1)]
     view = Window(kernel, stride, pads=(pads[0], pads[1]))
     attributes = ConvAttributes(view, weights, ABSENT, shape)
-    return maker.node("TRANSPOSE_CONV", [source], (n, *size, filters), stages, attributes)
+    return builder.node("TRANSPOSE_CONV", [source], (n, *size, filters), epilogue, attributes)
 
 
 def lowered(layout: Layout, **facts: Any) -> tuple[KernelLaunch, ...]:
@@ -158,10 +158,10 @@ def lowered(layout: Layout, **facts: Any) -> tuple[KernelLaunch, ...]:
     [(FP32, 132, "conv_mma"), (FP32, 1, "conv_tile"), (FP16_ALL, 1, "conv_tile")],
 )
 def test_each_phase_is_a_kernel(policy: NumericPolicy, units: int, template: str) -> None:
-    maker = Maker()
-    inside = maker.steps(maker.input(1, 16, 16, 32), RELU)
-    out = transposed(maker, inside, 64, (3, 3), (2, 2), (31, 32))
-    layout = assign(maker.graph(out), policy)
+    builder = GraphBuilder()
+    inside = builder.steps(builder.input(1, 16, 16, 32), RELU)
+    out = transposed(builder, inside, 64, (3, 3), (2, 2), (31, 32))
+    layout = assign(builder.graph(out), policy)
     _, *made = lowered(layout, compute_units=units)
     assert [launch.template for launch in made] == [f"cuda/{template}"] * 4
     shapes = [(1, 16, 16, 64), (1, 16, 16, 64), (1, 15, 16, 64), (1, 15, 16, 64)]
@@ -173,14 +173,14 @@ def test_each_phase_is_a_kernel(policy: NumericPolicy, units: int, template: str
 
 
 def test_a_step_that_reads_each_pixel_keeps_the_output_whole() -> None:
-    maker = Maker()
-    source = maker.input(1, 4, 4, 32)
-    row, map_ = maker.input(1, 1, 1, 8), maker.input(1, 8, 8, 8)
+    builder = GraphBuilder()
+    source = builder.input(1, 4, 4, 32)
+    row, map_ = builder.input(1, 1, 1, 8), builder.input(1, 8, 8, 8)
     found = []
-    for operand in (maker.constant(8), maker.constant(1), row, map_, maker.input(1, 1, 8, 8)):
-        stages = [Stage("ADD", (operand,)), RELU]
-        found.append(transposed(maker, source, 8, (2, 2), (2, 2), (8, 8), stages))
-    launches = lowered(assign(maker.graph(*found), FP32))
+    for operand in (builder.constant(8), builder.constant(1), row, map_, builder.input(1, 1, 8, 8)):
+        epilogue = [EpilogueOp("ADD", (operand,)), RELU]
+        found.append(transposed(builder, source, 8, (2, 2), (2, 2), (8, 8), epilogue))
+    launches = lowered(assign(builder.graph(*found), FP32))
     used = [
         {launch.template for launch in launches if launch.node.outputs == (out,)} for out in found
     ]
@@ -189,13 +189,13 @@ def test_a_step_that_reads_each_pixel_keeps_the_output_whole() -> None:
 
 def test_steps_that_find_no_room_come_after_all_phases() -> None:
     """Once: a copy of the whole output after each phase would apply them several times."""
-    maker = Maker()
-    stages = [Stage("ADD", (maker.input(1, 1, 1, 8),)) for _ in range(3)]
-    source = maker.input(1, 4, 4, 32)
-    out = transposed(maker, source, 8, (2, 2), (2, 2), (8, 8), stages)
-    made = lowered(assign(maker.graph(out), FP32), max_arguments=5)
+    builder = GraphBuilder()
+    epilogue = [EpilogueOp("ADD", (builder.input(1, 1, 1, 8),)) for _ in range(3)]
+    source = builder.input(1, 4, 4, 32)
+    out = transposed(builder, source, 8, (2, 2), (2, 2), (8, 8), epilogue)
+    made = lowered(assign(builder.graph(out), FP32), max_arguments=5)
     assert [launch.template for launch in made] == ["cuda/conv_mma"] * 4 + ["copy"]
-    assert [len(launch.node.stages) for launch in made] == [2, 2, 2, 2, 1]
+    assert [len(launch.node.epilogue) for launch in made] == [2, 2, 2, 2, 1]
     assert made[-1].shape == (1, 8, 8, 8)
 
 
@@ -203,9 +203,9 @@ def test_steps_that_find_no_room_come_after_all_phases() -> None:
     ("channels", "filters"), [(12, 8), (16, 7)], ids=["few inputs", "few outputs"]
 )
 def test_small_sums_do_not_pay(channels: int, filters: int) -> None:
-    maker = Maker()
-    out = transposed(maker, maker.input(1, 4, 4, channels), filters, (2, 2), (2, 2), (8, 8))
-    (launch,) = lowered(assign(maker.graph(out), FP32))
+    builder = GraphBuilder()
+    out = transposed(builder, builder.input(1, 4, 4, channels), filters, (2, 2), (2, 2), (8, 8))
+    (launch,) = lowered(assign(builder.graph(out), FP32))
     assert launch.template == "transpose_conv"
 
 
@@ -228,24 +228,24 @@ def value_of(body: str, place: str, variables: dict[str, Any], image: Array) -> 
     return evaluate(text, image, {**WORDS, **variables})
 
 
-def read_few(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
+def read_few(body: str, phase: Phase, p: int, block: int, image: Array) -> Array:
     """Return slice number `slice_` of all taps of pixel p, as cuda/conv_mma reads it."""
-    at: dict[str, Any] = {"p": p, "ks": slice_}
+    at: dict[str, Any] = {"p": p, "ks": block}
     if "const int tap" in body:
         for name in ("tap", "i", "n", "iy", "ix", "found"):
             at[name] = value_of(body, f"const (?:int|float4) {name}", at, image)
     return np.asarray(value_of(body, r"float4 v(?= = [^*])", at, image))
 
 
-def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Array:
+def read_many(body: str, phase: Phase, p: int, block: int, image: Array) -> Array:
     """Return the same, as cuda/conv_tile reads it.
 
     Halves come in pairs of slices, whole ones for each tap.
     """
-    slices = phase.weights.shape[3] // 4
+    channel_blocks = phase.weights.shape[3] // 4
     halves = "float4 high" in body
-    pairs = -(-slices // 2)
-    chunk = slice_ // slices * pairs + slice_ % slices // 2 if halves else slice_
+    pairs = -(-channel_blocks // 2)
+    chunk = block // channel_blocks * pairs + block % channel_blocks // 2 if halves else block
     at: dict[str, Any] = {"p": p, "chunk": chunk, "i": 0, "row": [p], "held": True}
     at |= {"part": chunk, "dy": 0, "dx": 0}
     if "const int tap" in body:
@@ -258,7 +258,7 @@ def read_many(body: str, phase: Phase, p: int, slice_: int, image: Array) -> Arr
         at["iy"], at["ix"] = at["y0"][0] + at["dy"], at["x0"][0] + at["dx"]
         inside = value_of(body, "const bool in", at, image)
     if halves:
-        name = ("low", "high")[slice_ % slices % 2]
+        name = ("low", "high")[block % channel_blocks % 2]
         return np.asarray(value_of(body, f"float4 {name}", at, image)) * inside
     # Floats are copied by the hardware, 4 at a time.
     first = 4 * value_of(body, r"uint4 \*const from", at, image)
@@ -273,10 +273,10 @@ def ran(launch: KernelLaunch, phase: Phase, read: Read, image: Array, memory: Ar
     assert depth % 4 == 0
     stores = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
     store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("made[u]", "result")
-    for p in range(phase.place.rows):
+    for p in range(phase.dst.rows):
         sums = np.zeros(-(-outputs // 4) * 4)
-        for slice_ in range(taps.shape[1]):
-            sums[:outputs] += taps[:, slice_] @ read(body, phase, p, slice_, image)
+        for block in range(taps.shape[1]):
+            sums[:outputs] += taps[:, block] @ read(body, phase, p, block, image)
         for s in range(sums.size // 4):
             result = lanes(sums[4 * s :][:4])
             execute(store, memory, {**WORDS, "p": p, "s": s, "result": result})
@@ -313,12 +313,12 @@ def test_the_kernels_load_and_store_the_right_places(
     read: Read,
 ) -> None:
     held = tuple(-(-n // step) for n, step in zip(size, stride, strict=True))
-    maker = Maker()
-    source = maker.input(2, *held, 20)
-    out = transposed(maker, source, filters, kernel, stride, size)
-    layout = assign(maker.graph(out), policy)
-    attributes = maker.nodes[0].attributes
-    taps = np.asarray(maker.values[attributes.weights].data)
+    builder = GraphBuilder()
+    source = builder.input(2, *held, 20)
+    out = transposed(builder, source, filters, kernel, stride, size)
+    layout = assign(builder.graph(out), policy)
+    attributes = builder.nodes[0].attributes
+    taps = np.asarray(builder.values[attributes.weights].data)
     image = np.random.default_rng(0).integers(-4, 5, (2, *held, 20)).astype(np.float64)
     memory = np.full(2 * size[0] * size[1] * filters, np.nan)
     parts = phases(taps, attributes.window, layout.storages[out])

@@ -20,7 +20,7 @@ from litegpu.ops.window import PoolAttributes, Window
 from litegpu.tools import runtime
 from model_runner import invoke
 from paper_device import build
-from passes.graphs import RELU, Maker, Shape
+from passes.graphs import RELU, GraphBuilder, Shape
 from passes.models import Model
 
 SHAPES: list[Shape] = [
@@ -34,15 +34,15 @@ SHAPES: list[Shape] = [
 
 def pooled(shape: Shape, mean: bool) -> tuple[KernelLaunch, ...]:
     """Return the launches of a global pool, and of a product with a matrix after it."""
-    maker = Maker()
+    builder = GraphBuilder()
     n, h, w, c = shape
-    source = maker.steps(maker.input(*shape), RELU)
+    source = builder.steps(builder.input(*shape), RELU)
     if mean:
-        made = maker.normalized("MEAN", source, (n, 1, 1, c), (1, 2), keep_dims=True)
+        made = builder.normalized("MEAN", source, (n, 1, 1, c), (1, 2), keep_dims=True)
     else:
         attributes = PoolAttributes(Window((h, w), (1, 1)))
-        made = maker.node("AVERAGE_POOL_2D", [source], (n, 1, 1, c), attributes=attributes)
-    return build(assign(maker.graph(maker.conv(made, 3)), FP32)).launches
+        made = builder.node("AVERAGE_POOL_2D", [source], (n, 1, 1, c), attributes=attributes)
+    return build(assign(builder.graph(builder.conv(made, 3)), FP32)).launches
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from litegpu.graph import Graph, Node, Stage
+from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.base import get
 from litegpu.ops.window import Window
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, Shape, applied, functions, ops, untouched
+from passes.graphs import RELU, GraphBuilder, Shape, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 Edges = tuple[tuple[int, int], ...]
@@ -23,22 +23,26 @@ PADS: Edges = ((2, 2), (2, 2))
 NONE: Edges = ((0, 0), (0, 0))
 
 
-def _move(maker: Maker, op: str, source: int, sizes: tuple[int, ...], edges: Edges) -> int:
+def _move(builder: GraphBuilder, op: str, source: int, sizes: tuple[int, ...], edges: Edges) -> int:
     """Add one of the two moves as its op is normalized."""
-    operands = (source, maker.integers(sizes), maker.integers(edges))
-    graph = Graph(maker.values, (), (), ())
+    operands = (source, builder.integers(sizes), builder.integers(edges))
+    graph = Graph(builder.values, (), (), ())
     (shape,) = get(op).infer(graph, Node(0, op, 1, operands, ()))
     for v in operands[1:]:
-        del maker.values[v]
-    return maker.normalized(op, source, shape, sizes, edges)
+        del builder.values[v]
+    return builder.normalized(op, source, shape, sizes, edges)
 
 
-def _cut(maker: Maker, source: int, sizes: tuple[int, ...] = (2, 2), edges: Edges = PADS) -> int:
-    return _move(maker, "SPACE_TO_BATCH_ND", source, sizes, edges)
+def _cut(
+    builder: GraphBuilder, source: int, sizes: tuple[int, ...] = (2, 2), edges: Edges = PADS
+) -> int:
+    return _move(builder, "SPACE_TO_BATCH_ND", source, sizes, edges)
 
 
-def _join(maker: Maker, source: int, sizes: tuple[int, ...] = (2, 2), edges: Edges = NONE) -> int:
-    return _move(maker, "BATCH_TO_SPACE_ND", source, sizes, edges)
+def _join(
+    builder: GraphBuilder, source: int, sizes: tuple[int, ...] = (2, 2), edges: Edges = NONE
+) -> int:
+    return _move(builder, "BATCH_TO_SPACE_ND", source, sizes, edges)
 
 
 def _merged(graph: Graph) -> Node:
@@ -52,15 +56,15 @@ def _merged(graph: Graph) -> Node:
 
 
 def test_the_convolution_reads_the_whole_image() -> None:
-    maker = Maker()
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    graph = maker.graph(_join(maker, batches))
+    builder = GraphBuilder()
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    graph = builder.graph(_join(builder, batches))
     node = _merged(graph)
     assert node.op == "DEPTHWISE_CONV_2D"
     assert node.attributes.window == Window((3, 3), (1, 1), (2, 2), (2, 2))
     assert node.merged == (0, 2)
     assert applied(blocks_into_dilation, graph).applied == (
-        "MOVE 0 and MOVE 2 into DEPTHWISE_CONV_2D 1",
+        "INDEX_MAP 0 and INDEX_MAP 2 into DEPTHWISE_CONV_2D 1",
     )
 
 
@@ -76,29 +80,29 @@ def test_the_convolution_reads_the_whole_image() -> None:
 def test_paddings_and_crops_are_combined(
     sizes: tuple[int, ...], pads: Edges, crops: Edges, window: Window
 ) -> None:
-    maker = Maker()
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE), sizes, pads))
-    assert _merged(maker.graph(_join(maker, batches, sizes, crops))).attributes.window == window
+    builder = GraphBuilder()
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE), sizes, pads))
+    assert _merged(builder.graph(_join(builder, batches, sizes, crops))).attributes.window == window
 
 
 def test_padding_and_dilation_inside_count_in_blocks() -> None:
-    maker = Maker()
-    cut = _cut(maker, maker.input(*SHAPE), edges=((0, 2), (1, 1)))
-    batches = maker.conv(cut, 3, kernel=3)
+    builder = GraphBuilder()
+    cut = _cut(builder, builder.input(*SHAPE), edges=((0, 2), (1, 1)))
+    batches = builder.conv(cut, 3, kernel=3)
     window = Window((3, 3), (1, 1), (1, 2), (1, 2))
-    maker.nodes[-1] = replace(
-        maker.nodes[-1], attributes=replace(maker.nodes[-1].attributes, window=window)
+    builder.nodes[-1] = replace(
+        builder.nodes[-1], attributes=replace(builder.nodes[-1].attributes, window=window)
     )
-    node = _merged(maker.graph(_join(maker, batches, edges=((1, 1), (0, 0)))))
+    node = _merged(builder.graph(_join(builder, batches, edges=((1, 1), (0, 0)))))
     assert node.attributes.window == Window((3, 3), (1, 1), (2, 4), (0 + 2 - 1, 1 + 4 - 0))
 
 
 def test_steps_in_between_go_over_the_whole_image() -> None:
-    maker = Maker()
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    steps = maker.steps(batches, Stage("MUL", (maker.constant(4),)), RELU)
-    steps = maker.steps(steps, Stage("ADD", (maker.number(1.0),)))
-    graph = maker.graph(_join(maker, steps))
+    builder = GraphBuilder()
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    steps = builder.steps(batches, EpilogueOp("MUL", (builder.constant(4),)), RELU)
+    steps = builder.steps(steps, EpilogueOp("ADD", (builder.number(1.0),)))
+    graph = builder.graph(_join(builder, steps))
     result = applied(blocks_into_dilation, graph)
     assert ops(result) == ["DEPTHWISE_CONV_2D", "COPY", "COPY"]
     first, second, third = result.graph.nodes
@@ -110,13 +114,13 @@ def test_steps_in_between_go_over_the_whole_image() -> None:
 
 @pytest.mark.parametrize("upright", [False, True])
 def test_sequences_that_are_seen_as_images(upright: bool) -> None:
-    maker = Maker()
-    batches = _cut(maker, maker.input(2, 9, 4), (2,), ((2, 1),))
-    image = maker.node("RESHAPE", [batches], (4, 6, 1, 4) if upright else (4, 1, 6, 4))
-    made = maker.conv(image, 5)
-    made = maker.steps(made, RELU)
-    flat = maker.steps(maker.node("RESHAPE", [made], (4, 6, 5)), Stage("ABS"))
-    graph = maker.graph(_join(maker, flat, (2,), ((1, 0),)))
+    builder = GraphBuilder()
+    batches = _cut(builder, builder.input(2, 9, 4), (2,), ((2, 1),))
+    image = builder.node("RESHAPE", [batches], (4, 6, 1, 4) if upright else (4, 1, 6, 4))
+    made = builder.conv(image, 5)
+    made = builder.steps(made, RELU)
+    flat = builder.steps(builder.node("RESHAPE", [made], (4, 6, 5)), EpilogueOp("ABS"))
+    graph = builder.graph(_join(builder, flat, (2,), ((1, 0),)))
     result = applied(blocks_into_dilation, graph)
     assert ops(result) == ["RESHAPE", "CONV_2D", "COPY", "COPY", "RESHAPE"]
     assert result.graph.nodes[0].inputs == graph.inputs
@@ -131,109 +135,111 @@ def test_sequences_that_are_seen_as_images(upright: bool) -> None:
 
 
 def test_batches_that_others_read_stay() -> None:
-    maker = Maker()
-    batches = _cut(maker, maker.input(*SHAPE))
-    out = _join(maker, maker.depthwise(batches))
-    result = applied(blocks_into_dilation, maker.graph(out, maker.conv(batches, 2)))
-    assert ops(result) == ["MOVE", "DEPTHWISE_CONV_2D", "CONV_2D"]
+    builder = GraphBuilder()
+    batches = _cut(builder, builder.input(*SHAPE))
+    out = _join(builder, builder.depthwise(batches))
+    result = applied(blocks_into_dilation, builder.graph(out, builder.conv(batches, 2)))
+    assert ops(result) == ["INDEX_MAP", "DEPTHWISE_CONV_2D", "CONV_2D"]
 
 
 def test_several_convolutions_of_the_same_batches() -> None:
-    maker = Maker()
-    batches = _cut(maker, maker.input(*SHAPE))
-    outputs = [_join(maker, maker.depthwise(batches)) for _ in range(2)]
-    result = applied(blocks_into_dilation, maker.graph(*outputs))
+    builder = GraphBuilder()
+    batches = _cut(builder, builder.input(*SHAPE))
+    outputs = [_join(builder, builder.depthwise(batches)) for _ in range(2)]
+    result = applied(blocks_into_dilation, builder.graph(*outputs))
     assert ops(result) == ["DEPTHWISE_CONV_2D", "DEPTHWISE_CONV_2D"]
 
 
 def test_computed_weights_stay() -> None:
-    maker = Maker()
-    source, taps = maker.input(*SHAPE), maker.input(1, 3, 3, 4)
-    made = maker.depthwise(_cut(maker, source))
-    reader = maker.nodes[-1]
-    del maker.values[reader.attributes.weights]
+    builder = GraphBuilder()
+    source, taps = builder.input(*SHAPE), builder.input(1, 3, 3, 4)
+    made = builder.depthwise(_cut(builder, source))
+    reader = builder.nodes[-1]
+    del builder.values[reader.attributes.weights]
     held = replace(reader.attributes, weights=taps)
-    maker.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
-    result = applied(blocks_into_dilation, maker.graph(_join(maker, made)))
+    builder.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
+    result = applied(blocks_into_dilation, builder.graph(_join(builder, made)))
     assert result.graph.nodes[0].inputs == (source, taps)
 
 
 # Declined
 
 
-def _strides(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    node = maker.nodes[-1]
+def _strides(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    node = builder.nodes[-1]
     window = replace(node.attributes.window, stride=(1, 2))
-    maker.nodes[-1] = replace(node, attributes=replace(node.attributes, window=window))
-    return maker.graph(_join(maker, batches))
+    builder.nodes[-1] = replace(node, attributes=replace(node.attributes, window=window))
+    return builder.graph(_join(builder, batches))
 
 
-def _other_blocks(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    return maker.graph(_join(maker, batches, (4, 1)))
+def _other_blocks(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    return builder.graph(_join(builder, batches, (4, 1)))
 
 
-def _read_elsewhere(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    return maker.graph(_join(maker, batches), maker.steps(batches, RELU))
+def _read_elsewhere(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    return builder.graph(_join(builder, batches), builder.steps(batches, RELU))
 
 
-def _output(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    return maker.graph(_join(maker, batches), batches)
+def _output(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    return builder.graph(_join(builder, batches), batches)
 
 
-def _no_join(maker: Maker) -> Graph:
-    return maker.graph(maker.conv(maker.depthwise(_cut(maker, maker.input(*SHAPE))), 2))
+def _no_join(builder: GraphBuilder) -> Graph:
+    return builder.graph(builder.conv(builder.depthwise(_cut(builder, builder.input(*SHAPE))), 2))
 
 
-def _pooled(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    pooled = maker.node("MAX_POOL_2D", [batches], maker.shape(batches))
-    return maker.graph(_join(maker, pooled))
+def _pooled(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    pooled = builder.node("MAX_POOL_2D", [batches], builder.shape(batches))
+    return builder.graph(_join(builder, pooled))
 
 
-def _square(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    return maker.graph(_join(maker, maker.steps(batches, Stage("MUL", (batches,)))))
+def _square(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    return builder.graph(_join(builder, builder.steps(batches, EpilogueOp("MUL", (batches,)))))
 
 
-def _by_pixel(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    grid = maker.constant(4, 3, 1)
-    return maker.graph(_join(maker, maker.steps(batches, Stage("MUL", (grid,)))))
+def _by_pixel(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    grid = builder.constant(4, 3, 1)
+    return builder.graph(_join(builder, builder.steps(batches, EpilogueOp("MUL", (grid,)))))
 
 
-def _own_step_by_pixel(maker: Maker) -> Graph:
-    batches = maker.depthwise(_cut(maker, maker.input(*SHAPE)))
-    step = Stage("ADD", (maker.constant(8, 1, 1, 4),))
-    maker.nodes[-1] = replace(maker.nodes[-1], stages=(step,))
-    return maker.graph(_join(maker, batches))
+def _own_step_by_pixel(builder: GraphBuilder) -> Graph:
+    batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    step = EpilogueOp("ADD", (builder.constant(8, 1, 1, 4),))
+    builder.nodes[-1] = replace(builder.nodes[-1], epilogue=(step,))
+    return builder.graph(_join(builder, batches))
 
 
-def _broadcast(maker: Maker) -> Graph:
-    batches = maker.conv(_cut(maker, maker.input(*SHAPE)), 1)
-    wide = maker.steps(batches, Stage("MUL", (maker.constant(5),)), shape=(8, 6, 5, 5))
-    return maker.graph(_join(maker, wide))
+def _broadcast(builder: GraphBuilder) -> Graph:
+    batches = builder.conv(_cut(builder, builder.input(*SHAPE)), 1)
+    wide = builder.steps(batches, EpilogueOp("MUL", (builder.constant(5),)), shape=(8, 6, 5, 5))
+    return builder.graph(_join(builder, wide))
 
 
-def _reshaped_otherwise(maker: Maker) -> Graph:
-    batches = _cut(maker, maker.input(2, 10, 4), (2,), ((1, 1),))
-    made = maker.conv(maker.node("RESHAPE", [batches], (4, 2, 3, 4)), 5)
-    return maker.graph(_join(maker, maker.node("RESHAPE", [made], (4, 6, 5)), (2,), ((0, 0),)))
+def _reshaped_otherwise(builder: GraphBuilder) -> Graph:
+    batches = _cut(builder, builder.input(2, 10, 4), (2,), ((1, 1),))
+    made = builder.conv(builder.node("RESHAPE", [batches], (4, 2, 3, 4)), 5)
+    return builder.graph(
+        _join(builder, builder.node("RESHAPE", [made], (4, 6, 5)), (2,), ((0, 0),))
+    )
 
 
-def _reshaped_once(maker: Maker) -> Graph:
-    batches = _cut(maker, maker.input(*SHAPE))
-    flat = maker.node("RESHAPE", [maker.conv(batches, 4)], (8, 30, 4))
-    return maker.graph(_join(maker, flat, (2,), ((0, 0),)))
+def _reshaped_once(builder: GraphBuilder) -> Graph:
+    batches = _cut(builder, builder.input(*SHAPE))
+    flat = builder.node("RESHAPE", [builder.conv(batches, 4)], (8, 30, 4))
+    return builder.graph(_join(builder, flat, (2,), ((0, 0),)))
 
 
 _ALONE = "no BATCH_TO_SPACE_ND alone reads its result"
 _PIXELS = "a step's operand differs from pixel to pixel"
 _SHAPE = "its image has another shape than the blocks"
-DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_strides, "it has strides"),
     (_other_blocks, "blocks [2, 2] before it and [4, 1] after it"),
     (_read_elsewhere, _ALONE),
@@ -250,19 +256,19 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 
 
 @pytest.mark.parametrize(("write", "reason"), DECLINED)
-def test_declines_with_a_reason(write: Callable[[Maker], Graph], reason: str) -> None:
-    maker = Maker()
-    result = untouched(blocks_into_dilation, write(maker))
-    (node,) = [n for n in maker.nodes if n.op.endswith("CONV_2D")][:1]
+def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    builder = GraphBuilder()
+    result = untouched(blocks_into_dilation, write(builder))
+    (node,) = [n for n in builder.nodes if n.op.endswith("CONV_2D")][:1]
     assert result.declined[0] == f"{node.op} {node.index} between blocks: {reason}"
 
 
-def test_other_moves_are_no_blocks() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    joined = _join(maker, _cut(maker, source))
-    made = maker.conv(joined, 3)
-    graph = maker.graph(maker.conv(maker.pad(made, *[(0, 0)] * 4), 2))
+def test_other_index_maps_are_no_blocks() -> None:
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    joined = _join(builder, _cut(builder, source))
+    made = builder.conv(joined, 3)
+    graph = builder.graph(builder.conv(builder.pad(made, *[(0, 0)] * 4), 2))
     assert untouched(blocks_into_dilation, graph).declined == ()
 
 

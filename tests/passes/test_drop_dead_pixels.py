@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from litegpu.graph import Graph, Node, Stage
+from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.window import Pair, PoolAttributes, Window
 from litegpu.passes import PassResult
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, check_numbers
 
 SHAPE = (2, 5, 6, 8)
@@ -22,29 +22,29 @@ HALVED = (2, 3, 3, 8)
 
 
 def strided(
-    maker: Maker, source: int, channels: int, stride: Pair = (2, 2), kernel: int = 1
+    builder: GraphBuilder, source: int, channels: int, stride: Pair = (2, 2), kernel: int = 1
 ) -> int:
     """Add a convolution that takes pixels which lie apart."""
-    n, h, w, _ = maker.shape(source)
-    made = maker.conv(source, channels, kernel)
-    node = maker.nodes[-1]
+    n, h, w, _ = builder.shape(source)
+    made = builder.conv(source, channels, kernel)
+    node = builder.nodes[-1]
     window = replace(node.attributes.window, stride=stride)
-    maker.nodes[-1] = replace(node, attributes=replace(node.attributes, window=window))
+    builder.nodes[-1] = replace(node, attributes=replace(node.attributes, window=window))
     shape = (n, -(-h // stride[0]), -(-w // stride[1]), channels)
-    maker.values[made] = replace(maker.values[made], shape=shape)
+    builder.values[made] = replace(builder.values[made], shape=shape)
     return made
 
 
-def cut(maker: Maker, source: int, stride: Pair, begin: int = 0) -> int:
+def cut(builder: GraphBuilder, source: int, stride: Pair, begin: int = 0) -> int:
     """Add a slice of pixels that lie apart."""
-    n, h, w, c = maker.shape(source)
+    n, h, w, c = builder.shape(source)
     attributes = CopyAttributes((0, begin, 0, 0), (1, *stride, 1))
     shape = (n, -(-(h - begin) // stride[0]), -(-w // stride[1]), c)
-    return maker.node("STRIDED_SLICE", [source], shape, attributes=attributes)
+    return builder.node("STRIDED_SLICE", [source], shape, attributes=attributes)
 
 
-def added(maker: Maker, left: int, right: int) -> int:
-    return maker.steps(left, Stage("ADD", (right,)), RELU)
+def added(builder: GraphBuilder, left: int, right: int) -> int:
+    return builder.steps(left, EpilogueOp("ADD", (right,)), RELU)
 
 
 def windows(result: PassResult) -> list[tuple[Pair, Pair]]:
@@ -57,15 +57,15 @@ def shape_of(result: PassResult, node: Node) -> tuple[int, ...]:
     return result.graph.values[node.outputs[0]].shape
 
 
-def test_the_end_of_a_residual_stage() -> None:
+def test_the_end_of_a_residual_epilogue_op() -> None:
     """All the way up to the last 3x3; the shortcut, read whole elsewhere, is read in part."""
-    maker = Maker()
-    shortcut = maker.steps(maker.input(*SHAPE), RELU)
-    reduced = maker.conv(shortcut, 4)
-    inner = maker.conv(maker.conv(reduced, 4, 3), 8)
-    total = added(maker, shortcut, inner)
+    builder = GraphBuilder()
+    shortcut = builder.steps(builder.input(*SHAPE), RELU)
+    reduced = builder.conv(shortcut, 4)
+    inner = builder.conv(builder.conv(reduced, 4, 3), 8)
+    total = added(builder, shortcut, inner)
     result = applied(
-        drop_dead_pixels, maker.graph(strided(maker, total, 4), strided(maker, total, 12))
+        drop_dead_pixels, builder.graph(strided(builder, total, 4), strided(builder, total, 12))
     )
     point, all_pixels = (1, 1), (1, 1)
     assert windows(result) == [
@@ -87,84 +87,88 @@ def test_the_end_of_a_residual_stage() -> None:
 
 
 def test_what_a_window_has_left_out_already_is_left_out_on_top() -> None:
-    maker = Maker()
-    made = strided(maker, maker.input(1, 20, 21, 4), 4, (2, 1), kernel=3)
-    result = applied(drop_dead_pixels, maker.graph(strided(maker, made, 4, (2, 3))))
+    builder = GraphBuilder()
+    made = strided(builder, builder.input(1, 20, 21, 4), 4, (2, 1), kernel=3)
+    result = applied(drop_dead_pixels, builder.graph(strided(builder, made, 4, (2, 3))))
     assert windows(result) == [((3, 3), (4, 3)), ((1, 1), (1, 1))]
     assert shape_of(result, result.graph.nodes[0]) == (1, 5, 7, 4)
 
 
 @pytest.mark.parametrize("op", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_pools_of_one_pixel_are_readers_too(op: str) -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    pool = maker.node(op, [made], HALVED, attributes=PoolAttributes(Window((1, 1), (2, 2))))
-    result = applied(drop_dead_pixels, maker.graph(pool))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    pool = builder.node(op, [made], HALVED, attributes=PoolAttributes(Window((1, 1), (2, 2))))
+    result = applied(drop_dead_pixels, builder.graph(pool))
     assert windows(result) == [((3, 3), (2, 2))]
     assert result.graph.nodes[1].attributes.window.stride == (1, 1)
 
 
 def test_slices_are_readers_too() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    result = applied(drop_dead_pixels, maker.graph(cut(maker, made, (2, 2))))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    result = applied(drop_dead_pixels, builder.graph(cut(builder, made, (2, 2))))
     assert ops(result) == ["CONV_2D", "COPY"]
     assert windows(result) == [((3, 3), (2, 2))]
 
 
 def test_operands_that_are_broadcast_stay_so() -> None:
-    maker = Maker()
-    source = maker.conv(maker.input(*SHAPE), 8, 3)
-    row, pixel = maker.constant(6, 8), maker.input(2, 1, 1, 8)
-    steps = (Stage("MUL", (pixel,)), Stage("ADD", (row,)), Stage("ADD", (maker.number(2.0),)))
-    made = maker.steps(source, *steps)
-    graph = maker.graph(strided(maker, made, 4))
+    builder = GraphBuilder()
+    source = builder.conv(builder.input(*SHAPE), 8, 3)
+    row, pixel = builder.constant(6, 8), builder.input(2, 1, 1, 8)
+    steps = (
+        EpilogueOp("MUL", (pixel,)),
+        EpilogueOp("ADD", (row,)),
+        EpilogueOp("ADD", (builder.number(2.0),)),
+    )
+    made = builder.steps(source, *steps)
+    graph = builder.graph(strided(builder, made, 4))
     result = applied(drop_dead_pixels, graph)
     (node,) = (n for n in result.graph.nodes if n.op == "COPY")
-    (mul,), (add,), (number,) = (stage.operands for stage in node.stages)
+    (mul,), (add,), (number,) = (epilogue_op.operands for epilogue_op in node.epilogue)
     assert (mul, number) == (pixel, steps[2].operands[0])
     held = result.graph.values[add].data
     np.testing.assert_array_equal(held, graph.values[row].data[::2])  # type: ignore[index]
 
 
 def test_an_input_is_read_in_part() -> None:
-    maker = Maker()
-    left, right = maker.input(*SHAPE), maker.input(*SHAPE)
-    graph = maker.graph(strided(maker, added(maker, left, right), 4))
+    builder = GraphBuilder()
+    left, right = builder.input(*SHAPE), builder.input(*SHAPE)
+    graph = builder.graph(strided(builder, added(builder, left, right), 4))
     result = applied(drop_dead_pixels, graph)
     assert ops(result) == ["STRIDED_SLICE", "STRIDED_SLICE", "COPY", "CONV_2D"]
     assert {node.inputs[0] for node in result.graph.nodes[:2]} == {left, right}
 
 
-def _read_whole(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    return maker.graph(strided(maker, made, 4), maker.conv(made, 4))
+def _read_whole(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, made, 4), builder.conv(made, 4))
 
 
-def _an_output(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    return maker.graph(strided(maker, made, 4), made)
+def _an_output(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, made, 4), made)
 
 
-def _other_strides(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    return maker.graph(strided(maker, made, 4), strided(maker, made, 4, (2, 1)))
+def _other_strides(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, made, 4), strided(builder, made, 4, (2, 1)))
 
 
-def _as_an_operand(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    other = maker.steps(maker.input(*SHAPE), Stage("ADD", (made,)))
-    return maker.graph(strided(maker, made, 4), other)
+def _as_an_operand(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    other = builder.steps(builder.input(*SHAPE), EpilogueOp("ADD", (made,)))
+    return builder.graph(strided(builder, made, 4), other)
 
 
-def _another_begin(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8, 3)
-    return maker.graph(strided(maker, made, 4), cut(maker, made, (2, 2), begin=1))
+def _another_begin(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, made, 4), cut(builder, made, (2, 2), begin=1))
 
 
-def _not_by_pixels(maker: Maker) -> Graph:
-    made = maker.node("SOFTMAX", [maker.input(*SHAPE)], SHAPE)
-    return maker.graph(strided(maker, made, 4))
+def _not_by_pixels(builder: GraphBuilder) -> Graph:
+    made = builder.node("SOFTMAX", [builder.input(*SHAPE)], SHAPE)
+    return builder.graph(strided(builder, made, 4))
 
 
 _OTHERS = "CONV_2D 0: others read other pixels"
@@ -181,29 +185,30 @@ _OTHERS = "CONV_2D 0: others read other pixels"
         (_not_by_pixels, "SOFTMAX 0: it does not make its pixels one by one"),
     ],
 )
-def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
-    assert untouched(drop_dead_pixels, make(Maker())).declined == (reason,)
+def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    assert untouched(drop_dead_pixels, make(GraphBuilder())).declined == (reason,)
 
 
 def test_larger_windows_read_all() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 8)
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 8)
     assert (
-        untouched(drop_dead_pixels, maker.graph(strided(maker, made, 4, kernel=3))).declined == ()
+        untouched(drop_dead_pixels, builder.graph(strided(builder, made, 4, kernel=3))).declined
+        == ()
     )
 
 
 def test_single_rows_have_no_pixels_to_drop() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(2, 1, 1, 8), 8)
-    assert untouched(drop_dead_pixels, maker.graph(strided(maker, made, 4))).declined == ()
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(2, 1, 1, 8), 8)
+    assert untouched(drop_dead_pixels, builder.graph(strided(builder, made, 4))).declined == ()
 
 
 def test_numbers_stay() -> None:
-    check_numbers(_residual_stage, "drop_dead_pixels", saved=0)
+    check_numbers(_residual_epilogue, "drop_dead_pixels", saved=0)
 
 
-def _residual_stage(model: Model) -> list[TensorRef]:
+def _residual_epilogue(model: Model) -> list[TensorRef]:
     strides = {"padding": "VALID", "stride_h": 2, "stride_w": 2}
     x = model.op("RELU", model.input(2, 7, 6, 5))
     inner = model.conv(model.conv(x, (3, 3, 3, 5)), (5, 1, 1, 3))

@@ -17,7 +17,7 @@ from litegpu.graph import Graph
 from litegpu.ops.normalize import NormalizeAttributes, parts_of, sums_shape
 from litegpu.passes.find_normalization import find_normalization
 from op_runner import MODES, Mode, run
-from passes.graphs import Maker, applied, ops, untouched
+from passes.graphs import GraphBuilder, applied, ops, untouched
 
 SHAPE = (2, 6, 5, 8)
 SMALL = (2, 1, 1, 8)
@@ -25,7 +25,7 @@ NOT_SCALED = "the value that it is of is not scaled"
 READ = "others read what would be left out"
 
 
-class Writer(Maker):
+class Writer(GraphBuilder):
     """Adds operations as they are before they are normalized."""
 
     def number(self, number: float) -> int:
@@ -103,7 +103,7 @@ def test_its_own_activation_becomes_a_step() -> None:
     difference = writer.do("SUB", source, mean)
     out = writer.do("MUL", difference, writer.inverse(source, mean, 3), activation="relu6")
     (node,) = applied(find_normalization, writer.graph(out)).graph.nodes
-    assert [stage.function for stage in node.stages] == ["RELU6"]
+    assert [epilogue_op.function for epilogue_op in node.epilogue] == ["RELU6"]
 
 
 def test_many_pixels_are_summed_up_by_a_kernel_before() -> None:
@@ -272,9 +272,9 @@ def test_factors_must_not_make_the_value_larger() -> None:
 
 
 def test_other_nodes_are_left_alone() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(1, 4, 4, 8), 8)
-    assert untouched(find_normalization, maker.graph(made)).declined == ()
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(1, 4, 4, 8), 8)
+    assert untouched(find_normalization, builder.graph(made)).declined == ()
 
 
 AXES = [(1, 2), (3,), (1, 2, 3), (2,), (0,), (2, 3), (0, 1, 2, 3), (-1,), (-3, -2)]

@@ -10,14 +10,14 @@ from litegpu.graph import DType, Graph, Node, Value
 from litegpu.passes.fold_constants import fold_constants
 from litegpu.tools import runtime
 from litegpu.zoo.writer import ModelWriter
-from passes.graphs import Maker, applied, ops, untouched
+from passes.graphs import GraphBuilder, applied, ops, untouched
 
 
 def test_the_output_becomes_the_constant() -> None:
-    maker = Maker()
-    weights = maker.constant(2, 1, 1, 3, dtype="float16")
-    full = maker.node("DEQUANTIZE", [weights], (2, 1, 1, 3))
-    graph = maker.graph(maker.node("CONV_2D", [maker.input(1, 4, 4, 3), full], (1, 4, 4, 2)))
+    builder = GraphBuilder()
+    weights = builder.constant(2, 1, 1, 3, dtype="float16")
+    full = builder.node("DEQUANTIZE", [weights], (2, 1, 1, 3))
+    graph = builder.graph(builder.node("CONV_2D", [builder.input(1, 4, 4, 3), full], (1, 4, 4, 2)))
     result = applied(fold_constants, graph)
     assert ops(result) == ["CONV_2D"]
     folded = result.graph.values[full]
@@ -28,27 +28,27 @@ def test_the_output_becomes_the_constant() -> None:
 
 
 def test_one_constant_may_feed_many() -> None:
-    maker = Maker()
-    weights = maker.constant(4, dtype="float16")
-    first = maker.node("DEQUANTIZE", [weights], (4,))
-    second = maker.node("DEQUANTIZE", [weights], (4,))
-    source = maker.input(1, 4)
-    outputs = [maker.node("ADD", [source, v], (1, 4)) for v in (first, second, first)]
-    result = applied(fold_constants, maker.graph(*outputs))
+    builder = GraphBuilder()
+    weights = builder.constant(4, dtype="float16")
+    first = builder.node("DEQUANTIZE", [weights], (4,))
+    second = builder.node("DEQUANTIZE", [weights], (4,))
+    source = builder.input(1, 4)
+    outputs = [builder.node("ADD", [source, v], (1, 4)) for v in (first, second, first)]
+    result = applied(fold_constants, builder.graph(*outputs))
     assert ops(result) == ["ADD", "ADD", "ADD"]
 
 
 @pytest.mark.parametrize("dtype", [None, "int8", "float32"])
 def test_other_inputs_are_declined(dtype: str | None) -> None:
-    maker = Maker()
-    source = maker.constant(1, 4, dtype=dtype) if dtype else maker.input(1, 4)
-    result = untouched(fold_constants, maker.graph(maker.node("DEQUANTIZE", [source], (1, 4))))
+    builder = GraphBuilder()
+    source = builder.constant(1, 4, dtype=dtype) if dtype else builder.input(1, 4)
+    result = untouched(fold_constants, builder.graph(builder.node("DEQUANTIZE", [source], (1, 4))))
     assert result.declined == ("DEQUANTIZE 0: its input is no float16 constant",)
 
 
 def test_other_nodes_are_left_alone() -> None:
-    maker = Maker()
-    result = untouched(fold_constants, maker.graph(maker.conv(maker.input(1, 4, 4, 3), 2)))
+    builder = GraphBuilder()
+    result = untouched(fold_constants, builder.graph(builder.conv(builder.input(1, 4, 4, 3), 2)))
     assert result.declined == ()
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from litegpu.graph import SELF, Graph, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.fuse_elementwise import MAX_OPERANDS, fuse_elementwise
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
@@ -18,12 +18,12 @@ NO_KERNEL = "no kernel before it is free"
 
 
 def test_a_chain_collapses_into_its_first_kernel() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 8, stages=[RELU])
-    value = maker.steps(made, Stage("NEG"))
-    value = maker.steps(value, Stage("MUL", (maker.constant(8),)), RELU)
-    out = maker.steps(value, Stage("ADD", (SELF,)))
-    result = applied(fuse_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 8, epilogue=[RELU])
+    value = builder.steps(made, EpilogueOp("NEG"))
+    value = builder.steps(value, EpilogueOp("MUL", (builder.constant(8),)), RELU)
+    out = builder.steps(value, EpilogueOp("ADD", (SELF,)))
+    result = applied(fuse_elementwise, builder.graph(out))
     (node,) = result.graph.nodes
     assert functions(node) == ["RELU", "NEG", "MUL", "RELU", "ADD"]
     assert node.outputs == (out,)
@@ -32,72 +32,72 @@ def test_a_chain_collapses_into_its_first_kernel() -> None:
 
 
 def test_a_chain_without_a_kernel_collapses_into_its_first_step() -> None:
-    maker = Maker()
-    out = maker.steps(maker.steps(maker.input(*SHAPE), RELU), Stage("NEG"))
-    result = applied(fuse_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    out = builder.steps(builder.steps(builder.input(*SHAPE), RELU), EpilogueOp("NEG"))
+    result = applied(fuse_elementwise, builder.graph(out))
     assert [functions(node) for node in result.graph.nodes] == [["RELU", "NEG"]]
     assert result.declined == (f"COPY 0 (RELU): {NO_KERNEL}",)
 
 
 def test_the_fused_kernel_stands_where_all_its_operands_are_ready() -> None:
     """The other operand is made after the kernel that takes the step."""
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    made = maker.conv(source, 8)
-    late = maker.node("MAX_POOL_2D", [source], SHAPE)
-    out = maker.steps(made, Stage("SUB", (late,)))
-    extra = maker.conv(late, 2)
-    result = applied(fuse_elementwise, maker.graph(out, extra))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    made = builder.conv(source, 8)
+    late = builder.node("MAX_POOL_2D", [source], SHAPE)
+    out = builder.steps(made, EpilogueOp("SUB", (late,)))
+    extra = builder.conv(late, 2)
+    result = applied(fuse_elementwise, builder.graph(out, extra))
     assert ops(result) == ["MAX_POOL_2D", "CONV_2D", "CONV_2D"]
-    assert result.graph.nodes[1].stages == (Stage("SUB", (late,)),)
+    assert result.graph.nodes[1].epilogue == (EpilogueOp("SUB", (late,)),)
 
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_the_later_of_two_producers_takes_the_step(position: int) -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    early, late = maker.conv(source, 8), maker.conv(source, 8)
-    out = maker.steps(early, Stage("SUB", (late,), position), RELU)
-    result = applied(fuse_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    early, late = builder.conv(source, 8), builder.conv(source, 8)
+    out = builder.steps(early, EpilogueOp("SUB", (late,), position), RELU)
+    result = applied(fuse_elementwise, builder.graph(out))
     first, second = result.graph.nodes
     assert first.outputs == (early,)
     assert second.outputs == (out,)
     # SUB keeps its order: the running value is the other one now.
-    assert second.stages == (Stage("SUB", (early,), 1 - position), RELU)
+    assert second.epilogue == (EpilogueOp("SUB", (early,), 1 - position), RELU)
 
 
 def test_the_earlier_producer_takes_it_when_the_later_is_read_elsewhere() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    early, late = maker.conv(source, 8), maker.conv(source, 8)
-    out = maker.steps(early, Stage("ADD", (late,)))
-    result = applied(fuse_elementwise, maker.graph(out, maker.conv(late, 2)))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    early, late = builder.conv(source, 8), builder.conv(source, 8)
+    out = builder.steps(early, EpilogueOp("ADD", (late,)))
+    result = applied(fuse_elementwise, builder.graph(out, builder.conv(late, 2)))
     assert ops(result) == ["CONV_2D"] * 3
-    assert result.graph.nodes[1].stages == (Stage("ADD", (late,)),)
+    assert result.graph.nodes[1].epilogue == (EpilogueOp("ADD", (late,)),)
 
 
 def test_the_order_of_a_broadcast_operand_is_not_exchanged() -> None:
-    maker = Maker()
-    gate = maker.conv(maker.input(1, 1, 1, 8), 8)
-    out = maker.steps(maker.input(*SHAPE), Stage("MUL", (gate,)))
-    result = untouched(fuse_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    gate = builder.conv(builder.input(1, 1, 1, 8), 8)
+    out = builder.steps(builder.input(*SHAPE), EpilogueOp("MUL", (gate,)))
+    result = untouched(fuse_elementwise, builder.graph(out))
     assert result.declined == (f"COPY 1 (MUL): {NO_KERNEL}",)
 
 
 def test_an_extended_operand_is_not_exchanged() -> None:
-    maker = Maker()
-    narrow = maker.conv(maker.input(*SHAPE), 3)
-    out = maker.steps(maker.input(*SHAPE), Stage("ADD", (narrow,), extend=True))
-    assert untouched(fuse_elementwise, maker.graph(out)).declined
+    builder = GraphBuilder()
+    narrow = builder.conv(builder.input(*SHAPE), 3)
+    out = builder.steps(builder.input(*SHAPE), EpilogueOp("ADD", (narrow,), extend=True))
+    assert untouched(fuse_elementwise, builder.graph(out)).declined
 
 
 def test_operands_of_one_kernel_are_limited() -> None:
-    maker = Maker()
-    value = maker.conv(maker.input(*SHAPE), 8)
+    builder = GraphBuilder()
+    value = builder.conv(builder.input(*SHAPE), 8)
     for _ in range(MAX_OPERANDS + 1):
-        value = maker.steps(value, Stage("MUL", (maker.constant(1),)))
-        value = maker.steps(value, Stage("ADD", (maker.input(*SHAPE),)))
-    result = applied(fuse_elementwise, maker.graph(value))
+        value = builder.steps(value, EpilogueOp("MUL", (builder.constant(1),)))
+        value = builder.steps(value, EpilogueOp("ADD", (builder.input(*SHAPE),)))
+    result = applied(fuse_elementwise, builder.graph(value))
     assert ops(result) == ["CONV_2D", "COPY"]
     assert functions(result.graph.nodes[0]).count("ADD") == MAX_OPERANDS
     # Scalars are part of the kernel's text and do not count.
@@ -105,56 +105,58 @@ def test_operands_of_one_kernel_are_limited() -> None:
     assert result.declined == (f"COPY {2 * MAX_OPERANDS + 2} (ADD): {NO_KERNEL}",)
 
 
-def _of_an_input(maker: Maker) -> Graph:
-    return maker.graph(maker.steps(maker.input(*SHAPE), RELU))
+def _of_an_input(builder: GraphBuilder) -> Graph:
+    return builder.graph(builder.steps(builder.input(*SHAPE), RELU))
 
 
-def _of_an_output(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    return maker.graph(maker.steps(made, RELU), made)
+def _of_an_output(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.steps(made, RELU), made)
 
 
-def _of_a_shared_value(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    return maker.graph(maker.steps(made, RELU), maker.conv(made, 2))
+def _of_a_shared_value(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.steps(made, RELU), builder.conv(made, 2))
 
 
-def _of_a_broadcast_value(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(1, 1, 1, 8), 8)
-    return maker.graph(maker.steps(made, Stage("MUL", (maker.constant(*SHAPE),)), shape=SHAPE))
+def _of_a_broadcast_value(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(1, 1, 1, 8), 8)
+    return builder.graph(
+        builder.steps(made, EpilogueOp("MUL", (builder.constant(*SHAPE),)), shape=SHAPE)
+    )
 
 
-def _of_a_view(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    flat = maker.node("RESHAPE", [made], (1, 128))
-    return maker.graph(maker.steps(flat, Stage("ADD", (maker.constant(128),))))
+def _of_a_view(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    flat = builder.node("RESHAPE", [made], (1, 128))
+    return builder.graph(builder.steps(flat, EpilogueOp("ADD", (builder.constant(128),))))
 
 
-def _of_a_concatenation(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    joined = maker.concat(3, made, made)
-    return maker.graph(maker.steps(joined, Stage("ADD", (maker.constant(16),))))
+def _of_a_concatenation(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    joined = builder.concat(3, made, made)
+    return builder.graph(builder.steps(joined, EpilogueOp("ADD", (builder.constant(16),))))
 
 
-def _of_one_of_two_outputs(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    other = maker.value(SHAPE)
-    maker.nodes[-1] = replace(maker.nodes[-1], op="SPLIT", outputs=(made, other))
-    return maker.graph(maker.steps(made, RELU), other)
+def _of_one_of_two_outputs(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    other = builder.value(SHAPE)
+    builder.nodes[-1] = replace(builder.nodes[-1], op="SPLIT", outputs=(made, other))
+    return builder.graph(builder.steps(made, RELU), other)
 
 
-def _of_a_value_read_again_later(maker: Maker) -> Graph:
+def _of_a_value_read_again_later(builder: GraphBuilder) -> Graph:
     """The second step would read what the fused kernel has not stored."""
-    made = maker.conv(maker.input(*SHAPE), 8)
-    return maker.graph(maker.steps(made, RELU, Stage("ADD", (made,))))
+    made = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.steps(made, RELU, EpilogueOp("ADD", (made,))))
 
 
-def _of_a_value_that_is_its_operand(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    return maker.graph(maker.steps(made, Stage("ADD", (made,))))
+def _of_a_value_that_is_its_operand(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.steps(made, EpilogueOp("ADD", (made,))))
 
 
-DECLINED: list[Callable[[Maker], Graph]] = [
+DECLINED: list[Callable[[GraphBuilder], Graph]] = [
     *(_of_an_input, _of_an_output, _of_a_shared_value, _of_a_broadcast_value, _of_a_view),
     *(_of_a_concatenation, _of_one_of_two_outputs, _of_a_value_read_again_later),
     _of_a_value_that_is_its_operand,
@@ -162,16 +164,16 @@ DECLINED: list[Callable[[Maker], Graph]] = [
 
 
 @pytest.mark.parametrize("make", DECLINED)
-def test_declines(make: Callable[[Maker], Graph]) -> None:
-    (line,) = untouched(fuse_elementwise, make(Maker())).declined
+def test_declines(make: Callable[[GraphBuilder], Graph]) -> None:
+    (line,) = untouched(fuse_elementwise, make(GraphBuilder())).declined
     assert line.startswith("COPY ")
     assert line.endswith(f": {NO_KERNEL}")
 
 
 def test_nodes_without_steps_are_left_alone() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 8)
-    assert untouched(fuse_elementwise, maker.graph(maker.steps(made))).declined == ()
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 8)
+    assert untouched(fuse_elementwise, builder.graph(builder.steps(made))).declined == ()
 
 
 def _chain(model: Model) -> list[TensorRef]:

@@ -6,21 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from litegpu.graph import SELF, Graph, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
 
 
 def test_above_a_reshape() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 8)
-    flat = maker.node("RESHAPE", [made], (1, 128))
-    out = maker.steps(flat, Stage("MUL", (maker.constant(1),)), Stage("ADD", (SELF,)), RELU)
-    result = applied(hoist_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 8)
+    flat = builder.node("RESHAPE", [made], (1, 128))
+    out = builder.steps(
+        flat, EpilogueOp("MUL", (builder.constant(1),)), EpilogueOp("ADD", (SELF,)), RELU
+    )
+    result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result) == ["CONV_2D", "COPY", "RESHAPE"]
     _, steps, view = result.graph.nodes
     assert steps.inputs == (made,)
@@ -32,33 +34,37 @@ def test_above_a_reshape() -> None:
 
 
 def test_above_every_part_of_a_concatenation() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    parts = [maker.conv(source, channels) for channels in (8, 4)]
-    out = maker.steps(maker.concat(3, *parts), RELU)
-    result = applied(hoist_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    parts = [builder.conv(source, channels) for channels in (8, 4)]
+    out = builder.steps(builder.concat(3, *parts), RELU)
+    result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result) == ["CONV_2D", "CONV_2D", "COPY", "COPY", "CONCATENATION"]
     first, second, joined = result.graph.nodes[2:]
     assert (first.inputs, second.inputs) == ((parts[0],), (parts[1],))
     assert joined.inputs == (*first.outputs, *second.outputs)
-    assert [maker.shape(v) for v in parts] == [result.graph.values[v].shape for v in joined.inputs]
+    assert [builder.shape(v) for v in parts] == [
+        result.graph.values[v].shape for v in joined.inputs
+    ]
 
 
 def test_a_repeated_part_is_computed_for_each_place() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 4)
-    result = applied(hoist_elementwise, maker.graph(maker.steps(maker.concat(3, made, made), RELU)))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 4)
+    result = applied(
+        hoist_elementwise, builder.graph(builder.steps(builder.concat(3, made, made), RELU))
+    )
     steps = [node for node in result.graph.nodes if node.op == "COPY"]
     assert [node.inputs for node in steps] == [(made,), (made,)]
     assert steps[0].outputs != steps[1].outputs
 
 
 def test_through_several_views() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    parts = [maker.node("RESHAPE", [maker.conv(source, 2)], (1, 1, 1, 32)) for _ in range(2)]
-    out = maker.steps(maker.steps(maker.concat(3, *parts), RELU), Stage("NEG"))
-    result = applied(hoist_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    parts = [builder.node("RESHAPE", [builder.conv(source, 2)], (1, 1, 1, 32)) for _ in range(2)]
+    out = builder.steps(builder.steps(builder.concat(3, *parts), RELU), EpilogueOp("NEG"))
+    result = applied(hoist_elementwise, builder.graph(out))
     convolutions = [n.outputs[0] for n in result.graph.nodes if n.op == "CONV_2D"]
     first = [n for n in result.graph.nodes if n.op == "COPY" and n.inputs[0] in convolutions]
     assert [functions(node) for node in first] == [["RELU"], ["RELU"]]
@@ -68,75 +74,79 @@ def test_through_several_views() -> None:
 
 @pytest.mark.parametrize("shape", [(8,), (1, 1, 8)])
 def test_by_channel_where_the_channels_stay(shape: tuple[int, ...]) -> None:
-    maker = Maker()
-    slope = maker.constant(*shape)
-    parts = [_reshaped(maker), _reshaped(maker)]
-    out = maker.steps(maker.concat(2, *parts), Stage("PRELU", (slope,)))
-    result = applied(hoist_elementwise, maker.graph(out))
+    builder = GraphBuilder()
+    slope = builder.constant(*shape)
+    parts = [_reshaped(builder), _reshaped(builder)]
+    out = builder.steps(builder.concat(2, *parts), EpilogueOp("PRELU", (slope,)))
+    result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result)[-1] == "CONCATENATION"
     steps = [node for node in result.graph.nodes if node.op == "COPY"]
-    assert [node.stages[0].operands for node in steps] == [(slope,), (slope,)]
+    assert [node.epilogue[0].operands for node in steps] == [(slope,), (slope,)]
     assert {result.graph.values[node.inputs[0]].shape for node in steps} == {SHAPE}
 
 
-def _reshaped(maker: Maker) -> int:
-    return maker.node("RESHAPE", [maker.conv(maker.input(*SHAPE), 8)], (1, 1, 16, 8))
+def _reshaped(builder: GraphBuilder) -> int:
+    return builder.node("RESHAPE", [builder.conv(builder.input(*SHAPE), 8)], (1, 1, 16, 8))
 
 
-def _per_channel(maker: Maker) -> Graph:
-    flat = maker.node("RESHAPE", [maker.conv(maker.input(*SHAPE), 8)], (1, 1, 32, 4))
-    return maker.graph(maker.steps(flat, Stage("PRELU", (maker.constant(4),))))
+def _per_channel(builder: GraphBuilder) -> Graph:
+    flat = builder.node("RESHAPE", [builder.conv(builder.input(*SHAPE), 8)], (1, 1, 32, 4))
+    return builder.graph(builder.steps(flat, EpilogueOp("PRELU", (builder.constant(4),))))
 
 
-def _per_joined_channel(maker: Maker) -> Graph:
-    source = maker.input(*SHAPE)
-    joined = maker.concat(3, maker.conv(source, 8), maker.conv(source, 8))
-    return maker.graph(maker.steps(joined, Stage("PRELU", (maker.constant(16),))))
+def _per_joined_channel(builder: GraphBuilder) -> Graph:
+    source = builder.input(*SHAPE)
+    joined = builder.concat(3, builder.conv(source, 8), builder.conv(source, 8))
+    return builder.graph(builder.steps(joined, EpilogueOp("PRELU", (builder.constant(16),))))
 
 
-def _per_position(maker: Maker) -> Graph:
-    return maker.graph(maker.steps(_reshaped(maker), Stage("PRELU", (maker.constant(1, 16, 8),))))
+def _per_position(builder: GraphBuilder) -> Graph:
+    return builder.graph(
+        builder.steps(_reshaped(builder), EpilogueOp("PRELU", (builder.constant(1, 16, 8),)))
+    )
 
 
-def _computed_scalar(maker: Maker) -> Graph:
-    return maker.graph(maker.steps(_reshaped(maker), Stage("MUL", (maker.input(1, 1, 1, 1),))))
+def _computed_scalar(builder: GraphBuilder) -> Graph:
+    return builder.graph(
+        builder.steps(_reshaped(builder), EpilogueOp("MUL", (builder.input(1, 1, 1, 1),)))
+    )
 
 
-def _broadcast(maker: Maker) -> Graph:
-    step = Stage("MUL", (maker.input(2, 1, 16, 8),))
-    return maker.graph(maker.steps(_reshaped(maker), step, shape=(2, 1, 16, 8)))
+def _broadcast(builder: GraphBuilder) -> Graph:
+    step = EpilogueOp("MUL", (builder.input(2, 1, 16, 8),))
+    return builder.graph(builder.steps(_reshaped(builder), step, shape=(2, 1, 16, 8)))
 
 
-def _two_readers(maker: Maker) -> Graph:
-    flat = _reshaped(maker)
-    return maker.graph(maker.steps(flat, RELU), maker.conv(flat, 2))
+def _two_readers(builder: GraphBuilder) -> Graph:
+    flat = _reshaped(builder)
+    return builder.graph(builder.steps(flat, RELU), builder.conv(flat, 2))
 
 
-def _output(maker: Maker) -> Graph:
-    flat = _reshaped(maker)
-    return maker.graph(maker.steps(flat, RELU), flat)
+def _output(builder: GraphBuilder) -> Graph:
+    flat = _reshaped(builder)
+    return builder.graph(builder.steps(flat, RELU), flat)
 
 
-def _of_an_input(maker: Maker) -> Graph:
-    flat = maker.node("RESHAPE", [maker.input(*SHAPE)], (1, 1, 16, 8))
-    return maker.graph(maker.steps(flat, RELU))
+def _of_an_input(builder: GraphBuilder) -> Graph:
+    flat = builder.node("RESHAPE", [builder.input(*SHAPE)], (1, 1, 16, 8))
+    return builder.graph(builder.steps(flat, RELU))
 
 
-def _of_an_output(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    flat = maker.node("RESHAPE", [made], (1, 1, 16, 8))
-    return maker.graph(maker.steps(flat, RELU), made)
+def _of_an_output(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    flat = builder.node("RESHAPE", [made], (1, 1, 16, 8))
+    return builder.graph(builder.steps(flat, RELU), made)
 
 
-def _of_a_constant(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 8)
-    joined = maker.concat(3, made, maker.constant(*SHAPE))
-    return maker.graph(maker.steps(joined, RELU))
+def _of_a_constant(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 8)
+    joined = builder.concat(3, made, builder.constant(*SHAPE))
+    return builder.graph(builder.steps(joined, RELU))
 
 
 _DIFFERS = "an operand differs from element to element"
 _OUTSIDE = "it reads an input, an output or a constant of the partition"
-DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_per_channel, f"RESHAPE 1: {_DIFFERS}"),
     (_per_joined_channel, f"CONCATENATION 2: {_DIFFERS}"),
     (_per_position, f"RESHAPE 1: {_DIFFERS}"),
@@ -151,15 +161,15 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 
 
 @pytest.mark.parametrize(("make", "reason"), DECLINED)
-def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
-    assert untouched(hoist_elementwise, make(Maker())).declined == (f"steps after {reason}",)
+def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    assert untouched(hoist_elementwise, make(GraphBuilder())).declined == (f"steps after {reason}",)
 
 
 def test_steps_elsewhere_are_left_alone() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    pooled = maker.node("MAX_POOL_2D", [maker.steps(source, RELU)], SHAPE)
-    assert untouched(hoist_elementwise, maker.graph(maker.steps(pooled, RELU))).declined == ()
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    pooled = builder.node("MAX_POOL_2D", [builder.steps(source, RELU)], SHAPE)
+    assert untouched(hoist_elementwise, builder.graph(builder.steps(pooled, RELU))).declined == ()
 
 
 def _after_reshape(model: Model) -> list[TensorRef]:

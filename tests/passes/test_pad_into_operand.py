@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from litegpu.graph import SELF, Graph, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.pad_into_operand import pad_into_operand
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 NONE = (0, 0)
@@ -18,108 +18,111 @@ WIDER = (NONE, NONE, NONE, (0, 5))
 
 
 def test_the_step_reads_the_narrow_operand() -> None:
-    maker = Maker()
-    narrow, wide = maker.input(1, 4, 4, 3), maker.input(1, 4, 4, 8)
-    padded = maker.pad(narrow, *WIDER)
-    graph = maker.graph(maker.steps(wide, Stage("SUB", (padded,), 1), RELU))
+    builder = GraphBuilder()
+    narrow, wide = builder.input(1, 4, 4, 3), builder.input(1, 4, 4, 8)
+    padded = builder.pad(narrow, *WIDER)
+    graph = builder.graph(builder.steps(wide, EpilogueOp("SUB", (padded,), 1), RELU))
     result = applied(pad_into_operand, graph)
     (node,) = result.graph.nodes
     assert node.inputs == (wide,)
-    assert node.stages == (Stage("SUB", (narrow,), 1, extend=True), RELU)
+    assert node.epilogue == (EpilogueOp("SUB", (narrow,), 1, extend=True), RELU)
     assert node.merged == (0,)
     assert result.applied == ("PAD 0 into COPY 1",)
 
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_the_other_operand_runs_through_when_the_pad_did(position: int) -> None:
-    maker = Maker()
-    narrow, wide = maker.input(1, 4, 4, 3), maker.input(1, 4, 4, 8)
-    padded = maker.pad(narrow, *WIDER)
-    graph = maker.graph(maker.steps(padded, Stage("SUB", (wide,), position), RELU))
+    builder = GraphBuilder()
+    narrow, wide = builder.input(1, 4, 4, 3), builder.input(1, 4, 4, 8)
+    padded = builder.pad(narrow, *WIDER)
+    graph = builder.graph(builder.steps(padded, EpilogueOp("SUB", (wide,), position), RELU))
     (node,) = applied(pad_into_operand, graph).graph.nodes
     assert node.inputs == (wide,)
-    assert node.stages == (Stage("SUB", (narrow,), 1 - position, extend=True), RELU)
+    assert node.epilogue == (EpilogueOp("SUB", (narrow,), 1 - position, extend=True), RELU)
 
 
 def test_only_one_of_two_pads_can_be_an_operand() -> None:
-    maker = Maker()
-    padded = [maker.pad(maker.input(1, 4, 4, 3), *WIDER) for _ in range(2)]
-    graph = maker.graph(maker.steps(padded[0], Stage("ADD", (padded[1],))))
+    builder = GraphBuilder()
+    padded = [builder.pad(builder.input(1, 4, 4, 3), *WIDER) for _ in range(2)]
+    graph = builder.graph(builder.steps(padded[0], EpilogueOp("ADD", (padded[1],))))
     result = applied(pad_into_operand, graph)
     assert ops(result) == ["PAD", "COPY"]
     node = result.graph.nodes[1]
     assert node.inputs == (padded[1],)
-    assert node.stages == (Stage("ADD", (graph.inputs[0],), 1, extend=True),)
+    assert node.epilogue == (EpilogueOp("ADD", (graph.inputs[0],), 1, extend=True),)
     assert result.declined == ("PAD 1: not read by one element-wise step alone",)
 
 
 def test_stays_where_it_appends_something_else_than_zeros() -> None:
-    maker = Maker()
-    wide, narrow = maker.input(1, 4, 4, 8), maker.input(1, 4, 4, 3)
+    builder = GraphBuilder()
+    wide, narrow = builder.input(1, 4, 4, 8), builder.input(1, 4, 4, 3)
     attributes = CopyAttributes(fill=3)
-    padded = maker.node("PAD", [narrow], (1, 4, 4, 8), (), attributes)
-    untouched(pad_into_operand, maker.graph(maker.steps(wide, Stage("INTEGER_MAXIMUM", (padded,)))))
+    padded = builder.node("PAD", [narrow], (1, 4, 4, 8), (), attributes)
+    untouched(
+        pad_into_operand,
+        builder.graph(builder.steps(wide, EpilogueOp("INTEGER_MAXIMUM", (padded,)))),
+    )
 
 
-def _output(maker: Maker, padded: int, wide: int) -> Graph:
-    return maker.graph(maker.steps(wide, Stage("ADD", (padded,))), padded)
+def _output(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    return builder.graph(builder.steps(wide, EpilogueOp("ADD", (padded,))), padded)
 
 
-def _two_readers(maker: Maker, padded: int, wide: int) -> Graph:
-    outputs = [maker.steps(wide, Stage(name, (padded,))) for name in ("ADD", "MUL")]
-    return maker.graph(*outputs)
+def _two_readers(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    outputs = [builder.steps(wide, EpilogueOp(name, (padded,))) for name in ("ADD", "MUL")]
+    return builder.graph(*outputs)
 
 
-def _convolution(maker: Maker, padded: int, wide: int) -> Graph:
-    return maker.graph(maker.conv(padded, 4), wide)
+def _convolution(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    return builder.graph(builder.conv(padded, 4), wide)
 
 
-def _unary(maker: Maker, padded: int, wide: int) -> Graph:
-    return maker.graph(maker.steps(padded, RELU), wide)
+def _unary(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    return builder.graph(builder.steps(padded, RELU), wide)
 
 
-def _with_itself(maker: Maker, padded: int, wide: int) -> Graph:
-    return maker.graph(maker.steps(padded, Stage("ADD", (SELF,))), wide)
+def _with_itself(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    return builder.graph(builder.steps(padded, EpilogueOp("ADD", (SELF,))), wide)
 
 
-def _twice(maker: Maker, padded: int, wide: int) -> Graph:
-    steps = (Stage("ADD", (padded,)), Stage("MUL", (padded,)))
-    return maker.graph(maker.steps(wide, *steps))
+def _twice(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    steps = (EpilogueOp("ADD", (padded,)), EpilogueOp("MUL", (padded,)))
+    return builder.graph(builder.steps(wide, *steps))
 
 
-def _later_step(maker: Maker, padded: int, wide: int) -> Graph:
-    return maker.graph(maker.steps(wide, RELU, Stage("ADD", (padded,))))
+def _later_step(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    return builder.graph(builder.steps(wide, RELU, EpilogueOp("ADD", (padded,))))
 
 
-def _broadcast(maker: Maker, padded: int, wide: int) -> Graph:
+def _broadcast(builder: GraphBuilder, padded: int, wide: int) -> Graph:
     """The padded value is broadcast along the batch."""
-    other = maker.input(2, 4, 4, 8)
-    return maker.graph(maker.steps(other, Stage("ADD", (padded,))), wide)
+    other = builder.input(2, 4, 4, 8)
+    return builder.graph(builder.steps(other, EpilogueOp("ADD", (padded,))), wide)
 
 
-def _narrow_other(maker: Maker, padded: int, wide: int) -> Graph:
+def _narrow_other(builder: GraphBuilder, padded: int, wide: int) -> Graph:
     """The other operand is broadcast: it cannot run through the kernel."""
-    other = maker.input(1, 1, 1, 8)
-    return maker.graph(maker.steps(padded, Stage("ADD", (other,))), wide)
+    other = builder.input(1, 1, 1, 8)
+    return builder.graph(builder.steps(padded, EpilogueOp("ADD", (other,))), wide)
 
 
-def _constant_other(maker: Maker, padded: int, wide: int) -> Graph:
-    other = maker.constant(1, 4, 4, 8)
-    return maker.graph(maker.steps(padded, Stage("ADD", (other,))), wide)
+def _constant_other(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    other = builder.constant(1, 4, 4, 8)
+    return builder.graph(builder.steps(padded, EpilogueOp("ADD", (other,))), wide)
 
 
-DECLINED: list[Callable[[Maker, int, int], Graph]] = [
+DECLINED: list[Callable[[GraphBuilder, int, int], Graph]] = [
     *(_output, _two_readers, _convolution, _unary, _with_itself, _twice, _later_step),
     *(_broadcast, _narrow_other, _constant_other),
 ]
 
 
 @pytest.mark.parametrize("make", DECLINED)
-def test_declines(make: Callable[[Maker, int, int], Graph]) -> None:
-    maker = Maker()
-    wide = maker.input(1, 4, 4, 8)
-    padded = maker.pad(maker.input(1, 4, 4, 3), *WIDER)
-    result = untouched(pad_into_operand, make(maker, padded, wide))
+def test_declines(make: Callable[[GraphBuilder, int, int], Graph]) -> None:
+    builder = GraphBuilder()
+    wide = builder.input(1, 4, 4, 8)
+    padded = builder.pad(builder.input(1, 4, 4, 3), *WIDER)
+    result = untouched(pad_into_operand, make(builder, padded, wide))
     assert result.declined == ("PAD 0: not read by one element-wise step alone",)
 
 
@@ -133,18 +136,18 @@ def test_declines(make: Callable[[Maker, int, int], Graph]) -> None:
     ],
 )
 def test_other_pads_are_left_alone(pads: tuple[tuple[int, int], ...]) -> None:
-    maker = Maker()
-    padded = maker.pad(maker.input(1, 4, 4, 3), *pads)
-    wide = maker.input(*maker.shape(padded))
-    graph = maker.graph(maker.steps(wide, Stage("ADD", (padded,))))
+    builder = GraphBuilder()
+    padded = builder.pad(builder.input(1, 4, 4, 3), *pads)
+    wide = builder.input(*builder.shape(padded))
+    graph = builder.graph(builder.steps(wide, EpilogueOp("ADD", (padded,))))
     assert untouched(pad_into_operand, graph).declined == ()
 
 
 def test_a_pad_with_steps_is_left_alone() -> None:
-    maker = Maker()
-    padded = maker.pad(maker.input(1, 4, 4, 3), *WIDER, stages=[Stage("COS")])
-    wide = maker.input(1, 4, 4, 8)
-    graph = maker.graph(maker.steps(wide, Stage("ADD", (padded,))))
+    builder = GraphBuilder()
+    padded = builder.pad(builder.input(1, 4, 4, 3), *WIDER, epilogue=[EpilogueOp("COS")])
+    wide = builder.input(1, 4, 4, 8)
+    graph = builder.graph(builder.steps(wide, EpilogueOp("ADD", (padded,))))
     assert untouched(pad_into_operand, graph).declined == ()
 
 

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from litegpu.graph import Graph, Stage
+from litegpu.graph import EpilogueOp, Graph
 from litegpu.ops.window import PoolAttributes, Window
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 NONE = (0, 0)
 
 
 def test_the_convolution_reads_the_unpadded_image() -> None:
-    maker = Maker()
-    source = maker.input(1, 6, 5, 3)
-    padded = maker.pad(source, NONE, (1, 2), (2, 0), NONE)
-    graph = maker.graph(maker.depthwise(padded))
+    builder = GraphBuilder()
+    source = builder.input(1, 6, 5, 3)
+    padded = builder.pad(source, NONE, (1, 2), (2, 0), NONE)
+    graph = builder.graph(builder.depthwise(padded))
     result = applied(pad_into_window, graph)
     (node,) = result.graph.nodes
     assert node.inputs == (source,)
@@ -31,18 +31,18 @@ def test_the_convolution_reads_the_unpadded_image() -> None:
 
 
 def test_it_adds_to_the_padding_that_is_there() -> None:
-    maker = Maker()
-    padded = maker.pad(maker.input(1, 6, 5, 3), NONE, (1, 0), (3, 0), NONE)
-    result = applied(pad_into_window, maker.graph(maker.conv(padded, 4, kernel=3)))
+    builder = GraphBuilder()
+    padded = builder.pad(builder.input(1, 6, 5, 3), NONE, (1, 0), (3, 0), NONE)
+    result = applied(pad_into_window, builder.graph(builder.conv(padded, 4, kernel=3)))
     assert result.graph.nodes[0].attributes.window.pads == (2, 4)
 
 
 def test_every_reader_is_changed() -> None:
-    maker = Maker()
-    source = maker.input(1, 6, 5, 4)
-    padded = maker.pad(source, NONE, (1, 1), (1, 1), NONE)
-    first, second = maker.conv(padded, 4), maker.depthwise(padded)
-    result = applied(pad_into_window, maker.graph(first, second))
+    builder = GraphBuilder()
+    source = builder.input(1, 6, 5, 4)
+    padded = builder.pad(source, NONE, (1, 1), (1, 1), NONE)
+    first, second = builder.conv(padded, 4), builder.depthwise(padded)
+    result = applied(pad_into_window, builder.graph(first, second))
     assert ops(result) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
     assert [node.inputs for node in result.graph.nodes] == [(source,), (source,)]
     assert [node.attributes.window.pads for node in result.graph.nodes] == [(1, 1), (1, 1)]
@@ -50,95 +50,95 @@ def test_every_reader_is_changed() -> None:
 
 
 def test_computed_weights_stay() -> None:
-    maker = Maker()
-    source, taps = maker.input(1, 6, 5, 4), maker.input(1, 3, 3, 4)
-    made = maker.depthwise(maker.pad(source, NONE, (1, 1), (1, 1), NONE))
-    reader = maker.nodes[-1]
-    del maker.values[reader.attributes.weights]
+    builder = GraphBuilder()
+    source, taps = builder.input(1, 6, 5, 4), builder.input(1, 3, 3, 4)
+    made = builder.depthwise(builder.pad(source, NONE, (1, 1), (1, 1), NONE))
+    reader = builder.nodes[-1]
+    del builder.values[reader.attributes.weights]
     held = replace(reader.attributes, weights=taps)
-    maker.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
-    result = applied(pad_into_window, maker.graph(made))
+    builder.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
+    result = applied(pad_into_window, builder.graph(made))
     assert result.graph.nodes[0].inputs == (source, taps)
 
 
-def _pool(maker: Maker, source: int, view: Window, size: tuple[int, int]) -> int:
-    shape = (1, *size, maker.values[source].shape[3])
-    return maker.node("MAX_POOL_2D", [source], shape, attributes=PoolAttributes(view))
+def _pool(builder: GraphBuilder, source: int, view: Window, size: tuple[int, int]) -> int:
+    shape = (1, *size, builder.values[source].shape[3])
+    return builder.node("MAX_POOL_2D", [source], shape, attributes=PoolAttributes(view))
 
 
 def test_a_pool_counts_zeros_outside() -> None:
-    maker = Maker()
-    source = maker.input(1, 6, 5, 4)
-    padded = maker.pad(source, NONE, (1, 1), (2, 0), NONE)
-    graph = maker.graph(_pool(maker, padded, Window((2, 3), (2, 2)), (4, 3)))
+    builder = GraphBuilder()
+    source = builder.input(1, 6, 5, 4)
+    padded = builder.pad(source, NONE, (1, 1), (2, 0), NONE)
+    graph = builder.graph(_pool(builder, padded, Window((2, 3), (2, 2)), (4, 3)))
     (node,) = applied(pad_into_window, graph).graph.nodes
     assert node.inputs == (source,)
     assert node.attributes == PoolAttributes(Window((2, 3), (2, 2), pads=(1, 2)), outside=0.0)
 
 
 def test_only_the_last_pad_of_two_has_a_convolution_after_it() -> None:
-    maker = Maker()
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    again = maker.pad(padded, NONE, (1, 0), (0, 1), NONE)
-    result = applied(pad_into_window, maker.graph(maker.conv(again, 2)))
+    builder = GraphBuilder()
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    again = builder.pad(padded, NONE, (1, 0), (0, 1), NONE)
+    result = applied(pad_into_window, builder.graph(builder.conv(again, 2)))
     assert ops(result) == ["PAD", "CONV_2D"]
     assert result.graph.nodes[1].inputs == (padded,)
     assert result.declined == ("PAD 0: not only convolutions and pools read its result",)
 
 
-def _output(maker: Maker) -> Graph:
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    return maker.graph(maker.conv(padded, 2), padded)
+def _output(builder: GraphBuilder) -> Graph:
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return builder.graph(builder.conv(padded, 2), padded)
 
 
-def _sum_too(maker: Maker) -> Graph:
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    return maker.graph(maker.conv(padded, 2), maker.node("MEAN", [padded], (1, 4)))
+def _sum_too(builder: GraphBuilder) -> Graph:
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return builder.graph(builder.conv(padded, 2), builder.node("MEAN", [padded], (1, 4)))
 
 
-def _pool_that_pads(maker: Maker) -> Graph:
+def _pool_that_pads(builder: GraphBuilder) -> Graph:
     """What the pool leaves out and what it counts as zero would be one border."""
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    return maker.graph(_pool(maker, padded, Window((2, 2), (1, 1)), (8, 7)))
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return builder.graph(_pool(builder, padded, Window((2, 2), (1, 1)), (8, 7)))
 
 
-def _with_steps(maker: Maker) -> Graph:
-    source = maker.input(1, 6, 5, 4)
-    padded = maker.pad(source, NONE, (1, 1), (1, 1), NONE, stages=[RELU])
-    return maker.graph(maker.conv(padded, 2))
+def _with_steps(builder: GraphBuilder) -> Graph:
+    source = builder.input(1, 6, 5, 4)
+    padded = builder.pad(source, NONE, (1, 1), (1, 1), NONE, epilogue=[RELU])
+    return builder.graph(builder.conv(padded, 2))
 
 
-def _unread(maker: Maker) -> Graph:
-    source = maker.input(1, 6, 5, 4)
-    maker.pad(source, NONE, (1, 1), (1, 1), NONE)
-    return maker.graph(maker.conv(source, 2))
+def _unread(builder: GraphBuilder) -> Graph:
+    source = builder.input(1, 6, 5, 4)
+    builder.pad(source, NONE, (1, 1), (1, 1), NONE)
+    return builder.graph(builder.conv(source, 2))
 
 
-def _data_and_operand(maker: Maker) -> Graph:
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    return maker.graph(maker.conv(padded, 4, stages=[Stage("ADD", (padded,))]))
+def _data_and_operand(builder: GraphBuilder) -> Graph:
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    return builder.graph(builder.conv(padded, 4, epilogue=[EpilogueOp("ADD", (padded,))]))
 
 
-def _operand_only(maker: Maker) -> Graph:
-    source = maker.input(1, 6, 5, 4)
-    padded = maker.pad(source, NONE, (1, 0), NONE, NONE)
-    other = maker.input(1, 7, 5, 4)
-    return maker.graph(maker.conv(other, 4, stages=[Stage("ADD", (padded,))]))
+def _operand_only(builder: GraphBuilder) -> Graph:
+    source = builder.input(1, 6, 5, 4)
+    padded = builder.pad(source, NONE, (1, 0), NONE, NONE)
+    other = builder.input(1, 7, 5, 4)
+    return builder.graph(builder.conv(other, 4, epilogue=[EpilogueOp("ADD", (padded,))]))
 
 
-def _batch(maker: Maker) -> Graph:
-    padded = maker.pad(maker.input(1, 6, 5, 4), (0, 1), (1, 1), (1, 1), NONE)
-    return maker.graph(maker.conv(padded, 2))
+def _batch(builder: GraphBuilder) -> Graph:
+    padded = builder.pad(builder.input(1, 6, 5, 4), (0, 1), (1, 1), (1, 1), NONE)
+    return builder.graph(builder.conv(padded, 2))
 
 
-def _channels(maker: Maker) -> Graph:
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), (1, 0))
-    return maker.graph(maker.conv(padded, 2))
+def _channels(builder: GraphBuilder) -> Graph:
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), (1, 0))
+    return builder.graph(builder.conv(padded, 2))
 
 
 _MIXED = "not only convolutions and pools read its result"
 _OPERAND = "a reader also has its result as an operand"
-DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_output, "its result is an output of the partition"),
     (_sum_too, _MIXED),
     (_pool_that_pads, "a pool's own window leaves the image"),
@@ -152,15 +152,15 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 
 
 @pytest.mark.parametrize(("make", "reason"), DECLINED)
-def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
-    assert untouched(pad_into_window, make(Maker())).declined == (f"PAD 0: {reason}",)
+def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    assert untouched(pad_into_window, make(GraphBuilder())).declined == (f"PAD 0: {reason}",)
 
 
 def test_padding_with_another_value_is_left_alone() -> None:
-    maker = Maker()
-    padded = maker.pad(maker.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
-    maker.nodes[0] = replace(maker.nodes[0], op="PADV2")
-    assert untouched(pad_into_window, maker.graph(maker.conv(padded, 2))).declined == ()
+    builder = GraphBuilder()
+    padded = builder.pad(builder.input(1, 6, 5, 4), NONE, (1, 1), (1, 1), NONE)
+    builder.nodes[0] = replace(builder.nodes[0], op="PADV2")
+    assert untouched(pad_into_window, builder.graph(builder.conv(padded, 2))).declined == ()
 
 
 def _of_a_convolution(model: Model) -> list[TensorRef]:

@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 
 from cases.base import SUMS
-from litegpu.graph import SELF, Graph, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.recognize_activations import recognize_activations
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, check_numbers
 from spellings import SPELLED, Expression, X, spell
 
 SHAPE = (2, 3, 4, 5)
 
 
-def _spelled(maker: Maker, expression: Expression, x: int) -> int:
+def _spelled(builder: GraphBuilder, expression: Expression, x: int) -> int:
     """Add an expression as ops are normalized."""
 
     def build(name: str, operands: list[Any], activation: str) -> int:
-        refs = [maker.number(each) if isinstance(each, float) else each for each in operands]
-        after = [] if activation == "NONE" else [Stage(activation)]
+        refs = [builder.number(each) if isinstance(each, float) else each for each in operands]
+        after = [] if activation == "NONE" else [EpilogueOp(activation)]
         if len(refs) == 1:
-            return maker.steps(refs[0], Stage(name), *after)
-        position = next(i for i, v in enumerate(refs) if not maker.values[v].is_constant)
+            return builder.steps(refs[0], EpilogueOp(name), *after)
+        position = next(i for i, v in enumerate(refs) if not builder.values[v].is_constant)
         other = refs[1 - position]
         operand = SELF if other == refs[position] else other
-        return maker.steps(refs[position], Stage(name, (operand,), position), *after)
+        return builder.steps(refs[position], EpilogueOp(name, (operand,), position), *after)
 
     found: int = spell(expression, x, build)
     return found
@@ -39,10 +39,10 @@ def _spelled(maker: Maker, expression: Expression, x: int) -> int:
 @pytest.mark.parametrize("name", SPELLED)
 def test_a_spelling_becomes_one_step(name: str) -> None:
     function, expression = SPELLED[name]
-    maker = Maker()
-    x = maker.conv(maker.input(*SHAPE), 5)
-    out = maker.steps(_spelled(maker, expression, x), RELU)
-    graph = maker.graph(out)
+    builder = GraphBuilder()
+    x = builder.conv(builder.input(*SHAPE), 5)
+    out = builder.steps(_spelled(builder, expression, x), RELU)
+    graph = builder.graph(out)
     result = applied(recognize_activations, graph)
     assert ops(result) == ["CONV_2D", "COPY", "COPY"]
     _, step, last = result.graph.nodes
@@ -59,20 +59,20 @@ def test_a_spelling_becomes_one_step(name: str) -> None:
     [("sigmoid", 1.0), ("sigmoid_of_multiple", 1.702), ("sigmoid_of_negative", -1)],
 )
 def test_swish_keeps_the_multiple_of_x(name: str, scale: float) -> None:
-    maker = Maker()
-    graph = maker.graph(_spelled(maker, SPELLED[name][1], maker.input(*SHAPE)))
+    builder = GraphBuilder()
+    graph = builder.graph(_spelled(builder, SPELLED[name][1], builder.input(*SHAPE)))
     (step,) = applied(recognize_activations, graph).graph.nodes
-    ((attribute, value),) = step.stages[0].attributes
+    ((attribute, value),) = step.epilogue[0].attributes
     assert attribute == "scale"
     assert value == pytest.approx(scale)
 
 
 def test_one_behind_the_other() -> None:
-    maker = Maker()
-    value = maker.input(*SHAPE)
+    builder = GraphBuilder()
+    value = builder.input(*SHAPE)
     for name in ("product_by_sixth", "tanh_of_power", "sigmoid"):
-        value = _spelled(maker, SPELLED[name][1], value)
-    result = applied(recognize_activations, maker.graph(value))
+        value = _spelled(builder, SPELLED[name][1], value)
+    result = applied(recognize_activations, builder.graph(value))
     assert [functions(node) for node in result.graph.nodes] == [
         ["HARD_SWISH"],
         ["GELU_TANH"],
@@ -81,10 +81,10 @@ def test_one_behind_the_other() -> None:
 
 
 def test_x_may_be_made_by_steps_and_read_by_others() -> None:
-    maker = Maker()
-    x = maker.steps(maker.input(*SHAPE), Stage("MUL", (maker.number(2.0),)))
-    out = _spelled(maker, SPELLED["product_by_sixth"][1], x)
-    result = applied(recognize_activations, maker.graph(out, maker.steps(x, Stage("NEG"))))
+    builder = GraphBuilder()
+    x = builder.steps(builder.input(*SHAPE), EpilogueOp("MUL", (builder.number(2.0),)))
+    out = _spelled(builder, SPELLED["product_by_sixth"][1], x)
+    result = applied(recognize_activations, builder.graph(out, builder.steps(x, EpilogueOp("NEG"))))
     assert [functions(node) for node in result.graph.nodes] == [["MUL"], ["HARD_SWISH"], ["NEG"]]
     assert result.graph.nodes[1].inputs == (x,)
 
@@ -102,34 +102,34 @@ CLOSE: dict[str, tuple[str, Expression]] = {
 @pytest.mark.parametrize("name", CLOSE)
 def test_other_constants_are_declined(name: str) -> None:
     function, expression = CLOSE[name]
-    maker = Maker()
-    out = _spelled(maker, expression, maker.input(*SHAPE))
-    result = untouched(recognize_activations, maker.graph(out))
-    last = len(maker.nodes) - 1
+    builder = GraphBuilder()
+    out = _spelled(builder, expression, builder.input(*SHAPE))
+    result = untouched(recognize_activations, builder.graph(out))
+    last = len(builder.nodes) - 1
     assert result.declined == (f"COPY {last}: {function}, but its constants differ",)
 
 
-def _inner_output(maker: Maker) -> Graph:
-    x = maker.input(*SHAPE)
-    shifted = _spelled(maker, _SHIFTED, x)
-    product = maker.steps(x, Stage("MUL", (shifted,)))
-    out = maker.steps(product, Stage("DIV", (maker.number(6.0),)))
-    return maker.graph(out, shifted)
+def _inner_output(builder: GraphBuilder) -> Graph:
+    x = builder.input(*SHAPE)
+    shifted = _spelled(builder, _SHIFTED, x)
+    product = builder.steps(x, EpilogueOp("MUL", (shifted,)))
+    out = builder.steps(product, EpilogueOp("DIV", (builder.number(6.0),)))
+    return builder.graph(out, shifted)
 
 
-def _inner_read(maker: Maker) -> Graph:
-    x = maker.input(*SHAPE)
-    gate = maker.steps(x, Stage("LOGISTIC"))
-    return maker.graph(maker.steps(x, Stage("MUL", (gate,))), maker.conv(gate, 2))
+def _inner_read(builder: GraphBuilder) -> Graph:
+    x = builder.input(*SHAPE)
+    gate = builder.steps(x, EpilogueOp("LOGISTIC"))
+    return builder.graph(builder.steps(x, EpilogueOp("MUL", (gate,))), builder.conv(gate, 2))
 
 
 @pytest.mark.parametrize(
     ("write", "text"), [(_inner_output, "COPY 2: HARD_SWISH"), (_inner_read, "COPY 1: SWISH")]
 )
 def test_values_in_between_that_others_read_are_declined(
-    write: Callable[[Maker], Graph], text: str
+    write: Callable[[GraphBuilder], Graph], text: str
 ) -> None:
-    result = untouched(recognize_activations, write(Maker()))
+    result = untouched(recognize_activations, write(GraphBuilder()))
     assert result.declined == (f"{text}, but others read a value in between",)
 
 
@@ -150,49 +150,51 @@ OTHERS: dict[str, Expression] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_functions_stay(name: str) -> None:
-    maker = Maker()
-    graph = maker.graph(_spelled(maker, OTHERS[name], maker.input(*SHAPE)))
+    builder = GraphBuilder()
+    graph = builder.graph(_spelled(builder, OTHERS[name], builder.input(*SHAPE)))
     assert untouched(recognize_activations, graph).declined == ()
 
 
-def _two_values(maker: Maker) -> int:
-    x = maker.input(*SHAPE)
-    return maker.steps(maker.input(*SHAPE), Stage("MUL", (maker.steps(x, Stage("LOGISTIC")),)))
+def _two_values(builder: GraphBuilder) -> int:
+    x = builder.input(*SHAPE)
+    return builder.steps(
+        builder.input(*SHAPE), EpilogueOp("MUL", (builder.steps(x, EpilogueOp("LOGISTIC")),))
+    )
 
 
-def _by_channel(maker: Maker) -> int:
-    x = maker.input(*SHAPE)
-    shifted = maker.steps(x, Stage("ADD", (maker.constant(5),)), Stage("RELU6"))
-    product = maker.steps(x, Stage("MUL", (shifted,)))
-    return maker.steps(product, Stage("DIV", (maker.number(6.0),)))
+def _by_channel(builder: GraphBuilder) -> int:
+    x = builder.input(*SHAPE)
+    shifted = builder.steps(x, EpilogueOp("ADD", (builder.constant(5),)), EpilogueOp("RELU6"))
+    product = builder.steps(x, EpilogueOp("MUL", (shifted,)))
+    return builder.steps(product, EpilogueOp("DIV", (builder.number(6.0),)))
 
 
-def _pooled_gate(maker: Maker) -> int:
+def _pooled_gate(builder: GraphBuilder) -> int:
     """Squeeze and excitation: the gate is made of another value."""
-    x = maker.input(*SHAPE)
-    gate = maker.steps(maker.node("MEAN", [x], (2, 1, 1, 5)), Stage("LOGISTIC"))
-    return maker.steps(x, Stage("MUL", (gate,)))
+    x = builder.input(*SHAPE)
+    gate = builder.steps(builder.node("MEAN", [x], (2, 1, 1, 5)), EpilogueOp("LOGISTIC"))
+    return builder.steps(x, EpilogueOp("MUL", (gate,)))
 
 
-def _broadcast(maker: Maker) -> int:
-    x = maker.input(1, 1, 1, 5)
-    wide = maker.steps(x, Stage("MUL", (maker.constant(2, 3, 4, 1),)), shape=SHAPE)
-    return maker.steps(wide, Stage("MUL", (maker.steps(x, Stage("LOGISTIC")),)))
+def _broadcast(builder: GraphBuilder) -> int:
+    x = builder.input(1, 1, 1, 5)
+    wide = builder.steps(x, EpilogueOp("MUL", (builder.constant(2, 3, 4, 1),)), shape=SHAPE)
+    return builder.steps(wide, EpilogueOp("MUL", (builder.steps(x, EpilogueOp("LOGISTIC")),)))
 
 
 @pytest.mark.parametrize("write", [_two_values, _by_channel, _pooled_gate, _broadcast])
-def test_what_depends_on_more_than_one_value_stays(write: Callable[[Maker], int]) -> None:
-    maker = Maker()
-    graph = maker.graph(write(maker))
+def test_what_depends_on_more_than_one_value_stays(write: Callable[[GraphBuilder], int]) -> None:
+    builder = GraphBuilder()
+    graph = builder.graph(write(builder))
     assert untouched(recognize_activations, graph).declined == ()
 
 
 def test_a_long_chain_is_not_searched_forever() -> None:
-    maker = Maker()
-    x = value = maker.input(*SHAPE)
+    builder = GraphBuilder()
+    x = value = builder.input(*SHAPE)
     for _ in range(40):
-        value = maker.steps(value, Stage("ADD", (x,)))
-    assert untouched(recognize_activations, maker.graph(value)).declined == ()
+        value = builder.steps(value, EpilogueOp("ADD", (x,)))
+    assert untouched(recognize_activations, builder.graph(value)).declined == ()
 
 
 def _in_a_model(name: str, behind: bool, model: Model) -> list[TensorRef]:

@@ -6,32 +6,34 @@ from collections.abc import Callable
 
 import pytest
 
-from litegpu.graph import SELF, Stage
+from litegpu.graph import SELF, EpilogueOp
 from litegpu.ops.copy import CopyAttributes
 from litegpu.passes.remove_identity import remove_identity
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 3)
-UNCHANGED: dict[str, Callable[[Maker, int], int]] = {
-    "reshape": lambda maker, v: maker.node("RESHAPE", [v], SHAPE),
-    "resize": lambda maker, v: maker.node("RESIZE_BILINEAR", [v], SHAPE),
-    "empty pad": lambda maker, v: maker.pad(v, *[(0, 0)] * 4),
-    "padv2": lambda maker, v: maker.node("PADV2", [v], SHAPE, attributes=CopyAttributes(fill=2.0)),
-    "whole slice": lambda maker, v: maker.node(
+UNCHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
+    "reshape": lambda builder, v: builder.node("RESHAPE", [v], SHAPE),
+    "resize": lambda builder, v: builder.node("RESIZE_BILINEAR", [v], SHAPE),
+    "empty pad": lambda builder, v: builder.pad(v, *[(0, 0)] * 4),
+    "padv2": lambda builder, v: builder.node(
+        "PADV2", [v], SHAPE, attributes=CopyAttributes(fill=2.0)
+    ),
+    "whole slice": lambda builder, v: builder.node(
         "STRIDED_SLICE", [v], SHAPE, attributes=CopyAttributes()
     ),
-    "concat of one": lambda maker, v: maker.concat(3, v),
+    "concat of one": lambda builder, v: builder.concat(3, v),
 }
 
 
 @pytest.mark.parametrize("kind", UNCHANGED)
 def test_the_consumer_reads_the_input_instead(kind: str) -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    out = maker.conv(UNCHANGED[kind](maker, source), 2)
-    graph = maker.graph(out)
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    out = builder.conv(UNCHANGED[kind](builder, source), 2)
+    graph = builder.graph(out)
     result = applied(remove_identity, graph)
     assert ops(result) == ["CONV_2D"]
     assert result.graph.nodes[0].inputs == (source,)
@@ -39,70 +41,73 @@ def test_the_consumer_reads_the_input_instead(kind: str) -> None:
 
 
 def test_a_chain_of_them_goes_at_once() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
     value = source
     for kind in ("reshape", "resize", "empty pad"):
-        value = UNCHANGED[kind](maker, value)
-    result = applied(remove_identity, maker.graph(maker.conv(value, 2)))
+        value = UNCHANGED[kind](builder, value)
+    result = applied(remove_identity, builder.graph(builder.conv(value, 2)))
     assert ops(result) == ["CONV_2D"]
     assert result.graph.nodes[0].inputs == (source,)
 
 
 def test_operands_of_steps_are_renamed_too() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    same = UNCHANGED["reshape"](maker, source)
-    made = maker.conv(source, 3)
-    out = maker.steps(made, Stage("ADD", (same,)), Stage("MUL", (SELF,)))
-    result = applied(remove_identity, maker.graph(out))
-    assert result.graph.nodes[-1].stages == (Stage("ADD", (source,)), Stage("MUL", (SELF,)))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    same = UNCHANGED["reshape"](builder, source)
+    made = builder.conv(source, 3)
+    out = builder.steps(made, EpilogueOp("ADD", (same,)), EpilogueOp("MUL", (SELF,)))
+    result = applied(remove_identity, builder.graph(out))
+    assert result.graph.nodes[-1].epilogue == (
+        EpilogueOp("ADD", (source,)),
+        EpilogueOp("MUL", (SELF,)),
+    )
 
 
 def test_all_readers_are_renamed() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    same = UNCHANGED["reshape"](maker, source)
-    graph = maker.graph(maker.conv(same, 2), maker.concat(3, same, source))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    same = UNCHANGED["reshape"](builder, source)
+    graph = builder.graph(builder.conv(same, 2), builder.concat(3, same, source))
     result = applied(remove_identity, graph)
     assert [node.inputs for node in result.graph.nodes] == [(source,), (source, source)]
 
 
 @pytest.mark.parametrize("kind", UNCHANGED)
 def test_outputs_are_declined(kind: str) -> None:
-    maker = Maker()
-    graph = maker.graph(UNCHANGED[kind](maker, maker.input(*SHAPE)))
+    builder = GraphBuilder()
+    graph = builder.graph(UNCHANGED[kind](builder, builder.input(*SHAPE)))
     result = untouched(remove_identity, graph)
     assert result.declined == (f"{graph.nodes[0].op} 0 makes an output of the partition",)
 
 
-def _flipped(maker: Maker, v: int) -> int:
+def _flipped(builder: GraphBuilder, v: int) -> int:
     attributes = CopyAttributes(begin=(0, 3, 0, 0), step=(1, -1, 1, 1))
-    return maker.node("STRIDED_SLICE", [v], SHAPE, attributes=attributes)
+    return builder.node("STRIDED_SLICE", [v], SHAPE, attributes=attributes)
 
 
-def _shifted(maker: Maker, v: int) -> int:
+def _shifted(builder: GraphBuilder, v: int) -> int:
     """A slice that begins later and a size that agrees by chance is no identity."""
     attributes = CopyAttributes(begin=(0, 1, 0, 0))
-    return maker.node("PAD", [v], SHAPE, attributes=attributes)
+    return builder.node("PAD", [v], SHAPE, attributes=attributes)
 
 
-CHANGED: dict[str, Callable[[Maker, int], int]] = {
+CHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
     "flipped": _flipped,
     "shifted": _shifted,
-    "other shape": lambda maker, v: maker.node("RESHAPE", [v], (1, 16, 1, 3)),
-    "padded": lambda maker, v: maker.pad(v, (0, 0), (0, 1), (0, 0), (0, 0)),
-    "with a step": lambda maker, v: maker.pad(v, *[(0, 0)] * 4, stages=[RELU]),
-    "steps": lambda maker, v: maker.steps(v, RELU),
-    "pool": lambda maker, v: maker.node("MAX_POOL_2D", [v], SHAPE),
-    "concat of two": lambda maker, v: maker.concat(3, v, v),
+    "other shape": lambda builder, v: builder.node("RESHAPE", [v], (1, 16, 1, 3)),
+    "padded": lambda builder, v: builder.pad(v, (0, 0), (0, 1), (0, 0), (0, 0)),
+    "with a step": lambda builder, v: builder.pad(v, *[(0, 0)] * 4, epilogue=[RELU]),
+    "steps": lambda builder, v: builder.steps(v, RELU),
+    "pool": lambda builder, v: builder.node("MAX_POOL_2D", [v], SHAPE),
+    "concat of two": lambda builder, v: builder.concat(3, v, v),
 }
 
 
 @pytest.mark.parametrize("kind", CHANGED)
 def test_what_changes_something_stays(kind: str) -> None:
-    maker = Maker()
-    graph = maker.graph(maker.conv(CHANGED[kind](maker, maker.input(*SHAPE)), 2))
+    builder = GraphBuilder()
+    graph = builder.graph(builder.conv(CHANGED[kind](builder, builder.input(*SHAPE)), 2))
     assert untouched(remove_identity, graph).declined == ()
 
 

@@ -10,25 +10,25 @@ from litegpu.graph import Graph
 from litegpu.ops.arg_max import ArgAttributes
 from litegpu.ops.resize_bilinear import ResizeAttributes
 from litegpu.passes.resize_into_arg import resize_into_arg
-from passes.graphs import RELU, Maker, applied, untouched
+from passes.graphs import RELU, GraphBuilder, applied, untouched
 
 RESIZE = ResizeAttributes(align_corners=True, half_pixel=False)
 
 
-def _resized(maker: Maker) -> int:
-    source = maker.input(2, 3, 4, 21)
-    return maker.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), attributes=RESIZE)
+def _resized(builder: GraphBuilder) -> int:
+    source = builder.input(2, 3, 4, 21)
+    return builder.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), attributes=RESIZE)
 
 
-def _arg(maker: Maker, source: int, axis: int = 3, op: str = "ARG_MAX") -> int:
-    shape = tuple(1 if i == axis else size for i, size in enumerate(maker.shape(source)))
-    return maker.node(op, [source], shape, attributes=ArgAttributes(axis))
+def _arg(builder: GraphBuilder, source: int, axis: int = 3, op: str = "ARG_MAX") -> int:
+    shape = tuple(1 if i == axis else size for i, size in enumerate(builder.shape(source)))
+    return builder.node(op, [source], shape, attributes=ArgAttributes(axis))
 
 
 @pytest.mark.parametrize("op", ["ARG_MAX", "ARG_MIN"])
 def test_the_large_image_vanishes(op: str) -> None:
-    maker = Maker()
-    graph = maker.graph(_arg(maker, _resized(maker), op=op))
+    builder = GraphBuilder()
+    graph = builder.graph(_arg(builder, _resized(builder), op=op))
     result = applied(resize_into_arg, graph)
     (node,) = result.graph.nodes
     assert (node.op, node.inputs, node.merged) == (op, graph.inputs, (0,))
@@ -36,32 +36,32 @@ def test_the_large_image_vanishes(op: str) -> None:
     assert result.applied == (f"RESIZE_BILINEAR 0 into {op} 1",)
 
 
-def _output(maker: Maker) -> Graph:
-    resized = _resized(maker)
-    return maker.graph(_arg(maker, resized), resized)
+def _output(builder: GraphBuilder) -> Graph:
+    resized = _resized(builder)
+    return builder.graph(_arg(builder, resized), resized)
 
 
-def _two_readers(maker: Maker) -> Graph:
-    resized = _resized(maker)
-    return maker.graph(_arg(maker, resized), _arg(maker, resized, op="ARG_MIN"))
+def _two_readers(builder: GraphBuilder) -> Graph:
+    resized = _resized(builder)
+    return builder.graph(_arg(builder, resized), _arg(builder, resized, op="ARG_MIN"))
 
 
-def _another_reader(maker: Maker) -> Graph:
-    return maker.graph(maker.conv(_resized(maker), 4))
+def _another_reader(builder: GraphBuilder) -> Graph:
+    return builder.graph(builder.conv(_resized(builder), 4))
 
 
-def _another_axis(maker: Maker) -> Graph:
-    return maker.graph(_arg(maker, _resized(maker), axis=1))
+def _another_axis(builder: GraphBuilder) -> Graph:
+    return builder.graph(_arg(builder, _resized(builder), axis=1))
 
 
-def _steps(maker: Maker) -> Graph:
-    source = maker.input(2, 3, 4, 21)
-    made = maker.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), [RELU], attributes=RESIZE)
-    return maker.graph(_arg(maker, made))
+def _steps(builder: GraphBuilder) -> Graph:
+    source = builder.input(2, 3, 4, 21)
+    made = builder.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), [RELU], attributes=RESIZE)
+    return builder.graph(_arg(builder, made))
 
 
 _OTHERS = "not read by one ARG_MAX or ARG_MIN alone"
-DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_output, _OTHERS),
     (_two_readers, _OTHERS),
     (_another_reader, _OTHERS),
@@ -71,6 +71,6 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 
 
 @pytest.mark.parametrize(("make", "reason"), DECLINED)
-def test_declines(make: Callable[[Maker], Graph], reason: str) -> None:
-    result = untouched(resize_into_arg, make(Maker()))
+def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    result = untouched(resize_into_arg, make(GraphBuilder()))
     assert result.declined == (f"RESIZE_BILINEAR 0: {reason}",)

@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from cases.base import SUMS
-from litegpu.graph import SELF, Graph, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.scale_before_weights import scale_before_weights
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 3)
 CHANNELS = [1.0, 2.0, -4.0]
 
 
-def _steps(maker: Maker, **numbers: float | list[float]) -> int:
+def _steps(builder: GraphBuilder, **numbers: float | list[float]) -> int:
     """Add steps to an input: a constant for each function."""
-    stages = []
+    epilogue = []
     for function, number in numbers.items():
         data = np.asarray(number, np.float32)
-        stages.append(Stage(function, (maker.value(data.shape, data),)))
-    return maker.steps(maker.input(*SHAPE), *stages)
+        epilogue.append(EpilogueOp(function, (builder.value(data.shape, data),)))
+    return builder.steps(builder.input(*SHAPE), *epilogue)
 
 
 def _data(graph: Graph, value: int) -> Any:
@@ -35,8 +35,8 @@ def _data(graph: Graph, value: int) -> Any:
 
 
 def test_a_convolution_scales_its_inputs() -> None:
-    maker = Maker()
-    graph = maker.graph(maker.conv(_steps(maker, MUL=CHANNELS), 2, kernel=3))
+    builder = GraphBuilder()
+    graph = builder.graph(builder.conv(_steps(builder, MUL=CHANNELS), 2, kernel=3))
     result = applied(scale_before_weights, graph)
     (node,) = result.graph.nodes
     assert node.inputs == graph.inputs
@@ -47,8 +47,8 @@ def test_a_convolution_scales_its_inputs() -> None:
 
 
 def test_a_shift_becomes_a_bias() -> None:
-    maker = Maker()
-    graph = maker.graph(maker.conv(_steps(maker, SUB=[1.0, 2.0, 3.0], DIV=2.0), 2))
+    builder = GraphBuilder()
+    graph = builder.graph(builder.conv(_steps(builder, SUB=[1.0, 2.0, 3.0], DIV=2.0), 2))
     (node,) = applied(scale_before_weights, graph).graph.nodes
     result = applied(scale_before_weights, graph).graph
     old = _data(graph, graph.nodes[1].attributes.weights)
@@ -59,37 +59,39 @@ def test_a_shift_becomes_a_bias() -> None:
 
 
 def test_groups_have_their_own_inputs() -> None:
-    maker = Maker()
-    made = maker.conv(maker.steps(maker.input(1, 4, 4, 6), _by_channel(maker, 6)), 4)
-    node = maker.nodes[-1]
-    weights = maker.constant(4, 1, 1, 3)
-    del maker.values[node.attributes.weights]
+    builder = GraphBuilder()
+    made = builder.conv(builder.steps(builder.input(1, 4, 4, 6), _by_channel(builder, 6)), 4)
+    node = builder.nodes[-1]
+    weights = builder.constant(4, 1, 1, 3)
+    del builder.values[node.attributes.weights]
     attributes = replace(node.attributes, weights=weights, groups=2, shape=(4, 1, 1, 3))
-    maker.nodes[-1] = replace(node, attributes=attributes)
-    result = applied(scale_before_weights, maker.graph(made)).graph
+    builder.nodes[-1] = replace(node, attributes=attributes)
+    result = applied(scale_before_weights, builder.graph(made)).graph
     found = _data(result, result.nodes[0].attributes.weights).reshape(4, 3)
     old = np.arange(1, 13).reshape(4, 3)
     np.testing.assert_array_equal(found[:2], old[:2] * [1, 2, 3])
     np.testing.assert_array_equal(found[2:], old[2:] * [4, 5, 6])
 
 
-def _by_channel(maker: Maker, channels: int) -> Stage:
-    return Stage("MUL", (maker.constant(channels),))
+def _by_channel(builder: GraphBuilder, channels: int) -> EpilogueOp:
+    return EpilogueOp("MUL", (builder.constant(channels),))
 
 
 def test_a_depthwise_convolution_repeats_its_inputs() -> None:
-    maker = Maker()
-    source = maker.steps(
-        maker.input(1, 4, 4, 2), _by_channel(maker, 2), Stage("ADD", (maker.number(1.0),))
+    builder = GraphBuilder()
+    source = builder.steps(
+        builder.input(1, 4, 4, 2),
+        _by_channel(builder, 2),
+        EpilogueOp("ADD", (builder.number(1.0),)),
     )
-    made = maker.depthwise(source)
-    node = maker.nodes.pop()
-    weights = maker.constant(1, 3, 3, 4)
-    del maker.values[node.attributes.weights]
+    made = builder.depthwise(source)
+    node = builder.nodes.pop()
+    weights = builder.constant(1, 3, 3, 4)
+    del builder.values[node.attributes.weights]
     attributes = replace(node.attributes, weights=weights)
-    maker.nodes.append(replace(node, attributes=attributes))
-    maker.values[made] = replace(maker.values[made], shape=(1, 2, 2, 4))
-    graph = maker.graph(made)
+    builder.nodes.append(replace(node, attributes=attributes))
+    builder.values[made] = replace(builder.values[made], shape=(1, 2, 2, 4))
+    graph = builder.graph(made)
     result = applied(scale_before_weights, graph).graph
     old = _data(graph, weights)
     found = _data(result, result.nodes[0].attributes.weights)
@@ -99,9 +101,9 @@ def test_a_depthwise_convolution_repeats_its_inputs() -> None:
 
 
 def test_every_reader_is_changed() -> None:
-    maker = Maker()
-    scaled = _steps(maker, MUL=CHANNELS)
-    graph = maker.graph(maker.conv(scaled, 2), maker.depthwise(scaled))
+    builder = GraphBuilder()
+    scaled = _steps(builder, MUL=CHANNELS)
+    graph = builder.graph(builder.conv(scaled, 2), builder.depthwise(scaled))
     result = applied(scale_before_weights, graph)
     assert ops(result) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
     assert result.applied == ("COPY 0 into CONV_2D 1, DEPTHWISE_CONV_2D 2",)
@@ -110,62 +112,62 @@ def test_every_reader_is_changed() -> None:
 # Declined
 
 
-def _padded(maker: Maker) -> Graph:
-    return maker.graph(maker.conv(_steps(maker, ADD=1.0), 2, kernel=3))
+def _padded(builder: GraphBuilder) -> Graph:
+    return builder.graph(builder.conv(_steps(builder, ADD=1.0), 2, kernel=3))
 
 
-def _transposed(maker: Maker) -> Graph:
-    made = maker.conv(_steps(maker, ADD=1.0), 2)
-    maker.nodes[-1] = replace(maker.nodes[-1], op="TRANSPOSE_CONV")
-    return maker.graph(made)
+def _transposed(builder: GraphBuilder) -> Graph:
+    made = builder.conv(_steps(builder, ADD=1.0), 2)
+    builder.nodes[-1] = replace(builder.nodes[-1], op="TRANSPOSE_CONV")
+    return builder.graph(made)
 
 
-def _far(maker: Maker) -> Graph:
-    return maker.graph(maker.conv(_steps(maker, SUB=[103.9, 116.8, 123.7]), 2))
+def _far(builder: GraphBuilder) -> Graph:
+    return builder.graph(builder.conv(_steps(builder, SUB=[103.9, 116.8, 123.7]), 2))
 
 
-def _also_pooled(maker: Maker) -> Graph:
-    scaled = _steps(maker, MUL=2.0)
-    return maker.graph(maker.conv(scaled, 2), maker.node("MAX_POOL_2D", [scaled], SHAPE))
+def _also_pooled(builder: GraphBuilder) -> Graph:
+    scaled = _steps(builder, MUL=2.0)
+    return builder.graph(builder.conv(scaled, 2), builder.node("MAX_POOL_2D", [scaled], SHAPE))
 
 
-def _residual(maker: Maker) -> Graph:
-    scaled = _steps(maker, MUL=2.0)
-    return maker.graph(maker.conv(scaled, 3, stages=[Stage("ADD", (scaled,))]))
+def _residual(builder: GraphBuilder) -> Graph:
+    scaled = _steps(builder, MUL=2.0)
+    return builder.graph(builder.conv(scaled, 3, epilogue=[EpilogueOp("ADD", (scaled,))]))
 
 
-def _operand(maker: Maker) -> Graph:
-    other = maker.input(*SHAPE)
-    scaled = _steps(maker, MUL=2.0)
-    return maker.graph(maker.conv(other, 3, stages=[Stage("ADD", (scaled,))]))
+def _operand(builder: GraphBuilder) -> Graph:
+    other = builder.input(*SHAPE)
+    scaled = _steps(builder, MUL=2.0)
+    return builder.graph(builder.conv(other, 3, epilogue=[EpilogueOp("ADD", (scaled,))]))
 
 
-def _output(maker: Maker) -> Graph:
-    scaled = _steps(maker, MUL=2.0)
-    return maker.graph(maker.conv(scaled, 2), scaled)
+def _output(builder: GraphBuilder) -> Graph:
+    scaled = _steps(builder, MUL=2.0)
+    return builder.graph(builder.conv(scaled, 2), scaled)
 
 
-def _activated(maker: Maker) -> Graph:
-    step = Stage("MUL", (maker.number(2.0),))
-    return maker.graph(maker.conv(maker.steps(maker.input(*SHAPE), step, RELU), 2))
+def _activated(builder: GraphBuilder) -> Graph:
+    step = EpilogueOp("MUL", (builder.number(2.0),))
+    return builder.graph(builder.conv(builder.steps(builder.input(*SHAPE), step, RELU), 2))
 
 
-def _broadcast(maker: Maker) -> Graph:
-    wide = maker.steps(maker.input(1, 4, 4, 1), _by_channel(maker, 3), shape=SHAPE)
-    return maker.graph(maker.conv(wide, 2))
+def _broadcast(builder: GraphBuilder) -> Graph:
+    wide = builder.steps(builder.input(1, 4, 4, 1), _by_channel(builder, 3), shape=SHAPE)
+    return builder.graph(builder.conv(wide, 2))
 
 
-def _unread(maker: Maker) -> Graph:
-    _steps(maker, MUL=2.0)
-    return maker.graph(maker.conv(maker.inputs[0], 2))
+def _unread(builder: GraphBuilder) -> Graph:
+    _steps(builder, MUL=2.0)
+    return builder.graph(builder.conv(builder.inputs[0], 2))
 
 
-def _too_large(maker: Maker) -> Graph:
-    return maker.graph(maker.conv(_steps(maker, MUL=1e6), 2))
+def _too_large(builder: GraphBuilder) -> Graph:
+    return builder.graph(builder.conv(_steps(builder, MUL=1e6), 2))
 
 
 _TO_WEIGHTS = "not only convolutions read it"
-DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_padded, "CONV_2D 1: its padding is zero, not shifted"),
     (_transposed, "TRANSPOSE_CONV 1: its padding is zero, not shifted"),
     (_far, "CONV_2D 1: a shift beyond 16 would cost digits"),
@@ -181,25 +183,29 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
 
 
 @pytest.mark.parametrize(("write", "reason"), DECLINED)
-def test_declines_with_a_reason(write: Callable[[Maker], Graph], reason: str) -> None:
-    result = untouched(scale_before_weights, write(Maker()))
+def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    result = untouched(scale_before_weights, write(GraphBuilder()))
     assert result.declined == (f"COPY 0 into the weights after it: {reason}",)
 
 
 def test_one_reader_that_cannot_keeps_the_others_as_they_are() -> None:
-    maker = Maker()
-    shifted = _steps(maker, ADD=1.0)
-    graph = maker.graph(maker.conv(shifted, 2), maker.conv(shifted, 2, kernel=3))
+    builder = GraphBuilder()
+    shifted = _steps(builder, ADD=1.0)
+    graph = builder.graph(builder.conv(shifted, 2), builder.conv(shifted, 2, kernel=3))
     result = untouched(scale_before_weights, graph)
     assert len(result.declined) == 1
 
 
 def test_other_steps_stay() -> None:
-    maker = Maker()
-    source = maker.input(*SHAPE)
-    for stage in (RELU, Stage("MUL", (SELF,)), Stage("ADD", (maker.input(*SHAPE),))):
-        maker.conv(maker.steps(source, stage), 2)
-    graph = maker.graph(*(node.outputs[0] for node in maker.nodes if node.op == "CONV_2D"))
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    for epilogue_op in (
+        RELU,
+        EpilogueOp("MUL", (SELF,)),
+        EpilogueOp("ADD", (builder.input(*SHAPE),)),
+    ):
+        builder.conv(builder.steps(source, epilogue_op), 2)
+    graph = builder.graph(*(node.outputs[0] for node in builder.nodes if node.op == "CONV_2D"))
     assert untouched(scale_before_weights, graph).declined == ()
 
 

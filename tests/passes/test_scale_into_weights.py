@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from cases.base import SUMS
-from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
+from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.window import POINT
 from litegpu.passes.scale_into_weights import scale_into_weights
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, Maker, applied, functions, ops, untouched
+from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (2, 3, 4, 5)
@@ -33,10 +33,12 @@ def _weights(graph: Graph, node: Node) -> tuple[npt.NDArray[Any], npt.NDArray[An
     return weights, bias
 
 
-def _stage(maker: Maker, function: str, number: float | list[float], position: int = 0) -> Stage:
+def _epilogue_op(
+    builder: GraphBuilder, function: str, number: float | list[float], position: int = 0
+) -> EpilogueOp:
     """Return a step by a number, or by one for each channel."""
     data = np.asarray(number, np.float32)
-    return Stage(function, (maker.value(data.shape, data),), position)
+    return EpilogueOp(function, (builder.value(data.shape, data),), position)
 
 
 CHANNELS = [1.0, 2.0, -4.0]
@@ -54,9 +56,9 @@ STEPS: list[tuple[str, float | list[float], int, Any, Any]] = [
 def test_a_step_becomes_part_of_weights_and_bias(
     function: str, number: float | list[float], position: int, factor: Any, shift: Any
 ) -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 3, kernel=3)
-    graph = maker.graph(maker.steps(made, _stage(maker, function, number, position)))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 3, kernel=3)
+    graph = builder.graph(builder.steps(made, _epilogue_op(builder, function, number, position)))
     result = applied(scale_into_weights, graph)
     (node,) = result.graph.nodes
     assert node.outputs == graph.outputs
@@ -69,21 +71,21 @@ def test_a_step_becomes_part_of_weights_and_bias(
 
 
 def test_a_bias_is_scaled_too() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 3)
-    bias = maker.constant(3)
-    node = maker.nodes[-1]
-    maker.nodes[-1] = replace(node, attributes=replace(node.attributes, bias=bias))
-    steps = [_stage(maker, "MUL", CHANNELS), _stage(maker, "ADD", 0.5)]
-    result = applied(scale_into_weights, maker.graph(maker.steps(made, *steps)))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 3)
+    bias = builder.constant(3)
+    node = builder.nodes[-1]
+    builder.nodes[-1] = replace(node, attributes=replace(node.attributes, bias=bias))
+    steps = [_epilogue_op(builder, "MUL", CHANNELS), _epilogue_op(builder, "ADD", 0.5)]
+    result = applied(scale_into_weights, builder.graph(builder.steps(made, *steps)))
     _, found = _weights(result.graph, result.graph.nodes[0])
     np.testing.assert_array_equal(found, [1.5, 4.5, -11.5])
 
 
 def test_a_depthwise_convolution_has_its_channels_last() -> None:
-    maker = Maker()
-    made = maker.depthwise(maker.input(1, 4, 4, 3))
-    graph = maker.graph(maker.steps(made, _stage(maker, "MUL", CHANNELS)))
+    builder = GraphBuilder()
+    made = builder.depthwise(builder.input(1, 4, 4, 3))
+    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", CHANNELS)))
     result = applied(scale_into_weights, graph)
     old, _ = _weights(graph, graph.nodes[0])
     weights, _ = _weights(result.graph, result.graph.nodes[0])
@@ -91,11 +93,11 @@ def test_a_depthwise_convolution_has_its_channels_last() -> None:
 
 
 def test_a_matrix_is_scaled_by_rows() -> None:
-    maker = Maker()
-    matrix = maker.constant(3, 5)
+    builder = GraphBuilder()
+    matrix = builder.constant(3, 5)
     attributes = ConvAttributes(POINT, matrix, ABSENT, (3, 1, 1, 5))
-    made = maker.node("FULLY_CONNECTED", [maker.input(2, 5)], (2, 3), attributes=attributes)
-    graph = maker.graph(maker.steps(made, _stage(maker, "MUL", CHANNELS)))
+    made = builder.node("FULLY_CONNECTED", [builder.input(2, 5)], (2, 3), attributes=attributes)
+    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", CHANNELS)))
     result = applied(scale_into_weights, graph)
     weights, _ = _weights(result.graph, result.graph.nodes[0])
     expected = np.arange(1, 16).reshape(3, 5) * np.asarray(CHANNELS)[:, None]
@@ -103,35 +105,35 @@ def test_a_matrix_is_scaled_by_rows() -> None:
 
 
 def test_float16_weights_become_float32() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 3)
-    held = maker.nodes[-1].attributes.weights
-    half = maker.constant(3, 1, 1, 5, dtype="float16")
-    maker.nodes[-1] = replace(
-        maker.nodes[-1], attributes=replace(maker.nodes[-1].attributes, weights=half)
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 3)
+    held = builder.nodes[-1].attributes.weights
+    half = builder.constant(3, 1, 1, 5, dtype="float16")
+    builder.nodes[-1] = replace(
+        builder.nodes[-1], attributes=replace(builder.nodes[-1].attributes, weights=half)
     )
-    del maker.values[held]
-    graph = maker.graph(maker.steps(made, _stage(maker, "MUL", 1 / 3)))
+    del builder.values[held]
+    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", 1 / 3)))
     result = applied(scale_into_weights, graph)
     weights, _ = _weights(result.graph, result.graph.nodes[0])
     np.testing.assert_allclose(weights.ravel(), np.arange(1, 16) / 3, rtol=1e-7)
 
 
 def test_several_nodes_fold_one_by_one() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 3)
-    made = maker.steps(made, _stage(maker, "MUL", CHANNELS))
-    graph = maker.graph(maker.steps(made, _stage(maker, "ADD", 1.0)))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 3)
+    made = builder.steps(made, _epilogue_op(builder, "MUL", CHANNELS))
+    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "ADD", 1.0)))
     result = applied(scale_into_weights, graph)
     assert ops(result) == ["CONV_2D"]
     assert result.graph.nodes[0].merged == (1, 2)
 
 
 def test_what_follows_the_scale_stays_a_step() -> None:
-    maker = Maker()
-    made = maker.conv(maker.input(*SHAPE), 3)
-    steps = [_stage(maker, "MUL", 2.0), RELU, _stage(maker, "ADD", 1.0)]
-    result = applied(scale_into_weights, maker.graph(maker.steps(made, *steps)))
+    builder = GraphBuilder()
+    made = builder.conv(builder.input(*SHAPE), 3)
+    steps = [_epilogue_op(builder, "MUL", 2.0), RELU, _epilogue_op(builder, "ADD", 1.0)]
+    result = applied(scale_into_weights, builder.graph(builder.steps(made, *steps)))
     first, second = result.graph.nodes
     assert functions(second) == ["RELU", "ADD"]
     assert second.inputs == first.outputs
@@ -141,54 +143,56 @@ def test_what_follows_the_scale_stays_a_step() -> None:
 
 
 def _scaled(
-    maker: Maker, factor: float | list[float] = 2.0, stages: tuple[Stage, ...] = ()
+    builder: GraphBuilder, factor: float | list[float] = 2.0, epilogue: tuple[EpilogueOp, ...] = ()
 ) -> tuple[int, int]:
-    made = maker.conv(maker.input(*SHAPE), 3, stages=stages)
-    return made, maker.steps(made, _stage(maker, "MUL", factor))
+    made = builder.conv(builder.input(*SHAPE), 3, epilogue=epilogue)
+    return made, builder.steps(made, _epilogue_op(builder, "MUL", factor))
 
 
-def _activation(maker: Maker) -> Graph:
-    return maker.graph(_scaled(maker, stages=(RELU,))[1])
+def _activation(builder: GraphBuilder) -> Graph:
+    return builder.graph(_scaled(builder, epilogue=(RELU,))[1])
 
 
-def _two_readers(maker: Maker) -> Graph:
-    made, scaled = _scaled(maker)
-    return maker.graph(scaled, maker.steps(made, RELU))
+def _two_readers(builder: GraphBuilder) -> Graph:
+    made, scaled = _scaled(builder)
+    return builder.graph(scaled, builder.steps(made, RELU))
 
 
-def _output(maker: Maker) -> Graph:
-    return maker.graph(*_scaled(maker))
+def _output(builder: GraphBuilder) -> Graph:
+    return builder.graph(*_scaled(builder))
 
 
-def _broadcast(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(*SHAPE), 1)
-    step = _stage(maker, "MUL", CHANNELS)
-    return maker.graph(maker.steps(made, step, shape=(2, 3, 4, 3)))
+def _broadcast(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(*SHAPE), 1)
+    step = _epilogue_op(builder, "MUL", CHANNELS)
+    return builder.graph(builder.steps(made, step, shape=(2, 3, 4, 3)))
 
 
-def _computed_weights(maker: Maker) -> Graph:
-    _, scaled = _scaled(maker)
-    node, packed = maker.nodes[0], maker.input(10, 16)
-    del maker.values[node.attributes.weights]
+def _computed_weights(builder: GraphBuilder) -> Graph:
+    _, scaled = _scaled(builder)
+    node, packed = builder.nodes[0], builder.input(10, 16)
+    del builder.values[node.attributes.weights]
     attributes = replace(node.attributes, weights=packed)
-    maker.nodes[0] = replace(node, inputs=(*node.inputs, packed), attributes=attributes)
-    return maker.graph(scaled)
+    builder.nodes[0] = replace(node, inputs=(*node.inputs, packed), attributes=attributes)
+    return builder.graph(scaled)
 
 
-def _shared_weights(maker: Maker) -> Graph:
-    _, scaled = _scaled(maker)
-    first = maker.nodes[0]
-    other = maker.node("CONV_2D", [maker.input(*SHAPE)], (2, 3, 4, 3), attributes=first.attributes)
-    return maker.graph(scaled, other)
+def _shared_weights(builder: GraphBuilder) -> Graph:
+    _, scaled = _scaled(builder)
+    first = builder.nodes[0]
+    other = builder.node(
+        "CONV_2D", [builder.input(*SHAPE)], (2, 3, 4, 3), attributes=first.attributes
+    )
+    return builder.graph(scaled, other)
 
 
-def _many_weights(maker: Maker) -> Graph:
-    made = maker.conv(maker.input(1, 2, 2, 1 << 15), 129)
-    return maker.graph(maker.steps(made, _stage(maker, "MUL", 2.0)))
+def _many_weights(builder: GraphBuilder) -> Graph:
+    made = builder.conv(builder.input(1, 2, 2, 1 << 15), 129)
+    return builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", 2.0)))
 
 
 _NOT_HALF = "half storage could not hold the new weights"
-DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
+DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_activation, "a step lies between"),
     (_two_readers, "others read its result too"),
     (_output, "others read its result too"),
@@ -196,43 +200,54 @@ DECLINED: list[tuple[Callable[[Maker], Graph], str]] = [
     (_computed_weights, "its weights are computed"),
     (_shared_weights, "others share its weights"),
     (_many_weights, "beside weights so large, a step costs nothing"),
-    (lambda maker: maker.graph(_scaled(maker, 1e5)[1]), _NOT_HALF),
-    (lambda maker: maker.graph(_scaled(maker, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
-    (lambda maker: maker.graph(_scaled(maker, 1e38)[1]), "float32 cannot hold the new weights"),
+    (lambda builder: builder.graph(_scaled(builder, 1e5)[1]), _NOT_HALF),
+    (lambda builder: builder.graph(_scaled(builder, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
+    (
+        lambda builder: builder.graph(_scaled(builder, 1e38)[1]),
+        "float32 cannot hold the new weights",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("write", "reason"), DECLINED)
-def test_declines_with_a_reason(write: Callable[[Maker], Graph], reason: str) -> None:
-    result = untouched(scale_into_weights, write(Maker()))
+def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: str) -> None:
+    result = untouched(scale_into_weights, write(GraphBuilder()))
     assert result.declined == (f"MUL 1 into CONV_2D 0: {reason}",)
 
 
 def test_a_channel_that_is_switched_off_is_no_obstacle() -> None:
-    maker = Maker()
-    applied(scale_into_weights, maker.graph(_scaled(maker, [1.0, 0.0, 1.0])[1]))
+    builder = GraphBuilder()
+    applied(scale_into_weights, builder.graph(_scaled(builder, [1.0, 0.0, 1.0])[1]))
 
 
-OTHERS: dict[str, Callable[[Maker, int], int]] = {
-    "activation": lambda maker, v: maker.steps(v, RELU),
-    "square": lambda maker, v: maker.steps(v, Stage("MUL", (SELF,))),
-    "by pixel": lambda maker, v: maker.steps(v, Stage("MUL", (maker.constant(3, 4, 1),))),
-    "by batch": lambda maker, v: maker.steps(v, Stage("MUL", (maker.constant(2, 1, 1, 3),))),
-    "computed": lambda maker, v: maker.steps(v, Stage("MUL", (maker.input(2, 1, 1, 3),))),
-    "divisor": lambda maker, v: maker.steps(v, Stage("DIV", (maker.constant(3),), 1)),
-    "division by zero": lambda maker, v: maker.steps(v, _stage(maker, "DIV", [1.0, 0.0, 1.0])),
-    "infinity": lambda maker, v: maker.steps(v, _stage(maker, "MUL", float("inf"))),
-    "power": lambda maker, v: maker.steps(v, Stage("POW", (maker.number(2.0),))),
-    "pooled": lambda maker, v: maker.steps(
-        maker.node("MAX_POOL_2D", [v], (2, 3, 4, 3)), _stage(maker, "MUL", 2.0)
+OTHERS: dict[str, Callable[[GraphBuilder, int], int]] = {
+    "activation": lambda builder, v: builder.steps(v, RELU),
+    "square": lambda builder, v: builder.steps(v, EpilogueOp("MUL", (SELF,))),
+    "by pixel": lambda builder, v: builder.steps(
+        v, EpilogueOp("MUL", (builder.constant(3, 4, 1),))
+    ),
+    "by batch": lambda builder, v: builder.steps(
+        v, EpilogueOp("MUL", (builder.constant(2, 1, 1, 3),))
+    ),
+    "computed": lambda builder, v: builder.steps(
+        v, EpilogueOp("MUL", (builder.input(2, 1, 1, 3),))
+    ),
+    "divisor": lambda builder, v: builder.steps(v, EpilogueOp("DIV", (builder.constant(3),), 1)),
+    "division by zero": lambda builder, v: builder.steps(
+        v, _epilogue_op(builder, "DIV", [1.0, 0.0, 1.0])
+    ),
+    "infinity": lambda builder, v: builder.steps(v, _epilogue_op(builder, "MUL", float("inf"))),
+    "power": lambda builder, v: builder.steps(v, EpilogueOp("POW", (builder.number(2.0),))),
+    "pooled": lambda builder, v: builder.steps(
+        builder.node("MAX_POOL_2D", [v], (2, 3, 4, 3)), _epilogue_op(builder, "MUL", 2.0)
     ),
 }
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_steps_stay(kind: str) -> None:
-    maker = Maker()
-    graph = maker.graph(OTHERS[kind](maker, maker.conv(maker.input(*SHAPE), 3)))
+    builder = GraphBuilder()
+    graph = builder.graph(OTHERS[kind](builder, builder.conv(builder.input(*SHAPE), 3)))
     assert untouched(scale_into_weights, graph).declined == ()
 
 

@@ -29,7 +29,7 @@ def first(values: list[Literal[3]], low: int = 4) -> Literal[5]:
 TEMPLATE = """\
 {# a < b and 2 #}
 #pragma unroll 3
-    if (s >= {{ dst.slices }} || p >= 4) return;
+    if (s >= {{ dst.channel_blocks }} || p >= 4) return;
     // 5 < 6
     const int x = min(p0 + m, {{ rows }});
 {% set MEET = "BARRIER();" %}
@@ -79,12 +79,12 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
     assert found == {
         "barrier dropped": ['{% set MEET = "" %}'],
         ">= to >": [
-            "if (s > {{ dst.slices }} || p >= 4) return;",
-            "if (s >= {{ dst.slices }} || p > 4) return;",
+            "if (s > {{ dst.channel_blocks }} || p >= 4) return;",
+            "if (s >= {{ dst.channel_blocks }} || p > 4) return;",
         ],
-        "|| to &&": ["if (s >= {{ dst.slices }} && p >= 4) return;"],
-        "number + 1": ["if (s >= {{ dst.slices }} || p >= 5) return;"],
-        "condition dropped": ["if (false && s >= {{ dst.slices }} || p >= 4) return;"],
+        "|| to &&": ["if (s >= {{ dst.channel_blocks }} && p >= 4) return;"],
+        "number + 1": ["if (s >= {{ dst.channel_blocks }} || p >= 5) return;"],
+        "condition dropped": ["if (false && s >= {{ dst.channel_blocks }} || p >= 4) return;"],
         "+ to -": ["const int x = min(p0 - m, {{ rows }});"],
         "min to max": ["const int x = max(p0 + m, {{ rows }});"],
         "min dropped": ["const int x = (p0 + m);"],
@@ -96,7 +96,7 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
-        ("passes/sink_moves.py", ["test_sink_moves.py", "test_random_graphs.py"]),
+        ("passes/sink_permutations.py", ["test_sink_permutations.py", "test_random_graphs.py"]),
         ("ops/reduce.py", ["test_ops.py -k opencl and (Reduce", "ops --ignore"]),
         ("engine/memory.py", ["test_memory.py", "engine"]),
         ("kernels/portable/softmax.jinja", ["(Softmax", "test_cuda_checks.py -k portable"]),
@@ -123,8 +123,8 @@ def answers(*statuses: int) -> Callable[..., Any]:
         status = left.pop(0)
         if status < 0:
             raise subprocess.TimeoutExpired(command, 1)
-        changed = Path(env["PYTHONPATH"], "litegpu", "passes", "sink_moves.py").read_text()
-        assert changed != (PACKAGE / "passes" / "sink_moves.py").read_text()
+        changed = Path(env["PYTHONPATH"], "litegpu", "passes", "sink_permutations.py").read_text()
+        assert changed != (PACKAGE / "passes" / "sink_permutations.py").read_text()
         said = "FAILED tests/passes/test_it.py::test_that[1] - AssertionError: no\n"
         return subprocess.CompletedProcess(command, status, stdout=said if status == 1 else "")
 
@@ -152,11 +152,11 @@ def test_what_becomes_of_a_mutant(
     monkeypatch.setattr(subprocess, "run", answers(*statuses))
     output = tmp_path / "mutants.json"
     arguments = ["--sample=1", "--limit=5", f"--json={output}"]
-    assert mutants.main([str(PACKAGE / "passes" / "sink_moves.py"), *arguments]) == result
+    assert mutants.main([str(PACKAGE / "passes" / "sink_permutations.py"), *arguments]) == result
     text = capsys.readouterr().out
     assert said in text
-    assert ("survived: passes/sink_moves.py:" in text) == bool(result)
+    assert ("survived: passes/sink_permutations.py:" in text) == bool(result)
     assert text.count("\npasses           1") == 1
     (outcome,) = json.loads(output.read_text(encoding="utf-8"))
-    assert outcome["mutant"]["file"] == "passes/sink_moves.py"
+    assert outcome["mutant"]["file"] == "passes/sink_permutations.py"
     assert bool(outcome["caught_by"]) != bool(result)

@@ -17,7 +17,7 @@ def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[
     """Return what lost accuracy for nothing, and which launch is not what was selected."""
     layout = selected.layout
     found = []
-    for v in layout.roots:
+    for v in layout.bases:
         small = not layout.policy.stores_half(4 * layout.graph.values[v].elements)
         readers = {launch.template for launch in launches if v in launch.node.inputs[:1]}
         if layout.is_rounded(v) and small and not readers.intersection(ROUNDING):

@@ -14,7 +14,7 @@ from litegpu.graph import ABSENT, DType, Graph
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.window import Window
-from passes.graphs import Maker
+from passes.graphs import GraphBuilder
 
 
 def convolution(
@@ -24,10 +24,10 @@ def convolution(
 
     Its weights lie between `scale` and its negative.
     """
-    maker, random = Maker(), np.random.default_rng(seed)
-    source = maker.input(*image)
+    builder, random = GraphBuilder(), np.random.default_rng(seed)
+    source = builder.input(*image)
     shape = filters, *window.kernel, image[3]
-    weights = maker.value(shape, random.uniform(-scale, scale, shape).astype(np.float32))
+    weights = builder.value(shape, random.uniform(-scale, scale, shape).astype(np.float32))
     height, width = (
         (size + 2 * pad - (kernel - 1) * dilation - 1) // stride + 1
         for size, pad, kernel, dilation, stride in zip(
@@ -35,8 +35,8 @@ def convolution(
         )
     )
     attributes = ConvAttributes(window, weights, ABSENT, shape)
-    made = maker.node("CONV_2D", [source], (image[0], height, width, filters), (), attributes)
-    return maker.graph(made)
+    made = builder.node("CONV_2D", [source], (image[0], height, width, filters), (), attributes)
+    return builder.graph(made)
 
 
 def built(

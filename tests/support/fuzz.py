@@ -22,11 +22,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fuzzing.files import FileJudge
-from fuzzing.judge import Finding, Judge, Tally
-from fuzzing.kept import KeptJudge
-from fuzzing.options import FlexJudge
-from fuzzing.resizing import ResizeJudge
+from fuzzing.disk_cache import DiskCacheOracle
+from fuzzing.files import FileOracle
+from fuzzing.options import FlexOracle
+from fuzzing.oracle import Finding, Oracle, Tally
+from fuzzing.resizing import ResizeOracle
 from fuzzing.seeds import Source, all_seeds
 
 
@@ -46,11 +46,11 @@ class Trials(Protocol):
 
 
 KINDS: Mapping[str, Callable[[Mapping[str, Source], Mapping[str, Any]], Trials]] = {
-    "models": Judge,
-    "files": FileJudge,
-    "resize": ResizeJudge,
-    "kept": KeptJudge,
-    "flexbuffers": FlexJudge,
+    "models": Oracle,
+    "files": FileOracle,
+    "resize": ResizeOracle,
+    "kept": DiskCacheOracle,
+    "flexbuffers": FlexOracle,
 }
 _TOLD_EVERY_S = 60.0
 

@@ -288,14 +288,14 @@ class _Places:
         )
 
     def faults(self) -> dict[str, list[str]]:
-        """Return what is wrong in device memory: padding that is not zero, lanes left NaN."""
+        """Return what is wrong in device memory: padding that is not zero, channels left NaN."""
         memory = self.compiled.context.read_memory()
         offsets = self.compiled.built.offsets
         found: dict[str, list[str]] = {}
         for v, storage in self.compiled.layout.storages.items():
-            if storage.root not in offsets or not storage.vector:
+            if storage.base not in offsets or not storage.vector:
                 continue
-            lanes = _lanes(memory[offsets[storage.root] :], storage)
+            lanes = _lanes(memory[offsets[storage.base] :], storage)
             for text in _lane_faults(lanes, storage.channels):
                 found.setdefault(self._owner(v), []).append(f"value {v}: {text}")
         return found
@@ -317,11 +317,11 @@ def _source(node: Node) -> int:
 
 
 def _lanes(memory: Any, storage: Storage) -> Any:
-    """Return a value with its padding, [N, H, W, lanes], as it lies in memory."""
+    """Return a value with its padding, [N, H, W, padded channels], as it lies in memory."""
     kind = np.dtype(storage.dtype.value)
     flat = memory[: len(memory) // kind.itemsize * kind.itemsize].view(kind)[storage.offset :]
     strides = tuple(step * kind.itemsize for step in (*storage.strides, 1))
-    shape = (*storage.shape[:3], storage.lanes)
+    shape = (*storage.shape[:3], storage.padded_channels)
     return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=False)
 
 

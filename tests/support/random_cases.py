@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cases.base import Case, Shape
 from cases.copy import Pad, Slice
-from cases.moves import Integers, Move, Pack
+from cases.index_maps import IndexMap, Integers, Pack
 from cases.reshape import Reshape, Squeeze
 from dice import MAX_RANK, Dice
 from random_elements import ELEMENTS
@@ -80,7 +80,7 @@ def masked_slice(dice: Dice) -> Case:
 def transpose(dice: Dice) -> Case:
     """Any permutation."""
     shape = dice.shape(1)
-    return Move(op="TRANSPOSE", shape=shape, operands=(dice.order(len(shape)),))
+    return IndexMap(op="TRANSPOSE", shape=shape, operands=(dice.order(len(shape)),))
 
 
 def split(dice: Dice) -> Case:
@@ -90,11 +90,11 @@ def split(dice: Dice) -> Case:
     size = shape[axis]
     kind = dice.one_of("SPLIT", "SPLIT_V", "UNPACK")
     if kind == "UNPACK":
-        return Move(op=kind, shape=shape, options=(("num", size), ("axis", axis)), count=size)
+        return IndexMap(op=kind, shape=shape, options=(("num", size), ("axis", axis)), count=size)
     if kind == "SPLIT":
         count = dice.divisor(size)
         options = (("num_splits", count),)
-        return Move(
+        return IndexMap(
             op=kind, shape=shape, operands=(axis,), position=1, options=options, count=count
         )
     sizes: list[int] = []
@@ -104,7 +104,7 @@ def split(dice: Dice) -> Case:
         sizes[dice.number(0, len(sizes) - 1)] = -1
     options = (("num_splits", len(sizes)),)
     operands = ((*sizes,), axis)
-    return Move(
+    return IndexMap(
         op=kind, shape=shape, operands=operands, options=options, count=len(sizes), dtype=dtype
     )
 
@@ -115,10 +115,10 @@ def repeat(dice: Dice) -> Case:
     if dice.flag():
         shape = dice.shape(1)
         times = tuple(dice.one_of(1, 2, 3) for _ in shape)
-        return Move(op="TILE", shape=shape, operands=(times,), dtype=dtype)
+        return IndexMap(op="TILE", shape=shape, operands=(times,), dtype=dtype)
     whole = dice.shape(1)
     small = dice.broadcast(whole) or (1,)
-    return Move(op="BROADCAST_TO", shape=small, operands=(whole,), dtype=dtype, version=2)
+    return IndexMap(op="BROADCAST_TO", shape=small, operands=(whole,), dtype=dtype, version=2)
 
 
 def blocks(dice: Dice) -> Case:
@@ -127,9 +127,9 @@ def blocks(dice: Dice) -> Case:
     n, h, w, c = dice.number(1, 3), dice.number(1, 4), dice.number(1, 4), dice.number(1, 9)
     block = dice.number(1, 3)
     if op == "SPACE_TO_DEPTH":
-        return Move(op=op, shape=(n, h * block, w * block, c), options=(("block_size", block),))
+        return IndexMap(op=op, shape=(n, h * block, w * block, c), options=(("block_size", block),))
     if op == "DEPTH_TO_SPACE":
-        return Move(op=op, shape=(n, h, w, c * block**2), options=(("block_size", block),))
+        return IndexMap(op=op, shape=(n, h, w, c * block**2), options=(("block_size", block),))
     dimensions = dice.number(1, 2)
     sizes = [dice.number(1, 3) for _ in range(dimensions)]
     edges = []
@@ -143,7 +143,7 @@ def blocks(dice: Dice) -> Case:
     else:
         inside = [e * s - sum(g) for e, s, g in zip((h, w), sizes, edges, strict=False)]
         shape = (n, *inside, c)
-    return Move(op=op, shape=shape, operands=((*sizes,), (*edges,)))
+    return IndexMap(op=op, shape=shape, operands=((*sizes,), (*edges,)))
 
 
 def mirror(dice: Dice) -> Case:
@@ -151,7 +151,7 @@ def mirror(dice: Dice) -> Case:
     shape, mode = dice.shape(1, 4), dice.one_of("REFLECT", "SYMMETRIC")
     most = [size - (mode == "REFLECT") for size in shape]
     pads: Integers = tuple(dice.pair(0, min(each, 4)) for each in most)
-    return Move(
+    return IndexMap(
         op="MIRROR_PAD",
         shape=shape,
         operands=(pads,),
@@ -167,7 +167,7 @@ def gather_constants(dice: Dice) -> Case:
     chosen = tuple(dice.number(0, shape[axis] - 1) for _ in range(dice.number(1, 5)))
     indices: Integers = chosen if dice.flag() else chosen[0]
     dtype = dice.one_of("int32", "int64")
-    return Move(
+    return IndexMap(
         op="GATHER", shape=shape, operands=(indices,), options=(("axis", axis),), dtype=dtype
     )
 
@@ -183,20 +183,20 @@ def part(dice: Dice) -> Case:
         for count, each in zip(result, most, strict=True)
     )
     dtype = dice.one_of("int32", "int64")
-    return Move(op="SLICE", shape=shape, operands=(begin, size), dtype=dtype, result=result)
+    return IndexMap(op="SLICE", shape=shape, operands=(begin, size), dtype=dtype, result=result)
 
 
 def reverse(dice: Dice) -> Case:
     """The elements in reverse order along an axis."""
     shape = dice.shape(1)
-    return Move(op="REVERSE_V2", shape=shape, operands=((dice.axis(len(shape)),),))
+    return IndexMap(op="REVERSE_V2", shape=shape, operands=((dice.axis(len(shape)),),))
 
 
 def expand(dice: Dice) -> Case:
     """One dimension more."""
     shape = dice.shape(0, MAX_RANK - 1)
     axis = dice.number(-len(shape) - 1, len(shape))
-    return Move(
+    return IndexMap(
         op="EXPAND_DIMS", shape=shape, operands=(axis,), dtype=dice.one_of("int32", "int64")
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-import random_moves
+import random_index_maps
 import random_sums
 from litegpu.zoo.writer import ModelWriter, TensorRef
 from random_sums import sparse
@@ -253,7 +253,7 @@ def _pool(sketch: Sketch) -> None:
 STEPS: tuple[Step, ...] = (
     *(_unary, _scaled, _combined, _combined, _prelu, _reshape, _concatenation, _concatenation),
     *(_pad, _slice, _convolution, _convolution, _pool),
-    *random_moves.STEPS,
+    *random_index_maps.STEPS,
     *random_sums.STEPS,
 )
 

@@ -90,8 +90,8 @@ def select(backend: str | None, device: int | str | None) -> Device:
 
 def is_free(backend: str | None, device: int | str | None) -> bool:
     """Return whether neither options nor environment ask for a backend or a device."""
-    asked = (backend, device, config.text("LITEGPU_BACKEND"), config.text("LITEGPU_DEVICE"))
-    return all(each is None or each == "" for each in asked)
+    requested = (backend, device, config.text("LITEGPU_BACKEND"), config.text("LITEGPU_DEVICE"))
+    return all(each is None or each == "" for each in requested)
 
 
 def next_after(current: DeviceInfo) -> Device | None:
@@ -108,19 +108,19 @@ def next_after(current: DeviceInfo) -> Device | None:
     return None
 
 
-def devices_of(asked: str) -> list[DeviceInfo]:
+def devices_of(requested: str) -> list[DeviceInfo]:
     """Return the devices of a backend, or of the part of WebGPU that an alias names.
 
     Raises OptionsError for an unknown name, and why it has none where that is so.
     """
-    name = SHORT.get(asked.lower(), asked.lower())
+    name = SHORT.get(requested.lower(), requested.lower())
     if name in BACKENDS:
         return _devices(BACKENDS[name])
     if name not in ALIASES:
-        hint = did_you_mean(asked, (*BACKENDS, *ALIASES, *SHORT))
-        variable = asked == config.text("LITEGPU_BACKEND")
+        hint = did_you_mean(requested, (*BACKENDS, *ALIASES, *SHORT))
+        variable = requested == config.text("LITEGPU_BACKEND")
         found = "LITEGPU_BACKEND names an unknown" if variable else "Unknown"
-        raise OptionsError(f"{found} backend '{asked}'.{hint}")
+        raise OptionsError(f"{found} backend '{requested}'.{hint}")
     infos = _devices(BACKENDS["webgpu"])
     devices = [info for info in infos if info.platform == f"WebGPU on {ALIASES[name]}"]
     if not devices:

@@ -230,7 +230,7 @@ class CUDAContext(ExecutionContext):
         ends = (host.ctypes.data, self._memory, host.nbytes)
         self.settled(partial(call, driver().cuMemcpyDtoH, *ends))
         # Outputs that kernels write straight to the host have a place all the same, with their
-        # padding lanes.
+        # padding channels.
         direct = self._bound.direct if self._bound else {}
         for number, writer in self.program.sole_writers.items():
             if writer in direct:

@@ -12,8 +12,8 @@ from typing import Any
 
 from litegpu.backends.calls import bound
 from litegpu.backends.cuda_presence import missing_bindings
-from litegpu.backends.held import Held, Owner
-from litegpu.backends.kept import KeptFiles
+from litegpu.backends.disk_cache import DiskCache
+from litegpu.backends.handles import Handle, Owner
 from litegpu.backends.packages import load
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, model_of
@@ -100,16 +100,16 @@ class Handles(Owner):
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> Any:
         """Return the handle that `create` makes of `arguments`. Raises CudaError."""
-        held = self.hold(release, _handle)
-        held.maker(create, *arguments)()
-        return _made(create, held)
+        handle = self.hold(release, _handle)
+        handle.creation(create, *arguments)()
+        return _created(create, handle)
 
     def capture(self, stream: Any, launches: Iterable[KernelNode]) -> Any:
         """Return an executable graph of launches, one after the other. Raises CudaError."""
         cu = driver()
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         template = self.hold(cu.cuGraphDestroy, _handle)
-        end_capture = template.maker(cu.cuStreamEndCapture, stream)
+        end_capture = template.creation(cu.cuStreamEndCapture, stream)
         try:
             try:
                 call(cu.cuStreamBeginCapture, stream, mode)
@@ -117,7 +117,7 @@ class Handles(Owner):
                     call(cu.cuLaunchKernelEx, config, function, arguments, 0)
             finally:
                 end_capture()
-            graph = _made(cu.cuStreamEndCapture, template)
+            graph = _created(cu.cuStreamEndCapture, template)
             executable = self.make(cu.cuGraphInstantiate, cu.cuGraphExecDestroy, graph, 0)
         finally:
             template.release()
@@ -130,11 +130,11 @@ _handle = itemgetter(1)
 """The handle in what a function of the bindings returns, after the status."""
 
 
-def _made(create: Callable[..., Any], held: Held) -> Any:
+def _created(create: Callable[..., Any], handle: Handle) -> Any:
     try:
-        return checked(create, held.result)[0]
+        return checked(create, handle.result)[0]
     except CudaError:
-        held.forget()
+        handle.forget()
         raise
 
 
@@ -173,14 +173,14 @@ def compile_kernels(
 
 def _cubin(source: str, capability: Capability, cache_dir: str | None, unusable: str) -> bytes:
     options = options_for(capability)
-    kept = KeptFiles(cache_dir, ".cubin")
+    cache = DiskCache(cache_dir, ".cubin")
     key = (source, options, call(_nvrtc().nvrtcVersion))
     if unusable:
-        kept.discard(unusable, *key)
-    cubin = kept.load(*key)
+        cache.discard(unusable, *key)
+    cubin = cache.load(*key)
     if cubin is None:
         cubin = compile_source(source, options)
-        kept.store(cubin, *key)
+        cache.store(cubin, *key)
     return cubin
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.execution import Executable
-from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opencl_buffers import OpenCLBuffer, OpenCLPinnedBuffer
 from litegpu.backends.opencl_build import build
 from litegpu.backends.opencl_executable import OpenCLExecutable
@@ -176,7 +176,7 @@ class OpenCLDevice(Device):
             return None
         source = self.dialect.source(kernels)
         try:
-            return build(self.cl, self.context, source, KeptFiles(cache_dir, ".clbin"))
+            return build(self.cl, self.context, source, DiskCache(cache_dir, ".clbin"))
         except self.cl.Error as error:
             names = ", ".join(kernel.name for kernel in kernels)
             raise CompilationError(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from litegpu.backends.kept import KeptFiles
+from litegpu.backends.disk_cache import DiskCache
 
 _OPTIONS = "-cl-std=CL1.2"
 
 
-def build(cl: Any, context: Any, source: str, kept: KeptFiles) -> Any:
+def build(cl: Any, context: Any, source: str, cache: DiskCache) -> Any:
     """Return the built program of a source. Raises pyopencl's errors.
 
     pyopencl's own cache is never used: it unpickles what lies in its folder, waits up to a minute
@@ -18,20 +18,20 @@ def build(cl: Any, context: Any, source: str, kept: KeptFiles) -> Any:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the build log of a successful build
-        if not kept.wanted:
+        if not cache.wanted:
             return _from_source(cl, context, source)
         (device,) = context.devices
         key = (*_origin(device), _OPTIONS, source)
-        binary = kept.load(*key)
+        binary = cache.load(*key)
         if binary is not None:
             try:
                 return cl.Program(context, [device], [binary]).build(_OPTIONS, cache_dir=False)
             except cl.Error as error:
-                kept.discard(str(error), *key)
+                cache.discard(str(error), *key)
         built = _from_source(cl, context, source)
         (made,) = built.get_info(cl.program_info.BINARIES)
         if made:  # a driver may give none
-            kept.store(bytes(made), *key)
+            cache.store(bytes(made), *key)
         return built
 
 

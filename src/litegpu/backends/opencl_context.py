@@ -64,9 +64,9 @@ class OpenCLContext(ExecutionContext):
 
     def _allocate(self) -> None:
         cl, nbytes = self.cl, self.program.memory_bytes
-        held = self.owned.hold(methodcaller("release"))
-        held.maker(partial(cl.Buffer, self.device.context, cl.mem_flags.READ_WRITE, nbytes))()
-        self.memory = held.result
+        handle = self.owned.hold(methodcaller("release"))
+        handle.creation(partial(cl.Buffer, self.device.context, cl.mem_flags.READ_WRITE, nbytes))()
+        self.memory = handle.result
         # Drivers allocate lazily: touching all of it brings an out-of-memory error here, and
         # NaN everywhere makes a read of something never written visible.
         cl.enqueue_fill_buffer(self.queue, self.memory, np.full(1, 0xFF, np.uint8), 0, nbytes)

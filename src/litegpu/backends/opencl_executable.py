@@ -34,10 +34,10 @@ class OpenCLExecutable(Executable):
         try:
             if program.constants.size:
                 flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-                held = self._owned.hold(methodcaller("release"))
+                handle = self._owned.hold(methodcaller("release"))
                 make = partial(cl.Buffer, device.context, flags, hostbuf=program.constants)
-                held.maker(make)()
-                self.constants = held.result
+                handle.creation(make)()
+                self.constants = handle.result
         except BaseException as error:
             with contextlib.suppress(ExecutionError, cl.Error):
                 self.close()

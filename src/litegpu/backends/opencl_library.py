@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from litegpu.backends.held import Owner
+from litegpu.backends.handles import Owner
 from litegpu.codegen.opencl import OFFSET_UNIT
 from litegpu.errors import ExecutionError
 
@@ -116,9 +116,9 @@ class Handles(Owner):
 
     def make(self, create: Callable[..., Any], release: Callable[..., Any], *arguments: Any) -> int:
         """Return the handle that `create` makes of `arguments`, 0 if it makes none."""
-        held = self.hold(release, c_void_p)
-        held.maker(create, *arguments)()
-        return held.result or 0
+        handle = self.hold(release, c_void_p)
+        handle.creation(create, *arguments)()
+        return handle.result or 0
 
 
 def _check_release(release: Callable[..., Any], status: int) -> None:

@@ -6,9 +6,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
+from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.folding import fold_launches
-from litegpu.backends.kept import KeptFiles
 from litegpu.backends.opengl_buffers import Buffers
 from litegpu.backends.opengl_context import OpenGLContext
 from litegpu.backends.program import Program
@@ -31,28 +31,28 @@ class OpenGLExecutable(Executable):
         self._buffers = Buffers(device)
         device.gl.error()  # what is reported from here on, failed here
         try:
-            self._link(KeptFiles(cache_dir, ".glbin"))
+            self._link(DiskCache(cache_dir, ".glbin"))
             self.constants = self._buffers.make(program.constants.nbytes, program.constants)
         except BaseException:
             self.close()
             raise
 
-    def _link(self, kept: KeptFiles) -> None:
+    def _link(self, cache: DiskCache) -> None:
         device = self.device
         for text, source in sources_of(self.program, device.dialect):
             device.worker.check()
             key = (source, device.info.name, device.info.driver)
-            binary = kept.load(*key)
+            binary = cache.load(*key)
             try:
                 made = device.programs.get(source, partial(device.link, source, binary))
             except CompilationError as error:
                 message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
             if binary is not None and binary == made.refused:
-                kept.discard("the driver refuses it", *key)
+                cache.discard("the driver refuses it", *key)
                 binary = None
-            if kept.wanted and binary is None:
-                kept.store(device.gl.binary(made.number), *key)
+            if cache.wanted and binary is None:
+                cache.store(device.gl.binary(made.number), *key)
             self.programs[text.name] = made
 
     def _make_context(self) -> ExecutionContext:

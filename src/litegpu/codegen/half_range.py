@@ -50,7 +50,7 @@ def telling_range(body: str, names: Sequence[str], groups: int) -> str:
     declared = "".join(f"    float noted_{name} = 0.0f;\n" for name in names)
     among = 1 << max(groups // _TELLERS, 1).bit_length() - 1
     some = f"(LOCAL_X < {_TELLERS} && (GROUP_X + GROUP_Y) % {among} == 0)"
-    told = (
+    reports = (
         f"""\
     if (noted_{name} > 0.0f) {{
         const int kind = noted_{name} > {HALF_MAX}f ? 0 : noted_{name} < {HALF_TINY}f ? 1 : 2;
@@ -59,4 +59,4 @@ def telling_range(body: str, names: Sequence[str], groups: int) -> str:
 """
         for place, name in enumerate(names)
     )
-    return "".join((declared, body, *told))
+    return "".join((declared, body, *reports))

@@ -38,8 +38,8 @@ _PRELUDE = """\
 #define LANES4(value, left, fill) \\
     select(SPLAT4(fill), (value), (int4)(left) > (int4)(0, 1, 2, 3))
 #define LESS4(a, b) ((a) < (b))
-#define AT_LEAST4(low, value) WHERE4(LESS4((value), (low)), (low), (value))
-#define RAISE4(low, value) AT_LEAST4(low, value)
+#define CLAMP_MIN4(low, value) WHERE4(LESS4((value), (low)), (low), (value))
+#define MAX_NAN4(low, value) CLAMP_MIN4(low, value)
 #define LESS_EQUAL4(a, b) ((a) <= (b))
 #define EQUAL4(a, b) ((a) == (b))
 #define WHERE4(condition, yes, no) select((no), (yes), (condition))

@@ -18,8 +18,8 @@ from litegpu.codegen.storage import Position, Shape4, TensorRef
 
 
 @dataclass(frozen=True, slots=True)
-class StageText:
-    """One element-wise step: an expression over `x` and operands, e.g. ``x + b``.
+class EpilogueText:
+    """One element-wise op: an expression over `x` and operands, e.g. ``x + b``.
 
     `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the numbers
     of the elements in the value, in row-major order. No result of a `bounded` one is infinite, or
@@ -34,23 +34,23 @@ class StageText:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Applies the fused steps to a result and stores it: templates call `store`.
+    """Applies the fused ops to a result and stores it: templates call `store`.
 
-    `accumulator` is what templates have their result in; that of the last step must be what `dst`
+    `accumulator` is what templates have their result in; that of the last op must be what `dst`
     is written from. Raises ValueError otherwise.
     """
 
     dst: TensorRef
-    stages: tuple[StageText, ...]
+    ops: tuple[EpilogueText, ...]
     accumulator: Register = FLOAT
 
     def __post_init__(self) -> None:
-        """Compare what the steps make with what is stored."""
-        made = self.stages[-1].register if self.stages else self.accumulator
-        if made is not self.dst.register:
+        """Compare what the ops make with what is stored."""
+        register = self.ops[-1].register if self.ops else self.accumulator
+        if register is not self.dst.register:
             raise ValueError(
                 f"{self.dst.name} is written from {self.dst.register.type}, "
-                f"but {made.type} is what the kernel makes"
+                f"but {register.type} is what the kernel makes"
             )
 
     def store(
@@ -62,10 +62,10 @@ class Epilogue:
         y: str = "0",
         x: str = "0",
     ) -> str:
-        """Statements that finish `value` for slice `s` at a row, or at (n, y, x)."""
+        """Statements that finish `value` for channel block `s` at a row, or at (n, y, x)."""
         at = self._place(row, n, y, x)
         lines = ["{", f"{self.dst.register.type} result;", *self._finish(s, value, "result", at)]
-        lines += [self.dst.write(at, s, "result", is_bounded(self.stages)), "}"]
+        lines += [self.dst.write(at, s, "result", is_bounded(self.ops)), "}"]
         return "\n".join(lines)
 
     def finish(self, s: str, value: str, result: str, row: str) -> str:
@@ -74,23 +74,23 @@ class Epilogue:
 
     def write(self, s: str, result: str, row: str) -> str:
         """Statements that store what `finish` made."""
-        return self.dst.write(self._place(row), s, result, is_bounded(self.stages))
+        return self.dst.write(self._place(row), s, result, is_bounded(self.ops))
 
     def _place(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
         return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
 
     def _finish(self, s: str, value: str, result: str, at: Position) -> list[str]:
-        shape, reach = self.dst.shape, self.dst.slices
-        return apply_stages(self.stages, value, result, at, s, shape, reach, self.accumulator)
+        shape, reach = self.dst.shape, self.dst.channel_blocks
+        return apply_epilogue(self.ops, value, result, at, s, shape, reach, self.accumulator)
 
 
-def is_bounded(stages: Sequence[StageText]) -> bool:
-    """Whether what the steps make is neither infinite nor beyond the range of half."""
-    return bool(stages) and stages[-1].bounded
+def is_bounded(ops: Sequence[EpilogueText]) -> bool:
+    """Whether what the ops make is neither infinite nor beyond the range of half."""
+    return bool(ops) and ops[-1].bounded
 
 
-def apply_stages(
-    stages: Sequence[StageText],
+def apply_epilogue(
+    ops: Sequence[EpilogueText],
     value: str,
     result: str,
     at: Position,
@@ -99,32 +99,35 @@ def apply_stages(
     reach: int,
     accumulator: Register = FLOAT,
 ) -> list[str]:
-    """Statements that set `result` to what steps make of `value`, slice `s` in a value of `shape`.
+    """Statements that set `result` to what ops make of `value`, block `s` in a value of `shape`.
 
-    `value` is of type `accumulator`, `result` of that of the last step. `reach` is the number of
-    slices that `s` may run through.
+    `value` is of type `accumulator`, `result` of that of the last op. `reach` is the number of
+    channel blocks that `s` may run through.
     """
-    registers = [accumulator, *(stage.register for stage in stages)]
+    registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
     alike = len(set(registers)) == 1
     running = result if alike else "step_0"
     lines = [] if running == value else [f"{running} = {value};"]
-    for place, stage in enumerate(stages, 1):
+    for place, epilogue_op in enumerate(ops, 1):
         operands = [
-            ref if isinstance(ref, str) else ref.read(at, s, shape, reach) for ref in stage.operands
+            ref if isinstance(ref, str) else ref.read(at, s, shape, reach)
+            for ref in epilogue_op.operands
         ]
-        made = result if alike else f"step_{place}"
-        numbers = _numbers(at, s, shape) if "{i}" in stage.expression else ""
-        lines.append(f"{made} = {stage.expression.format(*operands, x=running, i=numbers)};")
-        running = made
+        register = result if alike else f"step_{place}"
+        numbers = _numbers(at, s, shape) if "{i}" in epilogue_op.expression else ""
+        lines.append(
+            f"{register} = {epilogue_op.expression.format(*operands, x=running, i=numbers)};"
+        )
+        running = register
     if alike:
         return lines
-    # Where the type changes, what each step makes is a variable of its own.
+    # Where the type changes, what each op makes is a variable of its own.
     steps = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
     return ["{", *steps, f"{result} = {running};", "}"]
 
 
 def _numbers(at: Position, s: str, shape: Shape4) -> str:
-    """Text of the numbers that the 4 channels of slice `s` have in a value, in row-major order."""
+    """Text of the numbers that the 4 channels of block `s` have in a value, in row-major order."""
     _, height, width, channels = shape
     row = at.row or f"((({at.n}) * {height} + ({at.y})) * {width} + ({at.x}))"
     first = f"({row}) * {channels} + ({s}) * 4"
@@ -139,11 +142,11 @@ def render(
     arguments: tuple[Argument, ...],
     local_size: tuple[int, int, int],
     shared: tuple[tuple[str, str, int], ...] = (),
-    inner: tuple[StageText, ...] = (),
+    inner: tuple[EpilogueText, ...] = (),
     groups: int = 1,
     attributes: LaunchAttributes = PLAIN_LAUNCH,
 ) -> KernelText:
-    """Return the kernel; `inner` are steps on an operand that the template computes itself.
+    """Return the kernel; `inner` are epilogue ops on an operand that the template computes itself.
 
     It is for launches of so many work `groups`.
 
@@ -156,7 +159,7 @@ def render(
     def apply_inner(s: str, result: str, row: str) -> str:
         shape: Shape4 = variables["middle"]
         at = Position.of_row(row, shape)
-        return "\n".join(apply_stages(inner, result, result, at, s, shape, -(-shape[3] // 4)))
+        return "\n".join(apply_epilogue(inner, result, result, at, s, shape, -(-shape[3] // 4)))
 
     words = {
         "store": epilogue.store,

@@ -18,28 +18,29 @@ def round_up(number: int, multiple: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Placement of one value inside an allocation (`root`), in elements of `dtype`.
+    """Placement of one value inside an allocation (`base`), in elements of `dtype`.
 
     `shape` is [N, H, W, C]. `strides` are those of N, H and W; channels are contiguous.
-    `lanes` is how many channels a writer fills: C itself when the value is dense, C and its zero
-    padding otherwise. `vector` tells that every 4-channel slice starts at a multiple of 4.
+    `padded_channels` is how many channels a writer fills: C itself when the value is unpadded, C
+    and its zero padding otherwise. `vector` tells that every channel block starts at a multiple of
+    4.
     """
 
-    root: int
+    base: int
     dtype: DType
     shape: Shape4
     strides: tuple[int, int, int]
     offset: int
-    lanes: int
+    padded_channels: int
     vector: bool
 
     @classmethod
-    def create(cls, root: int, dtype: DType, shape: Shape4, alignment: int) -> Storage:
-        """Lay a value out from the start of `root`, its rows padded to `alignment` channels."""
+    def create(cls, base: int, dtype: DType, shape: Shape4, alignment: int) -> Storage:
+        """Lay a value out from the start of `base`, its rows padded to `alignment` channels."""
         _, height, width, channels = shape
         pitch = round_up(channels, alignment)
         strides = (height * width * pitch, width * pitch, pitch)
-        return cls(root, dtype, shape, strides, 0, pitch, pitch % 4 == 0)
+        return cls(base, dtype, shape, strides, 0, pitch, pitch % 4 == 0)
 
     @property
     def channels(self) -> int:
@@ -51,9 +52,9 @@ class Storage:
         return self.strides[2]
 
     @property
-    def slices(self) -> int:
-        """Number of 4-channel slices a writer covers, zero padding included."""
-        return -(-self.lanes // 4)
+    def channel_blocks(self) -> int:
+        """Number of channel blocks a writer covers, zero padding included."""
+        return -(-self.padded_channels // 4)
 
     @property
     def rows(self) -> int:
@@ -68,14 +69,16 @@ class Storage:
 
     def aligned(self, width: int) -> bool:
         """Whether every row begins at a multiple of `width` elements and is whole units long."""
-        return not any(length % width for length in (*self.strides, self.offset, self.lanes))
+        return not any(
+            length % width for length in (*self.strides, self.offset, self.padded_channels)
+        )
 
     @property
     def elements(self) -> int:
         """Elements from `offset` to the end of the last row."""
         n, h, w, _ = self.shape
         last = (n - 1) * self.strides[0] + (h - 1) * self.strides[1] + (w - 1) * self.strides[2]
-        return last + self.lanes
+        return last + self.padded_channels
 
     @property
     def nbytes(self) -> int:
@@ -89,15 +92,17 @@ class Storage:
             return None
         same = shape[3] == self.channels
         pitch = self.pitch if same else shape[3]
-        lanes = self.lanes if same else shape[3]
+        padded_channels = self.padded_channels if same else shape[3]
         strides = (shape[1] * shape[2] * pitch, shape[2] * pitch, pitch)
         vector = self.offset % 4 == 0 and pitch % 4 == 0
-        return replace(self, shape=shape, strides=strides, lanes=lanes, vector=vector)
+        return replace(
+            self, shape=shape, strides=strides, padded_channels=padded_channels, vector=vector
+        )
 
-    def region(self, shape: Shape4, axis: int, start: int, lanes: int) -> Storage:
+    def region(self, shape: Shape4, axis: int, start: int, padded_channels: int) -> Storage:
         """Return the part that begins at `start` along `axis` and has `shape`."""
         offset = self.offset + start * (*self.strides, 1)[axis]
-        lanes = lanes if axis == 3 else self.lanes
+        padded_channels = padded_channels if axis == 3 else self.padded_channels
         vector = self.vector and offset % 4 == 0
         # A step that is never taken must not make equal places look different.
         image, line, pitch = self.strides
@@ -105,7 +110,12 @@ class Storage:
         image = image if shape[0] > 1 else shape[1] * line
         strides = (image, line, pitch)
         return replace(
-            self, shape=shape, strides=strides, offset=offset, lanes=lanes, vector=vector
+            self,
+            shape=shape,
+            strides=strides,
+            offset=offset,
+            padded_channels=padded_channels,
+            vector=vector,
         )
 
     def every(self, step: tuple[int, int], start: tuple[int, int]) -> Storage:
@@ -167,8 +177,8 @@ class TensorRef:
         return self.storage.channels
 
     @property
-    def slices(self) -> int:
-        return self.storage.slices
+    def channel_blocks(self) -> int:
+        return self.storage.channel_blocks
 
     @property
     def rows(self) -> int:
@@ -186,19 +196,19 @@ class TensorRef:
 
     def _row_offset(self, at: Position, scale: int, like: Shape4 | None) -> str:
         """Text of the offset of a row of channels, in units of `scale` elements."""
-        held = self.storage
+        storage = self.storage
         terms: list[str] = []
-        same = like is None or like[:3] == held.shape[:3]
-        if at.row is not None and held.contiguous and same:
-            parts: list[tuple[str, int]] = [(at.row, held.pitch)] if held.rows > 1 else []
+        same = like is None or like[:3] == storage.shape[:3]
+        if at.row is not None and storage.contiguous and same:
+            parts: list[tuple[str, int]] = [(at.row, storage.pitch)] if storage.rows > 1 else []
         else:
-            dims = zip((at.n, at.y, at.x), held.strides, held.shape[:3], strict=True)
+            dims = zip((at.n, at.y, at.x), storage.strides, storage.shape[:3], strict=True)
             parts = [(text, stride) for text, stride, size in dims if size > 1 and text != "0"]
         for text, stride in parts:
             step = stride // scale
             terms.append(f"({text})" if step == 1 else f"({text}) * {step}")
-        if held.offset:
-            terms.append(str(held.offset // scale))
+        if storage.offset:
+            terms.append(str(storage.offset // scale))
         return " + ".join(terms) or "0"
 
     def index(self, at: Position, part: str, width: int) -> str:
@@ -211,37 +221,38 @@ class TensorRef:
     def read(
         self, at: Position, s: str, like: Shape4 | None = None, reach: int | None = None
     ) -> str:
-        """Text of the 4 channels of slice `s`, in a register.
+        """Text of the 4 channels of channel block `s`, in a register.
 
-        `like` is the shape to broadcast to. `reach` is the number of slices that `s` may run
+        `like` is the shape to broadcast to. `reach` is the number of channel blocks that `s` may
+        run
         through: those beyond the last channel read as zero without touching memory.
         """
         if like is not None and self.channels == 1 and like[3] > 1 and not self.extend:
             return self.register.splat(self.read1(at, "0", like))
-        held = self.storage
-        base = self._row_offset(at, 4 if held.vector else 1, like)
-        if held.vector:
+        storage = self.storage
+        base = self._row_offset(at, 4 if storage.vector else 1, like)
+        if storage.vector:
             text = f"LOAD4_{self.kind}({self.name}, {_plus(base, s)})"
         else:
             text = self._gather(_plus(base, f"({s}) * 4" if s != "0" else "0"), s)
-        if reach is not None and reach > held.slices:
-            return f"(({s}) < {held.slices} ? {text} : {self.register.zeros})"
+        if reach is not None and reach > storage.channel_blocks:
+            return f"(({s}) < {storage.channel_blocks} ? {text} : {self.register.zeros})"
         return text
 
     def _gather(self, start: str, s: str) -> str:
         """Text of 4 scalar loads from `start`, zero beyond the last channel."""
-        lanes, zero = [], self.register.zero
+        elements, zero = [], self.register.zero
         for k in range(4):
             text = self._load1(_plus(start, str(k)))
             if self.channels < 4 and k >= self.channels:
                 text = zero
             elif self.channels > 4 and self.channels % 4:
                 text = f"(({s}) * 4 + {k} < {self.channels} ? {text} : {zero})"
-            lanes.append(text)
-        return self.register.call("MAKE4", *lanes)
+            elements.append(text)
+        return self.register.call("MAKE4", *elements)
 
     def read_word(self, at: Position, s: str) -> str:
-        """Text of the 4 channels of slice `s`, bytes, as one integer of 32 bits."""
+        """Text of the 4 channels of channel block `s`, bytes, as one integer of 32 bits."""
         if self.storage.vector:
             return f"WORD4_{self.kind}({self.name}, {_plus(self._row_offset(at, 4, None), s)})"
         return f"TO_WORD4_{self.kind}({self.read(at, s)})"
@@ -251,11 +262,11 @@ class TensorRef:
         return self._load1(_plus(self._row_offset(at, 1, like), c))
 
     def linear1(self, index: str) -> str:
-        """Text of element number `index` counting channels as if the rows were dense."""
-        held = self.storage
-        if held.pitch == held.channels and held.contiguous:
-            return self._load1(_plus(index, str(held.offset)))
-        at = Position.of_row(f"(({index}) / {self.channels})", held.shape)
+        """Text of element number `index` counting channels as if the rows were unpadded."""
+        storage = self.storage
+        if storage.pitch == storage.channels and storage.contiguous:
+            return self._load1(_plus(index, str(storage.offset)))
+        at = Position.of_row(f"(({index}) / {self.channels})", storage.shape)
         return self.read1(at, f"(({index}) % {self.channels})")
 
     def _load1(self, index: str) -> str:
@@ -263,27 +274,33 @@ class TensorRef:
         return f"{word}_{self.kind}({self.name}, {index})"
 
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
-        """Statements that store variable `value`, a register, as slice `s`, zeroing padding lanes.
+        """Statements that store variable `value` as channel block `s`, zeroing padding channels.
 
         `bounded` values are neither infinite nor beyond the range of half.
         """
-        held = self.storage
-        base = self._row_offset(at, 4 if held.vector else 1, None)
-        if held.vector:
+        storage = self.storage
+        base = self._row_offset(at, 4 if storage.vector else 1, None)
+        if storage.vector:
             mask = ""
-            if held.channels % 4 or held.slices * 4 > round_up(held.channels, 4):
-                own = self.register.call("MASK4", value, f"{held.channels} - ({s}) * 4")
+            if storage.channels % 4 or storage.channel_blocks * 4 > round_up(storage.channels, 4):
+                own = self.register.call("MASK4", value, f"{storage.channels} - ({s}) * 4")
                 mask = f"{value} = {own}; "
             word = f"STORE4_{self.kind}{'_BOUNDED' if bounded and self.kind == 'F16' else ''}"
-            note = note_range(self.name, value, bounded, held.elements) + " " if self.noted else ""
+            note = (
+                note_range(self.name, value, bounded, storage.elements) + " " if self.noted else ""
+            )
             return f"{mask}{note}{word}({self.name}, {_plus(base, s)}, {value});"
         start = _plus(base, f"({s}) * 4")
         stores = []
         if self.noted:
-            own = f"MASK4({value}, {held.channels} - ({s}) * 4)" if held.channels % 4 else value
-            stores.append(note_range(self.name, own, bounded, held.elements))
+            own = (
+                f"MASK4({value}, {storage.channels} - ({s}) * 4)" if storage.channels % 4 else value
+            )
+            stores.append(note_range(self.name, own, bounded, storage.elements))
         for k, lane in enumerate("xyzw"):
-            guard = "" if held.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {held.channels}) "
+            guard = (
+                "" if storage.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {storage.channels}) "
+            )
             index = _plus(start, str(k))
             stores.append(f"{guard}STORE1_{self.kind}({self.name}, {index}, {value}.{lane});")
         return " ".join(stores)

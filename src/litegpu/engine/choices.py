@@ -13,12 +13,12 @@ _T = TypeVar("_T")
 class Choices:
     """Chooses among candidates by the text of a problem: the number it was told, or the first."""
 
-    told: Mapping[str, int] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
+    selected: Mapping[str, int] = field(default_factory=dict)
+    queried: dict[str, int] = field(default_factory=dict)
     """How many candidates each problem had that was asked about."""
 
     def choose(self, problem: str, candidates: Sequence[_T]) -> _T:
         """Return one of the candidates; a number that is none of theirs counts as 0."""
-        self.asked[problem] = len(candidates)
-        number = self.told.get(problem, 0)
+        self.queried[problem] = len(candidates)
+        number = self.selected.get(problem, 0)
         return candidates[number if number < len(candidates) else 0]

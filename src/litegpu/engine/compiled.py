@@ -29,8 +29,8 @@ class CompiledPartition:
     """A partition on a device. `inputs` and `outputs` are the runtime's tensor numbers.
 
     A state that a node changes is among both: what is left of it replaces what was there.
-    `constants` are outputs that do not depend on any input: dense, by tensor number. `watch` knows
-    what did not fit half in the last run; None where nothing is rounded to half.
+    `constants` are outputs that do not depend on any input: unpadded, by tensor number. `watch`
+    knows what did not fit half in the last run; None where nothing is rounded to half.
     """
 
     inputs: tuple[int, ...]
@@ -43,11 +43,11 @@ class CompiledPartition:
     watch: RangeWatch | None
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run on host addresses of dense tensors, in the order of `inputs` and `outputs`."""
+        """Run on host addresses of unpadded tensors, in the order of `inputs` and `outputs`."""
         self.context.run(self.bindings([*map(c_void_p, inputs)], [*map(c_void_p, outputs)]))
 
     def bindings(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Bindings:
-        """Return what a run binds: dense tensors where these pointers point, and the watch's words.
+        """Return what a run binds: tensors where these pointers point, and the watch's words.
 
         The pointers are read at each run.
         """
@@ -89,9 +89,10 @@ class CompiledPartition:
 
         Raises ExecutionError when the device fails.
         """
-        held = self.buffers()
+        buffers = self.buffers()
         self.run(
-            [held[v].ctypes.data for v in self.inputs], [held[v].ctypes.data for v in self.outputs]
+            [buffers[v].ctypes.data for v in self.inputs],
+            [buffers[v].ctypes.data for v in self.outputs],
         )
 
     def close(self) -> None:

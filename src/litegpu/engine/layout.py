@@ -1,4 +1,4 @@
-"""Decides where every value lies: which share an allocation, which are dense, which are padded."""
+"""Decides where every value lies: which share an allocation, which are padded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
 from litegpu.ops.functions import FUNCTIONS
-from litegpu.ops.placement import dense_storage, is_small, padded_storage, whole_words
+from litegpu.ops.placement import is_small, padded_storage, unpadded_storage, whole_words
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
 
@@ -19,10 +19,10 @@ from litegpu.ops.traits import Trait
 class Layout:
     """The graph (with copies added where a value must exist twice) and the place of each value.
 
-    Inputs and outputs of the partition are dense, as the runtime holds them: kernels convert small
-    elements (bools, integers of 8 or 16 bits) as they read or write them. All else is padded, to a
-    multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` says which values of
-    float32 are stored as half.
+    Inputs and outputs of the partition are unpadded, as the runtime holds them: kernels convert
+    small elements (bools, integers of 8 or 16 bits) as they read or write them. All else is padded,
+    to a multiple of 4 channels (float32, int32, int64) or 8 (half). The `policy` says which values
+    of float32 are stored as half.
     """
 
     graph: Graph
@@ -30,15 +30,15 @@ class Layout:
     storages: dict[int, Storage] = field(default_factory=dict)
 
     @property
-    def roots(self) -> dict[int, Storage]:
+    def bases(self) -> dict[int, Storage]:
         """The allocations that hold computed values, by the value that fills them."""
         constant = {v for v, value in self.graph.values.items() if value.is_constant}
-        return {v: s for v, s in self.storages.items() if s.root == v and v not in constant}
+        return {v: s for v, s in self.storages.items() if s.base == v and v not in constant}
 
     @property
     def has_halves(self) -> bool:
         """Whether computed values are stored as half."""
-        return any(self.is_rounded(v) for v in self.roots)
+        return any(self.is_rounded(v) for v in self.bases)
 
     def is_rounded(self, value_id: int) -> bool:
         """Whether a value of float32 is stored as half."""
@@ -51,14 +51,14 @@ class Layout:
         first = min((order.index(v) for v in values), default=len(order))
         return [
             v
-            for place, v in enumerate(order)
-            if v in values or (place >= first and self.is_rounded(v))
+            for storage, v in enumerate(order)
+            if v in values or (storage >= first and self.is_rounded(v))
         ]
 
     def beside(self, value_id: int) -> set[int]:
         """Return the values that lie in the same allocation as a computed one, itself included."""
-        root = self.storages[value_id].root
-        return {v for v, storage in self.storages.items() if storage.root == root}
+        base = self.storages[value_id].base
+        return {v for v, storage in self.storages.items() if storage.base == base}
 
 
 def assign(
@@ -82,10 +82,10 @@ def assign(
     graph = _carrying(keeping(graph, _near_poles(graph)))
     layout = Layout(graph, policy)
     for v in graph.inputs:
-        layout.storages[v] = dense_storage(graph.values[v])
+        layout.storages[v] = unpadded_storage(graph.values[v])
     for v in graph.outputs:
         value = graph.values[v]
-        layout.storages[v] = (whole_words if is_small(value) else dense_storage)(value)
+        layout.storages[v] = (whole_words if is_small(value) else unpadded_storage)(value)
     for value in graph.values.values():
         if value.is_constant:
             layout.storages[value.id] = padded_storage(value, policy)
@@ -95,13 +95,15 @@ def assign(
         for v in node.outputs:
             if v not in layout.storages:
                 layout.storages[v] = padded_storage(graph.values[v], policy, v in rounded)
-        for v, place in _wanted_places(layout, node):
+        for v, storage in _wanted_storages(layout, node):
             if v in layout.storages:
                 continue
-            lanes = place.dtype.size >= 4 or (half_lanes and place.dtype is DType.FLOAT16)
-            if place.vector or (lanes and len(consumers[v]) == 1):
-                layout.storages[v] = place
-    _place_slices(layout)
+            padded_channels = storage.dtype.size >= 4 or (
+                half_lanes and storage.dtype is DType.FLOAT16
+            )
+            if storage.vector or (padded_channels and len(consumers[v]) == 1):
+                layout.storages[v] = storage
+    _place_parts(layout)
     return layout
 
 
@@ -114,15 +116,15 @@ def keeping(graph: Graph, precise: Collection[int]) -> Graph:
 def _near_poles(graph: Graph) -> set[int]:
     """Return the values whose smallest elements make the largest results, as divisors do.
 
-    Half would make zeros of them, and the steps that read them infinities of these.
+    Half would make zeros of them, and the epilogue ops that read them infinities of these.
     """
     found: set[int] = set()
     for node in reversed(graph.nodes):
         running = any(v in found for v in node.outputs)
-        for stage in reversed(node.stages):
-            function = FUNCTIONS[stage.function]
-            read = [*stage.operands]
-            read.insert(stage.position, SELF)
+        for epilogue_op in reversed(node.epilogue):
+            function = FUNCTIONS[epilogue_op.function]
+            read = [*epilogue_op.operands]
+            read.insert(epilogue_op.position, SELF)
             near = {read[pole] for pole in function.poles}
             if running and function.through_zero:
                 near.update(read)
@@ -140,7 +142,7 @@ def _carrying(graph: Graph) -> Graph:
     """
     values = dict(graph.values)
     for node in graph.nodes:
-        carried = has(node, Trait.CONVEX) and not node.stages
+        carried = has(node, Trait.CONVEX) and not node.epilogue
         if carried and any(values[v].precise for v in node.inputs if v in values):
             values |= {v: replace(values[v], precise=True) for v in node.outputs}
     return replace(graph, values=values)
@@ -184,24 +186,28 @@ def _place_views_of_inputs(layout: Layout) -> None:
         target = node.outputs[0]
         if source is None or target in layout.storages or not has(node, Trait.HOLDS_INPUTS):
             continue
-        view = get(node.op).result_place(node, source, layout.graph.values[target].shape4)
+        view = get(node.op).result_storage(node, source, layout.graph.values[target].shape4)
         if view is not None:
             layout.storages[target] = view
 
 
-def _place_slices(layout: Layout) -> None:
+def _place_parts(layout: Layout) -> None:
     """Let slices that would be copied into memory of their own be views of what they cut."""
     for node in layout.graph.nodes:
-        made = node.outputs[0]
-        held = layout.storages[made]
-        if made in layout.graph.outputs or held.root != made or not has(node, Trait.LIES_IN_INPUT):
+        output = node.outputs[0]
+        storage = layout.storages[output]
+        if (
+            output in layout.graph.outputs
+            or storage.base != output
+            or not has(node, Trait.LIES_IN_INPUT)
+        ):
             continue
-        view = get(node.op).result_place(node, layout.storages[node.inputs[0]], held.shape)
-        if view is not None and view.dtype.size <= held.dtype.size:  # not where half is wanted
-            layout.storages[made] = view
+        view = get(node.op).result_storage(node, layout.storages[node.inputs[0]], storage.shape)
+        if view is not None and view.dtype.size <= storage.dtype.size:  # not where half is wanted
+            layout.storages[output] = view
 
 
-def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
+def _wanted_storages(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
     """Return where a node's inputs would have to lie for the node to cost nothing."""
     values = layout.graph.values
     dst = layout.storages[node.outputs[0]]
@@ -209,5 +215,5 @@ def _wanted_places(layout: Layout, node: Node) -> list[tuple[int, Storage]]:
         return []  # other kernels do not write whole words
     if not has(node, Trait.HOLDS_INPUTS):
         return []
-    places = get(node.op).input_places(node, dst, [values[v].shape4 for v in node.inputs])
-    return [] if places is None else list(zip(node.inputs, places, strict=True))
+    storages = get(node.op).input_storages(node, dst, [values[v].shape4 for v in node.inputs])
+    return [] if storages is None else list(zip(node.inputs, storages, strict=True))

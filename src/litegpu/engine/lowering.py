@@ -19,9 +19,9 @@ from litegpu.codegen import (
     RANGE,
     Argument,
     Epilogue,
+    EpilogueText,
     KernelText,
     Register,
-    StageText,
     Storage,
     TensorRef,
     register_of,
@@ -32,7 +32,7 @@ from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import SELF, Node, Stage, Value
+from litegpu.graph import SELF, EpilogueOp, Node, Value
 from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, get
 from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum, registers
@@ -41,7 +41,7 @@ from litegpu.ops.units import Operations
 
 _T = TypeVar("_T")
 RANGE_BINDING = -1
-"""What stands in for a root value where a kernel's range words are bound."""
+"""What stands in for a base value where a kernel's range words are bound."""
 _PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32", "int32": "I32"}
 
 
@@ -53,8 +53,8 @@ class KernelLaunch:
     template: str
     kernel: KernelText
     bindings: tuple[tuple[int, bool], ...]
-    """Per argument: root value id, or RANGE_BINDING (False), or number of a constant (True)."""
-    places: tuple[Storage | None, ...]
+    """Per argument: base value id, or RANGE_BINDING (False), or number of a constant (True)."""
+    storages: tuple[Storage | None, ...]
     """Per argument: where the value that is read or written lies; None of constants and words."""
     global_size: tuple[int, int, int]
     shape: tuple[int, int, int, int]
@@ -84,7 +84,7 @@ class KernelLaunch:
         }
 
     @property
-    def roots(self) -> set[int]:
+    def bases(self) -> set[int]:
         found = {index for index, constant in self.bindings if not constant}
         return found - {RANGE_BINDING}
 
@@ -158,31 +158,31 @@ class Lowering:
         return [launch for node in nodes for launch in self._launches(node, node.op)]
 
     def _launches(self, node: Node, op: str) -> Iterator[KernelLaunch]:
-        """Lower a node; steps that read more buffers than a kernel may use become copies."""
+        """Lower a node; epilogue ops that read more buffers than a kernel may use become copies."""
         self._problems.clear()
         requests = get(op).lower(node, self)
         problems = tuple(self._problems)
-        stages = node.stages
-        count = min((self._fitting(stages, each) for each in requests), default=len(stages))
+        epilogue = node.epilogue
+        count = min((self._fitting(epilogue, each) for each in requests), default=len(epilogue))
         for request in requests:
-            yield self._launch(replace(node, stages=stages[:count]), request, problems)
-        if count < len(stages):
+            yield self._launch(replace(node, epilogue=epilogue[:count]), request, problems)
+        if count < len(epilogue):
             # Only once all is written: a kernel may have made just a part of the output.
             in_place = node.outputs[:1]
-            copy = Node(node.index, COPY, 1, in_place, in_place, stages=stages[count:])
+            copy = Node(node.index, COPY, 1, in_place, in_place, epilogue=epilogue[count:])
             yield from self._launches(copy, COPY)
 
-    def _fitting(self, stages: Sequence[Stage], request: KernelRequest) -> int:
-        """Return how many of a kernel's steps find room for the buffers that they read."""
+    def _fitting(self, epilogue: Sequence[EpilogueOp], request: KernelRequest) -> int:
+        """Return how many of a kernel's epilogue ops find room for the buffers that they read."""
         own = 1 + len(request.writes) + len(request.reads) + len(request.parts)
         own += len(request.constants)
-        room = self.target.max_arguments - own - sum(map(self._buffers_of, request.inner_stages))
-        ends = accumulate(map(self._buffers_of, stages))
+        room = self.target.max_arguments - own - sum(map(self._buffers_of, request.inner_epilogue))
+        ends = accumulate(map(self._buffers_of, epilogue))
         return sum(end <= room for end in ends)
 
-    def _buffers_of(self, stage: Stage) -> int:
-        reads = (v for v in stage.operands if v != SELF)
-        return sum(not self.is_text(v, stage.extend) for v in reads)
+    def _buffers_of(self, epilogue_op: EpilogueOp) -> int:
+        reads = (v for v in epilogue_op.operands if v != SELF)
+        return sum(not self.is_text(v, epilogue_op.extend) for v in reads)
 
     def is_text(self, value_id: int, extend: bool) -> bool:
         """Whether an operand is one number, which becomes part of the kernel's text."""
@@ -193,8 +193,8 @@ class Lowering:
         self, node: Node, request: KernelRequest, problems: tuple[str, ...]
     ) -> KernelLaunch:
         buffers = _Buffers(self)
-        place = request.destination or self.storage(request.output)
-        dst = buffers.destination(request.output, place)
+        dst_storage = request.destination or self.storage(request.output)
+        dst = buffers.destination(request.output, dst_storage)
         tensors: dict[str, Any] = {"dst": dst}
         for name, value_id in request.writes.items():
             tensors[name] = buffers.destination(value_id, self.storage(value_id), name)
@@ -206,15 +206,15 @@ class Lowering:
         for name, array in request.constants.items():
             variables[f"{name}_kind"] = buffers.packed(name, array)
         sums = Trait.SUMS_PRODUCTS in get(node.op).traits
-        stages = buffers.stages("e", node.stages, sums, request.accumulator)
-        inner = buffers.stages("i", request.inner_stages, of_sum=True)
+        epilogue = buffers.epilogue("e", node.epilogue, sums, request.accumulator)
+        inner = buffers.epilogue("i", request.inner_epilogue, of_sum=True)
         buffers.range_words()
         sizes = [round_up(g, b) for g, b in zip(request.grid, request.local, strict=True)]
         kernel = render(
             request.template,
             variables,
             tensors,
-            Epilogue(dst, stages, request.accumulator),
+            Epilogue(dst, epilogue, request.accumulator),
             tuple(buffers.arguments),
             request.local,
             request.shared,
@@ -228,7 +228,7 @@ class Lowering:
             request.template,
             kernel,
             tuple(buffers.bindings),
-            tuple(buffers.places),
+            tuple(buffers.storages),
             (x, y, z),
             dst.shape,
             request.work,
@@ -246,15 +246,15 @@ class _Buffers:
     lowering: Lowering
     arguments: list[Argument] = field(default_factory=list)
     bindings: list[tuple[int, bool]] = field(default_factory=list)
-    places: list[Storage | None] = field(default_factory=list)
+    storages: list[Storage | None] = field(default_factory=list)
     moved: dict[tuple[int, bool, Storage | None], int] = field(default_factory=dict)
     """Bytes to move of each part of a buffer, however often the kernel names it."""
     noted: list[int] = field(default_factory=list)
 
     def destination(self, value_id: int, storage: Storage, name: str = "dst") -> TensorRef:
         """Bind what the kernel writes."""
-        self._bind(name, storage, storage.root, constant=False, written=True)
-        self._move((storage.root, False, storage), None)
+        self._bind(name, storage, storage.base, constant=False, written=True)
+        self._move((storage.base, False, storage), None)
         noted = self.lowering.selected.layout.is_rounded(value_id)
         if noted:
             self.noted.append(value_id)
@@ -265,14 +265,14 @@ class _Buffers:
         if self.noted:
             self.arguments.append(Argument(RANGE, "U32", vector=False, written=True))
             self.bindings.append((RANGE_BINDING, False))
-            self.places.append(None)
+            self.storages.append(None)
 
     def value(
         self, name: str, value_id: int, extend: bool = False, needed: int | None = None
     ) -> TensorRef:
         """Bind a value that the kernel reads; `needed` see KernelRequest."""
         storage, value = self.lowering.storage(value_id), self.lowering.value(value_id)
-        index = storage.root
+        index = storage.base
         if value.is_constant:
             index = self.lowering.constants.add_value(value, storage)
         self._bind(name, storage, index, value.is_constant, written=False)
@@ -285,30 +285,30 @@ class _Buffers:
         self.arguments.append(Argument(name, kind, True, False, True))
         number = self.lowering.constants.add(array)
         self.bindings.append((number, True))
-        self.places.append(None)
+        self.storages.append(None)
         self.moved[number, True, None] = array.nbytes
         return kind
 
-    def stages(
-        self, prefix: str, stages: Sequence[Stage], of_sum: bool, running: Register = FLOAT
-    ) -> tuple[StageText, ...]:
-        """Bind what element-wise steps read; scalars become part of the text.
+    def epilogue(
+        self, prefix: str, epilogue: Sequence[EpilogueOp], of_sum: bool, running: Register = FLOAT
+    ) -> tuple[EpilogueText, ...]:
+        """Bind what element-wise ops read; scalars become part of the text.
 
         `of_sum` tells that they begin with a sum of products, `running` what in.
         """
-        sums = accumulate(map(keeps_sum, stages), operator.and_, initial=of_sum)
+        sums = accumulate(map(keeps_sum, epilogue), operator.and_, initial=of_sum)
         texts = []
-        for i, (stage, is_sum) in enumerate(zip(stages, sums, strict=False)):
-            read = [running if v == SELF else self._register(v) for v in stage.operands]
-            typed, made = registers(stage, running, read)
-            table = FUNCTIONS[stage.function].table
+        for i, (epilogue_op, is_sum) in enumerate(zip(epilogue, sums, strict=False)):
+            read = [running if v == SELF else self._register(v) for v in epilogue_op.operands]
+            typed, made = registers(epilogue_op, running, read)
+            table = FUNCTIONS[epilogue_op.function].table
             operands = (
-                self._operand(f"{prefix}{i}_{k}", v, stage.extend, table)
-                for k, v in enumerate(stage.operands)
+                self._operand(f"{prefix}{i}_{k}", v, epilogue_op.extend, table)
+                for k, v in enumerate(epilogue_op.operands)
                 if v != SELF
             )
-            text = expression(stage, is_sum, typed)
-            texts.append(StageText(text, tuple(operands), is_bounded(stage), made))
+            text = expression(epilogue_op, is_sum, typed)
+            texts.append(EpilogueText(text, tuple(operands), is_bounded(epilogue_op), made))
             running = made
         return tuple(texts)
 
@@ -319,19 +319,19 @@ class _Buffers:
         if table:
             return self.value(name, value_id).name
         if self.lowering.is_text(value_id, extend):
-            held = self._register(value_id)
+            register = self._register(value_id)
             number = np.ravel(np.asarray(self.lowering.value(value_id).data)).tolist()[0]
-            return held.splat(held.literal(number))
+            return register.splat(register.literal(number))
         return self.value(name, value_id, extend)
 
     def _bind(self, name: str, storage: Storage, index: int, constant: bool, written: bool) -> None:
         kind = KINDS[storage.dtype]
         self.arguments.append(Argument(name, kind, storage.vector, written, constant))
         self.bindings.append((index, constant))
-        self.places.append(None if constant else storage)
+        self.storages.append(None if constant else storage)
 
     def _move(self, part: tuple[int, bool, Storage], needed: int | None) -> None:
         storage = part[2]
-        elements = storage.rows * storage.lanes  # not what lies between the rows
+        elements = storage.rows * storage.padded_channels  # not what lies between the rows
         nbytes = storage.dtype.size * (elements if needed is None else min(elements, needed))
         self.moved[part] = max(nbytes, self.moved.get(part, 0))

@@ -29,7 +29,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """Byte offset of each usage, and the size of the block that holds them all."""
 
     offsets: tuple[int, ...]
@@ -50,18 +50,18 @@ def _live_bytes(usages: Sequence[Usage]) -> list[int]:
     return list(accumulate(changes))
 
 
-def plan_separate(usages: Sequence[Usage], alignment: int) -> Plan:
+def plan_separate(usages: Sequence[Usage], alignment: int) -> MemoryPlan:
     """Give each usage memory of its own (for debugging)."""
     offsets, end = [], 0
     for usage in usages:
         offsets.append(end)
         end = round_up(end + usage.size, alignment)
-    return Plan(tuple(offsets), end)
+    return MemoryPlan(tuple(offsets), end)
 
 
 def plan_shared(
     usages: Sequence[Usage], alignment: int, conflicts: Sequence[int] | None = None
-) -> Plan:
+) -> MemoryPlan:
     """Let usages share memory when they are not needed together; the best of several attempts.
 
     `conflicts` has for each usage those that it must not share memory with, as the bits of a
@@ -151,7 +151,7 @@ def _place(
     alignment: int,
     ceiling: int | None,
     conflicts: Sequence[int],
-) -> Plan:
+) -> MemoryPlan:
     """Put each usage into the smallest gap that fits between those it conflicts with.
 
     It goes to the lower end of the gap or, below a `ceiling`, to the end whose neighbour lives on
@@ -174,7 +174,7 @@ def _place(
         above = max(above, offset + usage.size)
         offsets[i] = offset
     size = max((o + u.size for o, u in zip(offsets, usages, strict=True)), default=0)
-    return Plan(tuple(offsets), size)
+    return MemoryPlan(tuple(offsets), size)
 
 
 class _Block(NamedTuple):

@@ -77,8 +77,8 @@ def _rewrite_and_place(
     apart: set[int] = set()
     while True:
         rewritten = rewrite(keeping(graph, precise), target, apart)
-        lanes = target.info.half_lanes
-        selected = place(rewritten, target, lanes, stage_boundary, precise)
+        padded_channels = target.info.half_lanes
+        selected = place(rewritten, target, padded_channels, stage_boundary, precise)
         undone = {made for node in selected.not_accepted() for made in merged_values(node)}
         if not undone:
             return rewritten, selected
@@ -87,8 +87,8 @@ def _rewrite_and_place(
 
 def _as_runtime(value: Value) -> npt.NDArray[Any]:
     """Return a constant as the runtime holds computed tensors: there is no float16."""
-    held = as_float32(value) if value.dtype is DType.FLOAT16 else value.data
-    return np.ascontiguousarray(held)
+    found = as_float32(value) if value.dtype is DType.FLOAT16 else value.data
+    return np.ascontiguousarray(found)
 
 
 def rewrite(

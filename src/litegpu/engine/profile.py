@@ -115,13 +115,13 @@ def profile_partition(
     """
     profiler = compiled.context.profiler()
     pinned = compiled.context.pinned() if zero_copy else None
-    held = compiled.buffers()
+    buffers = compiled.buffers()
     random = np.random.default_rng(0)
     for v in compiled.inputs:
-        held[v][...] = random.uniform(-1, 1, held[v].shape)
+        buffers[v][...] = random.uniform(-1, 1, buffers[v].shape)
     bindings = pinned or compiled.bindings(
-        [c_void_p(held[v].ctypes.data) for v in compiled.inputs],
-        [c_void_p(held[v].ctypes.data) for v in compiled.outputs],
+        [c_void_p(buffers[v].ctypes.data) for v in compiled.inputs],
+        [c_void_p(buffers[v].ctypes.data) for v in compiled.outputs],
     )
     # In turns, so that all figures are of the same state of the machine; the first does not count.
     rounds = [

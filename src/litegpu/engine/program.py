@@ -33,7 +33,7 @@ class BuiltProgram:
     launches: tuple[KernelLaunch, ...]
     lower_bound: int
     offsets: Mapping[int, int]
-    """Byte offset of each root value in the partition's memory."""
+    """Byte offset of each base value in the partition's memory."""
     words: RangeWords | None
     """Where kernels tell the range of what they round to half; None where none does.
 
@@ -63,16 +63,16 @@ def build_program(
     lowering = Lowering(selected or Selected(layout, target), target, choices or Choices())
     lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()
-    roots = list(layout.roots)
-    usages = list(_usages(layout, launches, roots))
+    bases = list(layout.bases)
+    usages = list(_usages(layout, launches, bases))
     alignment = info.buffer_alignment
     block, constants = lowering.constants.pack(max(alignment, _CONSTANT_ALIGNMENT))
     noted = tuple(launch.noted for launch in launches if launch.noted)
 
-    def bound(plan: memory.Plan) -> _Bound:
+    def bound(plan: memory.MemoryPlan) -> _Bound:
         ranges = {
-            root: BufferRange(False, offset, layout.storages[root].nbytes)
-            for root, offset in zip(roots, plan.offsets, strict=True)
+            base: BufferRange(False, offset, layout.storages[base].nbytes)
+            for base, offset in zip(bases, plan.offsets, strict=True)
         }
         words = RangeWords.place(noted, plan.size, alignment) if noted else None
         return _Bound(ranges, constants, words)
@@ -98,13 +98,13 @@ def build_program(
         _sole_writers(layout, launches, inputs, outputs),
     )
     lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
-    offsets = dict(zip(roots, plan.offsets, strict=True))
+    offsets = dict(zip(bases, plan.offsets, strict=True))
     return BuiltProgram(program, tuple(launches), lower_bound, offsets, words)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Where root values, constants and range words lie."""
+    """Where base values, constants and range words lie."""
 
     ranges: Mapping[int, BufferRange]
     constants: Sequence[BufferRange]
@@ -127,9 +127,9 @@ class _Bound:
             for i, fixed in launch.bindings
         )
         spans = [
-            (argument.written, span_of(part, place, argument.written))
-            for part, place, argument in zip(
-                ranges, launch.places, launch.kernel.arguments, strict=True
+            (argument.written, span_of(part, storage, argument.written))
+            for part, storage, argument in zip(
+                ranges, launch.storages, launch.kernel.arguments, strict=True
             )
             if not part.constant
         ]
@@ -143,18 +143,18 @@ class _Bound:
         )
 
 
-def span_of(part: BufferRange, place: Storage | None, written: bool) -> Span:
+def span_of(part: BufferRange, storage: Storage | None, written: bool) -> Span:
     """Return what a kernel accesses of a range: the rows of a value, whole ones if it reads."""
-    if place is None:
+    if storage is None:
         return Span(part.offset, part.offset + part.size)
-    size = place.dtype.size
-    start = part.offset + place.offset * size
-    end = start + round_up(place.nbytes, _READ_AT_ONCE)
-    pitch, width = place.pitch * size, place.lanes * size
-    gaps = width < pitch and not any(stride % place.pitch for stride in place.strides)
+    size = storage.dtype.size
+    start = part.offset + storage.offset * size
+    end = start + round_up(storage.nbytes, _READ_AT_ONCE)
+    pitch, width = storage.pitch * size, storage.padded_channels * size
+    gaps = width < pitch and not any(stride % storage.pitch for stride in storage.strides)
     if not written:
         return Span(start, end)
-    return Span(start, start + place.nbytes, *((pitch, width) if gaps else ()))
+    return Span(start, start + storage.nbytes, *((pitch, width) if gaps else ()))
 
 
 def _sole_writers(
@@ -163,16 +163,16 @@ def _sole_writers(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> dict[int, tuple[int, int]]:
-    """Return what Program.sole_writers says, from the root values that the launches bind.
+    """Return what Program.sole_writers says, from the base values that the launches bind.
 
     What is written in whole words is none of them: it may end beyond memory of another's.
     """
     values = layout.graph.values
     uses: dict[int, list[tuple[int, int]]] = {}
     for number, launch in enumerate(launches):
-        for argument, (root, constant) in enumerate(launch.bindings):
+        for argument, (base, constant) in enumerate(launch.bindings):
             if not constant:
-                uses.setdefault(root, []).append((number, argument))
+                uses.setdefault(base, []).append((number, argument))
     return {
         number: uses[v][0]
         for number, v in enumerate(outputs)
@@ -192,20 +192,20 @@ def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:
 
 
 def _usages(
-    layout: Layout, launches: Sequence[KernelLaunch], roots: Iterable[int]
+    layout: Layout, launches: Sequence[KernelLaunch], bases: Iterable[int]
 ) -> Iterable[memory.Usage]:
-    """Yield size and life of each root; inputs live from the start, outputs to the end."""
+    """Yield size and life of each base; inputs live from the start, outputs to the end."""
     given, kept = set(layout.graph.inputs), set(layout.graph.outputs)
     users: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):
-        for root in launch.roots:
-            users.setdefault(root, []).append(number)
+        for base in launch.bases:
+            users.setdefault(base, []).append(number)
     end = max(len(launches) - 1, 0)
-    for root in roots:
-        kernels = users.get(root, [])
-        first = 0 if root in given or not kernels else kernels[0]
-        last = end if root in kept else max(kernels, default=first)
-        size = round_up(layout.storages[root].nbytes, 16)
+    for base in bases:
+        kernels = users.get(base, [])
+        first = 0 if base in given or not kernels else kernels[0]
+        last = end if base in kept else max(kernels, default=first)
+        size = round_up(layout.storages[base].nbytes, 16)
         yield memory.Usage(
-            size, first, last, tuple(kernels), given=root in given, kept=root in kept
+            size, first, last, tuple(kernels), given=base in given, kept=base in kept
         )

@@ -48,22 +48,22 @@ class RangeWatch:
         self._words = words
         self._size = words.block.size
         self._zeros = np.zeros(self._size, np.uint8)
-        self._told = np.zeros(self._size, np.uint8)
-        self.source, self.target = self._zeros.ctypes.data, self._told.ctypes.data
+        self._returned = np.zeros(self._size, np.uint8)
+        self.source, self.target = self._zeros.ctypes.data, self._returned.ctypes.data
         """Host addresses of the words before and after a run."""
         self._harmless = bytes(self._size)
 
     def lost(self) -> dict[int, str]:
         """Return the values of the last run that do not fit half, and why."""
-        told = ctypes.string_at(self.target, self._size)
-        if told == self._harmless:  # most runs tell what the one before did
+        returned = ctypes.string_at(self.target, self._size)
+        if returned == self._harmless:  # most runs tell what the one before did
             return {}
-        words = np.frombuffer(told, np.uint32).reshape(len(self._words.values), -1)
+        words = np.frombuffer(returned, np.uint32).reshape(len(self._words.values), -1)
         kinds = words[:, : self._words.most * RANGE_WORDS].reshape(len(words), -1, RANGE_WORDS)
         large, small, fitting = np.moveaxis(kinds.astype(bool), -1, 0)
         found = np.argwhere(large | (small & ~fitting))
         if not found.size:
-            self._harmless = told
+            self._harmless = returned
         return {
             self._words.values[launch][place]: _TOO_LARGE if large[launch, place] else _TOO_SMALL
             for launch, place in found

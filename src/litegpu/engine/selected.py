@@ -33,13 +33,13 @@ class Selected:
 
     def selections(self, node: Node) -> tuple[Selection, ...]:
         """Return what computes each of a node's specs, and why not others."""
-        made = node.outputs[0]
-        if self.before and made not in self._selections and self._lies_as_before(node):
-            self._selections[made] = self.before.selections(node)
-        if made not in self._selections:
+        output = node.outputs[0]
+        if self.before and output not in self._selections and self._lies_as_before(node):
+            self._selections[output] = self.before.selections(node)
+        if output not in self._selections:
             specs = get(node.op).specs(node, self)
-            self._selections[made] = tuple(select(spec, self.target) for spec in specs)
-        return self._selections[made]
+            self._selections[output] = tuple(select(spec, self.target) for spec in specs)
+        return self._selections[output]
 
     def plans(self, node: Node) -> list[Plan]:
         """Return the plan for each of a node's specs that anything computes."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.kept import KeptFiles
+from litegpu.backends.disk_cache import DiskCache
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.program import BuiltProgram
@@ -37,7 +37,7 @@ class Tuning(enum.Enum):
     """What decides among candidates."""
 
     ESTIMATED = "the ops' own estimates"
-    KEPT = "what was measured before and kept; estimates for the rest"
+    CACHED = "what was measured before and kept; estimates for the rest"
     MEASURED = "what was kept; measurements for the rest"
 
 
@@ -49,8 +49,8 @@ class Tuner:
 
     def __init__(self, info: DeviceInfo, cache_dir: str | None, tuning: Tuning) -> None:
         """Take where measured choices are kept (None: only in this object)."""
-        self._tuning = Tuning.KEPT if tuning is Tuning.MEASURED and info.software else tuning
-        self._files = KeptFiles(cache_dir, ".tuning", "Measured choices", _MOST_BYTES)
+        self._tuning = Tuning.CACHED if tuning is Tuning.MEASURED and info.software else tuning
+        self._files = DiskCache(cache_dir, ".tuning", "Measured choices", _MOST_BYTES)
         self._key = (__version__, info.backend, info.platform, info.name, info.driver)
         self._known: dict[str, int] = {}
 
@@ -63,10 +63,10 @@ class Tuner:
         built = placed.build(choices)
         unknown = {
             problem: candidates
-            for problem, candidates in choices.asked.items()
+            for problem, candidates in choices.queried.items()
             if candidates > 1 and problem not in self._known
         }
-        if self._tuning is Tuning.KEPT or not unknown:
+        if self._tuning is Tuning.CACHED or not unknown:
             return built
         self._known |= fastest(unknown, self._rounds(placed, built, unknown))
         self._store()
@@ -82,8 +82,8 @@ class Tuner:
         rounds: list[Seconds] = []
         for number in range(max(unknown.values())):
             if number:
-                told = {problem: number for problem, count in unknown.items() if number < count}
-                built = placed.build(Choices({**self._known, **told}))
+                selected = {problem: number for problem, count in unknown.items() if number < count}
+                built = placed.build(Choices({**self._known, **selected}))
             try:
                 rounds.append(_measure(placed.compile(built)))
             except LitegpuError as error:

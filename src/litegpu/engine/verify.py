@@ -15,13 +15,13 @@ from litegpu.engine.program import BuiltProgram, span_of
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    root: int
-    """The root value, or the number of a constant."""
+    base: int
+    """The base value, or the number of a constant."""
     range: BufferRange
     written: bool
     span: Span
     """What is accessed of the range."""
-    told: Span | None
+    declared: Span | None
     """The same as the launch tells."""
 
 
@@ -29,19 +29,19 @@ class _Access:
 class _Write:
     """What a launch has written, and nobody has overwritten since."""
 
-    root: int
+    base: int
     launch: int
     span: Span
     range: BufferRange
 
 
-_Makers = frozenset[int]
+_Producers = frozenset[int]
 
 
 def verify(built: BuiltProgram) -> None:
     """Follow a program launch by launch, in its order and in another that its launches permit.
 
-    Raises ValueError with the launch and the value (the number of its root in the layout) where a
+    Raises ValueError with the launch and the value (the number of its base in the layout) where a
     range leaves the program's memory, constants are written, a launch does not tell what it
     accesses, a value is read that nobody has made or whose memory another value has taken, a
     kernel writes over what it reads, an output is not what was made, or the other order gives a
@@ -50,7 +50,7 @@ def verify(built: BuiltProgram) -> None:
     for number, launch in enumerate(built.launches):
         for access in _accesses(built, number):
             _check_bounds(built, access, f"launch {number} ({launch.template})")
-    read: dict[tuple[int, int], _Makers] = {}
+    read: dict[tuple[int, int], _Producers] = {}
     waiting = dependencies(built.program.launches)
     for order in (range(len(built.launches)), _latest_first(waiting)):
         _follow(built, order, read)
@@ -76,100 +76,105 @@ def _latest_first(waiting: Sequence[frozenset[int]]) -> list[int]:
 
 
 def _follow(
-    built: BuiltProgram, order: Iterable[int], read: dict[tuple[int, int], _Makers]
+    built: BuiltProgram, order: Iterable[int], read: dict[tuple[int, int], _Producers]
 ) -> None:
     """Check one order.
 
-    `read` tells which launches made what a launch reads of a root; the first order fills it.
+    `read` tells which launches made what a launch reads of a base; the first order fills it.
     """
     program = built.program
-    held = [_Write(_GIVEN, _GIVEN, _whole(part), part) for part in program.inputs]
+    live = [_Write(_GIVEN, _GIVEN, _whole(part), part) for part in program.inputs]
     for number in order:
         where = f"launch {number} ({built.launches[number].template})"
         # Each launch has range words of its own, which the host reads all at once.
-        accesses = [each for each in _accesses(built, number) if each.root != RANGE_BINDING]
+        accesses = [each for each in _accesses(built, number) if each.base != RANGE_BINDING]
         reads = [access for access in accesses if not access.written and not access.range.constant]
         for access in reads:
             found = [
                 each
-                for each in held
-                if each.root in (_GIVEN, access.root) and each.span.overlaps(access.span)
+                for each in live
+                if each.base in (_GIVEN, access.base) and each.span.overlaps(access.span)
             ]
             if not found:
                 raise ValueError(
-                    f"{where} reads value {access.root}, which was not made or is overwritten"
+                    f"{where} reads value {access.base}, which was not made or is overwritten"
                 )
-            _check_makers(read, (number, access.root), found, f"{where} reads value {access.root}")
+            _check_producers(
+                read, (number, access.base), found, f"{where} reads value {access.base}"
+            )
         for access in (each for each in accesses if each.written):
             _check_operands(access, reads, where)
-            held = [each for each in held if not _replaces(access, each)]
-            held.append(_Write(access.root, number, access.span, access.range))
+            live = [each for each in live if not _replaces(access, each)]
+            live.append(_Write(access.base, number, access.span, access.range))
     for number, part in enumerate(program.outputs):
         # Small elements are written in whole words, of which the host may need less.
         found = [
             each
-            for each in held
+            for each in live
             if each.range.offset == part.offset and 0 <= each.range.size - part.size < _WORDS
         ]
         if part.size and not found:
             raise ValueError(f"output {number} is not what was made for it")
-        _check_makers(read, (_GIVEN, number), found, f"output {number} is read")
+        _check_producers(read, (_GIVEN, number), found, f"output {number} is read")
 
 
 def _replaces(access: _Access, before: _Write) -> bool:
     """Whether nothing is left of what was written before: of another value, no part may be."""
-    if access.root != before.root:
+    if access.base != before.base:
         return access.span.overlaps(before.span)
     return access.span.covers(before.span)
 
 
-def _check_makers(
-    read: dict[tuple[int, int], _Makers], place: tuple[int, int], found: list[_Write], where: str
+def _check_producers(
+    read: dict[tuple[int, int], _Producers],
+    storage: tuple[int, int],
+    found: list[_Write],
+    where: str,
 ) -> None:
-    makers = frozenset(each.launch for each in found)
-    first = read.setdefault(place, makers)
-    if first != makers:
+    producers = frozenset(each.launch for each in found)
+    first = read.setdefault(storage, producers)
+    if first != producers:
         raise ValueError(
-            f"{where} as launches {sorted(makers)} left it in an order that the dependencies "
+            f"{where} as launches {sorted(producers)} left it in an order that the dependencies "
             f"permit, not {sorted(first)}"
         )
 
 
 def _check_operands(written: _Access, reads: Iterable[_Access], where: str) -> None:
     for other in reads:
-        if other.root != written.root and other.span.overlaps(written.span):
+        if other.base != written.base and other.span.overlaps(written.span):
             raise ValueError(
-                f"{where} writes value {written.root} over value {other.root}, which it reads"
+                f"{where} writes value {written.base} over value {other.base}, which it reads"
             )
 
 
 _WORDS = 8
 """Bytes that are written at a time where elements have less than 32 bits."""
 _GIVEN = -2
-"""Stands for the roots of what comes from the host, and for the host itself."""
+"""Stands for the bases of what comes from the host, and for the host itself."""
 
 
 def _accesses(built: BuiltProgram, number: int) -> Iterator[_Access]:
     launch, bound = built.launches[number], built.program.launches[number]
     spans = {False: iter(bound.reads), True: iter(bound.writes)}
-    for (root, _), part, place, argument in zip(
-        launch.bindings, bound.ranges, launch.places, launch.kernel.arguments, strict=True
+    for (base, _), part, storage, argument in zip(
+        launch.bindings, bound.ranges, launch.storages, launch.kernel.arguments, strict=True
     ):
-        told = None if part.constant else next(spans[argument.written], None)
-        span = span_of(part, place, argument.written)
-        yield _Access(root, part, argument.written, span, told)
+        declared = None if part.constant else next(spans[argument.written], None)
+        span = span_of(part, storage, argument.written)
+        yield _Access(base, part, argument.written, span, declared)
 
 
 def _check_bounds(built: BuiltProgram, access: _Access, where: str) -> None:
-    program, part, told = built.program, access.range, access.told
+    program, part, declared = built.program, access.range, access.declared
     room = len(program.constants) if part.constant else program.memory_bytes
     if part.offset < 0 or part.offset + part.size > room:
         raise ValueError(f"{where} binds {part}, of {room} bytes")
     if part.constant:
         if access.written:
             raise ValueError(f"{where} writes constants: {part}")
-    elif told is None or (told != access.span and not told.covers(access.span)):
-        raise ValueError(f"{where} accesses {access.span} of {part}, but tells of {told}")
+    elif declared is None or (declared != access.span and not declared.covers(access.span)):
+        raise ValueError(f"{where} accesses {access.span} of {part}, but tells of {declared}")
 
 
 def _whole(part: BufferRange) -> Span:

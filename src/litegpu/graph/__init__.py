@@ -1,5 +1,5 @@
 """The model as plain data, and its partitioning."""
 
-from litegpu.graph.ir import ABSENT, SELF, DType, Graph, Node, Quantization, Stage, Value
+from litegpu.graph.ir import ABSENT, SELF, DType, EpilogueOp, Graph, Node, Quantization, Value
 
-__all__ = ["ABSENT", "SELF", "DType", "Graph", "Node", "Quantization", "Stage", "Value"]
+__all__ = ["ABSENT", "SELF", "DType", "EpilogueOp", "Graph", "Node", "Quantization", "Value"]

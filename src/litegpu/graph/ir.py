@@ -18,7 +18,7 @@ ABSENT = -1
 """Index that stands for an optional input which a node does not have."""
 
 SELF = -2
-"""Operand of a stage that stands for the running result itself."""
+"""Operand of an epilogue op that stands for the running result itself."""
 
 
 class DType(enum.Enum):
@@ -93,8 +93,8 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One element-wise step applied to a node's result before it is stored.
+class EpilogueOp:
+    """One element-wise op applied to a node's result before it is stored.
 
     `operands` are the other inputs; the running result is input number `position`.
     `extend` marks an operand whose missing trailing channels read as zero.
@@ -112,8 +112,8 @@ class Node:
     """One operation.
 
     `index` is its number in the runtime's graph; `params` are the fields of its C parameter
-    struct; `attributes` is what its op made of them (explicit padding and the like). `stages` are
-    element-wise steps that were fused into it, `merged` the indices of the nodes they came from.
+    struct; `attributes` is what its op made of them (explicit padding and the like). `epilogue` are
+    element-wise ops that were fused into it, `merged` the indices of the nodes they came from.
     """
 
     index: int
@@ -124,24 +124,24 @@ class Node:
     params: Mapping[str, Any] = field(default_factory=dict)
     custom: bytes = b""
     attributes: Any = None
-    stages: tuple[Stage, ...] = ()
+    epilogue: tuple[EpilogueOp, ...] = ()
     merged: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """Every value the node reads: its own inputs, then those of its stages."""
-        extra = tuple(v for stage in self.stages for v in stage.operands if v != SELF)
+        """Every value the node reads: its own inputs, then those of its epilogue."""
+        extra = tuple(v for epilogue_op in self.epilogue for v in epilogue_op.operands if v != SELF)
         return tuple(v for v in self.inputs if v != ABSENT) + extra
 
     def reading(self, names: Mapping[int, int]) -> Node:
         """Return the node with some of the values it reads replaced by others."""
         if not any(v in names for v in self.operands):
             return self
-        stages = tuple(
-            replace(stage, operands=tuple(names.get(v, v) for v in stage.operands))
-            for stage in self.stages
+        epilogue = tuple(
+            replace(epilogue_op, operands=tuple(names.get(v, v) for v in epilogue_op.operands))
+            for epilogue_op in self.epilogue
         )
-        return replace(self, inputs=tuple(names.get(v, v) for v in self.inputs), stages=stages)
+        return replace(self, inputs=tuple(names.get(v, v) for v in self.inputs), epilogue=epilogue)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

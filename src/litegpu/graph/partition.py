@@ -38,7 +38,7 @@ class PartitionPolicy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PartitionChoice:
     """The subsets to delegate, the best first, and those left to the CPU, each with its reason."""
 
     taken: tuple[Subset, ...] = ()
@@ -61,7 +61,7 @@ class Candidates:
 
 def choose(
     candidates: Candidates, preview: Preview, policy: PartitionPolicy, max_partitions: int
-) -> Choice:
+) -> PartitionChoice:
     """Choose what to delegate: the whole graph if possible, else the best partitions of it.
 
     Folded nodes join the partition that reads them, but never make a partition of their own. One
@@ -73,7 +73,7 @@ def choose(
     plan = [node.index for node in graph.nodes]
     real = set(candidates.supported).difference(folded)
     if real and len(real) + len(folded) == len(plan):
-        choice = Choice(tuple(s for s in preview(plan) if real & set(s.nodes)))
+        choice = PartitionChoice(tuple(s for s in preview(plan) if real & set(s.nodes)))
     else:
         choice = _best(plan, real, preview, policy, max_partitions)
     if len(choice.taken) != 1 or len(choice.taken[0].nodes) < len(plan):
@@ -94,7 +94,7 @@ def _best(
     preview: Preview,
     policy: PartitionPolicy,
     limit: int,
-) -> Choice:
+) -> PartitionChoice:
     """Give nodes up until the runtime makes few enough partitions of the others, all worth it."""
     left: list[tuple[Subset, str]] = []
     kept = set(real)
@@ -108,10 +108,10 @@ def _best(
             over = [subset for subset in found[limit:] if policy.benefit(subset) < math.inf]
             declined = [(subset, _beyond(limit)) for subset in over]
         if not declined:
-            return Choice(found, tuple(left))
+            return PartitionChoice(found, tuple(left))
         left += declined
         kept -= {index for subset, _ in declined for index in subset.nodes}
-    return Choice((), tuple(left))
+    return PartitionChoice((), tuple(left))
 
 
 def _sorted(subsets: Iterable[Subset], policy: PartitionPolicy) -> tuple[Subset, ...]:
@@ -122,7 +122,7 @@ def _beyond(limit: int) -> str:
     return f"Others are worth more, and max_delegated_partitions={limit} allows no further one."
 
 
-def _in_order(candidates: Candidates, choice: Choice) -> Choice:
+def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoice:
     """Delegate nothing if the runtime, which sees no states, might run nodes out of order.
 
     It moves the nodes that are ready into as few partitions as it can. What orders two nodes is
@@ -145,7 +145,7 @@ def _in_order(candidates: Candidates, choice: Choice) -> Choice:
                     "runtime might run them in another order if the graph was split."
                 )
                 left = tuple((subset, reason) for subset in choice.taken)
-                return Choice((), (*choice.left, *left))
+                return PartitionChoice((), (*choice.left, *left))
     return choice
 
 

@@ -36,7 +36,7 @@ def tiles_of(spec: DepthwiseSpec, target: Target) -> tuple[Pair, ...]:
     _, height, width, _ = spec.dst.shape
     fitting = [tile for tile in _TILES if tile[0] <= max(height, 1) and tile[1] <= max(width, 1)]
     fitting = [tile for tile in fitting if tile[0] == 1 or _text(tile, spec) <= _MOST_TEXT]
-    return by_load(fitting, lambda tile: spec.dst.slices * _parts(tile, spec), target)
+    return by_load(fitting, lambda tile: spec.dst.channel_blocks * _parts(tile, spec), target)
 
 
 def _text(tile: Pair, spec: DepthwiseSpec) -> int:
@@ -50,7 +50,7 @@ def _parts(tile: Pair, spec: DepthwiseSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePlan(Plan):
-    """The tiles of a kernel, the best first; a work item makes one of them of one slice."""
+    """The tiles of a kernel, the best first; a work item makes one of them of one channel block."""
 
     template: str
     spec: DepthwiseSpec
@@ -58,12 +58,12 @@ class DepthwisePlan(Plan):
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         spec, view, src, dst = self.spec, self.spec.window, self.spec.src, self.spec.dst
-        made = (*dst.shape[:3], dst.slices)
+        made = (*dst.shape[:3], dst.channel_blocks)
         problem = (self.template, src.shape, src.dtype.value, made, view)
         rows, columns = tile = ctx.choose(problem, self.tiles)
         return KernelRequest(
             template=self.template,
-            grid=(dst.slices, _parts(tile, spec), 1),
+            grid=(dst.channel_blocks, _parts(tile, spec), 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]} | ({"taps": spec.computed} if spec.taps is None else {}),
@@ -81,17 +81,17 @@ class DepthwisePlan(Plan):
                 "multiplier": spec.multiplier,
                 "has_bias": spec.bias is not None,
                 "computed": spec.taps is None,
-                "tap_slices": dst.slices,
+                "tap_blocks": dst.channel_blocks,
                 "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
             },
             work={Unit.FP32: spec.flops},
-            needed={"src": view.taken(dst.rows, src.lanes)},
+            needed={"src": view.elements_read(dst.rows, src.padded_channels)},
         )
 
 
 def _constants(spec: DepthwiseSpec, ctx: LowerContext) -> dict[str, npt.NDArray[Any]]:
-    """Return the bias and the taps [kh, kw, slices * 4], as far as they are constant."""
-    lanes = spec.dst.slices * 4
+    """Return the bias and the taps [kh, kw, channel blocks * 4], as far as they are constant."""
+    lanes = spec.dst.channel_blocks * 4
     found: dict[str, npt.NDArray[Any]] = {}
     if spec.bias is not None:
         found["bias"] = weights.pad_channels(spec.bias, lanes)

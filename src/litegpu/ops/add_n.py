@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 
@@ -38,8 +38,8 @@ class AddN(Op):
             chunk, rest = rest[:_MOST], rest[_MOST:]
             # Only the first step finds the running value as it was.
             first = (SELF,) if chunk[:1] == (running,) else chunk[:1]
-            stages = tuple(Stage("ADD", (v,)) for v in (*first, *chunk[1:]))
+            epilogue = tuple(EpilogueOp("ADD", (v,)) for v in (*first, *chunk[1:]))
             target = new_value(shape) if rest else node.outputs[0]
-            nodes.append(Node(node.index, COPY, 1, (running,), (target,), stages=stages))
+            nodes.append(Node(node.index, COPY, 1, (running,), (target,), epilogue=epilogue))
             running = target
         return nodes

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import HALF_MAX
-from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
+from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import as_float32, has
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes, Window
@@ -36,21 +36,23 @@ class Operands:
     bias: Doubles
 
 
-def affine_steps(graph: Graph, stages: Sequence[Stage], channels: int) -> tuple[Affine, int]:
+def affine_prefix(
+    graph: Graph, epilogue: Sequence[EpilogueOp], channels: int
+) -> tuple[Affine, int]:
     """Return what the first steps do together, and how many they are."""
     whole = Affine(np.ones(channels), np.zeros(channels))
-    for count, stage in enumerate(stages):
-        step = _affine(graph, stage, channels)
+    for count, epilogue_op in enumerate(epilogue):
+        step = _affine(graph, epilogue_op, channels)
         if step is None:
             return whole, count
         whole = Affine(whole.factor * step.factor, whole.shift * step.factor + step.shift)
-    return whole, len(stages)
+    return whole, len(epilogue)
 
 
-def _affine(graph: Graph, stage: Stage, channels: int) -> Affine | None:
-    if len(stage.operands) != 1 or stage.operands[0] == SELF or stage.extend:
+def _affine(graph: Graph, epilogue_op: EpilogueOp, channels: int) -> Affine | None:
+    if len(epilogue_op.operands) != 1 or epilogue_op.operands[0] == SELF or epilogue_op.extend:
         return None
-    value = graph.values[stage.operands[0]]
+    value = graph.values[epilogue_op.operands[0]]
     if not value.is_constant or value.shape4 not in ((1, 1, 1, 1), (1, 1, 1, channels)):
         return None
     number = np.broadcast_to(as_float32(value).ravel().astype(np.float64), (channels,))
@@ -67,7 +69,7 @@ def _affine(graph: Graph, stage: Stage, channels: int) -> Affine | None:
     }
     if np.all(number != 0):
         known["DIV", 0] = Affine(1 / number, zero)
-    return known.get((stage.function, stage.position))
+    return known.get((epilogue_op.function, epilogue_op.position))
 
 
 def operands_of(graph: Graph, node: Node) -> Operands | None:
@@ -77,36 +79,38 @@ def operands_of(graph: Graph, node: Node) -> Operands | None:
         return None
     bias = node.attributes.bias
     outputs = weights.shape[_output_axis(node)]
-    held = np.zeros(outputs) if bias == ABSENT else as_float32(graph.values[bias]).ravel()
-    return Operands(as_float32(weights).astype(np.float64), held.astype(np.float64))
+    shift = np.zeros(outputs) if bias == ABSENT else as_float32(graph.values[bias]).ravel()
+    return Operands(as_float32(weights).astype(np.float64), shift.astype(np.float64))
 
 
 def _output_axis(node: Node) -> int:
     return 3 if isinstance(node.attributes, DepthwiseAttributes) else 0
 
 
-def after(node: Node, held: Operands, affine: Affine) -> Operands:
+def after(node: Node, operands: Operands, affine: Affine) -> Operands:
     """Return the operands that scale and shift the node's result."""
-    axes = [1] * held.weights.ndim
+    axes = [1] * operands.weights.ndim
     axes[_output_axis(node)] = -1
     return Operands(
-        held.weights * affine.factor.reshape(axes), held.bias * affine.factor + affine.shift
+        operands.weights * affine.factor.reshape(axes), operands.bias * affine.factor + affine.shift
     )
 
 
-def before(node: Node, held: Operands, affine: Affine) -> Operands:
+def before(node: Node, operands: Operands, affine: Affine) -> Operands:
     """Return the operands that scale and shift the node's input, which is not padded."""
     if isinstance(node.attributes, DepthwiseAttributes):
-        repeats = held.weights.shape[3] // affine.factor.size
+        repeats = operands.weights.shape[3] // affine.factor.size
         factor, shift = (np.repeat(each, repeats) for each in (affine.factor, affine.shift))
-        sums = held.weights.sum(axis=(0, 1, 2))
-        return Operands(held.weights * factor, held.bias + sums * shift)
+        sums = operands.weights.sum(axis=(0, 1, 2))
+        return Operands(operands.weights * factor, operands.bias + sums * shift)
     groups = node.attributes.groups
-    grouped = held.weights.reshape(groups, -1, *held.weights.shape[1:])
-    axes = (groups, *[1] * (held.weights.ndim - 1), -1)
+    grouped = operands.weights.reshape(groups, -1, *operands.weights.shape[1:])
+    axes = (groups, *[1] * (operands.weights.ndim - 1), -1)
     factor, shift = (each.reshape(axes) for each in (affine.factor, affine.shift))
     sums = (grouped * shift).sum(axis=tuple(range(2, grouped.ndim)))
-    return Operands((grouped * factor).reshape(held.weights.shape), held.bias + sums.ravel())
+    return Operands(
+        (grouped * factor).reshape(operands.weights.shape), operands.bias + sums.ravel()
+    )
 
 
 def obstacle(node: Node, old: Operands, new: Operands) -> str:

@@ -71,12 +71,12 @@ class Arg(Op):
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         attributes: ArgAttributes = node.attributes
         axis, resize = attributes.axis, attributes.resize
-        slices = -(-src.channels // 4)
-        items = shared_items(dst.rows, slices, ctx) if axis == 3 else 1
-        made = register_of(attributes.dtype)
+        channel_blocks = -(-src.channels // 4)
+        items = shared_items(dst.rows, channel_blocks, ctx) if axis == 3 else 1
+        register = register_of(attributes.dtype)
         request = KernelRequest(
             template="arg",
-            grid=(dst.slices * items, dst.rows, 1),
+            grid=(dst.channel_blocks * items, dst.rows, 1),
             local=(items, 1, 1) if items > 1 else (8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
@@ -85,14 +85,14 @@ class Arg(Op):
                 "axis": axis,
                 "better": self.better,
                 "worst": self.worst,
-                "real_slices": slices,
+                "real_blocks": channel_blocks,
                 "scales": (),
-                "as_place": f"CAST4_F32_{made.kind}",
+                "as_index": f"CAST4_F32_{register.kind}",
                 **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },
             shared=(("float4", "scratch", items), ("float4", "places", items)) if items > 1 else (),
             work={Unit.FP32: (9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels},
-            accumulator=made,
+            accumulator=register,
         )
         return (request,)
 

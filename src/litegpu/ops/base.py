@@ -13,7 +13,7 @@ import numpy.typing as npt
 from litegpu.codegen import FLOAT, PLAIN_LAUNCH, LaunchAttributes, Register, Storage
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
-from litegpu.graph import DType, Graph, Node, Stage, Value
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.facts import OpFacts
 from litegpu.ops.traits import Trait
@@ -36,7 +36,7 @@ class NewValue(Protocol):
 
 
 COPY = "COPY"
-"""The op of a node that only carries element-wise stages (or slices and pads): see ops/copy.py."""
+"""The op of a node that only carries an epilogue (or slices and pads): see ops/copy.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class KernelRequest:
     attributes: LaunchAttributes = PLAIN_LAUNCH
     destination: Storage | None = None
     """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
-    inner_stages: tuple[Stage, ...] = ()
+    inner_epilogue: tuple[EpilogueOp, ...] = ()
     """Steps that the template applies to an operand it computes itself, by calling `inner`."""
     work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class Op(OpFacts, ABC):
     takes: ClassVar[tuple[Types, ...]] = (FLOATS,)
     """What each computed input may hold; the last entry is that of all further inputs."""
     gives: ClassVar[Types | None] = FLOATS
-    """What the outputs may hold; None: the type of the inputs that are taken as `HELD`."""
+    """What the outputs may hold; None: the type of the inputs that are taken as `STORABLE`."""
     exact: ClassVar[Exact | None] = None
     """How nodes of quantized tensors are computed; None: they stay on the CPU."""
     accepts: ClassVar[Mapping[str, Values]] = {}
@@ -226,7 +226,7 @@ class Op(OpFacts, ABC):
         """
         return ()
 
-    def input_places(
+    def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
         """Return where inputs of these shapes lie in the result, if the node then takes no kernel.
@@ -235,7 +235,7 @@ class Op(OpFacts, ABC):
         """
         return None
 
-    def result_place(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
+    def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
         """Return where a result of this shape lies in the first input, so that no kernel is needed.
 
         None where it cannot: see Trait.LIES_IN_INPUT.

@@ -77,8 +77,8 @@ class BatchMatmul(Op):
         left, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         right = ctx.value(node.inputs[1])
         if right.is_constant and batches[1] == (1, 1, 1) and not transposed[0]:
-            held = _dense(right, transposed[1])
-            return (ConvSpec(left, dst, held, POINT, image=False),)
+            operand = _dense(right, transposed[1])
+            return (ConvSpec(left, dst, operand, POINT, image=False),)
         other = ctx.storage(node.inputs[1])
         return (MatmulSpec(left, other, dst, transposed, batches, batch),)
 

@@ -9,7 +9,7 @@ import numpy as np
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.types import INTEGERS, MOVED
 
 
@@ -55,4 +55,4 @@ def broadcast_node(graph: Graph, node: Node, wanted: Shape) -> Node:
     shape = graph.values[node.inputs[0]].shape
     lead = len(wanted) - len(shape)
     sources = [Source(((lead + axis, 1),) if size > 1 else ()) for axis, size in enumerate(shape)]
-    return move_node(graph, node, plain(wanted), sources)
+    return index_map_node(graph, node, plain(wanted), sources)

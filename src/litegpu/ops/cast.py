@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from litegpu.codegen import register_of
-from litegpu.graph import DType, Graph, Node, Stage
+from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.facts import Array, Folded
@@ -48,7 +48,7 @@ class Cast(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, target = (graph.values[v].dtype for v in (node.inputs[0], node.outputs[0]))
         if source == target or (source, target) in _WIDENING:
-            stages: tuple[Stage, ...] = ()
+            epilogue: tuple[EpilogueOp, ...] = ()
         else:
-            stages = (Stage(cast_name(register_of(source), target)),)
-        return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=stages),)
+            epilogue = (EpilogueOp(cast_name(register_of(source), target)),)
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)

@@ -16,7 +16,7 @@ from litegpu.ops.base import COPY, KernelRequest, LowerContext, NewValue, Op, Sh
 from litegpu.ops.copy import copy_kernel
 from litegpu.ops.exact.parts import check_parts, rescaled_parts, same_scales
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.reshape import around_axis, reshape_node, reshaped
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import MOVED
@@ -80,16 +80,16 @@ class Concatenation(Op):
         shape = graph.values[node.outputs[0]].shape
         shapes = [graph.values[v].shape for v in node.inputs]
         axis = _axis(node, len(shape))
-        stages = activation_stages(node.params)
-        if not stages:
+        epilogue = activation_epilogue(node.params)
+        if not epilogue:
             return joined_nodes(graph, node, shapes, axis, new_value)
         joined = new_value(shape)
         return (
             *joined_nodes(graph, replace(node, outputs=(joined,)), shapes, axis, new_value),
-            Node(node.index, COPY, 1, (joined,), node.outputs, stages=stages),
+            Node(node.index, COPY, 1, (joined,), node.outputs, epilogue=epilogue),
         )
 
-    def input_places(
+    def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
         return regions(result, shapes, node.attributes.axis)
@@ -98,13 +98,13 @@ class Concatenation(Op):
         axis: int = node.attributes.axis
         dst = ctx.storage(node.outputs[0])
         sources = [ctx.storage(v) for v in node.inputs]
-        places = regions(dst, [s.shape for s in sources], axis)
-        if places is None:
+        storages = regions(dst, [s.shape for s in sources], axis)
+        if storages is None:
             return _gather(node, ctx, dst)
         return tuple(
-            copy_kernel(replace(node, inputs=(v,)), ctx, destination=place)
-            for v, source, place in zip(node.inputs, sources, places, strict=True)
-            if source != place
+            copy_kernel(replace(node, inputs=(v,)), ctx, destination=storage)
+            for v, source, storage in zip(node.inputs, sources, storages, strict=True)
+            if source != storage
         )
 
 
@@ -118,31 +118,33 @@ def joined_nodes(
         attributes = ConcatAttributes(axis + 4 - rank)
         return (*nodes, replace(node, inputs=tuple(parts), attributes=attributes))
     flat = [around_axis(shape, axis) for shape in shapes]
-    place = 1 if axis < rank - 1 else 3
-    total = sum(shape[place] for shape in flat)
-    whole = new_value((*flat[0][:place], total, *flat[0][place + 1 :]))
-    joined = joined_nodes(graph, replace(node, outputs=(whole,)), flat, place, new_value)
+    joined_axis = 1 if axis < rank - 1 else 3
+    total = sum(shape[joined_axis] for shape in flat)
+    whole = new_value((*flat[0][:joined_axis], total, *flat[0][joined_axis + 1 :]))
+    joined = joined_nodes(graph, replace(node, outputs=(whole,)), flat, joined_axis, new_value)
     return (*joined, reshape_node(node, whole, node.outputs[0]))
 
 
 def regions(dst: Storage, shapes: Sequence[Shape4], axis: int) -> list[Storage] | None:
-    """Return where each part lies in the whole, or None if one begins inside a slice."""
+    """Return where each part lies in the whole, or None if one begins inside a channel block."""
     sizes = [shape[axis] for shape in shapes]
     starts = [0, *accumulate(sizes)]
     if axis == 3 and dst.vector and any(start % 4 for start in starts[:-1]):
         return None
-    places = []
+    storages = []
     for shape, start, size in zip(shapes, starts, sizes, strict=False):
         last = start + size == dst.channels
-        lanes = dst.lanes - start if axis == 3 and last and dst.vector else shape[3]
-        places.append(dst.region(shape, axis, start, lanes))
-    return places
+        padded_channels = (
+            dst.padded_channels - start if axis == 3 and last and dst.vector else shape[3]
+        )
+        storages.append(dst.region(shape, axis, start, padded_channels))
+    return storages
 
 
 def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest, ...]:
-    """Return the kernels that join parts lane by lane, each as many as its buffers allow.
+    """Return the kernels that join parts channel by channel, each as many as its buffers allow.
 
-    All but the first keep the lanes that those before them have written.
+    All but the first keep the channels that those before them have written.
     """
     ends = list(accumulate(ctx.storage(v).channels for v in node.inputs))
     starts = [0, *ends[:-1]]
@@ -150,7 +152,7 @@ def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest,
     return tuple(
         KernelRequest(
             template="concat",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             parts=node.inputs[first : first + most],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import ABSENT, SELF, Graph, Node, Stage
+from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
 from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
 from litegpu.ops.conv_spec import ConvSpec, Depthwise
@@ -18,19 +18,21 @@ from litegpu.ops.window import DepthwiseAttributes
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseStep:
-    """A depthwise convolution, its element-wise steps and the shape [N, H, W, C] it makes.
+    """A depthwise convolution, its element-wise ops and the shape [N, H, W, C] it makes.
 
-    One without weights is a mean over its window. `made` is the value that it was before.
+    One without weights is a mean over its window. `middle` is the value that it was before.
     """
 
     attributes: DepthwiseAttributes
-    stages: tuple[Stage, ...]
+    epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
-    made: int
+    middle: int
 
     @property
     def constants(self) -> tuple[int, ...]:
-        operands = tuple(v for stage in self.stages for v in stage.operands if v != SELF)
+        operands = tuple(
+            v for epilogue_op in self.epilogue for v in epilogue_op.operands if v != SELF
+        )
         return (self.attributes.weights, self.attributes.bias, *operands)
 
 
@@ -78,27 +80,32 @@ class Conv2D(Op):
         _, height, width, channels = graph.values[node.inputs[0]].shape
         outputs, kh, kw, depth = graph.values[node.inputs[1]].shape
         shape = outputs, kh, kw, depth
-        held = weights.normalize(graph, node, new_value, shape, channels // depth)
+        normalized = weights.normalize(graph, node, new_value, shape, channels // depth)
         view = window.window_of(node.params, (kh, kw), (height, width))
-        return conv_nodes(node, node.inputs[0], view, held)
+        return conv_nodes(node, node.inputs[0], view, normalized)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
         return (conv_spec(node, ctx, image=True),)
 
 
 def conv_nodes(
-    node: Node, image: int, view: window.Window, held: weights.Normalized
+    node: Node, image: int, view: window.Window, normalized: weights.Normalized
 ) -> tuple[Node, ...]:
     """Return what replaces a node: the packing of its weights, if computed, and a convolution."""
-    attributes = ConvAttributes(view, held.weights, held.bias, held.shape, held.groups)
-    inputs = (image, *held.inputs)
-    return (*held.nodes, replace(node, inputs=inputs, attributes=attributes, stages=held.stages))
+    attributes = ConvAttributes(
+        view, normalized.weights, normalized.bias, normalized.shape, normalized.groups
+    )
+    inputs = (image, *normalized.inputs)
+    return (
+        *normalized.nodes,
+        replace(node, inputs=inputs, attributes=attributes, epilogue=normalized.epilogue),
+    )
 
 
 def merged_values(node: Node) -> tuple[int, ...]:
     """Return the values that a node makes for itself: those of what passes merged into it."""
     step = getattr(node.attributes, "depthwise", None)
-    return () if step is None else (step.made,)
+    return () if step is None else (step.middle,)
 
 
 def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
@@ -108,10 +115,10 @@ def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
     connected layer is a 1x1 convolution over its rows.
     """
     attributes: ConvAttributes = node.attributes
-    held = weights.read(ctx, attributes)
+    operand = weights.read(ctx, attributes)
     step = None if attributes.depthwise is None else _depthwise_operand(attributes.depthwise, ctx)
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-    return ConvSpec(src, dst, held, attributes.window, image, step)
+    return ConvSpec(src, dst, operand, attributes.window, image, step)
 
 
 def _depthwise_operand(step: DepthwiseStep, ctx: SpecContext) -> Depthwise:
@@ -119,7 +126,7 @@ def _depthwise_operand(step: DepthwiseStep, ctx: SpecContext) -> Depthwise:
     bias = weights.read_bias(ctx, attributes.bias)
     is_mean = attributes.weights == ABSENT
     taps = None if is_mean else as_float32(ctx.value(attributes.weights))[0]
-    return Depthwise(attributes.window, taps, bias, step.stages, step.shape)
+    return Depthwise(attributes.window, taps, bias, step.epilogue, step.shape)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from litegpu.codegen import Storage
-from litegpu.graph import Stage
+from litegpu.graph import EpilogueOp
 from litegpu.numeric_policy import rounding_pays
 from litegpu.ops.base import Target
 from litegpu.ops.weights import Floats, Weights
@@ -28,7 +28,7 @@ class Depthwise:
     taps: Floats | None
     """Weights [kh, kw, channels]; None: it is a mean over the window."""
     bias: Floats | None
-    stages: tuple[Stage, ...]
+    epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
     """Its output [N, H, W, C]."""
 

@@ -33,8 +33,8 @@ class Convolution2DTransposeBias(TransposeConv):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         outputs, kh, kw, depth = graph.values[node.inputs[1]].shape
         view, _ = _custom_window(graph, node)
-        held = weights.normalize(graph, node, new_value, (outputs, kh, kw, depth))
-        return conv_nodes(node, node.inputs[0], view, held)
+        normalized = weights.normalize(graph, node, new_value, (outputs, kh, kw, depth))
+        return conv_nodes(node, node.inputs[0], view, normalized)
 
 
 def _custom_window(graph: Graph, node: Node) -> tuple[window.Window, window.Pair]:

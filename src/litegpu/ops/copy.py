@@ -1,4 +1,4 @@
-"""COPY, the carrier of element-wise stages: the identity, broadcast, or a part with steps."""
+"""COPY, the carrier of an epilogue: the identity, broadcast, or a part with steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
     moved = register_of(src.dtype)
     return KernelRequest(
         template="copy",
-        grid=(dst.slices, dst.rows, 1),
+        grid=(dst.channel_blocks, dst.rows, 1),
         local=(8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
@@ -57,10 +57,10 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
             "fill": moved.literal(attributes.fill),
             "limits": _limits(attributes, src, dst),
             "channels_aligned": attributes.step[3] == 1 and attributes.begin[3] % 4 == 0,
-            "real_slices": -(-src.channels // 4),
+            "real_blocks": -(-src.channels // 4),
         },
         destination=destination,
-        needed={"src": dst.rows * dst.lanes},
+        needed={"src": dst.rows * dst.padded_channels},
         accumulator=moved,
     )
 

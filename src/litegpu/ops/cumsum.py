@@ -55,7 +55,7 @@ class CumSum(Op):
         rows = lines[0] * lines[1] * lines[2]
         request = KernelRequest(
             template="cumsum",
-            grid=(1 if axis == 3 else dst.slices, rows, 1),
+            grid=(1 if axis == 3 else dst.channel_blocks, rows, 1),
             local=(1, 64, 1) if axis == 3 else (8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},

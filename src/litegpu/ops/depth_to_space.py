@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
-from litegpu.ops.move import Digits, Source, move_node, plain
+from litegpu.ops.index_map import MixedRadix, Source, index_map_node, plain
 from litegpu.ops.types import INTEGERS, MOVED
 
 
@@ -55,10 +55,15 @@ class DepthToSpace(_Depth):
         n, h, w, c = graph.values[node.inputs[0]].shape
         block = node.params["block_size"]
         channels = c // block**2
-        digits = (Digits((n,)), Digits((h, block)), Digits((w, block)), Digits((channels,)))
+        digits = (
+            MixedRadix((n,)),
+            MixedRadix((h, block)),
+            MixedRadix((w, block)),
+            MixedRadix((channels,)),
+        )
         channel = Source(((2, block * channels), (4, channels), (5, 1)))
         sources = (Source(((0, 1),)), Source(((1, 1),)), Source(((3, 1),)), channel)
-        return (move_node(graph, node, digits, sources),)
+        return (index_map_node(graph, node, digits, sources),)
 
 
 @register
@@ -78,11 +83,11 @@ class SpaceToDepth(_Depth):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         n, h, w, c = graph.values[node.inputs[0]].shape
         block = node.params["block_size"]
-        digits = (*plain((n, h // block, w // block)), Digits((block, block, c)))
+        digits = (*plain((n, h // block, w // block)), MixedRadix((block, block, c)))
         sources = (
             Source(((0, 1),)),
             Source(((1, block), (3, 1))),
             Source(((2, block), (4, 1))),
             Source(((5, 1),)),
         )
-        return (move_node(graph, node, digits, sources),)
+        return (index_map_node(graph, node, digits, sources),)

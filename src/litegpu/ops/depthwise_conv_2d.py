@@ -36,11 +36,11 @@ class DepthwiseConv2D(Op):
         _, height, width, _ = graph.values[node.inputs[0]].shape
         _, kh, kw, _ = graph.values[node.inputs[1]].shape
         view = window.window_of(node.params, (kh, kw), (height, width))
-        bias, stages = weights.normalize_bias(graph, node)
+        bias, epilogue = weights.normalize_bias(graph, node)
         attributes = DepthwiseAttributes(view, node.inputs[1], bias)
         computed = [v for v in node.inputs[1:2] if not graph.values[v].is_constant]
         inputs = (node.inputs[0], *computed)
-        return (replace(node, inputs=inputs, attributes=attributes, stages=stages),)
+        return (replace(node, inputs=inputs, attributes=attributes, epilogue=epilogue),)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[DepthwiseSpec]:
         attributes: DepthwiseAttributes = node.attributes

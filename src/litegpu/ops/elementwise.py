@@ -1,4 +1,4 @@
-"""Element-wise ops: each becomes a step, a stage, of the kernel before it."""
+"""Element-wise ops: each becomes an epilogue op of the kernel before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
 from litegpu.ops.broadcast_to import broadcast_node
@@ -19,7 +19,7 @@ from litegpu.ops.functions import (
     BOUNDED_INTEGERS,
     UNARY,
     Function,
-    activation_stages,
+    activation_epilogue,
     function_of,
 )
 
@@ -58,8 +58,8 @@ class Unary(_Elementwise):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         attributes = tuple((name, float(node.params[name])) for name in self.function.params)
-        stage = Stage(function_of(graph, node), attributes=attributes)
-        return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=(stage,)),)
+        epilogue_op = EpilogueOp(function_of(graph, node), attributes=attributes)
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
 
 
 class Binary(_Elementwise):
@@ -93,9 +93,9 @@ class Binary(_Elementwise):
         running, other = inputs[position], inputs[1 - position]
         operand = SELF if running == other else other
         function = function_of(graph, node)
-        bounds = activation_stages(node.params, integer=function != node.op)
-        stages = (Stage(function, (operand,), position), *bounds)
-        return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, stages=stages))
+        bounds = activation_epilogue(node.params, integer=function != node.op)
+        epilogue = (EpilogueOp(function, (operand,), position), *bounds)
+        return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
 
 
 def check_broadcast(graph: Graph, node: Node) -> str:
@@ -154,8 +154,8 @@ class Gelu(Unary):
     """x times the normal distribution function; `approximate` computes that by tanh."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        stage = Stage("GELU_TANH" if node.params["approximate"] else "GELU")
-        return (Node(node.index, COPY, 1, node.inputs, node.outputs, stages=(stage,)),)
+        epilogue_op = EpilogueOp("GELU_TANH" if node.params["approximate"] else "GELU")
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
 
 
 class Prelu(Binary):

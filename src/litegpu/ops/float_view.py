@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import DType, Graph, Node, Quantization, Stage, Value
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import COPY, has
 from litegpu.ops.functions import lookup_name
 from litegpu.ops.traits import Trait
@@ -104,7 +104,9 @@ class _View:
                 continue
             self.values[v] = value
             self.names[v] = self._real(value)
-            yield _step(v, self.names[v], Stage(lookup_name(DType.FLOAT32), (self._table(value),)))
+            yield _step(
+                v, self.names[v], EpilogueOp(lookup_name(DType.FLOAT32), (self._table(value),))
+            )
 
     def rewritten(self, node: Node) -> Iterator[Node]:
         """Yield the nodes that a node becomes."""
@@ -128,7 +130,7 @@ class _View:
             if v in self.graph.outputs:
                 self.names[v] = self._real(value)
             inner = self.names.get(v, v)
-            yield _step(real, inner, Stage("ON_GRID", attributes=_grid(value)))
+            yield _step(real, inner, EpilogueOp("ON_GRID", attributes=_grid(value)))
 
     def _is_viewed(self, v: int) -> bool:
         return v in self.graph.values and is_viewed(self.graph.values[v])
@@ -148,8 +150,8 @@ class _View:
         return v
 
 
-def _step(source: int, target: int, *stages: Stage) -> Node:
-    return Node(-1, COPY, 1, (source,), (target,), stages=stages)
+def _step(source: int, target: int, *epilogue: EpilogueOp) -> Node:
+    return Node(-1, COPY, 1, (source,), (target,), epilogue=epilogue)
 
 
 def _ends(value: Value) -> tuple[int, int]:
@@ -171,9 +173,9 @@ def _grid(value: Value) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _stored_steps(value: Value) -> tuple[Stage, ...]:
+def _stored_steps(value: Value) -> tuple[EpilogueOp, ...]:
     low, high = _ends(value)
     return (
-        Stage("GRID_NUMBER", attributes=(*_grid(value), ("first", low))),
-        Stage("CLAMP", attributes=(("low", low), ("high", high))),
+        EpilogueOp("GRID_NUMBER", attributes=(*_grid(value), ("first", low))),
+        EpilogueOp("CLAMP", attributes=(("low", low), ("high", high))),
     )

@@ -45,12 +45,12 @@ class FullyConnected(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source = graph.values[node.inputs[0]]
         outputs, inputs = graph.values[node.inputs[1]].shape
-        held = weights.normalize(graph, node, new_value, (outputs, 1, 1, inputs))
+        normalized = weights.normalize(graph, node, new_value, (outputs, 1, 1, inputs))
         if source.shape and source.shape[-1] == inputs:
-            return conv_nodes(node, source.id, POINT, held)
+            return conv_nodes(node, source.id, POINT, normalized)
         flat = new_value((source.elements // inputs, inputs))
         reshape = Node(node.index, "RESHAPE", 1, (source.id,), (flat,))
-        return (reshape, *conv_nodes(node, flat, POINT, held))
+        return (reshape, *conv_nodes(node, flat, POINT, normalized))
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
         return (conv_spec(node, ctx, image=False),)

@@ -1,4 +1,4 @@
-"""What element-wise steps compute: one table of expressions.
+"""What element-wise ops compute: one table of expressions.
 
 In an expression {a} is the first input and {b} the second; other words are attributes. All are
 float4, or registers of integers, written with the words of the portable dialect.
@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import FLOAT, INT, KINDS, LONG, Register, literal, register_of
-from litegpu.graph import SELF, DType, Graph, Node, Stage
+from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.ops.types import (
     BOOLS,
     FLOATS,
-    HELD,
     INTEGER_TYPES,
     NUMBERS,
     SHORT_NUMBERS,
+    STORABLE,
     Types,
 )
 
@@ -77,7 +77,7 @@ def _truth(condition: str, exact: Callable[..., Any], yes: str = _ONE, no: str =
     texts = (f"WHERE4({condition.format(k=k, a='{a}', b='{b}')}, {yes}, {no})" for k in ("", "{k}"))
     expression, integer = texts
     return Function(
-        expression, max_version=4, takes=HELD, gives=BOOLS, integer=integer, exact=exact
+        expression, max_version=4, takes=STORABLE, gives=BOOLS, integer=integer, exact=exact
     )
 
 
@@ -319,12 +319,12 @@ ACTIVATIONS = {
 }
 
 
-def activation_stages(params: Mapping[str, Any], integer: bool = False) -> tuple[Stage, ...]:
-    """Return the fused activation of a checked node as stages."""
+def activation_epilogue(params: Mapping[str, Any], integer: bool = False) -> tuple[EpilogueOp, ...]:
+    """Return the fused activation of a checked node as epilogue ops."""
     function = ACTIVATIONS[params.get("activation", "none")]
     if not function:
         return ()
-    return (Stage(of_integers(function) if integer else function),)
+    return (EpilogueOp(of_integers(function) if integer else function),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,32 +338,32 @@ class _Numbers:
 
 
 def registers(
-    stage: Stage, running: Register, operands: Sequence[Register]
+    epilogue_op: EpilogueOp, running: Register, operands: Sequence[Register]
 ) -> tuple[Register, Register]:
-    """Return the register that the words of a stage are of, and that of its result.
+    """Return the register that the words of an epilogue op are of, and that of its result.
 
     `running` is that of the running result, `operands` are those of its operands.
     """
-    function = FUNCTIONS[stage.function]
+    function = FUNCTIONS[epilogue_op.function]
     read = [*operands]
-    read.insert(stage.position, running)
+    read.insert(epilogue_op.position, running)
     typed = read[function.typed_by]
     return typed, function.makes or typed
 
 
-def expression(stage: Stage, of_sum: bool = False, register: Register = FLOAT) -> str:
-    """Return a stage's text with {x} for the running result and {0}, {1} for its operands.
+def expression(epilogue_op: EpilogueOp, of_sum: bool = False, register: Register = FLOAT) -> str:
+    """Return an epilogue op's text with {x} for the running result and {0}, {1} for its operands.
 
     A bound keeps -0, but not `of_sum`: there a zero's sign hangs on the order of the terms. Words
     are those of a `register`.
     """
-    function = FUNCTIONS[stage.function]
-    words: dict[str, Any] = {name: _text(number) for name, number in stage.attributes}
+    function = FUNCTIONS[epilogue_op.function]
+    words: dict[str, Any] = {name: _text(number) for name, number in epilogue_op.attributes}
     words |= {"k": register.ending, "n": _Numbers(register), "i": "{i}"}
     numbers = itertools.count()
-    texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in stage.operands]
-    texts.insert(stage.position, "{x}")
-    words["at_least"] = "RAISE4" if of_sum else "AT_LEAST4"
+    texts = ["{x}" if v == SELF else f"{{{next(numbers)}}}" for v in epilogue_op.operands]
+    texts.insert(epilogue_op.position, "{x}")
+    words["at_least"] = "MAX_NAN4" if of_sum else "CLAMP_MIN4"
     return function.expression.format(**dict(zip("abcde", texts, strict=False)), **words)
 
 
@@ -375,11 +375,11 @@ def _text(number: float) -> str:
 _OF_SUMS = ("ADD", "SUB", "RELU", "RELU6", "RELU_0_TO_1")
 
 
-def keeps_sum(stage: Stage) -> bool:
-    """Whether the sign of a zero means nothing after a stage, if it meant nothing before."""
-    return stage.function in _OF_SUMS
+def keeps_sum(epilogue_op: EpilogueOp) -> bool:
+    """Whether the sign of a zero means nothing after an epilogue op, if it meant nothing before."""
+    return epilogue_op.function in _OF_SUMS
 
 
-def is_bounded(stage: Stage) -> bool:
-    """Whether no result of a stage is infinite, or beyond the range of half."""
-    return FUNCTIONS[stage.function].bounded
+def is_bounded(epilogue_op: EpilogueOp) -> bool:
+    """Whether no result of an epilogue op is infinite, or beyond the range of half."""
+    return FUNCTIONS[epilogue_op.function].bounded

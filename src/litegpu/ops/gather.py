@@ -10,7 +10,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.move import Source, move_node, plain, strides
+from litegpu.ops.index_map import Source, index_map_node, plain, strides
 from litegpu.ops.types import INTEGERS, MOVED
 
 _VALUES = (*checks.READABLE_CONSTANTS, *MOVED.dtypes)
@@ -63,7 +63,7 @@ class Gather(Op):
             Source(terms, table=table, operand=not fixed),
             *(Source(((i + inner - 1, 1),)) for i in range(axis + 1, len(shape))),
         ]
-        return (move_node(graph, node, plain(graph.values[node.outputs[0]].shape), sources),)
+        return (index_map_node(graph, node, plain(graph.values[node.outputs[0]].shape), sources),)
 
 
 def _axis(graph: Graph, node: Node) -> int:

@@ -59,24 +59,26 @@ class _ToMatrix(Op):
         return _matrix_v1(node) if old else _matrix_v2(node)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        held: MatrixAttributes = node.attributes
+        attributes: MatrixAttributes = node.attributes
         dst = ctx.storage(node.outputs[0])
-        turned = held.target is not None
+        turned = attributes.target is not None
         request = KernelRequest(
             template="landmarks_to_matrix",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables={
-                "left": held.left,
-                "right": held.right,
-                "subset": held.subset,
+                "left": attributes.left,
+                "right": attributes.right,
+                "subset": attributes.subset,
                 "turned": turned,
-                "target": tuple(literal(each(held.target or 0.0)) for each in (math.cos, math.sin)),
-                "factors": tuple(map(literal, held.factors)),
-                "centre": tuple(map(literal, held.centre)),
-                "half": tuple(map(literal, held.half)),
+                "target": tuple(
+                    literal(each(attributes.target or 0.0)) for each in (math.cos, math.sin)
+                ),
+                "factors": tuple(map(literal, attributes.factors)),
+                "centre": tuple(map(literal, attributes.centre)),
+                "half": tuple(map(literal, attributes.half)),
             },
         )
         return (request,)
@@ -85,11 +87,11 @@ class _ToMatrix(Op):
         dimensions = flexbuffers.read_map(node.custom).get("dimensions", 3)
         if dimensions != 3:
             return f"Landmarks must have 3 dimensions, not {dimensions}."
-        held = self.attributes(node)
-        if not held.subset:
+        attributes = self.attributes(node)
+        if not attributes.subset:
             return "The options name no landmarks to span the box."
         count = graph.values[node.inputs[0]].elements // 3
-        chosen = (held.left, held.right, *held.subset)
+        chosen = (attributes.left, attributes.right, *attributes.subset)
         if not 0 <= min(chosen) <= max(chosen) < count:
             return f"The options name landmark {max(chosen)}, but there are {count}."
         return ""

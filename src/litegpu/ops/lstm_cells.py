@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import literal, round_up
 from litegpu.errors import CompilationError
-from litegpu.graph import ABSENT, Node, Stage
+from litegpu.graph import ABSENT, EpilogueOp, Node
 from litegpu.ops.base import (
     InternalOp,
     KernelRequest,
@@ -21,7 +21,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.functions import activation_stages, expression
+from litegpu.ops.functions import activation_epilogue, expression
 from litegpu.ops.units import Unit
 from litegpu.ops.weights import Floats, Weights, in_precision
 from litegpu.ops.window import POINT
@@ -29,9 +29,9 @@ from litegpu.ops.window import POINT
 PROJECT_INPUT, CELLS = "LSTM_INPUT", "LSTM_CELLS"
 _MAX_ITEMS = 128
 _MAX_OWNED = 16
-"""Slices of one work item: the text of the kernel has each of them."""
+"""Channel blocks of one work item: the text of the kernel has each of them."""
 _SPARE_SLOTS = 16
-"""Slices that padding and equal shares of the items may add."""
+"""Channel blocks that padding and equal shares of the items may add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class InputAttributes:
         return (*self.weights, *self.biases)
 
     def channels(self, cells: int) -> int:
-        """Return the width of the result: every gate begins at a whole slice."""
+        """Return the width of the result: every gate begins at a whole channel block."""
         return len(self.weights) * round_up(cells, 4)
 
 
@@ -91,9 +91,9 @@ class LstmInput(InternalOp):
         biases = [_padded_rows(ctx, v) for v in attributes.biases]
         bias = np.concatenate(biases) if biases else None
         outputs, inputs = rows.shape
-        held = Weights((outputs, 1, 1, inputs), array=rows[:, None, None, :], bias=bias)
+        operand = Weights((outputs, 1, 1, inputs), array=rows[:, None, None, :], bias=bias)
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        return (ConvSpec(src, dst, held, POINT, image=False),)
+        return (ConvSpec(src, dst, operand, POINT, image=False),)
 
 
 @register
@@ -107,9 +107,9 @@ class LstmCells(InternalOp):
         source, output, cell = (ctx.storage(v) for v in node.inputs)
         batch = output.shape[2]
         steps = source.rows // batch
-        slices, output_slices = (-(-each.channels // 4) for each in (cell, output))
+        channel_blocks, output_blocks = (-(-each.channels // 4) for each in (cell, output))
         written = [ctx.storage(v) for v in node.outputs]
-        widest = max(slices, *(each.slices for each in written))
+        widest = max(channel_blocks, *(each.channel_blocks for each in written))
         owned = -(-widest // min(_MAX_ITEMS, ctx.target.max_shared_items))
         if owned > _MAX_OWNED:
             raise CompilationError(
@@ -120,7 +120,7 @@ class LstmCells(InternalOp):
         items = -(-widest // owned)
         slots = items * owned
         _require_memory(attributes, output.channels, ctx)
-        packed = _pack(attributes, ctx, slices, output_slices)
+        packed = _pack(attributes, ctx, channel_blocks, output_blocks)
         projected = attributes.projection != ABSENT
         constants: dict[str, npt.NDArray[Any]] = {"weights": in_precision(packed.weights, ctx)}
         if packed.vectors:
@@ -145,10 +145,10 @@ class LstmCells(InternalOp):
                 "steps": steps,
                 "time_major": attributes.time_major,
                 "cells": attributes.cells,
-                "slices": slices,
-                "output_slices": output_slices,
+                "channel_blocks": channel_blocks,
+                "output_blocks": output_blocks,
                 "gates": ("i", "f", "g", "o")[4 - len(attributes.gates) :],
-                "places": packed.places,
+                "offsets": packed.offsets,
                 "projected": projected,
                 "normalized": normalized,
                 "cell_clip": literal(attributes.cell_clip),
@@ -166,16 +166,16 @@ class LstmCells(InternalOp):
 class _Packed:
     """Constants in one array each, and at which float4 of it each vector begins (by its name).
 
-    Weights lie as [gate][input][slice of outputs] of 4, those of the projection after them.
+    Weights lie as [gate][input][block of outputs] of 4, those of the projection after them.
     """
 
     weights: Floats
     vectors: list[Floats] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, vector: Floats) -> None:
-        """Keep a vector that is padded to whole slices."""
-        self.places[name] = sum(each.size for each in self.vectors) // 4
+        """Keep a vector that is padded to whole channel blocks."""
+        self.offsets[name] = sum(each.size for each in self.vectors) // 4
         self.vectors.append(vector)
 
 
@@ -196,13 +196,15 @@ def _require_memory(attributes: CellAttributes, outputs: int, ctx: LowerContext)
 
 
 def _pack(
-    attributes: CellAttributes, ctx: LowerContext, slices: int, output_slices: int
+    attributes: CellAttributes, ctx: LowerContext, channel_blocks: int, output_blocks: int
 ) -> _Packed:
-    matrices = [_transposed(ctx, g.recurrent, output_slices, slices) for g in attributes.gates]
+    matrices = [
+        _transposed(ctx, g.recurrent, output_blocks, channel_blocks) for g in attributes.gates
+    ]
     if attributes.projection != ABSENT:
-        matrices.append(_transposed(ctx, attributes.projection, slices, output_slices))
+        matrices.append(_transposed(ctx, attributes.projection, channel_blocks, output_blocks))
     packed = _Packed(np.concatenate([each.ravel() for each in matrices]))
-    packed.places["projection"] = len(attributes.gates) * output_slices * 4 * slices
+    packed.offsets["projection"] = len(attributes.gates) * output_blocks * 4 * channel_blocks
     for name, gate in zip("ifgo"[4 - len(attributes.gates) :], attributes.gates, strict=True):
         vectors = (gate.peephole, gate.normalization, gate.bias)
         for what, v in zip(("peephole", "normalization", "bias"), vectors, strict=True):
@@ -221,7 +223,7 @@ def _padded_rows(ctx: SpecContext, value: int) -> Floats:
 
 
 def _transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Floats:
-    """Return weights [outputs, inputs] as [inputs, outputs], both padded to whole slices."""
+    """Return weights [outputs, inputs] as [inputs, outputs], both padded to whole blocks."""
     matrix = as_float32(ctx.value(value))
     padded = np.zeros((inputs * 4, outputs * 4), np.float32)
     padded[: matrix.shape[1], : matrix.shape[0]] = matrix.T
@@ -230,6 +232,6 @@ def _transposed(ctx: LowerContext, value: int, inputs: int, outputs: int) -> Flo
 
 def _function(activation: str) -> Any:
     """Return what makes the text of an activation of a variable."""
-    stages: Iterable[Stage] = activation_stages({"activation": activation})
-    texts = [expression(stage) for stage in stages]
+    epilogue: Iterable[EpilogueOp] = activation_epilogue({"activation": activation})
+    texts = [expression(epilogue_op) for epilogue_op in epilogue]
     return lambda name: f"({texts[0].format(x=name)})" if texts else name

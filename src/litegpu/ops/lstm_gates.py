@@ -69,7 +69,7 @@ class LstmGates(InternalOp):
         dst = outputs[0]
         request = KernelRequest(
             template="lstm_gates",
-            grid=(max(each.slices for each in outputs), dst.rows, 1),
+            grid=(max(each.channel_blocks for each in outputs), dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"gates": node.inputs[0], "before": node.inputs[1]},
@@ -77,7 +77,7 @@ class LstmGates(InternalOp):
             variables={
                 "sigmoid": UNARY["LOGISTIC"].expression.format,
                 "whole": dst.channels % 4 == 0,
-                "cell_slices": -(-dst.channels // 4),
+                "cell_blocks": -(-dst.channels // 4),
             },
             work={Unit.FP32: 20 * dst.rows * dst.channels},
         )

@@ -50,11 +50,11 @@ class MatmulSpec:
             "blocks": blocks,
             "depth": self.depth,
             "transposed": self.transposed,
-            "places": [_place(each, self.batch) for each in self.batches],
+            "coordinates": [_coordinates(each, self.batch) for each in self.batches],
         }
 
 
-def _place(own: Batch, batch: Batch) -> tuple[str, str]:
+def _coordinates(own: Batch, batch: Batch) -> tuple[str, str]:
     """Return kernel text of an operand's N and H for number `b` of the result's batch."""
     _, middle, inner = batch
     numbers = (f"b / {middle * inner}", f"b / {inner} % {middle}", f"b % {inner}")

@@ -9,7 +9,7 @@ from typing import Any
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, raw_options, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.units import Unit
 from litegpu.ops.window import PoolAttributes
 
@@ -37,14 +37,16 @@ class MaxPoolingWithArgmax2D(Op):
         params = params_of(node)
         _, height, width, _ = graph.values[node.inputs[0]].shape
         view = window.window_of(params, kernel_of(params), (height, width))
-        return (replace(node, attributes=PoolAttributes(view), stages=activation_stages(params)),)
+        return (
+            replace(node, attributes=PoolAttributes(view), epilogue=activation_epilogue(params)),
+        )
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         view: window.Window = node.attributes.window
         dst, index = (ctx.storage(v) for v in node.outputs)
         request = KernelRequest(
             template="max_pool_argmax",
-            grid=(max(dst.slices, index.slices), dst.rows, 1),
+            grid=(max(dst.channel_blocks, index.channel_blocks), dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},

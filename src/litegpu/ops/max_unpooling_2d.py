@@ -8,7 +8,7 @@ from dataclasses import replace
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks, window
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, register
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.max_pooling_with_argmax_2d import check_image, kernel_of, params_of, with_params
 from litegpu.ops.window import PoolAttributes
 
@@ -39,14 +39,16 @@ class MaxUnpooling2D(Op):
         params = params_of(node)
         ((_, height, width, _),) = self.infer(graph, node)
         view = window.window_of(params, kernel_of(params), (height, width))
-        return (replace(node, attributes=PoolAttributes(view), stages=activation_stages(params)),)
+        return (
+            replace(node, attributes=PoolAttributes(view), epilogue=activation_epilogue(params)),
+        )
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         view: window.Window = node.attributes.window
         dst = ctx.storage(node.outputs[0])
         request = KernelRequest(
             template="max_unpool",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "index": node.inputs[1]},

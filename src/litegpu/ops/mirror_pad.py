@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
-from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.pad import check_paddings, padded_shape, paddings
 from litegpu.ops.types import INTEGERS, MOVED
 
 _EDGES = {"reflect": 0, "symmetric": -1}
-"""How a mode mirrors: see litegpu.ops.move.Source."""
+"""How a mode mirrors: see litegpu.ops.index_map.Source."""
 
 
 @register
@@ -45,7 +45,7 @@ class MirrorPad(Op):
             for axis, (before, after) in enumerate(paddings(graph, node))
         ]
         digits = plain(graph.values[node.outputs[0]].shape)
-        return (move_node(graph, node, digits, sources),)
+        return (index_map_node(graph, node, digits, sources),)
 
 
 def _check_mode(graph: Graph, node: Node) -> str:

@@ -21,22 +21,22 @@ from litegpu.ops.base import (
     register,
     shared_items,
 )
-from litegpu.ops.move import split_texts
+from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.units import Unit
 
 NORMALIZE = "NORMALIZE"
 STATISTICS = "STATISTICS"
 
 _AT_ONCE = 2048
-"""Slices that one work group sums up as fast as several could, with another kernel after them."""
+"""Blocks that one work group sums up as fast as several could, with another kernel after them."""
 _MANY_GROUPS = 128
 """Work groups that keep a large GPU busy."""
 _MOST_PARTS = 64
 """Each group of the second kernel reads the sums of all parts."""
 _MOST_STEPS = 1 << 13
-"""Slices that one work item may have to go through where work items cannot share memory."""
+"""Channel blocks that one work item may have to go through where work items cannot share memory."""
 _EACH = 4
-"""Slices that a work item normalizes."""
+"""Channel blocks that a work item normalizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
     """Return in how many parts a value's pixels should be summed up; 1: in one kernel with all."""
     space = _Space(shape, axes)
     groups = space.kept * -(-space.columns // 2)
-    work = space.taps * (space.slices if space.over_channels else min(space.columns, 2))
+    work = space.taps * (space.channel_blocks if space.over_channels else min(space.columns, 2))
     if work <= _AT_ONCE or (groups >= _MANY_GROUPS and work <= _MOST_STEPS):
         return 1
     wide = space.kept * -(-space.columns // _Space.MOST_WIDTH)
@@ -80,20 +80,20 @@ class _Space:
     axes: tuple[int, ...]
 
     MOST_WIDTH = 8
-    """Slices side by side that make up whole cache lines."""
+    """Channel blocks side by side that make up whole cache lines."""
 
     @property
     def over_channels(self) -> bool:
         return 3 in self.axes
 
     @property
-    def slices(self) -> int:
+    def channel_blocks(self) -> int:
         return -(-self.shape[3] // 4)
 
     @property
     def columns(self) -> int:
-        """Slices that are reductions of their own."""
-        return 1 if self.over_channels else self.slices
+        """Channel blocks that are reductions of their own."""
+        return 1 if self.over_channels else self.channel_blocks
 
     @property
     def taps(self) -> int:
@@ -109,13 +109,13 @@ class _Space:
         return self.shape[3] if self.over_channels else 1
 
     @property
-    def place(self) -> tuple[str, str, str]:
+    def coordinates(self) -> tuple[str, str, str]:
         """Texts of n, y and x, from a reduction `k` and its pixel `j`."""
         texts = ["", "", ""]
         for name, reduced in (("j", True), ("k", False)):
             rows = [axis for axis in range(3) if (axis in self.axes) is reduced]
             sizes = [self.shape[axis] for axis in rows]
-            for axis, text in zip(rows, split_texts(name, sizes), strict=True):
+            for axis, text in zip(rows, mixed_radix_texts(name, sizes), strict=True):
                 texts[axis] = text
         return texts[0], texts[1], texts[2]
 
@@ -129,8 +129,10 @@ class Statistics(InternalOp):
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: NormalizeAttributes = node.attributes
         source = ctx.storage(node.inputs[0])
-        slices = _Space(source.shape, attributes.axes).slices
-        return (_request(node, ctx, slices, attributes.parts, makes_sums=True, has_sums=False),)
+        channel_blocks = _Space(source.shape, attributes.axes).channel_blocks
+        return (
+            _request(node, ctx, channel_blocks, attributes.parts, makes_sums=True, has_sums=False),
+        )
 
 
 @register
@@ -141,28 +143,39 @@ class Normalize(InternalOp):
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         attributes: NormalizeAttributes = node.attributes
-        slices = ctx.storage(node.outputs[0]).slices
+        channel_blocks = ctx.storage(node.outputs[0]).channel_blocks
         if attributes.parts == 1:
-            return (_request(node, ctx, slices, 1, makes_sums=False, has_sums=False),)
+            return (_request(node, ctx, channel_blocks, 1, makes_sums=False, has_sums=False),)
         space = _Space(ctx.storage(node.inputs[0]).shape, attributes.axes)
-        across = space.slices if space.over_channels else min(space.columns, space.MOST_WIDTH)
+        across = (
+            space.channel_blocks if space.over_channels else min(space.columns, space.MOST_WIDTH)
+        )
         chunks = max(-(-space.taps * across // (_EACH * 256)), attributes.parts)
-        return (_request(node, ctx, slices, chunks, makes_sums=False, has_sums=True),)
+        return (_request(node, ctx, channel_blocks, chunks, makes_sums=False, has_sums=True),)
 
 
 def _request(
-    node: Node, ctx: LowerContext, slices: int, chunks: int, *, makes_sums: bool, has_sums: bool
+    node: Node,
+    ctx: LowerContext,
+    channel_blocks: int,
+    chunks: int,
+    *,
+    makes_sums: bool,
+    has_sums: bool,
 ) -> KernelRequest:
-    """Return a kernel whose groups take `chunks` shares of the pixels, for `slices` of each."""
+    """Return a kernel whose groups take `chunks` shares of the pixels.
+
+    Each is `channel_blocks` wide.
+    """
     attributes: NormalizeAttributes = node.attributes
     src = ctx.storage(node.inputs[0])
     space = _Space(src.shape, attributes.axes)
     length = -(-space.taps // chunks)
     chunks = -(-space.taps // length)
-    columns = 1 if space.over_channels else slices
+    columns = 1 if space.over_channels else channel_blocks
     width = min(1 << (columns - 1).bit_length(), 2 if attributes.parts == 1 else space.MOST_WIDTH)
     groups = chunks * -(-columns // width)
-    across = space.slices if space.over_channels else width
+    across = space.channel_blocks if space.over_channels else width
     items = shared_items(groups * space.kept, length * across, ctx)
     if items == 1:
         width, groups = 1, chunks * columns
@@ -174,7 +187,7 @@ def _request(
         "over_channels": space.over_channels,
         "centred": attributes.centred,
         "epsilon": literal(attributes.epsilon),
-        "place": space.place,
+        "coordinates": space.coordinates,
         "kept": space.kept,
         "taps": space.taps,
         "per_pixel": literal(space.per_pixel),
@@ -184,8 +197,8 @@ def _request(
         "length": length,
         "parts": attributes.parts,
         "part_length": -(-space.taps // attributes.parts),
-        "slices": slices,
-        "real_slices": space.slices,
+        "channel_blocks": channel_blocks,
+        "real_blocks": space.channel_blocks,
     }
     elements = math.prod(src.shape)
     return KernelRequest(

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from litegpu.graph import Graph, Node, Stage
+from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops import checks, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, Values, constant_list, register
 from litegpu.ops.reshape import reshape_node
@@ -52,10 +52,10 @@ class OneHot(Op):
         target = new_value((*before, depth, *after)) if flat else node.outputs[0]
         places = (depth, *(1,) * len(after))
         numbers = new_value(places, np.arange(depth, dtype=indices.value).reshape(places))
-        stages = (Stage("INTEGER_EQUAL", (numbers,)), Stage("SELECT", node.inputs[2:]))
+        epilogue = (EpilogueOp("INTEGER_EQUAL", (numbers,)), EpilogueOp("SELECT", node.inputs[2:]))
         return (
             reshape_node(node, node.inputs[0], column),
-            Node(node.index, COPY, 1, (column,), (target,), stages=stages),
+            Node(node.index, COPY, 1, (column,), (target,), epilogue=epilogue),
             *((reshape_node(node, target, node.outputs[0]),) if flat else ()),
         )
 

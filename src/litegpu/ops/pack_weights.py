@@ -45,8 +45,8 @@ class PackWeights(InternalOp):
                 "outputs": outputs,
                 "depth": depth,
                 "group_outputs": outputs // attributes.groups if spread != depth else 0,
-                "input_slices": -(-spread // 4),
-                "weight_slices": packed_slices(outputs),
+                "input_blocks": -(-spread // 4),
+                "weight_blocks": packed_blocks(outputs),
             },
         )
         return (request,)
@@ -55,28 +55,28 @@ class PackWeights(InternalOp):
 def packed_shape(attributes: PackAttributes) -> Shape:
     """Return the shape of packed weights: rows of blocks, 4 inputs x 4 outputs each."""
     outputs, height, width, spread = dense_shape(attributes)
-    rows = height * width * -(-spread // 4) * packed_slices(outputs)
+    rows = height * width * -(-spread // 4) * packed_blocks(outputs)
     return (rows, BLOCK)
 
 
-def packed_slices(outputs: int) -> int:
-    """Return how many slices of outputs cover the widest tile of the widest result.
+def packed_blocks(outputs: int) -> int:
+    """Return how many channel blocks of outputs cover the widest tile of the widest result.
 
-    A result in a half-precision concatenation may have a slice of padding beyond its own.
+    A result in a half-precision concatenation may have a channel block of padding beyond its own.
     """
     return round_up(-(-outputs // 4) + 1, 2)
 
 
 def dense_shape(attributes: PackAttributes) -> Shape4:
-    """Return the shape of the weights, with zeros between groups that are no whole slices."""
+    """Return the shape of the weights, with zeros between groups that are no whole blocks."""
     outputs, height, width, depth = attributes.shape
     whole = whole_groups(attributes.shape, attributes.groups)
     return outputs, height, width, (depth if whole else depth * attributes.groups)
 
 
 def whole_groups(shape: Shape4, groups: int) -> bool:
-    """Whether every group of weights [O, H, W, I / groups] begins at a whole slice.
+    """Whether every group of weights [O, H, W, I / groups] begins at a whole channel block.
 
-    Others would need lane-wise gathers; zeros between the groups cost less.
+    Others would need channel-wise gathers; zeros between the groups cost less.
     """
     return groups == 1 or (shape[3] % 4 == 0 and (shape[0] // groups) % 4 == 0)

@@ -20,7 +20,7 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four
-from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import INTEGERS, MOVED, Types, stored_zero
 
@@ -80,7 +80,7 @@ def pad_node(graph: Graph, node: Node, fill: float) -> Node:
     before = [-b for b, _ in paddings(graph, node)]
     if len(before) > 4:
         sources = [Source(((axis, 1),), b, bounded=True) for axis, b in enumerate(before)]
-        return move_node(graph, node, plain(padded_shape(graph, node)), sources, fill)
+        return index_map_node(graph, node, plain(padded_shape(graph, node)), sources, fill)
     attributes = CopyAttributes(begin=four([0] * (4 - len(before)) + before), fill=fill)
     return replace(node, inputs=node.inputs[:1], attributes=attributes)
 

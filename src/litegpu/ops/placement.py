@@ -1,4 +1,4 @@
-"""Where a value lies unless others say where: dense at the boundary, padded inside.
+"""Where a value lies unless others say where: unpadded at the boundary, padded inside.
 
 Inside, integers lie as 8, 32 or 64 bits and all else as floats:
 docs/decisions/0004-element-types.md.
@@ -23,7 +23,7 @@ _INTEGERS = {
 """What integers lie as inside of a partition."""
 
 
-def dense_storage(value: Value) -> Storage:
+def unpadded_storage(value: Value) -> Storage:
     """Place a value as the runtime holds it."""
     return Storage.create(value.id, value.dtype, value.shape4, 1)
 
@@ -53,5 +53,5 @@ def usual_storage(graph: Graph, value_id: int, policy: NumericPolicy) -> Storage
     """Return where a value of a graph lies if nothing else asks for another place."""
     value = graph.values[value_id]
     if value_id in graph.inputs or value_id in graph.outputs:
-        return dense_storage(value)
+        return unpadded_storage(value)
     return padded_storage(value, policy)

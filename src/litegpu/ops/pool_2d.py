@@ -18,7 +18,7 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.exact.pool import ExactPool
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Unit
 from litegpu.ops.window import PoolAttributes
@@ -53,8 +53,8 @@ class Pool2D(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         _, height, width, _ = graph.values[node.inputs[0]].shape
         view = window.window_of(node.params, _kernel(node), (height, width))
-        stages = activation_stages(node.params)
-        return (replace(node, attributes=PoolAttributes(view), stages=stages),)
+        epilogue = activation_epilogue(node.params)
+        return (replace(node, attributes=PoolAttributes(view), epilogue=epilogue),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         return (pool_kernel(node, ctx, node.attributes, self.maximum),)
@@ -69,10 +69,10 @@ def pool_kernel(
     held = register_of(src.dtype)
     unit = Unit.FP32 if held is FLOAT else Unit.INT32
     taps = view.kernel[0] * view.kernel[1]
-    items = shared_items(dst.rows * dst.slices, taps // 2, ctx)
+    items = shared_items(dst.rows * dst.channel_blocks, taps // 2, ctx)
     return KernelRequest(
         template="pool_2d",
-        grid=(dst.slices * items, dst.rows, 1),
+        grid=(dst.channel_blocks * items, dst.rows, 1),
         local=(items, 1, 1) if items > 1 else (8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
@@ -86,7 +86,7 @@ def pool_kernel(
         },
         shared=((held.type, "scratch", items),) if items > 1 else (),
         work={unit: dst.rows * dst.channels * taps},
-        needed={"src": view.taken(dst.rows, src.lanes)},
+        needed={"src": view.elements_read(dst.rows, src.padded_channels)},
         accumulator=held,
     )
 

@@ -1,4 +1,4 @@
-"""Tiles of pixels and slices that a work item of a portable kernel makes."""
+"""Tiles of pixels and channel blocks that a work item of a portable kernel makes."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from litegpu.ops.base import LowerContext, by_load
 
 @dataclass(frozen=True, slots=True)
 class TileProblem:
-    """What decides about tiles of pixels and slices."""
+    """What decides about tiles of pixels and channel blocks."""
 
     template: str
     rows: int
-    slices: int
+    channel_blocks: int
     terms: tuple[int, ...]
-    """What is summed up: the window, and the slices or channels of the input."""
+    """What is summed up: the window, and the channel blocks or channels of the input."""
     stored: str
     """Type of the input's elements."""
     whole_groups: bool = True
-    """Whether two slices that lie side by side always belong to one group of channels."""
+    """Whether two channel blocks that lie side by side always belong to one group of channels."""
 
 
 _TILES: Sequence[tuple[int, int]] = ((4, 2), (4, 1), (2, 2), (2, 1), (1, 2))
 
 
 def choose_tile(problem: TileProblem, ctx: LowerContext) -> tuple[int, int]:
-    """Return a tile (pixels, slices): the largest that still leaves the device enough work items.
+    """Return a tile (pixels, blocks): the largest that still leaves the device enough work items.
 
     It may be another one if that was found faster.
     """
 
     def items(tile: tuple[int, int]) -> int:
-        return -(-problem.rows // tile[0]) * -(-problem.slices // tile[1])
+        return -(-problem.rows // tile[0]) * -(-problem.channel_blocks // tile[1])
 
-    widest = min(problem.slices, 2 if problem.whole_groups else 1)
+    widest = min(problem.channel_blocks, 2 if problem.whole_groups else 1)
     fitting = [tile for tile in _TILES if tile[0] <= problem.rows and tile[1] <= widest]
     return ctx.choose(problem, by_load([*fitting, (1, 1)], items, ctx.target))

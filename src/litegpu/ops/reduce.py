@@ -23,7 +23,7 @@ from litegpu.ops.base import (
     shared_items,
 )
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.move import split_texts
+from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import BOOLS, FLOATS, Types
@@ -133,15 +133,15 @@ class Reduction(Op):
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         axes: tuple[int, ...] = node.attributes.axes
         taps = math.prod(src.shape[axis] for axis in axes if axis != 3)
-        slices = -(-src.channels // 4) if 3 in axes else 1
-        terms = 1 if self.kind.in_order else taps * slices // 2
-        items = shared_items(dst.rows * dst.slices, terms, ctx)
+        channel_blocks = -(-src.channels // 4) if 3 in axes else 1
+        terms = 1 if self.kind.in_order else taps * channel_blocks // 2
+        items = shared_items(dst.rows * dst.channel_blocks, terms, ctx)
         count = taps * (src.channels if 3 in axes else 1)
         rows = [axis for axis in axes if axis != 3]
-        texts = split_texts("k", [src.shape[axis] for axis in rows])
+        texts = mixed_radix_texts("k", [src.shape[axis] for axis in rows])
         request = KernelRequest(
             template="reduce",
-            grid=(dst.slices * items, dst.rows, 1),
+            grid=(dst.channel_blocks * items, dst.rows, 1),
             local=(items, 1, 1) if items > 1 else (8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
@@ -150,7 +150,7 @@ class Reduction(Op):
                 "combine": self.kind.combine,
                 "start": literal(self.kind.start),
                 "taps": taps,
-                "slices": slices,
+                "channel_blocks": channel_blocks,
                 "over_channels": 3 in axes,
                 "in_order": self.kind.in_order,
                 "along": dict(zip(rows, texts, strict=True)),

@@ -33,7 +33,7 @@ class Resampler(Op):
         dst = ctx.storage(node.outputs[0])
         request = KernelRequest(
             template="resampler",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "warp": node.inputs[1]},

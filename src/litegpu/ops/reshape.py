@@ -1,4 +1,4 @@
-"""RESHAPE: a view wherever the rows allow it, a lane-wise copy elsewhere."""
+"""RESHAPE: a view wherever the rows allow it, a channel-wise copy elsewhere."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ class Reshape(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         return (replace(node, op=RESHAPE, inputs=node.inputs[:1]),)
 
-    def input_places(
+    def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
         view = result.reshaped(shapes[0])
         return None if view is None else (view,)
 
-    def result_place(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
+    def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
         return source.reshaped(shape)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
@@ -118,7 +118,7 @@ class Reshape(Op):
             return ()
         request = KernelRequest(
             template="reshape",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},

@@ -68,13 +68,13 @@ class ResizeBilinear(Op):
         dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
         request = KernelRequest(
             template="resize_bilinear",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables=resize_words(node.attributes, src.shape, dst.shape),
             work={Unit.FP32: 8 * dst.rows * dst.channels},
-            needed={"src": 4 * dst.rows * dst.lanes},
+            needed={"src": 4 * dst.rows * dst.padded_channels},
         )
         return (request,)
 

@@ -9,7 +9,7 @@ import numpy as np
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
-from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.resize_bilinear import check_size, resized_shape, scale_of
 from litegpu.ops.types import BYTES, INTEGERS, SCALED
 
@@ -51,7 +51,7 @@ class ResizeNearestNeighbor(Op):
             table = nearest_of_bytes(*sizes) if bytes_ else nearest(*sizes, *flags)
             if table != tuple(range(shape[axis])):
                 sources[axis] = Source(((axis, 1),), table=table)
-        return (move_node(graph, node, plain(out), sources),)
+        return (index_map_node(graph, node, plain(out), sources),)
 
 
 def _check_tables(graph: Graph, node: Node) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops import checks, facts, types
 from litegpu.ops.base import COPY, NewValue, Op, Shape, register
 from litegpu.ops.elementwise import check_broadcast, fitted, running_input
@@ -83,5 +83,5 @@ def _select(graph: Graph, node: Node, inputs: Sequence[int]) -> Node:
     position = running_input(graph, node)
     running = inputs[position]
     rest = (v for i, v in enumerate(inputs) if i != position)
-    stage = Stage("SELECT", tuple(SELF if v == running else v for v in rest), position)
-    return Node(node.index, COPY, 1, (running,), node.outputs, stages=(stage,))
+    epilogue_op = EpilogueOp("SELECT", tuple(SELF if v == running else v for v in rest), position)
+    return Node(node.index, COPY, 1, (running,), node.outputs, epilogue=(epilogue_op,))

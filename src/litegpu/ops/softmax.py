@@ -18,7 +18,7 @@ from litegpu.ops.base import (
     register,
     shared_items,
 )
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.units import Unit
 
 
@@ -50,13 +50,13 @@ class Softmax(Op):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         attributes = SoftmaxAttributes(float(node.params.get("beta", 1.0)))
-        stages = activation_stages(node.params)
-        return (replace(node, attributes=attributes, stages=stages),)
+        epilogue = activation_epilogue(node.params)
+        return (replace(node, attributes=attributes, epilogue=epilogue),)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         dst = ctx.storage(node.outputs[0])
-        slices = -(-dst.channels // 4)
-        items = shared_items(dst.rows, slices, ctx)
+        channel_blocks = -(-dst.channels // 4)
+        items = shared_items(dst.rows, channel_blocks, ctx)
         request = KernelRequest(
             template="softmax",
             grid=(items, dst.rows, 1),
@@ -66,7 +66,7 @@ class Softmax(Op):
             variables={
                 "kind": self.name.lower(),
                 "ITEMS": items,
-                "real_slices": slices,
+                "real_blocks": channel_blocks,
                 "beta": literal(node.attributes.beta),
             },
             shared=tuple(("float", name, items) for name in self.reduced) if items > 1 else (),

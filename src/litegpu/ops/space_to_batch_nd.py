@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.move import Digits, MoveAttributes, Source, move_node, plain
+from litegpu.ops.index_map import IndexMapAttributes, MixedRadix, Source, index_map_node, plain
 from litegpu.ops.types import INTEGERS, MOVED, stored_zero
 
 Edge = tuple[int, int]
@@ -78,7 +78,7 @@ class SpaceToBatch(_Batch):
         shape = graph.values[node.inputs[0]].shape
         moved = _to_batch(shape, *self.blocks(graph, node))
         fill = stored_zero(graph.values[node.outputs[0]])
-        return (move_node(graph, node, moved.digits, moved.sources, fill),)
+        return (index_map_node(graph, node, moved.digits, moved.sources, fill),)
 
 
 @register
@@ -103,39 +103,39 @@ class BatchToSpace(_Batch):
         shape = graph.values[node.inputs[0]].shape
         blocks, edges = self.blocks(graph, node)
         moved = _to_space(shape, blocks, edges)
-        return (move_node(graph, node, moved.digits, moved.sources, cut=any(map(sum, edges))),)
+        return (index_map_node(graph, node, moved.digits, moved.sources, cut=any(map(sum, edges))),)
 
 
-def _to_batch(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> MoveAttributes:
+def _to_batch(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> IndexMapAttributes:
     count = len(blocks)
     sizes = zip(shape[1:], blocks, edges, strict=False)
     inner = ((size + sum(pair)) // block for size, block, pair in sizes)
-    digits = (Digits((*blocks, shape[0])), *plain((*inner, shape[-1])))
+    digits = (MixedRadix((*blocks, shape[0])), *plain((*inner, shape[-1])))
     sources = (
         Source(((count + 1 + i, block), (i, 1)), -before, bounded=True)
         for i, (block, (before, _)) in enumerate(zip(blocks, edges, strict=True))
     )
     channel = Source(((2 * count + 1, 1),))
-    return MoveAttributes(digits, (Source(((count, 1),)), *sources, channel))
+    return IndexMapAttributes(digits, (Source(((count, 1),)), *sources, channel))
 
 
-def _to_space(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> MoveAttributes:
+def _to_space(shape: Shape, blocks: Sequence[int], edges: Sequence[Edge]) -> IndexMapAttributes:
     batches = shape[0] // math.prod(blocks)
     pixels = [
-        Digits((size, block), begin=before)
+        MixedRadix((size, block), begin=before)
         for size, block, (before, _) in zip(shape[1:], blocks, edges, strict=False)
     ]
     steps = [batches * math.prod(blocks[i + 1 :]) for i in range(len(blocks))]
     batch = Source(((0, 1), *((2 + 2 * i, step) for i, step in enumerate(steps))))
     inner = (Source(((1 + 2 * i, 1),)) for i in range(len(blocks)))
     channel = Source(((1 + 2 * len(blocks), 1),))
-    digits = (Digits((batches,)), *pixels, Digits((shape[-1],)))
-    return MoveAttributes(digits, (batch, *inner, channel))
+    digits = (MixedRadix((batches,)), *pixels, MixedRadix((shape[-1],)))
+    return IndexMapAttributes(digits, (batch, *inner, channel))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The block sizes of a move between batches and pixels, and the edges before the pixels."""
+    """Block sizes of an index map between batches and pixels, and the edges before the pixels."""
 
     sizes: tuple[int, ...]
     before: tuple[int, ...]
@@ -143,7 +143,7 @@ class Blocks:
 
 def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
     """Return the blocks of a normalized SPACE_TO_BATCH_ND, None for other nodes."""
-    if not isinstance(node.attributes, MoveAttributes):
+    if not isinstance(node.attributes, IndexMapAttributes):
         return None
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     blocks = node.attributes.digits[0].sizes[:-1] if node.attributes.digits else ()
@@ -158,13 +158,13 @@ def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
 
 def space_blocks(graph: Graph, node: Node) -> Blocks | None:
     """Return the blocks of a normalized BATCH_TO_SPACE_ND, None for other nodes."""
-    if not isinstance(node.attributes, MoveAttributes):
+    if not isinstance(node.attributes, IndexMapAttributes):
         return None
     shape, pixels = graph.values[node.inputs[0]].shape, node.attributes.digits[1:-1]
     if len(shape) != len(pixels) + 2 or any(len(axis.sizes) != 2 for axis in pixels):
         return None
     blocks = tuple(axis.sizes[1] for axis in pixels)
     before = tuple(axis.begin for axis in pixels)
-    # What is cut off at the far edges is not part of the move.
+    # What is cut off at the far edges is not part of the index map.
     found = _to_space(shape, blocks, [(first, 0) for first in before]) == node.attributes
     return Blocks(blocks, before) if found else None

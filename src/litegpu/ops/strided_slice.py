@@ -22,7 +22,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.copy import CopyAttributes, copy_kernel, four
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import INTEGERS, MOVED
@@ -48,7 +48,7 @@ def part_nodes(
         part = replace(part, attributes=CopyAttributes(begin, step))
     else:
         sources = [Source(((axis, r.step),), r.start) for axis, r in enumerate(ranges)]
-        part = move_node(graph, part, plain(whole), sources)
+        part = index_map_node(graph, part, plain(whole), sources)
     if kept == target:
         return (part,)
     return part, reshape_node(node, kept, target)
@@ -94,7 +94,7 @@ class StridedSlice(Op):
         ranges = _ranges(graph, node)
         return part_nodes(graph, node, node.inputs[0], ranges, node.outputs[0], new_value)
 
-    def result_place(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
+    def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:
         return _view(node, source, shape)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
@@ -108,7 +108,7 @@ def _view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
     """Return where a normalized slice lies in its source; None if kernels cannot read it there."""
     attributes: CopyAttributes = node.attributes
     step = attributes.step
-    if node.stages or step[0] != 1 or step[3] != 1 or min(step) < 1 or not source.vector:
+    if node.epilogue or step[0] != 1 or step[3] != 1 or min(step) < 1 or not source.vector:
         return None
     first, size = attributes.begin[3], shape[3]
     last = first + size == source.channels
@@ -117,10 +117,10 @@ def _view(node: Node, source: Storage, shape: Shape4) -> Storage | None:
         return None
     view = source
     for axis, begin in enumerate(attributes.begin):
-        lanes = source.lanes - first if last else size
+        padded_channels = source.padded_channels - first if last else size
         extent = (shape[axis] - 1) * step[axis] + 1
         part = (*view.shape[:axis], extent, *view.shape[axis + 1 :])
-        view = view.region(four(part), axis, begin, lanes)
+        view = view.region(four(part), axis, begin, padded_channels)
     if step != (1, 1, 1, 1):
         view = view.every((step[1], step[2]), (0, 0))
     return view

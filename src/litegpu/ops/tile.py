@@ -9,7 +9,7 @@ import numpy as np
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
-from litegpu.ops.move import Digits, Source, move_node
+from litegpu.ops.index_map import MixedRadix, Source, index_map_node
 from litegpu.ops.types import INTEGERS, MOVED
 
 
@@ -47,8 +47,10 @@ class Tile(Op):
         shape = graph.values[node.inputs[0]].shape
         multiples = constant_list(graph, node.inputs[1])
         digits = [
-            Digits((m, size) if m > 1 else (size,))
+            MixedRadix((m, size) if m > 1 else (size,))
             for m, size in zip(multiples, shape, strict=True)
         ]
         last = np.cumsum([len(axis.sizes) for axis in digits]) - 1
-        return (move_node(graph, node, digits, [Source(((int(digit), 1),)) for digit in last]),)
+        return (
+            index_map_node(graph, node, digits, [Source(((int(digit), 1),)) for digit in last]),
+        )

@@ -46,7 +46,7 @@ class TransformLandmarks(Op):
         dst = ctx.storage(node.outputs[0])
         request = KernelRequest(
             template="transform_landmarks",
-            grid=(dst.slices, dst.rows, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "matrix": node.inputs[1]},

@@ -10,7 +10,7 @@ from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, constant_list, register
 from litegpu.ops.facts import Array, Folded
-from litegpu.ops.move import Source, move_node, plain
+from litegpu.ops.index_map import Source, index_map_node, plain
 from litegpu.ops.types import INTEGERS, MOVED
 
 
@@ -44,7 +44,7 @@ class Transpose(Op):
         order = [axis % len(_order(graph, node)) for axis in _order(graph, node)]
         sources = [Source(((order.index(axis), 1),)) for axis in range(len(order))]
         digits = plain(graph.values[node.outputs[0]].shape)
-        return (move_node(graph, node, digits, sources),)
+        return (index_map_node(graph, node, digits, sources),)
 
 
 def _order(graph: Graph, node: Node) -> list[int]:

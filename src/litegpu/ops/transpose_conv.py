@@ -54,18 +54,18 @@ class TransposeConv(Op):
         _, height, width, _ = constant_list(graph, node.inputs[0])
         view = window.window_of(node.params, (kh, kw), (height, width))
         shape = (outputs, kh, kw, depth)
-        held = weights.normalize(graph, node, new_value, shape, bias_position=_BIAS)
-        return conv_nodes(node, node.inputs[_IMAGE], view, held)
+        operand = weights.normalize(graph, node, new_value, shape, bias_position=_BIAS)
+        return conv_nodes(node, node.inputs[_IMAGE], view, operand)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec]:
         """Return its phases if each of them is a convolution for tensor cores, else none."""
-        held = weights.read(ctx, node.attributes)
-        if not ctx.target.model.tensor_cores or held.array is None or _varies(node, ctx):
+        operand = weights.read(ctx, node.attributes)
+        if not ctx.target.model.tensor_cores or operand.array is None or _varies(node, ctx):
             return ()
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
         found = [
-            ConvSpec(src, part.place, _only(part.weights, held.bias), part.window, image=True)
-            for part in phases(held.array, node.attributes.window, dst)
+            ConvSpec(src, part.dst, _only(part.weights, operand.bias), part.window, image=True)
+            for part in phases(operand.array, node.attributes.window, dst)
         ]
         return () if any(spec.obstacle(ctx.target) for spec in found) else found
 
@@ -73,8 +73,8 @@ class TransposeConv(Op):
         plans = ctx.plans(node)
         if plans:
             return [plan.lower(node, ctx) for plan in plans]
-        held = weights.read(ctx, node.attributes)
-        return (transpose_kernel(node, ctx, held, node.attributes.window),)
+        operand = weights.read(ctx, node.attributes)
+        return (transpose_kernel(node, ctx, operand, node.attributes.window),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Phase:
     weights: weights.Floats
     """[O, H, W, I]"""
     window: window.Window
-    place: Storage
+    dst: Storage
 
 
 def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator[Phase]:
@@ -92,7 +92,7 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
     sizes = dst.shape[1:3]
     firsts = (range(min(step, size)) for step, size in zip(view.stride, sizes, strict=True))
     for y, x in product(*firsts):
-        place = dst.every(view.stride, (y, x))
+        phase_dst = dst.every(view.stride, (y, x))
         rows, top = _taps(view, 0, y)
         columns, left = _taps(view, 1, x)
         taps = np.ascontiguousarray(array[:, rows][:, :, columns])
@@ -100,8 +100,10 @@ def phases(array: weights.Floats, view: window.Window, dst: Storage) -> Iterator
         if taps.size == 0:
             # No tap reaches these pixels; the one of zeros lies above the image for all of them.
             taps = np.zeros((array.shape[0], 1, 1, array.shape[3]), np.float32)
-            pads = (place.shape[1], 0)
-        yield Phase(taps, window.Window((taps.shape[1], taps.shape[2]), (1, 1), pads=pads), place)
+            pads = (phase_dst.shape[1], 0)
+        yield Phase(
+            taps, window.Window((taps.shape[1], taps.shape[2]), (1, 1), pads=pads), phase_dst
+        )
 
 
 def _taps(view: window.Window, axis: int, start: int) -> tuple[list[int], int]:
@@ -123,12 +125,12 @@ def _only(array: weights.Floats, bias: weights.Floats | None) -> weights.Weights
 
 def _varies(node: Node, ctx: SpecContext) -> bool:
     """Whether a fused step reads what differs from pixel to pixel: its rows are not a phase's."""
-    reads = (v for stage in node.stages for v in stage.operands if v != SELF)
+    reads = (v for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF)
     return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)
 
 
 def transpose_kernel(
-    node: Node, ctx: LowerContext, held: weights.Weights, view: window.Window
+    node: Node, ctx: LowerContext, operand: weights.Weights, view: window.Window
 ) -> KernelRequest:
     """Return the kernel of a transposed convolution.
 
@@ -139,18 +141,18 @@ def transpose_kernel(
     n, height, width, _ = dst.shape
     step = view.stride[1]
     most = -(-width // step)
-    terms = (*view.kernel, *view.stride, held.shape[3])
-    problem = TileProblem("transpose_conv", dst.rows, dst.slices, terms, src.dtype.value)
-    pixels, slices = choose_tile(problem, ctx)
+    terms = (*view.kernel, *view.stride, operand.shape[3])
+    problem = TileProblem("transpose_conv", dst.rows, dst.channel_blocks, terms, src.dtype.value)
+    pixels, channel_blocks = choose_tile(problem, ctx)
     pixels = min(pixels, most)
     columns = -(-most // pixels) * step
-    padded_slices = round_up(dst.slices, slices)
-    bound = weights.bind(held, padded_slices, ctx)
+    padded_blocks = round_up(dst.channel_blocks, channel_blocks)
+    bound = weights.bind(operand, padded_blocks, ctx)
     taps = -(-view.kernel[0] // view.stride[0]) * -(-view.kernel[1] // step)
     return KernelRequest(
         template="transpose_conv",
         # Of work groups in the third dimension there may be 65535 at most.
-        grid=(padded_slices // slices, columns * n * height, 1),
+        grid=(padded_blocks // channel_blocks, columns * n * height, 1),
         local=(8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},
@@ -158,14 +160,14 @@ def transpose_kernel(
         variables={
             **bound.variables,
             "PIXELS": pixels,
-            "SLICES": slices,
+            "CHANNEL_BLOCKS": channel_blocks,
             "columns": columns,
             "kernel": view.kernel,
             "stride": view.stride,
             "pads": view.pads,
-            "input_slices": -(-held.shape[3] // 4),
+            "input_blocks": -(-operand.shape[3] // 4),
         },
-        work={Unit.FP32: 2 * dst.rows * held.shape[0] * held.shape[3] * taps},
+        work={Unit.FP32: 2 * dst.rows * operand.shape[0] * operand.shape[3] * taps},
     )
 
 

@@ -30,13 +30,13 @@ class Types:
 FLOATS = Types(frozenset({DType.FLOAT32}))
 BOOLS = Types(frozenset({DType.BOOL}))
 INTEGERS = Types(INTEGER_TYPES)
-HELD = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
+STORABLE = Types(frozenset({DType.FLOAT32, DType.BOOL, *INTEGER_TYPES}), common=True)
 """What is compared or chosen."""
-MOVED = Types(HELD.dtypes | {DType.INT8, DType.UINT8, DType.INT16}, common=True)
+MOVED = Types(STORABLE.dtypes | {DType.INT8, DType.UINT8, DType.INT16}, common=True)
 """What is moved: quantized values as the integers that they are stored as."""
 NUMBERS = Types(frozenset({DType.FLOAT32, *INTEGER_TYPES}), common=True)
 SHORT_NUMBERS = Types(frozenset({DType.FLOAT32, DType.INT32}), common=True)
-CASTABLE = Types(HELD.dtypes | SMALL_TYPES)
+CASTABLE = Types(STORABLE.dtypes | SMALL_TYPES)
 SCALED = Types(frozenset({DType.FLOAT32, DType.INT8, DType.UINT8, DType.INT16}), common=True)
 """Floats, and the integers that may stand for them."""
 

@@ -12,17 +12,17 @@ import numpy.typing as npt
 
 from litegpu.codegen import TensorRef
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import ABSENT, Graph, Node, Stage
+from litegpu.graph import ABSENT, EpilogueOp, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import LowerContext, NewValue, SpecContext, as_float32
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.halves import as_halves, fits_half
 from litegpu.ops.pack_weights import (
     PACK_WEIGHTS,
     PackAttributes,
     dense_shape,
+    packed_blocks,
     packed_shape,
-    packed_slices,
     whole_groups,
 )
 
@@ -85,7 +85,7 @@ class Normalized:
     bias: int
     shape: Shape4
     groups: int
-    stages: tuple[Stage, ...]
+    epilogue: tuple[EpilogueOp, ...]
 
 
 def check_groups(shape: Shape4, groups: int) -> str:
@@ -109,22 +109,24 @@ def normalize(
 ) -> Normalized:
     """Return the operands of a checked node whose input 1 holds weights of `shape`."""
     weights = node.inputs[1]
-    bias, stages = normalize_bias(graph, node, bias_position)
+    bias, epilogue = normalize_bias(graph, node, bias_position)
     if graph.values[weights].is_constant:
-        return Normalized((), (), weights, bias, shape, groups, stages)
+        return Normalized((), (), weights, bias, shape, groups, epilogue)
     attributes = PackAttributes(shape, groups)
     packed = new_value(packed_shape(attributes))
     pack = Node(node.index, PACK_WEIGHTS, 1, (weights,), (packed,), attributes=attributes)
-    return Normalized((pack,), (packed,), packed, bias, shape, groups, stages)
+    return Normalized((pack,), (packed,), packed, bias, shape, groups, epilogue)
 
 
-def normalize_bias(graph: Graph, node: Node, position: int = 2) -> tuple[int, tuple[Stage, ...]]:
+def normalize_bias(
+    graph: Graph, node: Node, position: int = 2
+) -> tuple[int, tuple[EpilogueOp, ...]]:
     """Return a node's constant bias (or ABSENT) and its steps, a computed bias among them."""
     bias = bias_of(node, position)
-    stages = activation_stages(node.params)
+    epilogue = activation_epilogue(node.params)
     if bias == ABSENT or graph.values[bias].is_constant:
-        return bias, stages
-    return ABSENT, (Stage("ADD", (bias,)), *stages)
+        return bias, epilogue
+    return ABSENT, (EpilogueOp("ADD", (bias,)), *epilogue)
 
 
 def read(ctx: SpecContext, operands: ConvOperands) -> Weights:
@@ -151,7 +153,7 @@ def spread_shape(weights: Weights) -> tuple[Shape4, int]:
 
 
 def spread_groups(weights: Weights) -> Weights:
-    """Write constant groups that are no whole slices out as dense weights."""
+    """Write constant groups that are no whole channel blocks out as dense weights."""
     shape, groups = spread_shape(weights)
     if weights.array is None or groups == weights.groups:
         return weights
@@ -163,17 +165,20 @@ def spread_groups(weights: Weights) -> Weights:
     return replace(weights, shape=shape, groups=groups, array=dense)
 
 
-def bind(weights: Weights, slices: int, ctx: LowerContext) -> Binding:
-    """Return what a kernel that writes `slices` of outputs binds to read the weights."""
+def bind(weights: Weights, channel_blocks: int, ctx: LowerContext) -> Binding:
+    """Return what a kernel that writes `channel_blocks` of outputs binds to read the weights."""
     constants = {}
     if weights.bias is not None:
-        constants["bias"] = pad_channels(weights.bias, slices * 4)
-    variables: dict[str, Any] = {"has_bias": weights.bias is not None, "weight_slices": slices}
+        constants["bias"] = pad_channels(weights.bias, channel_blocks * 4)
+    variables: dict[str, Any] = {
+        "has_bias": weights.bias is not None,
+        "weight_blocks": channel_blocks,
+    }
     if weights.array is not None:
-        constants["weights"] = in_precision(pack_weights(weights.array, slices), ctx)
+        constants["weights"] = in_precision(pack_weights(weights.array, channel_blocks), ctx)
         return Binding(constants, {}, variables)
     kind = TensorRef("weights", ctx.storage(weights.packed)).kind
-    variables |= {"weights_kind": kind, "weight_slices": packed_slices(weights.shape[0])}
+    variables |= {"weights_kind": kind, "weight_blocks": packed_blocks(weights.shape[0])}
     return Binding(constants, {"weights": weights.packed}, variables)
 
 
@@ -201,13 +206,13 @@ def in_precision(array: Floats, ctx: LowerContext) -> npt.NDArray[Any]:
     return as_halves(array)
 
 
-def pack_weights(weights: Floats, slices: int) -> Floats:
-    """Arrange [O, H, W, I] as [H, W, input slice, output slice, 4 inputs, 4 outputs]."""
+def pack_weights(weights: Floats, channel_blocks: int) -> Floats:
+    """Arrange [O, H, W, I] as [H, W, input block, output block, 4 inputs, 4 outputs]."""
     outputs, height, width, depth = weights.shape
     inputs = -(-depth // 4)
-    padded = np.zeros((slices * 4, height, width, inputs * 4), np.float32)
+    padded = np.zeros((channel_blocks * 4, height, width, inputs * 4), np.float32)
     padded[:outputs, :, :, :depth] = weights
-    blocks = padded.reshape(slices, 4, height, width, inputs, 4)
+    blocks = padded.reshape(channel_blocks, 4, height, width, inputs, 4)
     return np.ascontiguousarray(blocks.transpose(2, 3, 4, 0, 5, 1))
 
 

@@ -48,10 +48,10 @@ class Window:
     def words(self, image: Pair) -> dict[str, Any]:
         """Return what templates of convolutions need to know about a window over an image (H, W).
 
-        `place(axis, index)` is the text of a row or column of the image, where it lies inside.
+        `coordinate(axis, index)` is the text of a row or column of the image, where it lies inside.
         """
 
-        def place(axis: int, index: str) -> str:
+        def coordinate(axis: int, index: str) -> str:
             if self.mirror is not None:
                 index = mirrored(index, self.mirror, self.seen(image)[axis])
             return f"({index}) / {self.zoom[axis]}" if self.zoom[axis] > 1 else index
@@ -63,12 +63,12 @@ class Window:
             "pads": self.pads,
             "seen": self.seen(image),
             "mirrors": self.mirror is not None,
-            "place": place,
+            "coordinate": coordinate,
         }
 
-    def taken(self, rows: int, lanes: int) -> int:
-        """Return the most elements of images with `lanes` channels that `rows` outputs need."""
-        return rows * self.kernel[0] * self.kernel[1] * lanes
+    def elements_read(self, rows: int, padded_channels: int) -> int:
+        """Return the most elements that `rows` outputs need of images with `padded_channels`."""
+        return rows * self.kernel[0] * self.kernel[1] * padded_channels
 
     def leaves(self, image: Pair, output: Pair) -> bool:
         """Whether some tap of some output (H, W) falls on zeros outside the image."""

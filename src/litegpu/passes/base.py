@@ -28,25 +28,25 @@ Pass = Callable[[Graph], PassResult]
 FusionPass = Callable[[Graph, Fusions], PassResult]
 
 
-class Places:
+class NodePositions:
     """The nodes of a graph by their places (None: gone), and the places that read each value."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         """Take the nodes in order."""
         self._nodes: list[Node | None] = list(nodes)
         self._readers: dict[int, set[int]] = {}
-        for place, node in enumerate(self._nodes):
-            self._note(place, node)
+        for position, node in enumerate(self._nodes):
+            self._note(position, node)
 
-    def __getitem__(self, place: int) -> Node | None:
-        return self._nodes[place]
+    def __getitem__(self, position: int) -> Node | None:
+        return self._nodes[position]
 
-    def __setitem__(self, place: int, node: Node | None) -> None:
-        before = self._nodes[place]
+    def __setitem__(self, position: int, node: Node | None) -> None:
+        before = self._nodes[position]
         for v in before.operands if before else ():
-            self._readers[v].discard(place)
-        self._nodes[place] = node
-        self._note(place, node)
+            self._readers[v].discard(position)
+        self._nodes[position] = node
+        self._note(position, node)
 
     def __iter__(self) -> Iterator[Node | None]:
         return iter(self._nodes)
@@ -55,9 +55,9 @@ class Places:
         """Return the places of the nodes that read a value, in order."""
         return sorted(self._readers.get(value, ()))
 
-    def _note(self, place: int, node: Node | None) -> None:
+    def _note(self, position: int, node: Node | None) -> None:
         for v in node.operands if node else ():
-            self._readers.setdefault(v, set()).add(place)
+            self._readers.setdefault(v, set()).add(position)
 
 
 @dataclass
@@ -70,15 +70,15 @@ class Editor:
 
     def __post_init__(self) -> None:
         """Start from the graph's own nodes and values."""
-        self.nodes = Places(self.graph.nodes)
+        self.nodes = NodePositions(self.graph.nodes)
         self.values: dict[int, Value] = dict(self.graph.values)
-        self._places = {id(node): i for i, node in enumerate(self.graph.nodes)}
-        self._ahead: dict[int, list[Node]] = {}
+        self._positions = {id(node): i for i, node in enumerate(self.graph.nodes)}
+        self._inserted: dict[int, list[Node]] = {}
         self._fresh = iter(self.graph.fresh_ids())
 
-    def place(self, node: Node) -> int:
+    def position(self, node: Node) -> int:
         """Return the position of one of the graph's original nodes."""
-        return self._places[id(node)]
+        return self._positions[id(node)]
 
     def new_value(self, like: Value, **changes: object) -> int:
         """Add a value that resembles another and return its id."""
@@ -92,30 +92,30 @@ class Editor:
         self.values[fresh] = Value(fresh, name, data.shape, DType(data.dtype.name), data)
         return fresh
 
-    def put_ahead(self, place: int, node: Node) -> None:
-        """Add a node right before the one at `place`, after those that were added there before."""
-        self._ahead.setdefault(place, []).append(node)
+    def insert_before(self, position: int, node: Node) -> None:
+        """Add a node right before the one at `position`, after those that are there already."""
+        self._inserted.setdefault(position, []).append(node)
 
     def drop_unread(self, nodes: Iterable[Node]) -> None:
         """Drop those of the graph's nodes, given last first, that nothing reads any more."""
-        ahead = {v for added in self._ahead.values() for each in added for v in each.operands}
+        ahead = {v for added in self._inserted.values() for each in added for v in each.operands}
         for node in nodes:
             if not any(
                 v in ahead or v in self.graph.outputs or self.nodes.readers(v) for v in node.outputs
             ):
-                self.nodes[self.place(node)] = None
+                self.nodes[self.position(node)] = None
 
     def _all(self) -> Iterator[Node]:
-        for place, node in enumerate(self.nodes):
-            yield from self._ahead.get(place, ())
+        for position, node in enumerate(self.nodes):
+            yield from self._inserted.get(position, ())
             if node is not None:
                 yield node
 
     def rename(self, old: int, new: int) -> None:
         """Let every node read value `new` where it read `old`."""
-        for place in self.nodes.readers(old):
-            node = self.nodes[place]
-            self.nodes[place] = node and node.reading({old: new})
+        for position in self.nodes.readers(old):
+            node = self.nodes[position]
+            self.nodes[position] = node and node.reading({old: new})
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
         """Build the result, dropping values that nothing refers to any more."""
@@ -151,11 +151,11 @@ class Weighted:
             return "others share its weights"
         if like.elements > _MOST_WEIGHTS:
             return "beside weights so large, a step costs nothing"
-        held = affine.operands_of(graph, node)
-        if held is None:
+        operands = affine.operands_of(graph, node)
+        if operands is None:
             return "its weights are computed"
-        new = fold(node, held, step)
-        reason = affine.obstacle(node, held, new)
+        new = fold(node, operands, step)
+        reason = affine.obstacle(node, operands, new)
         if reason:
             return reason
         weights = self._constant(like, new.weights)

@@ -38,9 +38,9 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
     for node in graph.nodes:
         if not has(node, Trait.WINDOWED | Trait.WEIGHTED):
             continue
-        maker = producers.get(node.inputs[0])
-        view = maker if maker is not None and maker.op == RESHAPE else None
-        cut = producers.get(view.inputs[0]) if view is not None else maker
+        producer = producers.get(node.inputs[0])
+        view = producer if producer is not None and producer.op == RESHAPE else None
+        cut = producers.get(view.inputs[0]) if view is not None else producer
         if cut is None or batch_blocks(graph, cut) is None:
             continue
         chain = _chain(graph, consumers, cut, view, node)
@@ -51,7 +51,7 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
         _rewrite(edit, chain)
         unused |= {id(each): each for each in (view, cut) if each is not None}
         edit.applied.append(f"{label(cut)} and {label(chain.join)} into {label(node)}")
-    edit.drop_unread(sorted(unused.values(), key=edit.place, reverse=True))
+    edit.drop_unread(sorted(unused.values(), key=edit.position, reverse=True))
     return edit.result()
 
 
@@ -68,7 +68,7 @@ def _chain(
             return None
         if space_blocks(graph, reader) is not None:
             return _Chain(cut, view, node, tuple(steps), back, reader)
-        if reader.op == COPY and reader.stages:
+        if reader.op == COPY and reader.epilogue:
             steps.append(reader)
         elif reader.op == RESHAPE and back is None:
             back = reader
@@ -86,7 +86,7 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
     if cut.sizes != join.sizes:
         return f"blocks {list(cut.sizes)} before it and {list(join.sizes)} after it"
     for step in (chain.convolution, *chain.steps):
-        operands = [v for stage in step.stages for v in stage.operands if v != SELF]
+        operands = [v for epilogue_op in step.epilogue for v in epilogue_op.operands if v != SELF]
         if any(graph.values[v].shape4[:3] != (1, 1, 1) for v in operands):
             return "a step's operand differs from pixel to pixel"
     for step in chain.steps:
@@ -127,30 +127,30 @@ def _blocks(graph: Graph, chain: _Chain) -> tuple[Blocks, Blocks]:
 
 
 def _rewrite(edit: Editor, chain: _Chain) -> None:
-    """Let the convolution read the whole image, and its steps go over the whole result."""
+    """Let the convolution read the whole image, and its epilogue ops go over the whole result."""
     graph, node, along = edit.graph, chain.convolution, _along(edit.graph, chain)
-    made, result = chain.cut.inputs[0], chain.join.outputs[0]
+    output, result = chain.cut.inputs[0], chain.join.outputs[0]
     shape = graph.values[result].shape
-    places = [edit.place(each) for each in (node, *chain.steps)]
+    positions = [edit.position(each) for each in (node, *chain.steps)]
     if along is not None:
         shape = _with_axis(shape, 1 - along)
-        flat = graph.values[made]
-        made = edit.new_value(flat, shape=_with_axis(flat.shape, 1 - along))
-        edit.put_ahead(places[0], reshape_node(node, flat.id, made))
+        flat = graph.values[output]
+        output = edit.new_value(flat, shape=_with_axis(flat.shape, 1 - along))
+        edit.insert_before(positions[0], reshape_node(node, flat.id, output))
     merged = (*node.merged, chain.cut.index, chain.join.index)
     attributes = replace(node.attributes, window=_window(graph, chain))
     dilated = replace(node, attributes=attributes, merged=merged)
-    for place, step in zip(places, (dilated, *chain.steps), strict=True):
-        whole = place == places[-1] and along is None
+    for position, step in zip(positions, (dilated, *chain.steps), strict=True):
+        whole = position == positions[-1] and along is None
         target = result if whole else edit.new_value(graph.values[step.outputs[0]], shape=shape)
-        inputs = (made, *step.inputs[1:])
-        edit.nodes[place] = replace(step, inputs=inputs, outputs=(target,))
-        made = target
+        inputs = (output, *step.inputs[1:])
+        edit.nodes[position] = replace(step, inputs=inputs, outputs=(target,))
+        output = target
     joined = None
     if chain.back is not None:
-        edit.nodes[edit.place(chain.back)] = None
-        joined = reshape_node(chain.join, made, result)
-    edit.nodes[edit.place(chain.join)] = joined
+        edit.nodes[edit.position(chain.back)] = None
+        joined = reshape_node(chain.join, output, result)
+    edit.nodes[edit.position(chain.join)] = joined
 
 
 def _window(graph: Graph, chain: _Chain) -> Window:

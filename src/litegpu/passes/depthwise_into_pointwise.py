@@ -24,32 +24,32 @@ def depthwise_into_pointwise(graph: Graph, fusions: Fusions) -> PassResult:
     """
     edit = Editor(graph)
     consumers = graph.consumers()
-    for place, node in enumerate(graph.nodes):
-        held = _depthwise(graph, node)
-        if held is None:
+    for position, node in enumerate(graph.nodes):
+        attributes = _depthwise(graph, node)
+        if attributes is None:
             continue
-        made, views = _seen_through_views(graph, node.outputs[0], consumers)
-        reader = only_consumer(made, consumers, graph.outputs)
-        reason = _obstacle(graph, node, made, reader)
+        output, views = _seen_through_views(graph, node.outputs[0], consumers)
+        reader = only_consumer(output, consumers, graph.outputs)
+        reason = _obstacle(graph, node, output, reader)
         if reader is None or reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
-        at = edit.place(reader)
-        merged = _merged(graph, node, held, edit.nodes[at] or reader)
+        at = edit.position(reader)
+        merged = _merged(graph, node, attributes, edit.nodes[at] or reader)
         reason = fusions.obstacle(graph, merged, node.outputs[0])
         if reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
         edit.nodes[at] = merged
-        for gone in (place, *map(edit.place, views)):
+        for gone in (position, *map(edit.position, views)):
             edit.nodes[gone] = None
         edit.applied.append(f"{label(node)} into {label(reader)}")
     return edit.result()
 
 
-def _merged(graph: Graph, node: Node, held: DepthwiseAttributes, reader: Node) -> Node:
-    made = node.outputs[0]
-    step = DepthwiseStep(held, node.stages, graph.values[made].shape4, made)
+def _merged(graph: Graph, node: Node, attributes: DepthwiseAttributes, reader: Node) -> Node:
+    output = node.outputs[0]
+    step = DepthwiseStep(attributes, node.epilogue, graph.values[output].shape4, output)
     return replace(
         reader,
         inputs=(node.inputs[0], *reader.inputs[1:]),
@@ -65,7 +65,7 @@ def _seen_through_views(
     views: list[Node] = []
     while True:
         view = only_consumer(value, consumers, graph.outputs)
-        if view is None or view.op != "RESHAPE" or view.stages:
+        if view is None or view.op != "RESHAPE" or view.epilogue:
             return value, views
         if graph.values[view.outputs[0]].shape4[3] != graph.values[value].shape4[3]:
             return value, views
@@ -76,8 +76,8 @@ def _seen_through_views(
 def _depthwise(graph: Graph, node: Node) -> DepthwiseAttributes | None:
     """Return a node as a depthwise convolution; that of a mean has no weights."""
     if node.op == "DEPTHWISE_CONV_2D":
-        held: DepthwiseAttributes = node.attributes
-        return held
+        attributes: DepthwiseAttributes = node.attributes
+        return attributes
     source = graph.values[node.inputs[0]].shape4 if node.inputs else None
     if node.op == "AVERAGE_POOL_2D" and source is not None:
         view = node.attributes.window
@@ -103,8 +103,8 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
         return f"{label(reader)} reads it twice"
     if not graph.values[attributes.weights].is_constant:
         return f"{label(reader)} has computed weights"
-    channels, made = (graph.values[v].shape4[3] for v in (node.inputs[0], node.outputs[0]))
-    if channels != made:
+    channels, output = (graph.values[v].shape4[3] for v in (node.inputs[0], node.outputs[0]))
+    if channels != output:
         return "it multiplies channels"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
         return "it reads computed weights, or its steps do computed values"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, has
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.strided_slice import STRIDED_SLICE
@@ -26,8 +26,8 @@ def drop_dead_pixels(graph: Graph) -> PassResult:
     """Walk against execution order, so that what nobody reads is known when a value is made."""
     edit = Editor(graph)
     thinner = _Thinner(edit)
-    for place in reversed(range(len(graph.nodes))):
-        thinner.visit(place)
+    for position in reversed(range(len(graph.nodes))):
+        thinner.visit(position)
     for v in graph.inputs:
         thinner.cut(v, 0)
     return edit.result()
@@ -42,41 +42,41 @@ class _Thinner:
     def __post_init__(self) -> None:
         """Note where each value is read."""
         self.graph = replace(self.edit.graph, values=self.edit.values)  # with those added since
-        self.places: dict[int, list[int]] = {}
-        for place, node in enumerate(self.graph.nodes):
+        self.positions: dict[int, list[int]] = {}
+        for position, node in enumerate(self.graph.nodes):
             for v in dict.fromkeys(node.operands):
-                self.places.setdefault(v, []).append(place)
+                self.positions.setdefault(v, []).append(position)
 
-    def visit(self, place: int) -> None:
+    def visit(self, position: int) -> None:
         """Let a node make fewer pixels, or cut what is wanted out of those that it makes."""
-        node = self.graph.nodes[place]
-        made = node.outputs[0]
-        readers = [p for p in self.places.get(made, ()) if self._reads(p, made)]
-        strides = {self._stride(p, made) for p in readers} | self.wanted.get(made, {}).keys()
+        node = self.graph.nodes[position]
+        output = node.outputs[0]
+        readers = [p for p in self.positions.get(output, ()) if self._reads(p, output)]
+        strides = {self._stride(p, output) for p in readers} | self.wanted.get(output, {}).keys()
         if not strides <= {_ALL}:
             reason = self._obstacle(node, strides)
             if not reason:
-                self._thin(place, strides.pop(), readers)
+                self._thin(position, strides.pop(), readers)
                 return
             self.edit.declined.append(f"{label(node)}: {reason}")
         for v in node.outputs:
-            self.cut(v, place + 1)
+            self.cut(v, position + 1)
 
-    def cut(self, value: int, place: int) -> None:
+    def cut(self, value: int, position: int) -> None:
         """Put the slices that are wanted of a value ahead of a place."""
         for (rows, columns), part in self.wanted.pop(value, {}).items():
             attributes = CopyAttributes(step=(1, rows, columns, 1))
             slice_ = Node(-1, STRIDED_SLICE, 1, (value,), (part,), attributes=attributes)
-            self.edit.put_ahead(place, slice_)
+            self.edit.insert_before(position, slice_)
 
-    def _thin(self, place: int, stride: Pair, readers: list[int]) -> None:
-        node = self.graph.nodes[place]
+    def _thin(self, position: int, stride: Pair, readers: list[int]) -> None:
+        node = self.graph.nodes[position]
         part = self._part(node.outputs[0], stride)
         for reader in readers:
             self._let_read(reader, part)
         del self.wanted[node.outputs[0]]
-        stages = tuple(self._sliced(stage, stride) for stage in node.stages)
-        thinned = replace(node, outputs=(part,), stages=stages)
+        epilogue = tuple(self._sliced(epilogue_op, stride) for epilogue_op in node.epilogue)
+        thinned = replace(node, outputs=(part,), epilogue=epilogue)
         if node.op == COPY:
             thinned = replace(thinned, inputs=(self._part(node.inputs[0], stride),))
         else:
@@ -84,40 +84,40 @@ class _Thinner:
             step = (window.stride[0] * stride[0], window.stride[1] * stride[1])
             attributes = replace(node.attributes, window=replace(window, stride=step))
             thinned = replace(thinned, attributes=attributes)
-        self.edit.nodes[place] = thinned
+        self.edit.nodes[position] = thinned
         self.edit.applied.append(f"{label(node)}: only pixels {stride} apart are read")
 
-    def _let_read(self, place: int, part: int) -> None:
+    def _let_read(self, position: int, part: int) -> None:
         """Let a reader of pixels that lie apart have a value of just these."""
-        node = self._now(place)
+        node = self._now(position)
         if node.op == STRIDED_SLICE:
             plain = replace(node, op=COPY, inputs=(part,), attributes=None)
-            self.edit.nodes[place] = plain
+            self.edit.nodes[position] = plain
             return
         window = replace(node.attributes.window, stride=_ALL)
         attributes = replace(node.attributes, window=window)
-        self.edit.nodes[place] = replace(
+        self.edit.nodes[position] = replace(
             node, inputs=(part, *node.inputs[1:]), attributes=attributes
         )
 
-    def _sliced(self, stage: Stage, stride: Pair) -> Stage:
-        operands = tuple(v if v == SELF else self._part(v, stride) for v in stage.operands)
-        return replace(stage, operands=operands)
+    def _sliced(self, epilogue_op: EpilogueOp, stride: Pair) -> EpilogueOp:
+        operands = tuple(v if v == SELF else self._part(v, stride) for v in epilogue_op.operands)
+        return replace(epilogue_op, operands=operands)
 
     def _part(self, value: int, stride: Pair) -> int:
         """Return the value that holds the pixels of another that lie `stride` apart."""
-        held = self.graph.values[value]
-        steps = _steps(held.shape, stride)
+        value_ = self.graph.values[value]
+        steps = _steps(value_.shape, stride)
         if all(step == 1 for step in steps):
             return value
-        if held.data is not None:
-            data = np.ascontiguousarray(held.data[tuple(slice(None, None, s) for s in steps)])
-            return self.edit.new_value(held, shape=data.shape, data=data)
+        if value_.data is not None:
+            data = np.ascontiguousarray(value_.data[tuple(slice(None, None, s) for s in steps)])
+            return self.edit.new_value(value_, shape=data.shape, data=data)
         parts = self.wanted.setdefault(value, {})
         rows, columns = ([1, 1, 1, *steps])[-3:-1]
         if (rows, columns) not in parts:
-            shape = tuple(-(-n // step) for n, step in zip(held.shape, steps, strict=True))
-            parts[rows, columns] = self.edit.new_value(held, shape=shape)
+            shape = tuple(-(-n // step) for n, step in zip(value_.shape, steps, strict=True))
+            parts[rows, columns] = self.edit.new_value(value_, shape=shape)
         return parts[rows, columns]
 
     def _obstacle(self, node: Node, strides: set[Pair]) -> str:
@@ -128,17 +128,17 @@ class _Thinner:
             return "it does not make its pixels one by one"
         return ""
 
-    def _now(self, place: int) -> Node:
-        node = self.edit.nodes[place]
+    def _now(self, position: int) -> Node:
+        node = self.edit.nodes[position]
         assert node is not None  # this pass drops none
         return node
 
-    def _reads(self, place: int, value: int) -> bool:
-        return value in self._now(place).operands
+    def _reads(self, position: int, value: int) -> bool:
+        return value in self._now(position).operands
 
-    def _stride(self, place: int, value: int) -> Pair:
+    def _stride(self, position: int, value: int) -> Pair:
         """Return how far apart the pixels lie that a node reads of a value; _ALL if it may be 1."""
-        node = self._now(place)
+        node = self._now(position)
         if node.inputs[0] != value or node.operands.count(value) > 1:
             return _ALL
         if node.op == STRIDED_SLICE:

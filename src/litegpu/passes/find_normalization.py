@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from litegpu.graph import Graph, Node, Value
 from litegpu.ops.base import as_float32, constant_list
-from litegpu.ops.functions import activation_stages
+from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.normalize import (
     NORMALIZE,
     STATISTICS,
@@ -79,7 +79,7 @@ def find_normalization(graph: Graph) -> PassResult:
     edit = Editor(graph)
     finder = _Finder(graph)
     explained: set[_Of] = set()
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         form = finder.follow(node)
         if not isinstance(form, _Sum) or not _is_normalization(form):
             continue
@@ -91,11 +91,11 @@ def find_normalization(graph: Graph) -> PassResult:
             edit.declined.append(f"normalization that ends in {label(node)}: {reason}")
             continue
         for each in absorbed:
-            edit.nodes[edit.place(each)] = None
+            edit.nodes[edit.position(each)] = None
         *ahead, last = _spelled_out(edit, node, form, tuple(each.index for each in absorbed))
         for each in ahead:
-            edit.put_ahead(place, each)
-        edit.nodes[place] = last
+            edit.insert_before(position, each)
+        edit.nodes[position] = last
         edit.applied.append(f"{len(absorbed) + 1} operations up to {label(node)} are one")
     for node, form in finder.deviations:
         if form.of not in explained:
@@ -144,8 +144,8 @@ def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) 
     if parts > 1:
         shape = sums_shape(value.shape4, axes, parts)
         inputs.append(edit.new_value(value, shape=shape, precise=True))
-        made = (inputs[1],)
-        nodes.append(Node(node.index, STATISTICS, 1, (value.id,), made, attributes=attributes))
+        output = (inputs[1],)
+        nodes.append(Node(node.index, STATISTICS, 1, (value.id,), output, attributes=attributes))
     terms = {term.base: term for term in form.terms}
     following = [("MUL", factor) for factor in terms["x"].factors]
     if "one" in terms:
@@ -161,8 +161,8 @@ def _spelled_out(edit: Editor, node: Node, form: _Sum, merged: tuple[int, ...]) 
         nodes.append(Node(node.index, op, 1, (running, other), (result,), params))
         running = result
     activation = {"activation": node.params.get("activation", "none")}
-    stages = () if following else activation_stages(activation)
-    return [*nodes[:-1], replace(nodes[-1], params=activation, stages=stages)]
+    epilogue = () if following else activation_epilogue(activation)
+    return [*nodes[:-1], replace(nodes[-1], params=activation, epilogue=epilogue)]
 
 
 @dataclass
@@ -198,10 +198,10 @@ class _Finder:
             for v in waiting.pop().inputs:
                 if v == of.source or v not in self.forms:
                     continue
-                maker = self._producers[v]
-                if id(maker) not in found:
-                    found[id(maker)] = maker
-                    waiting.append(maker)
+                producer = self._producers[v]
+                if id(producer) not in found:
+                    found[id(producer)] = producer
+                    waiting.append(producer)
         return sorted(found.values(), key=self.graph.nodes.index)
 
     def _number(self, v: int) -> float | None:

@@ -12,7 +12,7 @@ from litegpu.passes.base import Editor, PassResult, label
 def fold_constants(graph: Graph) -> PassResult:
     """Give the outputs of such nodes their data and drop the nodes."""
     edit, budget = Editor(graph), fold.Budget()
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         known = fold.evaluate(replace(graph, values=edit.values), node, budget)
         if known is None:
             if node.op == "DEQUANTIZE":
@@ -20,6 +20,6 @@ def fold_constants(graph: Graph) -> PassResult:
             continue
         for v, array in zip(node.outputs, known, strict=True):
             edit.values[v] = fold.constant(edit.values[v], array)
-        edit.nodes[place] = None
+        edit.nodes[position] = None
         edit.applied.append(f"{label(node)} folded")
     return edit.result()

@@ -1,4 +1,4 @@
-"""Fuses element-wise steps, residual additions among them, into the kernel before them."""
+"""Fuses element-wise ops, residual additions among them, into the kernel before them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8
-"""Buffers that the steps of one kernel may read: devices limit how many a kernel may use."""
+"""Buffers that the epilogue ops of one kernel may read: devices limit how many a kernel may use."""
 
 
 def fuse_elementwise(graph: Graph) -> PassResult:
     """Walk in execution order, so that chains collapse into their first kernel."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    makers: dict[int, int] = {}  # value id -> place of the node that makes it by now
-    for place, node in enumerate(graph.nodes):
-        makers.update(dict.fromkeys(node.outputs, place))
-        if node.op != COPY or not node.stages:
+    producers: dict[int, int] = {}  # value id -> place of the node that makes it by now
+    for position, node in enumerate(graph.nodes):
+        producers.update(dict.fromkeys(node.outputs, position))
+        if node.op != COPY or not node.epilogue:
             continue
         found = []
         for step in _orientations(graph, node):
-            source = makers.get(step.inputs[0])
+            source = producers.get(step.inputs[0])
             producer = None if source is None else edit.nodes[source]
             if source is not None and producer and _fits(graph, producer, step, consumers):
                 found.append((source, producer, step))
@@ -34,11 +34,12 @@ def fuse_elementwise(graph: Graph) -> PassResult:
             continue
         # The later of two producers: the earlier one then is not put off.
         source, producer, step = max(found, key=lambda each: each[0])
-        # The fused node stands where the step stood: its other operands are ready only there.
-        edit.nodes[place] = replace(
+        # The fused node stands where the epilogue op stood: its other operands are ready only
+        # there.
+        edit.nodes[position] = replace(
             producer,
             outputs=step.outputs,
-            stages=producer.stages + step.stages,
+            epilogue=producer.epilogue + step.epilogue,
             merged=(*producer.merged, *step.merged, step.index),
         )
         edit.nodes[source] = None
@@ -47,7 +48,7 @@ def fuse_elementwise(graph: Graph) -> PassResult:
 
 
 def _fits(graph: Graph, producer: Node, step: Node, consumers: Mapping[int, list[Node]]) -> bool:
-    """Whether the producer of the running value can take a step."""
+    """Whether the producer of the running value can take an epilogue op."""
     value = step.inputs[0]
     if has(producer, Trait.HOLDS_INPUTS) or len(producer.outputs) > 1:
         return False
@@ -59,22 +60,24 @@ def _fits(graph: Graph, producer: Node, step: Node, consumers: Mapping[int, list
 
 
 def _buffers(graph: Graph, node: Node) -> int:
-    """Return how many buffers the steps of a node read; scalars are part of the kernel's text."""
-    values = [graph.values[v] for stage in node.stages for v in stage.operands if v != SELF]
+    """Return how many buffers the ops of a node read; scalars are part of the kernel's text."""
+    values = [
+        graph.values[v] for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF
+    ]
     return sum(not (value.is_constant and value.elements == 1) for value in values)
 
 
 def _orientations(graph: Graph, node: Node) -> list[Node]:
     """Return the node, and the node with running value and first operand exchanged."""
-    first = node.stages[0]
+    first = node.epilogue[0]
     if len(first.operands) != 1 or first.operands[0] == SELF or first.extend:
         return [node]
     operand = graph.values[first.operands[0]]
     if operand.is_constant or operand.shape != graph.values[node.outputs[0]].shape:
         return [node]
     swapped = replace(first, operands=node.inputs, position=1 - first.position)
-    return [node, replace(node, inputs=first.operands, stages=(swapped, *node.stages[1:]))]
+    return [node, replace(node, inputs=first.operands, epilogue=(swapped, *node.epilogue[1:]))]
 
 
 def _names(node: Node) -> str:
-    return "+".join(stage.function for stage in node.stages)
+    return "+".join(epilogue_op.function for epilogue_op in node.epilogue)

@@ -1,4 +1,4 @@
-"""Moves element-wise steps above RESHAPE and CONCATENATION, to the kernels that can fuse them."""
+"""Moves element-wise ops above RESHAPE and CONCATENATION, to the kernels that can fuse them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def hoist_elementwise(graph: Graph) -> PassResult:
-    """Repeat the move until no step can rise any further."""
+    """Repeat the move until no epilogue op can rise any further."""
     applied: list[str] = []
     while True:
         result = _hoist_one(graph)
@@ -24,8 +24,8 @@ def hoist_elementwise(graph: Graph) -> PassResult:
 def _hoist_one(graph: Graph) -> PassResult:
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
-    for place, node in enumerate(graph.nodes):
-        if node.op != COPY or not node.stages:
+    for position, node in enumerate(graph.nodes):
+        if node.op != COPY or not node.epilogue:
             continue
         view = producers.get(node.inputs[0])
         if view is None or not has(view, Trait.HOLDS_INPUTS):
@@ -45,15 +45,15 @@ def _hoist_one(graph: Graph) -> PassResult:
             renamed.append(edit.new_value(graph.values[v], dtype=dtype))
             nodes.append(replace(node, inputs=(v,), outputs=(renamed[-1],)))
         moved = replace(view, inputs=tuple(renamed), outputs=node.outputs)
-        at = edit.place(view)
-        kept = [n for i, n in enumerate(graph.nodes) if i not in (at, place)]
-        edit.applied.append(f"{'+'.join(s.function for s in node.stages)} above {label(view)}")
+        at = edit.position(view)
+        kept = [n for i, n in enumerate(graph.nodes) if i not in (at, position)]
+        edit.applied.append(f"{'+'.join(s.function for s in node.epilogue)} above {label(view)}")
         return edit.result([*kept[:at], *nodes, moved, *kept[at:]])
     return edit.result()
 
 
 def _obstacle(graph: Graph, node: Node, view: Node) -> str:
-    """Return why steps depend on where an element stands, or an empty text."""
+    """Return why epilogue ops depend on where an element stands, or an empty text."""
     shape = graph.values[node.inputs[0]].shape
     if shape != graph.values[node.outputs[0]].shape:
         return "they broadcast their input"

@@ -25,28 +25,28 @@ _WIDTH = 8
 def join_products(graph: Graph) -> PassResult:
     """Let an ADD of two pointwise products become one product of their inputs side by side."""
     edit = Editor(graph)
-    makers, consumers = graph.producers(), graph.consumers()
+    producers, consumers = graph.producers(), graph.consumers()
     taken: set[int] = set()
-    for place, node in enumerate(graph.nodes):
-        pair = _pair(node, makers)
+    for position, node in enumerate(graph.nodes):
+        pair = _pair(node, producers)
         if pair is None:
             continue
         first, second = sorted(pair, key=lambda each: _depth(graph, each) % _WIDTH != 0)
-        reason = _obstacle(graph, (first, second), consumers, makers, taken)
+        reason = _obstacle(graph, (first, second), consumers, producers, taken)
         if reason:
             edit.declined.append(f"{label(first)} and {label(second)}: {reason}")
             continue
         taken |= {first.inputs[0], second.inputs[0]}
-        _join(edit, place, node, (first, second))
+        _join(edit, position, node, (first, second))
     return edit.result()
 
 
-def _pair(node: Node, makers: Mapping[int, Node]) -> tuple[Node, Node] | None:
+def _pair(node: Node, producers: Mapping[int, Node]) -> tuple[Node, Node] | None:
     """Return the two products that an element-wise node adds, if it does."""
-    if node.op != COPY or not node.stages or node.stages[0].function != "ADD":
+    if node.op != COPY or not node.epilogue or node.epilogue[0].function != "ADD":
         return None
-    made = [makers.get(v) for v in (*node.inputs, *node.stages[0].operands)]
-    products = [each for each in made if each is not None and has(each, Trait.CONTRACTION)]
+    output = [producers.get(v) for v in (*node.inputs, *node.epilogue[0].operands)]
+    products = [each for each in output if each is not None and has(each, Trait.CONTRACTION)]
     if len(products) != 2 or products[0] is products[1]:
         return None
     return products[0], products[1]
@@ -60,7 +60,7 @@ def _obstacle(
     graph: Graph,
     pair: tuple[Node, Node],
     consumers: Mapping[int, list[Node]],
-    makers: Mapping[int, Node],
+    producers: Mapping[int, Node],
     taken: set[int],
 ) -> str:
     values = graph.values
@@ -70,13 +70,13 @@ def _obstacle(
         known = (v for v in (attributes.weights, attributes.bias) if v != ABSENT)
         if attributes.groups > 1 or not all(values[v].is_constant for v in known):
             return f"the weights of {label(node)} are computed or form groups"
-        if node.stages or not attributes.window.pointwise or attributes.depthwise is not None:
+        if node.epilogue or not attributes.window.pointwise or attributes.depthwise is not None:
             return f"{label(node)} is more than a product of each pixel"
         if only_consumer(node.outputs[0], consumers, graph.outputs) is None:
             return f"others read the result of {label(node)}"
-        if source.id in taken or source.id in graph.outputs or source.id not in makers:
+        if source.id in taken or source.id in graph.outputs or source.id not in producers:
             return f"the input of {label(node)} has a place already"
-        others = (makers[source.id], *consumers[source.id])
+        others = (producers[source.id], *consumers[source.id])
         views = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)
         if any(has(other, view) for other in others for view in views):
             return f"the input of {label(node)} has a place already"
@@ -88,7 +88,7 @@ def _obstacle(
     return ""
 
 
-def _join(edit: Editor, place: int, node: Node, pair: tuple[Node, Node]) -> None:
+def _join(edit: Editor, position: int, node: Node, pair: tuple[Node, Node]) -> None:
     values = edit.graph.values
     sources = [values[each.inputs[0]] for each in pair]
     depth = sum(source.shape[-1] for source in sources)
@@ -97,24 +97,26 @@ def _join(edit: Editor, place: int, node: Node, pair: tuple[Node, Node]) -> None
     both = edit.new_value(sources[0], shape=shape, precise=precise)
     inputs = tuple(source.id for source in sources)
     joined = Node(-1, "CONCATENATION", 1, inputs, (both,), attributes=ConcatAttributes(3))
-    held: list[ConvAttributes] = [each.attributes for each in pair]
-    weights = np.concatenate([np.asarray(values[a.weights].data).reshape(a.shape) for a in held], 3)
-    biases = [as_float32(values[a.bias]) for a in held if a.bias != ABSENT]
+    each_attributes: list[ConvAttributes] = [each.attributes for each in pair]
+    weights = np.concatenate(
+        [np.asarray(values[a.weights].data).reshape(a.shape) for a in each_attributes], 3
+    )
+    biases = [as_float32(values[a.bias]) for a in each_attributes if a.bias != ABSENT]
     attributes = replace(
-        held[0],
+        each_attributes[0],
         weights=edit.new_constant("joined", weights),
         bias=edit.new_constant("joined", np.sum(biases, axis=0)) if biases else ABSENT,
         shape=weights.shape,
     )
-    edit.put_ahead(place, joined)
-    edit.nodes[place] = replace(
+    edit.insert_before(position, joined)
+    edit.nodes[position] = replace(
         pair[0],
         inputs=(both,),
         outputs=node.outputs,
         attributes=attributes,
-        stages=node.stages[1:],
+        epilogue=node.epilogue[1:],
         merged=(*pair[0].merged, *pair[1].merged, pair[1].index, *node.merged, node.index),
     )
     for each in pair:
-        edit.nodes[edit.place(each)] = None
+        edit.nodes[edit.position(each)] = None
     edit.applied.append(f"{label(pair[0])} and {label(pair[1])}")

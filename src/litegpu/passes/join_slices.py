@@ -35,12 +35,12 @@ class _Part:
 def join_slices(graph: Graph) -> PassResult:
     """Let a CONCATENATION read what its slices were cut from."""
     edit = Editor(graph)
-    makers, consumers = graph.producers(), graph.consumers()
-    for place, original in enumerate(graph.nodes):
-        node = edit.nodes[place]
+    producers, consumers = graph.producers(), graph.consumers()
+    for position, original in enumerate(graph.nodes):
+        node = edit.nodes[position]
         if node is None or original.op != "CONCATENATION":
             continue
-        parts = _joined([_part(edit, makers.get(v), node, v) for v in node.inputs])
+        parts = _joined([_part(edit, producers.get(v), node, v) for v in node.inputs])
         if len(parts) == len(node.inputs):
             continue
         slices = [each for part in parts if len(part.slices) > 1 for each in part.slices]
@@ -50,27 +50,29 @@ def join_slices(graph: Graph) -> PassResult:
         if shared and len(parts) > 1:
             edit.declined.append(f"{label(node)}: others read {label(shared[0])} too")
             continue
-        _rewrite(edit, place, node, parts)
-        edit.drop_unread(sorted(set(slices), key=edit.place, reverse=True))
+        _rewrite(edit, position, node, parts)
+        edit.drop_unread(sorted(set(slices), key=edit.position, reverse=True))
         edit.applied.append(f"{', '.join(map(label, slices))} joined before {label(node)}")
     return edit.result()
 
 
-def _part(edit: Editor, maker: Node | None, node: Node, value: int) -> _Part:
+def _part(edit: Editor, producer: Node | None, node: Node, value: int) -> _Part:
     """Return an input of a CONCATENATION as a part of what it was cut from along the axis."""
     graph, axis = edit.graph, node.attributes.axis
     shape = graph.values[value].shape4
     whole = _Part(value, 0, shape[axis], ())
-    if maker is None or maker.op != STRIDED_SLICE or maker.stages:
+    if producer is None or producer.op != STRIDED_SLICE or producer.epilogue:
         return whole
-    current = edit.nodes[edit.place(maker)] or maker  # what it cuts may have another name by now
-    attributes: CopyAttributes = maker.attributes
+    current = (
+        edit.nodes[edit.position(producer)] or producer
+    )  # what it cuts may have another name by now
+    attributes: CopyAttributes = producer.attributes
     source = graph.values[current.inputs[0]].shape4
     others = [i for i in range(4) if i != axis]
     if any(source[i] != shape[i] for i in others) or attributes.step != (1, 1, 1, 1):
         return whole
     begin = attributes.begin[axis]
-    return _Part(current.inputs[0], begin, begin + shape[axis], (maker,))
+    return _Part(current.inputs[0], begin, begin + shape[axis], (producer,))
 
 
 def _joined(parts: list[_Part]) -> list[_Part]:
@@ -81,7 +83,7 @@ def _joined(parts: list[_Part]) -> list[_Part]:
     return found
 
 
-def _rewrite(edit: Editor, place: int, node: Node, parts: list[_Part]) -> None:
+def _rewrite(edit: Editor, position: int, node: Node, parts: list[_Part]) -> None:
     """Replace a CONCATENATION by one of fewer parts, by one slice, or by nothing."""
     target = node.outputs[0]
     inputs, added = [], []
@@ -91,16 +93,16 @@ def _rewrite(edit: Editor, place: int, node: Node, parts: list[_Part]) -> None:
         if slice_node is not None:
             added.append(slice_node)
             inputs[-1] = slice_node.outputs[0]
-    edit.nodes[place] = replace(node, inputs=tuple(inputs))
+    edit.nodes[position] = replace(node, inputs=tuple(inputs))
     if len(parts) > 1:
         for each in added:
-            edit.put_ahead(place, each)
+            edit.insert_before(position, each)
     elif added:
-        edit.nodes[place] = replace(added[0], outputs=(target,))
+        edit.nodes[position] = replace(added[0], outputs=(target,))
     elif target in edit.graph.outputs:
-        edit.nodes[place] = reshape_node(node, inputs[0], target)
+        edit.nodes[position] = reshape_node(node, inputs[0], target)
     else:
-        edit.nodes[place] = None
+        edit.nodes[position] = None
         edit.rename(target, inputs[0])
 
 
@@ -111,7 +113,7 @@ def _slice(edit: Editor, node: Node, part: _Part) -> Node | None:
         return None
     own = axis - 4 + len(source.shape)
     size = part.end - part.begin
-    made = edit.new_value(source, shape=(*source.shape[:own], size, *source.shape[own + 1 :]))
+    output = edit.new_value(source, shape=(*source.shape[:own], size, *source.shape[own + 1 :]))
     begin = four([part.begin if i == axis else 0 for i in range(4)])
     attributes = CopyAttributes(begin)
-    return Node(node.index, STRIDED_SLICE, 1, (part.source,), (made,), attributes=attributes)
+    return Node(node.index, STRIDED_SLICE, 1, (part.source,), (output,), attributes=attributes)

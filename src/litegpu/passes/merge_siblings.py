@@ -1,6 +1,6 @@
-"""Merges small convolutions that read the same value the same way; each result is a slice.
+"""Merges small convolutions that read the same value the same way; each result is a part.
 
-Such layers take as long as their launches. A slice of whole slices of channels costs nothing.
+Such layers take as long as their launches. A part of whole channel blocks costs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_ELEMENTS = 1 << 18
 
 @dataclass
 class _Group:
-    """Convolutions that can be one; at most one of them, the last, has a part of a slice."""
+    """Convolutions that can be one; at most one of them, the last, has a part of a block."""
 
     whole: list[Node] = field(default_factory=list)
     last: list[Node] = field(default_factory=list)
@@ -78,53 +78,55 @@ def merge_siblings(graph: Graph) -> PassResult:
 def _kind(graph: Graph, node: Node) -> Hashable:
     """Return what convolutions must have in common."""
     shape = graph.values[node.outputs[0]].shape[:-1]
-    return node.op, node.inputs, node.attributes.window, node.stages, shape
+    return node.op, node.inputs, node.attributes.window, node.epilogue, shape
 
 
 def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> str:
     attributes: ConvAttributes = node.attributes
-    made = node.outputs[0]
+    output = node.outputs[0]
     known = (v for v in (attributes.weights, attributes.bias) if v != ABSENT)
     if attributes.groups > 1 or not all(graph.values[v].is_constant for v in known):
         return "its weights are computed or form groups"
-    if made in graph.outputs:
+    if output in graph.outputs:
         return "its result is an output of the partition"
-    if any(stage.operands for stage in node.stages):
+    if any(epilogue_op.operands for epilogue_op in node.epilogue):
         return "its steps read values of their own"
-    readers = consumers.get(made, [])
-    # A slice would have to be copied there.
+    readers = consumers.get(output, [])
+    # A part would have to be copied there.
     if any(has(reader, Trait.HOLDS_INPUTS) for reader in readers):
         return "a reader says where its result lies"
-    if len(readers) == 1 and _takes_over(graph, readers[0], made):
+    if len(readers) == 1 and _takes_over(graph, readers[0], output):
         return f"{label(readers[0])} becomes a step of it"
     return ""
 
 
 def _takes_over(graph: Graph, reader: Node, value: int) -> bool:
     """Whether an element-wise node could be fused into the kernel that makes one of its inputs."""
-    if reader.op != COPY or not reader.stages:
+    if reader.op != COPY or not reader.epilogue:
         return False
     same = graph.values[value].shape == graph.values[reader.outputs[0]].shape
-    first = [v for v in reader.stages[0].operands if v != SELF]
+    first = [v for v in reader.epilogue[0].operands if v != SELF]
     return same and value in (*reader.inputs, *first)
 
 
 def _merge(edit: Editor, members: list[Node]) -> None:
-    values, first = edit.graph.values, min(members, key=edit.place)
-    held: list[ConvAttributes] = [node.attributes for node in members]
-    sizes = [each.shape[0] for each in held]
-    weights = [np.asarray(values[each.weights].data).reshape(each.shape) for each in held]
+    values, first = edit.graph.values, min(members, key=edit.position)
+    each_attributes: list[ConvAttributes] = [node.attributes for node in members]
+    sizes = [each.shape[0] for each in each_attributes]
+    weights = [
+        np.asarray(values[each.weights].data).reshape(each.shape) for each in each_attributes
+    ]
     bias = ABSENT
-    if any(each.bias != ABSENT for each in held):
+    if any(each.bias != ABSENT for each in each_attributes):
         numbers = [
             np.zeros(each.shape[0], np.float32)
             if each.bias == ABSENT
             else as_float32(values[each.bias])
-            for each in held
+            for each in each_attributes
         ]
         bias = edit.new_constant("merged", np.concatenate(numbers))
-    made = values[first.outputs[0]]
-    whole = edit.new_value(made, shape=(*made.shape[:-1], sum(sizes)))
+    output = values[first.outputs[0]]
+    whole = edit.new_value(output, shape=(*output.shape[:-1], sum(sizes)))
     joined = np.concatenate(weights)
     attributes = replace(
         first.attributes, weights=edit.new_constant("merged", joined), bias=bias, shape=joined.shape
@@ -133,8 +135,8 @@ def _merge(edit: Editor, members: list[Node]) -> None:
     for node, start in zip(members, accumulate(sizes, initial=0), strict=False):
         cut = CopyAttributes(begin=(0, 0, 0, start))
         slice_ = Node(node.index, STRIDED_SLICE, 1, (whole,), node.outputs, attributes=cut)
-        edit.nodes[edit.place(node)] = slice_
-    edit.put_ahead(
-        edit.place(first), replace(first, outputs=(whole,), attributes=attributes, merged=merged)
+        edit.nodes[edit.position(node)] = slice_
+    edit.insert_before(
+        edit.position(first), replace(first, outputs=(whole,), attributes=attributes, merged=merged)
     )
     edit.applied.append(", ".join(map(label, members)))

@@ -1,4 +1,4 @@
-"""Merges a PAD that only appends zero channels into the element-wise step that reads it."""
+"""Merges a PAD that only appends zero channels into the element-wise op that reads it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 def pad_into_operand(graph: Graph) -> PassResult:
-    """Let the step read the narrow value and take zero for the channels it lacks."""
+    """Let the epilogue op read the narrow value and take zero for the channels it lacks."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         if node.op != "PAD" or not _appends_channels(graph, node):
             continue
         reader = only_consumer(node.outputs[0], consumers, graph.outputs)
         # An earlier PAD may have changed the reader already: ADD(PAD(a), PAD(b)).
-        current = reader and edit.nodes[edit.place(reader)]
+        current = reader and edit.nodes[edit.position(reader)]
         swapped = current and _as_operand(graph, current, node)
         if reader is None or swapped is None:
             edit.declined.append(f"{label(node)}: not read by one element-wise step alone")
             continue
-        edit.nodes[edit.place(reader)] = swapped
-        edit.nodes[place] = None
+        edit.nodes[edit.position(reader)] = swapped
+        edit.nodes[position] = None
         edit.applied.append(f"{label(node)} into {label(reader)}")
     return edit.result()
 
@@ -34,27 +34,29 @@ def _appends_channels(graph: Graph, node: Node) -> bool:
     padded = graph.values[node.outputs[0]].shape4
     held = node.attributes
     zeros_behind = held.begin == (0, 0, 0, 0) and held.fill == 0
-    return zeros_behind and not node.stages and source[:3] == padded[:3]
+    return zeros_behind and not node.epilogue and source[:3] == padded[:3]
 
 
 def _as_operand(graph: Graph, reader: Node, pad: Node) -> Node | None:
-    """Return `reader` with the unpadded value as the operand of its first step, if it has one."""
+    """Return `reader` with the unpadded value as the operand of its first op, if it has one."""
     if reader.op != COPY or len(reader.operands) < 2:
         return None
-    first, padded, narrow = reader.stages[0], pad.outputs[0], pad.inputs[0]
+    first, padded, narrow = reader.epilogue[0], pad.outputs[0], pad.inputs[0]
     whole = graph.values[padded].shape == graph.values[reader.outputs[0]].shape
     if not whole or sum(v == padded for v in reader.operands) > 1:
         return None
     if first.operands == (padded,):
-        stage, inputs = replace(first, operands=(narrow,), extend=True), reader.inputs
+        epilogue_op, inputs = replace(first, operands=(narrow,), extend=True), reader.inputs
     elif reader.inputs == (padded,) and _same_shape(graph, first.operands, padded):
         # The other operand runs through the kernel instead, the padded one becomes the operand.
         inputs = first.operands
-        stage = replace(first, operands=(narrow,), position=1 - first.position, extend=True)
+        epilogue_op = replace(first, operands=(narrow,), position=1 - first.position, extend=True)
     else:
         return None
     merged = (*reader.merged, pad.index)
-    return replace(reader, inputs=inputs, stages=(stage, *reader.stages[1:]), merged=merged)
+    return replace(
+        reader, inputs=inputs, epilogue=(epilogue_op, *reader.epilogue[1:]), merged=merged
+    )
 
 
 def _same_shape(graph: Graph, operands: tuple[int, ...], padded: int) -> bool:

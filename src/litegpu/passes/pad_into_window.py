@@ -15,7 +15,7 @@ def pad_into_window(graph: Graph) -> PassResult:
     """Let each reader have the unpadded image, and treat what is outside as zero."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         if node.op != "PAD":
             continue
         readers = consumers.get(node.outputs[0], [])
@@ -30,13 +30,13 @@ def pad_into_window(graph: Graph) -> PassResult:
             attributes = replace(reader.attributes, window=replace(view, pads=pads))
             if isinstance(attributes, PoolAttributes):
                 attributes = replace(attributes, outside=node.attributes.fill)
-            edit.nodes[edit.place(reader)] = replace(
+            edit.nodes[edit.position(reader)] = replace(
                 reader,
                 attributes=attributes,
                 inputs=(node.inputs[0], *reader.inputs[1:]),
                 merged=(*reader.merged, node.index),
             )
-        edit.nodes[place] = None
+        edit.nodes[position] = None
         edit.applied.append(f"{label(node)} into {', '.join(map(label, readers))}")
     return edit.result()
 
@@ -46,7 +46,7 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
     padded = graph.values[node.outputs[0]].shape4
     if node.outputs[0] in graph.outputs:
         return "its result is an output of the partition"
-    if node.stages or not readers or not all(has(r, Trait.WINDOWED) for r in readers):
+    if node.epilogue or not readers or not all(has(r, Trait.WINDOWED) for r in readers):
         return "not only convolutions and pools read its result"
     if any(r.inputs[0] != node.outputs[0] or _reads_twice(r, node.outputs[0]) for r in readers):
         return "a reader also has its result as an operand"

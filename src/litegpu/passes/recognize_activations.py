@@ -1,7 +1,7 @@
-"""Finds activations that a model spells out: one step then stands for HARD_SWISH, GELU or swish.
+"""Finds activations that a model spells out: one op then stands for HARD_SWISH, GELU or swish.
 
 Spelled out, x is read at least twice, so that it must be written to memory in between and its own
-kernel can take no step. The one step reads x once and fuses with what makes it.
+kernel can take no epilogue op. The one epilogue op reads x once and fuses with what makes it.
 
 A spelling is multiplied out as a polynomial of x and of one inner function of x. So the order of
 factors, powers as POW or MUL, and DIV in place of MUL make no difference.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from litegpu.graph import SELF, Graph, Node, Stage
+from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, as_float32
 from litegpu.passes.base import Editor, PassResult, label
 
@@ -50,7 +50,7 @@ class Spelling:
     result: Polynomial
     inner: Atom
     scaled: bool = False
-    """Whether the argument may be any multiple of x, which then is the step's `scale`."""
+    """Whether the argument may be any multiple of x, which then is the epilogue op's `scale`."""
 
 
 _GELU_SCALE = 0.7978845608028654  # the square root of 2 / pi
@@ -66,11 +66,11 @@ SPELLINGS = (
 
 
 def recognize_activations(graph: Graph) -> PassResult:
-    """Replace each spelling by its step; the nodes in between go, unless others read them too."""
+    """Replace each spelling by its op; the nodes in between go, unless others read them too."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
-    for place, node in enumerate(graph.nodes):
-        if node.op != COPY or not node.stages or node.stages[-1].function not in _LAST:
+    for position, node in enumerate(graph.nodes):
+        if node.op != COPY or not node.epilogue or node.epilogue[-1].function not in _LAST:
             continue
         found = _find(graph, producers, node)
         if found is None:
@@ -84,26 +84,30 @@ def recognize_activations(graph: Graph) -> PassResult:
         ):
             reason = "others read a value in between"
         if reason:
-            edit.declined.append(f"{label(node)}: {found.stage.function}, but {reason}")
+            edit.declined.append(f"{label(node)}: {found.epilogue_op.function}, but {reason}")
             continue
         merged = (*node.merged, *(n.index for n in inner))
-        edit.nodes[place] = replace(node, inputs=(found.x,), stages=(found.stage,), merged=merged)
+        edit.nodes[position] = replace(
+            node, inputs=(found.x,), epilogue=(found.epilogue_op,), merged=merged
+        )
         for each in inner:
-            edit.nodes[edit.place(each)] = None
-        edit.applied.append(f"{label(node)}: {found.stage.function} for {len(inner) + 1} nodes")
+            edit.nodes[edit.position(each)] = None
+        edit.applied.append(
+            f"{label(node)}: {found.epilogue_op.function} for {len(inner) + 1} nodes"
+        )
     return edit.result()
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     x: int
-    stage: Stage
+    epilogue_op: EpilogueOp
     nodes: tuple[Node, ...]
     obstacle: str = ""
 
 
 def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | None:
-    """Return the activation that a node is the last step of; one that does not quite fit last."""
+    """Return the activation that a node is the last op of; one that does not quite fit last."""
     close = None
     for x in _ancestors(graph, producers, node):
         reader = _Reader(graph, producers, x)
@@ -111,8 +115,8 @@ def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | N
         found = None if result is None else _named(result, reader.atoms)
         if found is None:
             continue
-        stage, obstacle = found
-        answer = _Found(x, stage, tuple(reader.nodes.values()), obstacle)
+        epilogue_op, obstacle = found
+        answer = _Found(x, epilogue_op, tuple(reader.nodes.values()), obstacle)
         if not obstacle:
             return answer
         close = close or answer
@@ -120,7 +124,7 @@ def _find(graph: Graph, producers: Mapping[int, Node], node: Node) -> _Found | N
 
 
 def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[int]:
-    """Return the computed values that a chain of steps comes from, the nearest first."""
+    """Return the computed values that a chain of epilogue ops comes from, the nearest first."""
     found: dict[int, None] = {}
     waiting = [node]
     for _ in range(_MOST_NODES):
@@ -130,14 +134,14 @@ def _ancestors(graph: Graph, producers: Mapping[int, Node], node: Node) -> list[
             if v in found or graph.values[v].is_constant:
                 continue
             found[v] = None
-            maker = producers.get(v)
-            if maker is not None and maker.op == COPY:
-                waiting.append(maker)
+            producer = producers.get(v)
+            if producer is not None and producer.op == COPY:
+                waiting.append(producer)
     return list(found)
 
 
-def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[Stage, str] | None:
-    """Return the step that a polynomial means, and what is wrong with it, if anything."""
+def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[EpilogueOp, str] | None:
+    """Return the epilogue op that a polynomial means, and what is wrong with it, if anything."""
     used = {atom for key in result for atom in key if atom > 0}
     if len(used) != 1:
         return None
@@ -153,11 +157,11 @@ def _named(result: Polynomial, atoms: Sequence[Atom]) -> tuple[Stage, str] | Non
             continue
         pairs = ((result, spelling.result), (inner.argument, spelling.inner.argument))
         if spelling.scaled and _alike(*pairs[0], TOLERANCE) and inner.argument.keys() == {(0,)}:
-            return Stage(spelling.name, attributes=(("scale", inner.argument[0,]),)), ""
+            return EpilogueOp(spelling.name, attributes=(("scale", inner.argument[0,]),)), ""
         if all(_alike(*pair, TOLERANCE) for pair in pairs):
-            return Stage(spelling.name), ""
+            return EpilogueOp(spelling.name), ""
         if all(_alike(*pair, _CLOSE) for pair in pairs):
-            return Stage(spelling.name), "its constants differ"
+            return EpilogueOp(spelling.name), "its constants differ"
     return None
 
 
@@ -177,7 +181,7 @@ def _alike(found: Polynomial, wanted: Polynomial, tolerance: float) -> bool:
 
 @dataclass
 class _Reader:
-    """Multiplies out what steps make of the value `x`; notes the nodes and functions it meets."""
+    """Multiplies out what ops make of the value `x`; notes the nodes and functions it meets."""
 
     graph: Graph
     producers: Mapping[int, Node]
@@ -199,26 +203,26 @@ class _Reader:
         if value.is_constant:
             return {(): float(as_float32(value).ravel()[0])} if value.elements == 1 else None
         same_shape = value.shape == self.graph.values[self.x].shape
-        if node is None or node.op != COPY or not node.stages or not same_shape:
+        if node is None or node.op != COPY or not node.epilogue or not same_shape:
             return None
         if len(self.nodes) >= _MOST_NODES:
             return None
         self.nodes[v] = node  # before what it reads: that must come to an end, too
         running = self.value(node.inputs[0])
-        for stage in node.stages:
-            running = self._step(stage, running)
+        for epilogue_op in node.epilogue:
+            running = self._step(epilogue_op, running)
         return running
 
-    def _step(self, stage: Stage, running: Polynomial | None) -> Polynomial | None:
-        operands = [running if v == SELF else self.value(v) for v in stage.operands]
-        operands.insert(stage.position, running)
+    def _step(self, epilogue_op: EpilogueOp, running: Polynomial | None) -> Polynomial | None:
+        operands = [running if v == SELF else self.value(v) for v in epilogue_op.operands]
+        operands.insert(epilogue_op.position, running)
         found = [each for each in operands if each is not None]
-        if len(found) < len(operands) or stage.extend:
+        if len(found) < len(operands) or epilogue_op.extend:
             return None
-        if stage.function in _ARITHMETIC:
-            result = _ARITHMETIC[stage.function](*found)
+        if epilogue_op.function in _ARITHMETIC:
+            result = _ARITHMETIC[epilogue_op.function](*found)
             return result if result is None or _is_small(result) else None
-        return self._function(stage.function, found)
+        return self._function(epilogue_op.function, found)
 
     def _function(self, name: str, arguments: list[Polynomial]) -> Polynomial | None:
         """Return an inner function as an atom."""

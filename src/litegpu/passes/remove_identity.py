@@ -12,22 +12,22 @@ from litegpu.passes.base import Editor, PassResult, label
 def remove_identity(graph: Graph) -> PassResult:
     """Let consumers read the input instead; outputs of the graph are kept as they are."""
     edit = Editor(graph)
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         if not _is_identity(graph, node):
             continue
         if node.outputs[0] in graph.outputs:
             edit.declined.append(f"{label(node)} makes an output of the partition")
             continue
-        current = edit.nodes[place]
+        current = edit.nodes[position]
         source = current.inputs[0] if current else node.inputs[0]
-        edit.nodes[place] = None
+        edit.nodes[position] = None
         edit.rename(node.outputs[0], source)
         edit.applied.append(f"{label(node)} changes nothing")
     return edit.result()
 
 
 def _is_identity(graph: Graph, node: Node) -> bool:
-    if not has(node, Trait.RESIZES) or node.stages or len(node.inputs) != 1:
+    if not has(node, Trait.RESIZES) or node.epilogue or len(node.inputs) != 1:
         return False
     if isinstance(node.attributes, CopyAttributes) and node.attributes.moves:
         return False

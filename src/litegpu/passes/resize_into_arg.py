@@ -15,7 +15,7 @@ def resize_into_arg(graph: Graph) -> PassResult:
     """Merge each bilinear resize whose result is only searched along the channels."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         if node.op != "RESIZE_BILINEAR":
             continue
         reader = only_consumer(node.outputs[0], consumers, graph.outputs)
@@ -23,13 +23,13 @@ def resize_into_arg(graph: Graph) -> PassResult:
         if reader is None or reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
-        edit.nodes[edit.place(reader)] = replace(
+        edit.nodes[edit.position(reader)] = replace(
             reader,
             inputs=node.inputs,
             attributes=replace(reader.attributes, resize=node.attributes),
             merged=(*node.merged, node.index, *reader.merged),
         )
-        edit.nodes[place] = None
+        edit.nodes[position] = None
         edit.applied.append(f"{label(node)} into {label(reader)}")
     return edit.result()
 
@@ -39,4 +39,4 @@ def _obstacle(node: Node, reader: Node | None) -> str:
         return "not read by one ARG_MAX or ARG_MIN alone"
     if reader.attributes.axis != _CHANNELS:
         return f"{label(reader)} does not search along the channels"
-    return "steps follow it" if node.stages else ""
+    return "steps follow it" if node.epilogue else ""

@@ -1,6 +1,7 @@
 """Folds scales and shifts by constants before convolutions into their weights.
 
-What goes is a kernel of its own: steps that no kernel before them could take, as those of an input.
+What goes is a kernel of its own: epilogue ops that no kernel before them could take, as those of an
+input.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _LARGEST_SHIFT = 16.0
 
 
 def scale_before_weights(graph: Graph) -> PassResult:
-    """Let each convolution that reads such steps read their input instead, if all that do can."""
+    """Let each convolution that reads such ops read their input instead, if all that do can."""
     edit = Editor(graph)
     weighted = Weighted(edit)
     consumers = graph.consumers()
-    for place, node in enumerate(graph.nodes):
+    for position, node in enumerate(graph.nodes):
         if node.op != COPY:
             continue
         channels = graph.values[node.outputs[0]].shape4[3]
-        step, count = affine.affine_steps(graph, node.stages, channels)
+        step, count = affine.affine_prefix(graph, node.epilogue, channels)
         if not count:
             continue
         readers = consumers.get(node.outputs[0], [])
         folded: list[Node] = []
         reason = _obstacle(graph, node, count, readers)
         for reader in () if reason else readers:
-            current = edit.nodes[edit.place(reader)] or reader
+            current = edit.nodes[edit.position(reader)] or reader
             found = _shifted(graph, current, step) or weighted.fold(current, step, affine.before)
             if isinstance(found, str):
                 reason = f"{label(reader)}: {found}"
@@ -46,23 +47,23 @@ def scale_before_weights(graph: Graph) -> PassResult:
             edit.declined.append(f"{label(node)} into the weights after it: {reason}")
             continue
         for reader, changed in zip(readers, folded, strict=True):
-            edit.nodes[edit.place(reader)] = changed
-        edit.nodes[place] = None
+            edit.nodes[edit.position(reader)] = changed
+        edit.nodes[position] = None
         edit.applied.append(f"{label(node)} into {', '.join(map(label, readers))}")
     return edit.result()
 
 
 def _obstacle(graph: Graph, node: Node, count: int, readers: list[Node]) -> str:
-    made = node.outputs[0]
-    if made in graph.outputs:
+    output = node.outputs[0]
+    if output in graph.outputs:
         return "its result is an output of the partition"
-    if count < len(node.stages):
-        return f"{node.stages[count].function} is no scale or shift by constants"
-    if graph.values[node.inputs[0]].shape != graph.values[made].shape:
+    if count < len(node.epilogue):
+        return f"{node.epilogue[count].function} is no scale or shift by constants"
+    if graph.values[node.inputs[0]].shape != graph.values[output].shape:
         return "it broadcasts its input"
-    if not readers or any(not has(r, Trait.WEIGHTED) or r.inputs[0] != made for r in readers):
+    if not readers or any(not has(r, Trait.WEIGHTED) or r.inputs[0] != output for r in readers):
         return "not only convolutions read it"
-    if any(r.operands.count(made) > 1 for r in readers):
+    if any(r.operands.count(output) > 1 for r in readers):
         return "a convolution also has it as an operand"
     return ""
 

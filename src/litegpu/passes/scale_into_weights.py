@@ -1,6 +1,6 @@
 """Folds scales and shifts by constants behind a convolution into its weights and its bias.
 
-What goes are element-wise steps, and the constants that the kernel would read for them.
+What goes are element-wise ops, and the constants that the kernel would read for them.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from litegpu.passes.base import Editor, PassResult, Weighted, label, only_consum
 
 
 def scale_into_weights(graph: Graph) -> PassResult:
-    """Fold the steps of nodes that alone read a convolution, up to the first of another kind."""
+    """Fold the ops of nodes that alone read a convolution, up to the first of another kind."""
     edit = Editor(graph)
     weighted = Weighted(edit)
     consumers = graph.consumers()
-    makers: dict[int, int] = {}  # value id -> place of the weighted node that makes it by now
-    for place, node in enumerate(graph.nodes):
+    producers: dict[int, int] = {}  # value id -> place of the weighted node that makes it by now
+    for position, node in enumerate(graph.nodes):
         if has(node, Trait.WEIGHTED):
-            makers[node.outputs[0]] = place
-        source = makers.get(node.inputs[0]) if node.op == COPY else None
-        maker = None if source is None else edit.nodes[source]
-        if source is None or maker is None:
+            producers[node.outputs[0]] = position
+        source = producers.get(node.inputs[0]) if node.op == COPY else None
+        producer = None if source is None else edit.nodes[source]
+        if source is None or producer is None:
             continue
         channels = graph.values[node.outputs[0]].shape4[3]
-        step, count = affine.affine_steps(graph, node.stages, channels)
+        step, count = affine.affine_prefix(graph, node.epilogue, channels)
         if not count:
             continue
         alone = only_consumer(node.inputs[0], consumers, graph.outputs) is not None
         reason = "" if alone else "others read its result too"
-        reason = reason or _obstacle(graph, maker, node)
-        folded = reason or weighted.fold(maker, step, affine.after)
+        reason = reason or _obstacle(graph, producer, node)
+        folded = reason or weighted.fold(producer, step, affine.after)
         if isinstance(folded, str):
-            edit.declined.append(f"{_names(node, count)} into {label(maker)}: {folded}")
+            edit.declined.append(f"{_names(node, count)} into {label(producer)}: {folded}")
             continue
-        if count == len(node.stages):
+        if count == len(node.epilogue):
             merged = (*folded.merged, *node.merged, node.index)
             folded = replace(folded, outputs=node.outputs, merged=merged)
-            edit.nodes[place] = None
-            makers[node.outputs[0]] = source
+            edit.nodes[position] = None
+            producers[node.outputs[0]] = source
         else:
-            edit.nodes[place] = replace(node, stages=node.stages[count:])
+            edit.nodes[position] = replace(node, epilogue=node.epilogue[count:])
         edit.nodes[source] = folded
-        edit.applied.append(f"{_names(node, count)} into {label(maker)}")
+        edit.applied.append(f"{_names(node, count)} into {label(producer)}")
     return edit.result()
 
 
-def _obstacle(graph: Graph, maker: Node, node: Node) -> str:
-    if maker.stages:
+def _obstacle(graph: Graph, producer: Node, node: Node) -> str:
+    if producer.epilogue:
         return "a step lies between"
     if graph.values[node.inputs[0]].shape != graph.values[node.outputs[0]].shape:
         return "the step broadcasts its result"
@@ -59,4 +59,6 @@ def _obstacle(graph: Graph, maker: Node, node: Node) -> str:
 
 
 def _names(node: Node, count: int) -> str:
-    return "+".join(stage.function for stage in node.stages[:count]) + f" {node.index}"
+    return (
+        "+".join(epilogue_op.function for epilogue_op in node.epilogue[:count]) + f" {node.index}"
+    )

@@ -114,9 +114,9 @@ class _Application:
         applicant = self._native.applicant
         nodes = structs.make_int_array(applicant._apply(context, _preview(context)))
         if len(nodes) > 1:  # more than the count
-            held = structs.TfLiteContext.from_address(context)
+            struct = structs.TfLiteContext.from_address(context)
             self._replaced = True
-            status = held.ReplaceNodeSubsetsWithDelegateKernels(
+            status = struct.ReplaceNodeSubsetsWithDelegateKernels(
                 context, _registration, ctypes.addressof(nodes), self.address
             )
             if status:
@@ -218,9 +218,9 @@ def tensor_shape(tensors: int, index: int) -> tuple[int, ...]:
 
 def resize_tensor(context: int, index: int, shape: Sequence[int]) -> None:
     """Give a tensor another shape. Raises InterpreterError when the runtime refuses."""
-    held = structs.TfLiteContext.from_address(context)
-    address = (held.tensors or 0) + index * ctypes.sizeof(structs.TfLiteTensor)
-    status = held.ResizeTensor(context, address, structs.malloc_int_array(shape))
+    struct = structs.TfLiteContext.from_address(context)
+    address = (struct.tensors or 0) + index * ctypes.sizeof(structs.TfLiteTensor)
+    status = struct.ResizeTensor(context, address, structs.malloc_int_array(shape))
     if status:
         raise InterpreterError(
             f"The runtime refuses to resize tensor {index} to {list(shape)} (status {status}). "

@@ -72,9 +72,9 @@ def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
 
 def _read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:
     """Read tensors by index; those that the model does not have are left out."""
-    held = TfLiteContext.from_address(context)
-    present = sorted(index for index in set(indices) if 0 <= index < held.tensors_size)
-    tensors = held.tensors or 0
+    struct = TfLiteContext.from_address(context)
+    present = sorted(index for index in set(indices) if 0 <= index < struct.tensors_size)
+    tensors = struct.tensors or 0
     return {index: _read_value(index, tensor_at(tensors, index), budget) for index in present}
 
 

@@ -52,17 +52,17 @@ class Sparsity:
 
 def read_sparsity(address: int) -> Sparsity:
     """Read the struct at an address."""
-    held = TfLiteSparsity.from_address(address)
+    struct = TfLiteSparsity.from_address(address)
     levels = []
-    for number in range(max(held.dim_metadata_size, 0)):
-        at = (held.dim_metadata or 0) + number * _METADATA_SIZE
+    for number in range(max(struct.dim_metadata_size, 0)):
+        at = (struct.dim_metadata or 0) + number * _METADATA_SIZE
         metadata = TfLiteDimensionMetadata.from_address(at)
         if metadata.format == _SPARSE:
             segments, indices = map(_integers, (metadata.array_segments, metadata.array_indices))
             levels.append(Level(0, segments, indices))
         else:
             levels.append(Level(metadata.dense_size))
-    return Sparsity(int_array(held.traversal_order), int_array(held.block_map), tuple(levels))
+    return Sparsity(int_array(struct.traversal_order), int_array(struct.block_map), tuple(levels))
 
 
 def _integers(address: int | None) -> _Ints:
@@ -100,7 +100,7 @@ def _places(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | No
         if entered is None:
             return None
         parents, entries, places = entered
-        found = {before: held[parents] for before, held in found.items()} | {dim: places}
+        found = {before: struct[parents] for before, struct in found.items()} | {dim: places}
     for number, dim in enumerate(blocked):
         size = sparsity.levels[order.index(rank + number)].size
         found[dim] = found[dim] * size + found[rank + number]

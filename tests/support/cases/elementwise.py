@@ -156,7 +156,7 @@ CASES: tuple[Case, ...] = (
     ),
     *(Unary(op="GELU", values=Range(-9.0, 9.0), options=each) for each in unary_options("GELU")),
     *(Unary(op="NEG", shape=(1, 3, 2, c)) for c in range(1, 10)),
-    # Of a function that is not zero at zero, so that padding lanes show
+    # Of a function that is not zero at zero, so that padding channels show
     *(Unary(op="COS", shape=shape) for shape in ((), (5,), (3, 7), (2, 3, 9), (3, 1, 5, 1))),
     # exp of these overflows float32, or is smaller than any float16
     *(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cases.base import EXACT, TRUTH, Case, Range, Shape, Sheet
-from cases.moves import Move
+from cases.index_maps import IndexMap
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
 from litegpu.graph import Quantization
 
@@ -23,7 +23,7 @@ def _held(sheet: Sheet, stored: str, kind: str = ORDINARY) -> Quantization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredMove(Move):
+class StoredMove(IndexMap):
     """As Move, of a quantized tensor; `fill` is a last operand of the same type."""
 
     stored: str = "int8"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuzzing.damage import damage
-from fuzzing.judge import CPU_SECONDS, DEVICE_SECONDS, Finding, Judge, Tally
+from fuzzing.oracle import CPU_SECONDS, DEVICE_SECONDS, Finding, Oracle, Tally
 from fuzzing.seeds import Source
 from fuzzing.worker import Result, Task, Worker
 
@@ -18,7 +18,7 @@ _INVOKED = 40
 """Of so many files one is run, on the real device, and compared with the CPU; others are loaded."""
 
 
-class FileJudge:
+class FileOracle:
     """Loads damaged files with a delegate, in a process that may die.
 
     Most are loaded for a device on paper: all that litegpu does is done, up to the text of the
@@ -28,12 +28,12 @@ class FileJudge:
     def __init__(self, sources: Mapping[str, Source], options: Mapping[str, Any]) -> None:
         self._sources = sources
         self._plain, self._paper = Worker(work=load), Worker(work=load)
-        self._judge = Judge(sources, options)
+        self._oracle = Oracle(sources, options)
         self.tally = Tally()
 
     def close(self) -> None:
         """End the processes."""
-        for each in (self._plain, self._paper, self._judge):
+        for each in (self._plain, self._paper, self._oracle):
             each.close()
 
     def mutant(self, name: str, number: int) -> tuple[Task, tuple[str, ...]]:
@@ -70,7 +70,7 @@ class FileJudge:
         if got.status == "refused":
             return "refused", ""
         if number % _INVOKED == 0:
-            outcome, problem = self._judge.outcome(Task(task.content, task.seed))
+            outcome, problem = self._oracle.outcome(Task(task.content, task.seed))
             return (outcome if outcome == "wrong" else f"run: {outcome}"), problem
         return ("loaded, in part on the device" if got.accepted else "loaded"), ""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuzzing.damage import damage_bytes
-from fuzzing.judge import Finding, Tally
+from fuzzing.oracle import Finding, Tally
 from fuzzing.seeds import Source
 from fuzzing.worker import Result, Task, Worker
 
@@ -19,7 +19,7 @@ _AT_ONCE = 200
 """Buffers of one task: sending it takes longer than reading one."""
 
 
-class FlexJudge:
+class FlexOracle:
     """Reads damaged options in a process that may hang; the models do not matter."""
 
     def __init__(self, _: Mapping[str, Source], __: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzzing.judge import CPU_SECONDS, DEVICE_SECONDS, LATE_SHAPES, Finding, Tally, difference
+from fuzzing.oracle import CPU_SECONDS, DEVICE_SECONDS, LATE_SHAPES, Finding, Tally, difference
 from fuzzing.rounding import hangs_on_rounding
 from fuzzing.seeds import Source
 from fuzzing.worker import ULP, Arrays, Result, Task, Worker
@@ -18,7 +18,7 @@ _STEPS = 5
 _SIZES = (0, 1, 1, 2, 2, 3, 4, 5, 7, 9, 16, 33, -1)
 
 
-class ResizeJudge:
+class ResizeOracle:
     """Runs the same sequences on the CPU and on a device, each in a process of its own."""
 
     def __init__(self, sources: Mapping[str, Source], options: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Stage, Value
+from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, get
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
@@ -19,11 +19,11 @@ from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes import Pass, PassResult
 
 Shape = tuple[int, ...]
-RELU = Stage("RELU")
+RELU = EpilogueOp("RELU")
 
 
 @dataclass
-class Maker:
+class GraphBuilder:
     """Makes a graph node by node; every method returns the id of the value it makes."""
 
     values: dict[int, Value] = field(default_factory=dict)
@@ -64,22 +64,30 @@ class Maker:
         op: str,
         inputs: Sequence[int],
         shape: Shape,
-        stages: Sequence[Stage] = (),
+        epilogue: Sequence[EpilogueOp] = (),
         attributes: Any = None,
     ) -> int:
         made = self.value(shape)
         index = len(self.nodes)
         self.nodes.append(
-            Node(index, op, 1, tuple(inputs), (made,), attributes=attributes, stages=tuple(stages))
+            Node(
+                index,
+                op,
+                1,
+                tuple(inputs),
+                (made,),
+                attributes=attributes,
+                epilogue=tuple(epilogue),
+            )
         )
         return made
 
-    def steps(self, source: int, *stages: Stage, shape: Shape | None = None) -> int:
+    def steps(self, source: int, *epilogue: EpilogueOp, shape: Shape | None = None) -> int:
         """Add element-wise steps, as ops are normalized to."""
-        return self.node(COPY, [source], shape or self.shape(source), stages)
+        return self.node(COPY, [source], shape or self.shape(source), epilogue)
 
     def conv(
-        self, source: int, channels: int, kernel: int = 1, stages: Sequence[Stage] = ()
+        self, source: int, channels: int, kernel: int = 1, epilogue: Sequence[EpilogueOp] = ()
     ) -> int:
         """Add a convolution whose output has the size of its input."""
         *rest, depth = self.shape(source)
@@ -88,7 +96,7 @@ class Maker:
         pads = (kernel // 2, kernel // 2)
         window = Window((kernel, kernel), (1, 1), pads=pads)
         attributes = ConvAttributes(window, weights, ABSENT, shape)
-        return self.node("CONV_2D", [source], (*rest, channels), stages, attributes)
+        return self.node("CONV_2D", [source], (*rest, channels), epilogue, attributes)
 
     def depthwise(self, source: int, kernel: int = 3) -> int:
         """Add a depthwise convolution with padding VALID."""
@@ -98,13 +106,13 @@ class Maker:
         shape = (n, h - kernel + 1, w - kernel + 1, c)
         return self.node("DEPTHWISE_CONV_2D", [source], shape, attributes=attributes)
 
-    def pad(self, source: int, *pads: tuple[int, int], stages: Sequence[Stage] = ()) -> int:
+    def pad(self, source: int, *pads: tuple[int, int], epilogue: Sequence[EpilogueOp] = ()) -> int:
         """Add a PAD with (before, after) of every dimension."""
         sizes = zip(self.shape(source), pads, strict=True)
         begin = [0] * (4 - len(pads)) + [-before for before, _ in pads]
         attributes = CopyAttributes(begin=(begin[0], begin[1], begin[2], begin[3]))
         shape = tuple(before + size + after for size, (before, after) in sizes)
-        return self.node("PAD", [source], shape, stages, attributes)
+        return self.node("PAD", [source], shape, epilogue, attributes)
 
     def reshape(self, source: int, *shape: int) -> int:
         return self.node("RESHAPE", [source], shape)
@@ -176,4 +184,4 @@ def ops(result: PassResult) -> list[str]:
 
 def functions(node: Node) -> list[str]:
     """Return the functions of a node's steps."""
-    return [stage.function for stage in node.stages]
+    return [epilogue_op.function for epilogue_op in node.epilogue]

@@ -104,6 +104,6 @@ def conv_kernel(
         attributes=tile.attributes(target.model),
         destination=dst,
         work={unit: spec.flops},
-        needed={"src": spec.window.taken(dst.rows, src.lanes)},
+        needed={"src": spec.window.elements_read(dst.rows, src.padded_channels)},
         products=products,
     )

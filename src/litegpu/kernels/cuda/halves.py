@@ -53,11 +53,11 @@ def parts_of(weights: _FLOATS, target: Target, exact: bool = True) -> int:
 def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:
     """Return weights of which half holds each channel [O, ...], and what takes the scale back."""
     largest = largest_of(weights, tuple(range(1, weights.ndim)))
-    held = holds(largest)
-    if held.all():
+    representable = holds(largest)
+    if representable.all():
         return weights, None
     # Neither the factor nor its inverse may leave float32's range.
-    powers = np.where(held, 0, np.clip(_BEST - np.frexp(largest)[1], -126, 126))
+    powers = np.where(representable, 0, np.clip(_BEST - np.frexp(largest)[1], -126, 126))
     factors = np.ldexp(np.float32(1), powers).astype(np.float32)
     factors_of_rows = factors.reshape(-1, *[1] * (weights.ndim - 1))
     return weights * factors_of_rows, np.float32(1) / factors

@@ -46,7 +46,7 @@ def pack_tf32(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint
 
 
 def _flatten(weights: _FLOATS, steps: int, columns: int) -> _FLOATS:
-    """Return [O, H, W, I] as [columns, inputs], with zeros around and between whole slices."""
+    """Return [O, H, W, I] as [columns, inputs], with zeros around and between whole blocks."""
     return spread_taps(weights, columns, 4, steps * STEP)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Stage, Value
+from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.exact import numbers
@@ -48,8 +48,8 @@ class ExactConv2D(_ExactProducts):
             _weight_zero(weights),
             image=True,
         )
-        stages = requantized(graph, node, new_value, outputs, away=[groups > 1])
-        return (_conv_node(node, image.id, attributes, stages),)
+        epilogue = requantized(graph, node, new_value, outputs, away=[groups > 1])
+        return (_conv_node(node, image.id, attributes, epilogue),)
 
 
 class ExactFullyConnected(_ExactProducts):
@@ -69,12 +69,12 @@ class ExactFullyConnected(_ExactProducts):
             0 if per_channel and weights.dtype is DType.INT8 else _weight_zero(weights),
             image=False,
         )
-        stages = requantized(graph, node, new_value, outputs, away=[False])
+        epilogue = requantized(graph, node, new_value, outputs, away=[False])
         if source.shape and source.shape[-1] == inputs:
-            return (_conv_node(node, source.id, attributes, stages),)
+            return (_conv_node(node, source.id, attributes, epilogue),)
         flat = new_value((source.elements // inputs, inputs), dtype=source.dtype)
         reshape = Node(node.index, "RESHAPE", 1, (source.id,), (flat,))
-        return (reshape, _conv_node(node, flat, attributes, stages))
+        return (reshape, _conv_node(node, flat, attributes, epilogue))
 
 
 def check_products(
@@ -136,7 +136,7 @@ def requantized(
     outputs: int,
     away: Sequence[bool],
     weights_at: int = 1,
-) -> tuple[Stage, ...]:
+) -> tuple[EpilogueOp, ...]:
     """Return the steps that make stored integers of the sums of a checked node.
 
     How the scales are multiplied decides about the last bit of a multiplier: int8 in float64, all
@@ -167,7 +167,7 @@ def _weight_zero(weights: Value) -> int:
 
 
 def _conv_node(
-    node: Node, source: int, attributes: QuantizedConvAttributes, stages: tuple[Stage, ...]
+    node: Node, source: int, attributes: QuantizedConvAttributes, epilogue: tuple[EpilogueOp, ...]
 ) -> Node:
     return Node(
         node.index,
@@ -176,5 +176,5 @@ def _conv_node(
         (source,),
         node.outputs,
         attributes=attributes,
-        stages=stages,
+        epilogue=epilogue,
     )

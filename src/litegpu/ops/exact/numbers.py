@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from litegpu.graph import DType, Graph, Node, Stage, Value
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import NewValue
 from litegpu.ops.types import BYTES
 
@@ -132,7 +132,7 @@ def requantize(
     away: Sequence[bool],
     zero: int,
     limits: tuple[int, int],
-) -> tuple[Stage, ...]:
+) -> tuple[EpilogueOp, ...]:
     """Return the steps that make stored integers of sums of products.
 
     `multipliers` has one entry, or one for each channel, as has `away`: whether halves are rounded
@@ -144,10 +144,10 @@ def requantize(
         vector(new_value, [each.right for each in multipliers]),
         vector(new_value, [int(each) for each in away]),
     )
-    shift = (Stage("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
-    return (Stage("REQUANTIZE", operands), *shift, clamp(limits))
+    shift = (EpilogueOp("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
+    return (EpilogueOp("REQUANTIZE", operands), *shift, clamp(limits))
 
 
-def clamp(limits: tuple[int, int]) -> Stage:
+def clamp(limits: tuple[int, int]) -> EpilogueOp:
     """Return the step that keeps integers within limits."""
-    return Stage("CLAMP", attributes=(("low", limits[0]), ("high", limits[1])))
+    return EpilogueOp("CLAMP", attributes=(("low", limits[0]), ("high", limits[1])))

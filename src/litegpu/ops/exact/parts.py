@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from litegpu.graph import DType, Graph, Node, Stage, Value
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, NewValue
 from litegpu.ops.exact import numbers
 from litegpu.ops.facts import Array
@@ -56,8 +56,8 @@ def rescaled_parts(
         values[made] = replace(part, id=made, data=data, quantization=result.quantization)
         inputs[place] = made
         if data is None:
-            stage = Stage(lookup_name(DType.UINT8), (new_value((256,), table),))
-            nodes.append(Node(node.index, COPY, 1, (v,), (made,), stages=(stage,)))
+            epilogue_op = EpilogueOp(lookup_name(DType.UINT8), (new_value((256,), table),))
+            nodes.append(Node(node.index, COPY, 1, (v,), (made,), epilogue=(epilogue_op,)))
     return replace(graph, values=values), replace(node, inputs=tuple(inputs)), nodes
 
 

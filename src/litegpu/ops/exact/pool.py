@@ -39,7 +39,7 @@ class ExactPool(Exact):
         limits = numbers.bounds(
             node.params.get("activation", "none"), graph.values[node.outputs[0]]
         )
-        return (replace(node, attributes=attributes, stages=(numbers.clamp(limits),)),)
+        return (replace(node, attributes=attributes, epilogue=(numbers.clamp(limits),)),)
 
 
 def _check_same(graph: Graph, node: Node) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 from cases.rejected.base import Rejected, Tensor
 from litegpu.graph import DType, Quantization
 
-HELD = Quantization((0.5,), (3,))
+STORABLE = Quantization((0.5,), (3,))
 EVEN = Quantization((0.5,), (0,))
-IMAGE = Tensor(shape=(1, 5, 4, 6), dtype=DType.INT8, quantization=HELD)
+IMAGE = Tensor(shape=(1, 5, 4, 6), dtype=DType.INT8, quantization=STORABLE)
 FILTER = Tensor(shape=(8, 3, 3, 6), dtype=DType.INT8, data=1, quantization=EVEN)
 BIAS = Tensor(shape=(8,), dtype=DType.INT32, data=1)
 
@@ -19,7 +19,10 @@ BIAS = Tensor(shape=(8,), dtype=DType.INT32, data=1)
 def rejected(op: str, inputs: tuple[Tensor | None, ...], reason: str, **others: Any) -> Rejected:
     """Return a rejected node whose result is quantized bytes."""
     return Rejected(
-        op, inputs, reason, **{"result": DType.INT8, "quantization": HELD, "version": 2, **others}
+        op,
+        inputs,
+        reason,
+        **{"result": DType.INT8, "quantization": STORABLE, "version": 2, **others},
     )
 
 

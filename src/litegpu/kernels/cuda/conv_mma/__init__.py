@@ -49,13 +49,15 @@ class ConvMma(Implementation):
 
 
 def _obstacle(spec: ConvSpec) -> Rejected | None:
-    made = spec.depthwise
-    if made is None:
+    depthwise = spec.depthwise
+    if depthwise is None:
         return None
-    too_long = math.prod(made.window.kernel) > _MOST_TAPS or pixels_of(made.shape) > _MOST_MEANS
-    if made.taps is None and too_long:
+    too_long = (
+        math.prod(depthwise.window.kernel) > _MOST_TAPS or pixels_of(depthwise.shape) > _MOST_MEANS
+    )
+    if depthwise.taps is None and too_long:
         return Rejected("each block would compute too many means, or means of too many pixels")
-    if math.prod(made.shape) >= _TOO_MANY or spec.is_large:
+    if math.prod(depthwise.shape) >= _TOO_MANY or spec.is_large:
         return Rejected("its result is so large that each is better made by itself")
     return None
 
@@ -89,7 +91,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
         "SPLIT_W": problem.weight_parts > 1 and not tf32,
         "RANGED": problem.ranged,
         "NOTES_AT": tile.notes_at,
-        "input_slices": -(-spec.weights.shape[3] // 4),
+        "input_blocks": -(-spec.weights.shape[3] // 4),
         "pointwise": spec.keeps_rows,
         "depthwise": depthwise is not None,
     }
@@ -120,29 +122,29 @@ def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -
         kernel,
         constants=constants,
         variables=variables,
-        inner_stages=depthwise.stages,
+        inner_epilogue=depthwise.epilogue,
         work={**kernel.work, Unit.FP32: 2 * dst.rows * area * src.channels},
-        needed={"src": window.taken(dst.rows, src.lanes)},
+        needed={"src": window.elements_read(dst.rows, src.padded_channels)},
     )
 
 
 def _problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
     src, dst, weights, depthwise = spec.src, spec.dst, spec.array, spec.depthwise
-    slices = -(-weights.shape[3] // 4)
+    channel_blocks = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]
     parts = 2 if src.dtype is DType.FLOAT32 else 1
     tf32 = not target.policy.uses_fp16
     weight_parts = 2 if tf32 else parts_of(spec.array, target)
-    taken = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
+    loads = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
     gathered = 0 if depthwise or spec.keeps_rows else 30
     return MmaProblem(
         rows=dst.rows,
-        channels=dst.slices * 4,
-        steps=-(-taps * slices * 4 // STEP),
+        channels=dst.channel_blocks * 4,
+        steps=-(-taps * channel_blocks * 4 // STEP),
         parts=parts,
         weight_parts=weight_parts,
         products=6 if tf32 else parts + weight_parts - 1,
-        loads=taken if src.vector else 4 * taken,
-        instructions=40 + gathered + 18 * (taken - 1),
+        loads=loads if src.vector else 4 * loads,
+        instructions=40 + gathered + 18 * (loads - 1),
         ranged=target.policy.guards_range and (parts > 1 or depthwise is not None),
     )

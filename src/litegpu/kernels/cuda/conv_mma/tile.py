@@ -28,13 +28,13 @@ _SPLIT_CLOCKS_EACH = 280.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
 _REMOTE = 2.3
 """How much longer a byte takes from another block's memory."""
-_THREADS_TOGETHER = 590
+_RESIDENT_THREADS = 590
 """Threads of a multiprocessor that wait at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class MmaProblem:
-    """What decides about tiles: sizes, and what one slice of the operand costs."""
+    """What decides about tiles: sizes, and what one channel block of the operand costs."""
 
     rows: int
     channels: int
@@ -45,9 +45,9 @@ class MmaProblem:
     products: int
     """Instructions that multiply 16 pixels by 16 inputs by 8 columns, in those of halves."""
     loads: float
-    """Loads for one slice of the operand."""
+    """Loads for one channel block of the operand."""
     instructions: float
-    """Instructions for one slice of the operand."""
+    """Instructions for one channel block of the operand."""
     ranged: bool = False
     """Whether blocks look for the range of their values, and tell the others of a cluster."""
 
@@ -123,16 +123,16 @@ class MmaTile(Tile):
         per_unit = -(-blocks // target.compute_units)
         shared = self.sharing
         rows = min(self.pixels, problem.rows)
-        slices = rows * self.steps * 4 / shared
+        channel_blocks = rows * self.steps * 4 / shared
         weights = self.columns * self.steps * STEP * 2 * problem.weight_parts
         products = self.steps * (self.pixels // 16) * (self.columns // 8) * problem.products
         stored = rows * self.steps * STEP * 2 * problem.parts if shared > 1 else 0
         sums = rows * self.columns * 4 * self.warps_k * _REMOTE if self.split_k else 0
         busy = max(
-            slices * problem.instructions * clocks.instruction + products * clocks.product,
-            (slices * problem.loads * 16 + weights + sums) / clocks.cached_bytes,
+            channel_blocks * problem.instructions * clocks.instruction + products * clocks.product,
+            (channel_blocks * problem.loads * 16 + weights + sums) / clocks.cached_bytes,
         )
-        turns = -(-slices // (self.threads * 2))
+        turns = -(-channel_blocks // (self.threads * 2))
         waits = clocks.load * (turns * max(1.0, problem.loads / 8) + self.steps // self.chunk - 1)
         waits += _STEP_CLOCKS * self.steps / self.warps_k
         if shared > 1:
@@ -140,9 +140,9 @@ class MmaTile(Tile):
         if self.split_k:
             waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * self.cluster
         # Blocks that lie on one multiprocessor wait at the same time.
-        together = max(1, min(per_unit, _THREADS_TOGETHER // self.threads))
+        resident = max(1, min(per_unit, _RESIDENT_THREADS // self.threads))
         exchange = blocks * stored / clocks.remote_bytes
-        return per_unit * busy + waits * -(-per_unit // together) + exchange
+        return per_unit * busy + waits * -(-per_unit // resident) + exchange
 
 
 _WEIGHT_REGISTERS = 64

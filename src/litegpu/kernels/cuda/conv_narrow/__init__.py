@@ -1,4 +1,4 @@
-"""Convolutions of dense images with few channels, on tensor cores: cuda/conv_narrow."""
+"""Convolutions of unpadded images with few channels, on tensor cores: cuda/conv_narrow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_CHANNELS = 4
 """Channels of an image, with its padding; more of them are chunks that other kernels take."""
 _MOST_STEPS = 48
 """Steps of a sum, all of which are written out."""
-_WORTH = 0.6
+_MARGIN = 0.6
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
@@ -49,7 +49,7 @@ class ConvNarrow(Implementation):
             output=(dst.shape[1], dst.shape[2]),
             batch=dst.shape[0],
             channels=src.pitch,
-            outputs=dst.slices * 4,
+            outputs=dst.channel_blocks * 4,
             view=spec.window,
             stored=src.dtype.value,
             whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
@@ -63,14 +63,14 @@ class ConvNarrow(Implementation):
             return tiles
         # What it rounds is better left in float32: half would put padding between the pixels.
         key, best = ("conv_narrow", problem), tiles[0].clocks(target)
-        return TilePlan(key, tiles, partial(_kernel, spec=spec), best, _WORTH)
+        return TilePlan(key, tiles, partial(_kernel, spec=spec), best, _MARGIN)
 
 
 def _is_narrow(src: Storage, view: Window) -> bool:
     """Whether the windows of `src` are runs of few channels, with nothing else in between."""
-    dense = src.pitch == src.lanes and src.strides[1] == src.shape[2] * src.pitch
+    unpadded = src.pitch == src.padded_channels and src.strides[1] == src.shape[2] * src.pitch
     few = src.pitch <= _MOST_CHANNELS and view.kernel[1] > 1
-    return dense and few and view.dilation[1] == 1 and view.plain
+    return unpadded and few and view.dilation[1] == 1 and view.plain
 
 
 def _kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpec) -> KernelRequest:
@@ -92,7 +92,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpec) -> 
         "LANES": problem.channels,
         "STEP": problem.step,
         "M_TILES": tile.m_tiles,
-        "HELD": tile.held,
+        "IN_REGISTERS": tile.in_registers,
         "WEIGHTS_AT": patch.units_of_16,
         "tiles": tile.tiles,
         **patch.words(),

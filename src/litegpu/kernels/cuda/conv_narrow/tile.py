@@ -13,7 +13,7 @@ from litegpu.kernels.cuda.tiles import Tile
 from litegpu.ops.base import Target
 from litegpu.ops.window import Pair
 
-_HELD_REGISTERS = 80
+_WEIGHT_REGISTERS = 80
 """Registers of a thread that weights may take up; more of them lie in shared memory."""
 _OTHER_REGISTERS = 32
 """Registers of a thread beside sums and weights."""
@@ -97,9 +97,9 @@ class NarrowTile(Tile):
         return self.blocks[0] * self.warps_n * self.pairs
 
     @property
-    def held(self) -> bool:
+    def in_registers(self) -> bool:
         """Whether each thread keeps its weights in registers."""
-        return self.problem.steps * self.problem.parts * self.pairs * 4 <= _HELD_REGISTERS
+        return self.problem.steps * self.problem.parts * self.pairs * 4 <= _WEIGHT_REGISTERS
 
     @property
     def sums(self) -> int:
@@ -110,12 +110,12 @@ class NarrowTile(Tile):
     def m_tiles(self) -> int:
         """Return for how many rows of 16 pixels weights are read from shared memory once."""
         most = max(1, min(_MOST_SUMS // self.sums, self.turns))
-        return 1 if self.held else most
+        return 1 if self.in_registers else most
 
     @property
     def registers(self) -> int:
         """Return the registers of a thread."""
-        steps = self.problem.steps if self.held else 2
+        steps = self.problem.steps if self.in_registers else 2
         weights = steps * self.problem.parts * self.pairs * 4
         sums = self.sums * self.m_tiles
         return min(round_up(weights + sums + _OTHER_REGISTERS, 8), _MOST_REGISTERS)
@@ -124,7 +124,7 @@ class NarrowTile(Tile):
     def weight_units(self) -> int:
         """Return the units of 16 bytes of shared memory for weights."""
         whole = self.problem.steps * self.problem.parts * self.warps_n * self.pairs * 32
-        return 0 if self.held else whole
+        return 0 if self.in_registers else whole
 
     @property
     def shared_bytes(self) -> int:
@@ -144,7 +144,7 @@ class NarrowTile(Tile):
         products = steps * self.pairs * 2 * problem.products
         values = steps * 4 * (1 + problem.split_values)
         weights = steps * self.pairs * 4 * problem.parts / self.m_tiles
-        weights *= not self.held
+        weights *= not self.in_registers
         stored = self.pairs * 2
         issued = products + values + weights / 4 + stored * _STORE_INSTRUCTIONS + _TURN_INSTRUCTIONS
         fill = filled * _FILL_INSTRUCTIONS * (1 + problem.split_values / 2) / _ISSUED_PER_CLOCK
@@ -154,7 +154,7 @@ class NarrowTile(Tile):
             (values + weights) * _SHARED_CLOCKS,
         )
         room = target.model.overlapped_blocks(self.threads, self.registers, self.shared_bytes)
-        together = max(1, min(per_unit, room))
+        resident = max(1, min(per_unit, room))
         size = 4 if problem.stored == "float32" else 2
         read = patch.rows * patch.units * patch.unit * size / clocks.memory_bytes
         begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
@@ -164,11 +164,11 @@ class NarrowTile(Tile):
         moved = read + turns * stored * 256 / clocks.memory_bytes
         moved += 16 * self.weight_units / clocks.cached_bytes
         # The more blocks there are, the more often one works while another waits for memory.
-        busy = max(worked, moved) + min(worked, moved) / together
+        busy = max(worked, moved) + min(worked, moved) / resident
         # The first blocks read at once, with nothing to do meanwhile; the last go on alone.
         last = self.turns * (steps * _STEP_CLOCKS + _TURN_CLOCKS) / 2
-        waits = _WAIT_CLOCKS * -(-per_unit // together)
-        return per_unit * busy + together * read + last + waits
+        waits = _WAIT_CLOCKS * -(-per_unit // resident)
+        return per_unit * busy + resident * read + last + waits
 
 
 def candidates(problem: NarrowProblem, target: Target) -> Iterator[NarrowTile]:

@@ -22,7 +22,7 @@ from litegpu.ops.halves import as_halves
 _FLOATS = npt.NDArray[np.float32]
 _OVERLAPS = 4
 """Windows that a pixel must be part of: what is stored once is then read so many times."""
-_WORTH = 0.7
+_MARGIN = 0.7
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 
 
@@ -44,7 +44,7 @@ class ConvPatch(Implementation):
             output=(dst.shape[1], dst.shape[2]),
             batch=dst.shape[0],
             channels=spec.weights.shape[3],
-            outputs=dst.slices * 4,
+            outputs=dst.channel_blocks * 4,
             view=view,
             split_values=src.dtype is DType.FLOAT32,
             split_weights=parts_of(spec.array, target) > 1,
@@ -53,7 +53,7 @@ class ConvPatch(Implementation):
         if isinstance(tiles, Rejected):
             return tiles
         key, best = ("conv_patch", problem), tiles[0].clocks(target)
-        return TilePlan(key, tiles, partial(_kernel, spec=spec), best, _WORTH)
+        return TilePlan(key, tiles, partial(_kernel, spec=spec), best, _MARGIN)
 
 
 def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> KernelRequest:
@@ -73,7 +73,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> K
         "WEIGHTS_AT": tile.value_units,
         "patch": tile.patch,
         "tiles": tile.tiles,
-        "input_slices": -(-spec.weights.shape[3] // 4),
+        "input_blocks": -(-spec.weights.shape[3] // 4),
     }
     target, name = ctx.target, ConvPatch.name
     return conv_kernel(name, node, spec, tile, target, packed, variables, products=problem.products)

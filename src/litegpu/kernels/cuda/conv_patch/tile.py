@@ -26,7 +26,7 @@ _REGISTERS = 128
 _MATRIX_CLOCKS = 4.0
 """A matrix load moves 512 bytes of shared memory, 128 per clock; weights of 8 columns are 256."""
 _FILL_INSTRUCTIONS = 60
-"""For one slice of the patch, from its place to its halves."""
+"""For one channel block of the patch, from its place to its halves."""
 _STEP_CLOCKS = 40.0
 """What one step of a warp waits for its operands."""
 
@@ -117,21 +117,23 @@ class PatchTile(Tile):
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)
-        slices = math.prod(self.patch) * problem.chunks * 2
+        channel_blocks = math.prod(self.patch) * problem.chunks * 2
         halves, parts = 1 + problem.split_values, 1 + problem.split_weights
         loads = self.rows * halves + self.warps * self.n_tiles * parts / 2
         products = self.rows * self.n_tiles * problem.products
         each_step = max(products * clocks.product, loads * _MATRIX_CLOCKS)
         stored = self.rows * _WIDE * self.n_tiles * 2
         busy = (
-            slices * _FILL_INSTRUCTIONS * clocks.instruction
+            channel_blocks * _FILL_INSTRUCTIONS * clocks.instruction
             + problem.steps * each_step
             + stored * _FILL_INSTRUCTIONS * clocks.instruction
         )
-        waits = clocks.load * (2 + slices / (self.threads * 8)) + _STEP_CLOCKS * problem.steps
+        waits = (
+            clocks.load * (2 + channel_blocks / (self.threads * 8)) + _STEP_CLOCKS * problem.steps
+        )
         room = target.model.overlapped_blocks(self.threads, _REGISTERS, self.shared_bytes)
-        together = max(1, min(per_unit, room))
-        return per_unit * busy + waits * -(-per_unit // together)
+        resident = max(1, min(per_unit, room))
+        return per_unit * busy + waits * -(-per_unit // resident)
 
 
 def candidates(problem: PatchProblem) -> Iterator[PatchTile]:

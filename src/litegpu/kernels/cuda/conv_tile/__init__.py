@@ -69,9 +69,9 @@ def _obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
 def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> KernelRequest:
     dst, src, weights, problem = spec.dst, spec.src, spec.array, tile.problem
     floats = problem.floats
-    held = Halves([weights], None) if floats else halves_of(weights, ctx.target, exact=False)
-    arranged = pack_tiles(held.parts[0], problem.k_tiles, tile.columns, floats, problem.split)
-    packed = Packed(arranged, held.back, tile.column_blocks * tile.columns)
+    split = Halves([weights], None) if floats else halves_of(weights, ctx.target, exact=False)
+    arranged = pack_tiles(split.parts[0], problem.k_tiles, tile.columns, floats, problem.split)
+    packed = Packed(arranged, split.back, tile.column_blocks * tile.columns)
     variables: dict[str, Any] = {
         "BM": PIXELS,
         "BN": tile.columns,
@@ -90,7 +90,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
         "COLUMN_BLOCKS": tile.column_blocks,
         "ASYNC": src.dtype is (DType.FLOAT32 if floats else DType.FLOAT16)
         and src.aligned(problem.part),
-        "input_slices": -(-weights.shape[3] // 4),
+        "input_blocks": -(-weights.shape[3] // 4),
         "rowwise": spec.keeps_rows,
         "padded": spec.window.leaves(src.shape[1:3], dst.shape[1:3]),
     }

@@ -177,7 +177,7 @@ __device__ __forceinline__ float4 MIN4(float4 a, float4 b) {
 __device__ __forceinline__ float4 POW4(float4 a, float4 b) {
     return make_float4(powf(a.x, b.x), powf(a.y, b.y), powf(a.z, b.z), powf(a.w, b.w));
 }
-__device__ __forceinline__ float4 RAISE4(float4 a, float4 b) {
+__device__ __forceinline__ float4 MAX_NAN4(float4 a, float4 b) {
     return make_float4(raised(a.x, b.x), raised(a.y, b.y), raised(a.z, b.z), raised(a.w, b.w));
 }
 __device__ __forceinline__ Bool4 EQUAL4(float4 a, float4 b) {

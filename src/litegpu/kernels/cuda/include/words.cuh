@@ -27,7 +27,7 @@
 #define LANES4(value, left, fill) lanes4((value), (left), (fill))
 #define MASK4(value, left) lanes4((value), (left), 0.0f)
 #define WHERE4(condition, yes, no) where4((condition), (yes), (no))
-#define AT_LEAST4(low, value) WHERE4(LESS4((value), (low)), (low), (value))
+#define CLAMP_MIN4(low, value) WHERE4(LESS4((value), (low)), (low), (value))
 #define TO_FLOAT(a) ((float)(a))
 #define TO_INT(a) ((int)(a))
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)

@@ -49,62 +49,62 @@ class Separable(Implementation):
     name = "cuda/separable"
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        made = spec.depthwise
-        if made is None:
+        middle = spec.depthwise
+        if middle is None:
             return IN_MEMORY
-        found = obstacle(spec, target) or _obstacle(made, spec, target)
+        found = obstacle(spec, target) or _obstacle(middle, spec, target)
         if found is not None:
             return found
         src, dst = spec.src, spec.dst
         problem = SeparableProblem(
-            src.shape, src.dtype.value, made.shape, dst.channels, made.window
+            src.shape, src.dtype.value, middle.shape, dst.channels, middle.window
         )
         tiles = choose(candidates(problem, target.model), target, error=_ERROR)
         if isinstance(tiles, Rejected):
             return tiles
-        return TilePlan(("separable", problem), tiles, partial(_kernel, spec=spec, made=made))
+        return TilePlan(("separable", problem), tiles, partial(_kernel, spec=spec, middle=middle))
 
 
-def _obstacle(made: Depthwise, spec: ConvSpec, target: Target) -> Rejected | None:
+def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | None:
     if not target.model.warp_groups:
         return Rejected("")  # what the general one says of it tells more
-    if made.taps is None:
+    if middle.taps is None:
         return Rejected("it is a mean")
-    if not _is_half(made.shape, target):
+    if not _is_half(middle.shape, target):
         return Rejected("its result would not be stored as half")
-    if not _suits(made.shape, made.window):
+    if not _suits(middle.shape, middle.window):
         return Rejected("its result is small, or its patches would be mostly padding")
     if not spec.src.vector:
         return Rejected("its input's channels do not lie in fours")
-    if not np.isfinite(made.taps).all():
+    if not np.isfinite(middle.taps).all():
         # What lies outside of the image would be multiplied, too.
         return Rejected("its weights are not all finite")
     return None
 
 
-def _suits(made: Shape4, window: Window) -> bool:
-    found = pixels_of(made)
-    if found < _FEWEST_PIXELS or math.prod(made) < _FEWEST_ELEMENTS:
+def _suits(middle: Shape4, window: Window) -> bool:
+    found = pixels_of(middle)
+    if found < _FEWEST_PIXELS or math.prod(middle) < _FEWEST_ELEMENTS:
         return False
-    if made[3] > _MOST_CHANNELS:
+    if middle[3] > _MOST_CHANNELS:
         return False
     if math.prod(window.kernel) > _MOST_TAPS or not window.plain:
         return False
-    wasted = min(wasted_pixels(patch, made) for patch in patches(128))
+    wasted = min(wasted_pixels(patch, middle) for patch in patches(128))
     return found >= _FILLED * (found + wasted)
 
 
-def _is_half(made: Shape4, target: Target) -> bool:
+def _is_half(middle: Shape4, target: Target) -> bool:
     """Whether the depthwise convolution's result would be stored as half, were it stored."""
-    return target.policy.stores_half(4 * math.prod(made))
+    return target.policy.stores_half(4 * math.prod(middle))
 
 
 def _kernel(
-    node: Node, ctx: LowerContext, tile: SeparableTile, spec: ConvSpec, made: Depthwise
+    node: Node, ctx: LowerContext, tile: SeparableTile, spec: ConvSpec, middle: Depthwise
 ) -> KernelRequest:
-    dst, src, window, taps = spec.dst, spec.src, made.window, made.taps
+    dst, src, window, taps = spec.dst, spec.src, middle.window, middle.taps
     assert taps is not None
-    slices = -(-src.channels // 4)
+    channel_blocks = -(-src.channels // 4)
     halves = halves_of(spec.array, ctx.target, exact=False)
     weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns)
     packed = Packed(weights, halves.back, tile.column_blocks * tile.columns)
@@ -121,28 +121,28 @@ def _kernel(
         "STAGES": tile.stages,
         "K_TILES": tile.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,
-        "LINES": round_up(made.shape[1], ITEM[0]),
+        "LINES": round_up(middle.shape[1], ITEM[0]),
         "across": tile.tiles[1],
-        "input_slices": slices,
-        "tap_slices": slices,
+        "input_blocks": channel_blocks,
+        "tap_blocks": channel_blocks,
         "rows": readers(window, 0, ITEM[0]),
         "columns": readers(window, 1, ITEM[1]),
         "one_by_one": (readers(window, 0, 1), readers(window, 1, 1)),
-        "has_taps_bias": made.bias is not None,
-        "middle": made.shape,
+        "has_taps_bias": middle.bias is not None,
+        "middle": middle.shape,
         **window.words(src.shape[1:3]),
     }
     kernel = conv_kernel(Separable.name, node, spec, tile, ctx.target, packed, variables)
-    constants = {"weights": weights, "taps": padded(taps, slices * 4), **kernel.constants}
-    if made.bias is not None:
-        constants["taps_bias"] = padded(made.bias, slices * 4)
+    constants = {"weights": weights, "taps": padded(taps, channel_blocks * 4), **kernel.constants}
+    if middle.bias is not None:
+        constants["taps_bias"] = padded(middle.bias, channel_blocks * 4)
     return replace(
         kernel,
         constants=constants,
-        inner_stages=made.stages,
+        inner_epilogue=middle.epilogue,
         work={
             **kernel.work,
             Unit.FP32: 2 * dst.rows * math.prod(window.kernel) * src.channels,
         },
-        needed={"src": window.taken(dst.rows, src.lanes)},
+        needed={"src": window.elements_read(dst.rows, src.padded_channels)},
     )

@@ -118,31 +118,31 @@ class SeparableTile(Tile):
 
     def clocks(self, target: Target) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what its blocks wait for."""
-        made, window = self.problem.middle, self.problem.window
-        together = self.min_blocks(target.model)
-        rounds = self.blocks[1] / (target.compute_units * together)
-        items = self.pixels // math.prod(ITEM) * -(-made[3] // 4)
+        middle, window = self.problem.middle, self.problem.window
+        resident = self.min_blocks(target.model)
+        rounds = self.blocks[1] / (target.compute_units * resident)
+        items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
         loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
         products = 4 * math.prod((*ITEM, *window.kernel))
         columns = self.column_blocks * self.columns
         busy = items * (products + 9 * loads + 150) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
         waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
-        each = together * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
+        each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
         # Many rounds flow into each other; of few, the last is as long as a full one.
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
-def _tiles_of(patch: Pair, made: Shape4) -> Pair:
+def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
     """Return how many patches lie below each other, and side by side."""
-    n, height, width, _ = made
+    n, height, width, _ = middle
     lines = n * round_up(height, ITEM[0])
     return -(-lines // patch[0]), -(-width // patch[1])
 
 
-def wasted_pixels(patch: Pair, made: Shape4) -> int:
+def wasted_pixels(patch: Pair, middle: Shape4) -> int:
     """Return how many pixels of all patches lie outside of the images."""
-    return math.prod(_tiles_of(patch, made)) * math.prod(patch) - pixels_of(made)
+    return math.prod(_tiles_of(patch, middle)) * math.prod(patch) - pixels_of(middle)
 
 
 def patches(pixels: int) -> list[Pair]:
@@ -152,10 +152,10 @@ def patches(pixels: int) -> list[Pair]:
 
 def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[SeparableTile]:
     """Yield the tiles for a problem, those of small blocks first."""
-    made, outputs = problem.middle, problem.outputs
+    middle, outputs = problem.middle, problem.outputs
     for pixels, warps in ((128, 4), (128, 8), (256, 8)):
         # The smaller the rim of a patch, the fewer pixels are read twice.
-        best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, made), sum(patch)))
+        best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, middle), sum(patch)))
         for columns in (128, 64, 32):
             few = pixels * columns <= 32 * warps * _MOST_SUMS
             if few and columns < max(2 * outputs, 33):

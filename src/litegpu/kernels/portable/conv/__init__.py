@@ -15,32 +15,32 @@ from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.units import Unit
 from litegpu.ops.weights import Weights
 
-_SPLIT_ITEMS = (64, 32)
+_SPLIT_K_ITEMS = (64, 32)
 """Work items that may share out one sum; the first that the device allows."""
 
 
 class ConvSplit(Implementation):
     """Work items share out each sum: for so few outputs that they would not keep a device busy."""
 
-    name = "conv_2d_split"
+    name = "conv_2d_split_k"
     general = True
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         if spec.depthwise is not None:
             return IN_MEMORY
-        items = next((items for items in _SPLIT_ITEMS if can_share(items, target)), 0)
+        items = next((items for items in _SPLIT_K_ITEMS if can_share(items, target)), 0)
         if not items:
             return Rejected("the device lets too few work items share memory")
         (_, height, width, depth), _ = weights.spread_shape(spec.weights)
         if height * width * -(-depth // 4) < 2 * items:
             return Rejected("its sums are too short to be shared out")
-        if spec.dst.rows * spec.dst.slices * 4 > target.parallel_items:
+        if spec.dst.rows * spec.dst.channel_blocks * 4 > target.parallel_items:
             return Rejected("it has outputs enough to keep the device busy")
-        return _SplitPlan(spec, items)
+        return _SplitKPlan(spec, items)
 
 
 @dataclass(frozen=True, slots=True)
-class _SplitPlan(Plan):
+class _SplitKPlan(Plan):
     """How many work items share out a sum."""
 
     spec: ConvSpec
@@ -48,10 +48,10 @@ class _SplitPlan(Plan):
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         dst = self.spec.dst
-        request = _request(node, ctx, self.spec, "conv_2d_split", dst.slices)
+        request = _request(node, ctx, self.spec, "conv_2d_split_k", dst.channel_blocks)
         return replace(
             request,
-            grid=(dst.slices * self.items, dst.rows, 1),
+            grid=(dst.channel_blocks * self.items, dst.rows, 1),
             local=(self.items, 1, 1),
             variables={**request.variables, "ITEMS": self.items},
             shared=(("float4", "scratch", self.items),),
@@ -59,7 +59,7 @@ class _SplitPlan(Plan):
 
 
 class ConvPortable(Implementation):
-    """Each work item makes a tile of pixels and slices of channels: for all that is left."""
+    """Each work item makes a tile of pixels and channel blocks: for all that is left."""
 
     name = "conv_2d"
     general = True
@@ -71,7 +71,7 @@ class ConvPortable(Implementation):
         whole_groups = groups == 1 or outputs // groups % 8 == 0
         terms = (height, width, -(-depth // 4))
         dst, stored = spec.dst, spec.src.dtype.value
-        problem = TileProblem("conv_2d", dst.rows, dst.slices, terms, stored, whole_groups)
+        problem = TileProblem("conv_2d", dst.rows, dst.channel_blocks, terms, stored, whole_groups)
         return _PortablePlan(spec, problem)
 
 
@@ -83,22 +83,25 @@ class _PortablePlan(Plan):
     problem: TileProblem
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        pixels, slices = choose_tile(self.problem, ctx)
-        padded_slices = round_up(self.spec.dst.slices, slices)
-        request = _request(node, ctx, self.spec, "conv_2d", padded_slices)
+        pixels, channel_blocks = choose_tile(self.problem, ctx)
+        padded_blocks = round_up(self.spec.dst.channel_blocks, channel_blocks)
+        request = _request(node, ctx, self.spec, "conv_2d", padded_blocks)
         return replace(
             request,
-            grid=(padded_slices // slices, -(-self.spec.dst.rows // pixels), 1),
-            variables={**request.variables, "PIXELS": pixels, "SLICES": slices},
+            grid=(padded_blocks // channel_blocks, -(-self.spec.dst.rows // pixels), 1),
+            variables={**request.variables, "PIXELS": pixels, "CHANNEL_BLOCKS": channel_blocks},
         )
 
 
 def _request(
-    node: Node, ctx: LowerContext, spec: ConvSpec, template: str, slices: int
+    node: Node, ctx: LowerContext, spec: ConvSpec, template: str, channel_blocks: int
 ) -> KernelRequest:
-    """Return what both kernels ask for, but for the work items; they write `slices` of outputs."""
-    held = weights.spread_groups(spec.weights)
-    bound = weights.bind(held, slices, ctx)
+    """Return what both kernels ask for, but for the work items.
+
+    They write `channel_blocks` of outputs.
+    """
+    operand = weights.spread_groups(spec.weights)
+    bound = weights.bind(operand, channel_blocks, ctx)
     return KernelRequest(
         template=template,
         grid=(1, 1, 1),
@@ -106,19 +109,19 @@ def _request(
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},
         constants=bound.constants,
-        variables={**_words(spec, held), **bound.variables},
-        work={Unit.FP32: 2 * spec.dst.rows * held.elements},
-        needed={"src": spec.window.taken(spec.dst.rows, spec.src.lanes)},
+        variables={**_words(spec, operand), **bound.variables},
+        work={Unit.FP32: 2 * spec.dst.rows * operand.elements},
+        needed={"src": spec.window.elements_read(spec.dst.rows, spec.src.padded_channels)},
     )
 
 
-def _words(spec: ConvSpec, held: Weights) -> dict[str, Any]:
+def _words(spec: ConvSpec, operand: Weights) -> dict[str, Any]:
     image = spec.src.shape[1:3]
     return {
         **spec.window.words(image),
         "padded": spec.window.leaves(image, spec.dst.shape[1:3]),
-        "input_slices": -(-held.shape[3] // 4),
-        "groups": held.groups,
-        "group_outputs": held.shape[0] // held.groups,
+        "input_blocks": -(-operand.shape[3] // 4),
+        "groups": operand.groups,
+        "group_outputs": operand.shape[0] // operand.groups,
         "pointwise": spec.keeps_rows,
     }

@@ -13,7 +13,7 @@ from litegpu.ops.units import Unit
 
 
 class MatmulPortable(Implementation):
-    """Each work item makes a tile of rows and slices of columns."""
+    """Each work item makes a tile of rows and blocks of 4 columns."""
 
     name = "batch_matmul"
     general = True
@@ -22,7 +22,9 @@ class MatmulPortable(Implementation):
         dst = spec.dst
         terms = (spec.rows, spec.depth, *map(int, spec.transposed))
         stored = spec.left.dtype.value
-        return _MatmulPlan(spec, TileProblem(self.name, dst.rows, dst.slices, terms, stored))
+        return _MatmulPlan(
+            spec, TileProblem(self.name, dst.rows, dst.channel_blocks, terms, stored)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,15 @@ class _MatmulPlan(Plan):
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         spec = self.spec
-        pixels, slices = choose_tile(self.problem, ctx)
+        pixels, channel_blocks = choose_tile(self.problem, ctx)
         pixels = min(pixels, spec.rows)
         blocks = -(-spec.rows // pixels)
         return KernelRequest(
             template=MatmulPortable.name,
-            grid=(-(-spec.dst.slices // slices), blocks * spec.products, 1),
+            grid=(-(-spec.dst.channel_blocks // channel_blocks), blocks * spec.products, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"left": node.inputs[0], "right": node.inputs[1]},
-            variables={"PIXELS": pixels, "SLICES": slices, **spec.words(blocks)},
+            variables={"PIXELS": pixels, "CHANNEL_BLOCKS": channel_blocks, **spec.words(blocks)},
             work={Unit.FP32: spec.flops},
         )

@@ -31,7 +31,7 @@ class QuantizedConvPortable(Implementation):
         whole_groups = spec.groups == 1 or outputs // spec.groups % 8 == 0
         terms = (height, width, -(-depth // 4))
         dst, stored = spec.dst, spec.src.dtype.value
-        problem = TileProblem(self.name, dst.rows, dst.slices, terms, stored, whole_groups)
+        problem = TileProblem(self.name, dst.rows, dst.channel_blocks, terms, stored, whole_groups)
         return _QuantizedPlan(spec, problem)
 
 
@@ -45,7 +45,7 @@ class _QuantizedPlan(Plan):
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         spec = self.spec
         pixels, blocks = choose_tile(self.problem, ctx)
-        written = round_up(spec.dst.slices, blocks)
+        written = round_up(spec.dst.channel_blocks, blocks)
         outputs, *_, depth = spec.weights.shape
         inputs = -(-depth // 4)
         image = spec.src.shape[1:3]
@@ -62,8 +62,8 @@ class _QuantizedPlan(Plan):
                 **spec.window.words(image),
                 "padded": spec.window.leaves(image, spec.dst.shape[1:3]),
                 "pointwise": spec.keeps_rows,
-                "input_slices": inputs,
-                "weight_slices": written,
+                "input_blocks": inputs,
+                "weight_blocks": written,
                 "groups": spec.groups,
                 "group_outputs": outputs // spec.groups,
                 "flips": _FLIPS if spec.flips else 0,
@@ -72,10 +72,10 @@ class _QuantizedPlan(Plan):
                 "ones": _ONES,
                 "last_ones": _ONES >> 8 * (4 * inputs - depth),
                 "PIXELS": pixels,
-                "SLICES": blocks,
+                "CHANNEL_BLOCKS": blocks,
             },
             work={Unit.INT8_DOT: 2 * spec.dst.rows * spec.weights.size},
-            needed={"src": spec.window.taken(spec.dst.rows, spec.src.lanes)},
+            needed={"src": spec.window.elements_read(spec.dst.rows, spec.src.padded_channels)},
             accumulator=INT,
         )
 

@@ -29,7 +29,7 @@ _reported: set[tuple[str, str]] = set()
 """Files and folders with what was said about them in this process already."""
 
 
-class KeptFiles:
+class DiskCache:
     """Files in a folder, found by everything that made them; without a folder, none.
 
     The key of a file has to name all that its data depend on; litegpu's version is added here.
@@ -39,16 +39,17 @@ class KeptFiles:
         self,
         folder: str | None,
         suffix: str,
-        held: str = "Compiled kernels",
+        content: str = "Compiled kernels",
         most_bytes: int = _MOST_BYTES,
     ) -> None:
         """Take a folder, which need not exist yet, and the suffix of the files' names.
 
-        `held` tells in messages what the files hold; data of more than `most_bytes` are not kept.
+        `content` tells in messages what the files hold; data of more than `most_bytes` are not
+        kept.
         """
         self._folder = Path(folder) if folder is not None else None
         self._suffix = suffix
-        self._held = held
+        self._content = content
         self._most_bytes = most_bytes
 
     @property
@@ -105,12 +106,12 @@ class KeptFiles:
         return folder / f"{digest.hex()}{self._suffix}"
 
     def _warn(self, error: OSError) -> None:
-        what = f"{self._held} cannot be kept in '{self._folder}'"
+        what = f"{self._content} cannot be kept in '{self._folder}'"
         why = f"({type(error).__name__}: {error}); check serialization_dir."
         _report_once(logging.WARNING, what, why)
 
     def _report(self, level: int, path: Path, text: str) -> None:
-        _report_once(level, f"{self._held}: '{path}'", text)
+        _report_once(level, f"{self._content}: '{path}'", text)
 
 
 class _DamagedError(Exception):
@@ -126,10 +127,10 @@ def _verified(found: bytes, digest: bytes) -> bytes:
     """Return the data of a file whose header matches. Raises _DamagedError."""
     if len(found) < _HEADER.size or not found.startswith(_MAGIC):
         raise _DamagedError("it is no file of litegpu, or was cut")
-    held, data = _HEADER.unpack_from(found), found[_HEADER.size :]
+    fields, data = _HEADER.unpack_from(found), found[_HEADER.size :]
     wanted = _header(digest, data)
     names = ("magic", "format", "version", "key", "checksum", "length")
-    wrong = [name for name, a, b in zip(names, held, wanted, strict=True) if a != b]
+    wrong = [name for name, a, b in zip(names, fields, wanted, strict=True) if a != b]
     if wrong:
         raise _DamagedError(f"another {' and '.join(wrong)} than expected")
     return data

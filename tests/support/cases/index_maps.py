@@ -11,7 +11,7 @@ Integers = tuple[Any, ...] | int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move(Case):
+class IndexMap(Case):
     """An op with one computed input of `shape` and constants (`operands`) around it.
 
     `position` is the place of the computed input; `options` are pairs of names and values.
@@ -39,7 +39,7 @@ class Move(Case):
         sheet.output(*outputs)
 
 
-def _transposes() -> list[Move]:
+def _transposes() -> list[IndexMap]:
     orders: list[tuple[Shape, tuple[int, ...]]] = [
         *(((2, 4, 3, c), (0, 3, 1, 2)) for c in range(1, 10)),
         *(((2, 4, 3, 8), order) for order in ((0, 2, 1, 3), (1, 0, 2, 3), (2, 1, 0, 3))),
@@ -56,18 +56,18 @@ def _transposes() -> list[Move]:
         ((2, 3, 2, 5, 7), (4, 2, 0, 3, 1)),
         ((2, 3, 1, 5, 7), (2, 0, 1, 3, 4)),
     ]
-    return [Move(op="TRANSPOSE", shape=shape, operands=(order,)) for shape, order in orders]
+    return [IndexMap(op="TRANSPOSE", shape=shape, operands=(order,)) for shape, order in orders]
 
 
-def _splits() -> list[Move]:
-    def split(shape: Shape, axis: int, count: int) -> Move:
+def _splits() -> list[IndexMap]:
+    def split(shape: Shape, axis: int, count: int) -> IndexMap:
         options = (("num_splits", count),)
-        return Move(
+        return IndexMap(
             op="SPLIT", shape=shape, operands=(axis,), position=1, options=options, count=count
         )
 
-    def split_v(shape: Shape, axis: int, *sizes: int, dtype: str = "int32") -> Move:
-        return Move(
+    def split_v(shape: Shape, axis: int, *sizes: int, dtype: str = "int32") -> IndexMap:
+        return IndexMap(
             op="SPLIT_V",
             shape=shape,
             operands=(sizes, axis),
@@ -76,9 +76,9 @@ def _splits() -> list[Move]:
             dtype=dtype,
         )
 
-    def unpack(shape: Shape, axis: int) -> Move:
+    def unpack(shape: Shape, axis: int) -> IndexMap:
         options = (("num", shape[axis]), ("axis", axis))
-        return Move(op="UNPACK", shape=shape, options=options, count=shape[axis])
+        return IndexMap(op="UNPACK", shape=shape, options=options, count=shape[axis])
 
     return [
         split((2, 4, 3, 6), 0, 2),
@@ -107,7 +107,7 @@ def _splits() -> list[Move]:
     ]
 
 
-def _repeats() -> list[Move]:
+def _repeats() -> list[IndexMap]:
     tiles: list[tuple[Shape, Shape]] = [
         *(((2, 3, 2, c), (1, 2, 3, 1)) for c in range(1, 10)),
         ((2, 3, 2, 5), (2, 1, 1, 3)),
@@ -126,22 +126,22 @@ def _repeats() -> list[Move]:
         ((2, 1, 3, 1, 5), (2, 4, 3, 2, 5)),
     ]
     return [
-        *(Move(op="TILE", shape=shape, operands=(times,)) for shape, times in tiles),
+        *(IndexMap(op="TILE", shape=shape, operands=(times,)) for shape, times in tiles),
         *(
-            Move(op="BROADCAST_TO", shape=shape, operands=(to,), version=2)
+            IndexMap(op="BROADCAST_TO", shape=shape, operands=(to,), version=2)
             for shape, to in broadcasts
         ),
-        Move(op="TILE", operands=((1, 2, 1, 2),), dtype="int64"),
-        Move(op="BROADCAST_TO", shape=(5,), operands=((2, 5),), dtype="int64", version=2),
+        IndexMap(op="TILE", operands=((1, 2, 1, 2),), dtype="int64"),
+        IndexMap(op="BROADCAST_TO", shape=(5,), operands=((2, 5),), dtype="int64", version=2),
     ]
 
 
-def _blocks() -> list[Move]:
-    def depth(op: str, shape: Shape, block: int) -> Move:
-        return Move(op=op, shape=shape, options=(("block_size", block),))
+def _blocks() -> list[IndexMap]:
+    def depth(op: str, shape: Shape, block: int) -> IndexMap:
+        return IndexMap(op=op, shape=shape, options=(("block_size", block),))
 
-    def batch(op: str, shape: Shape, blocks: Integers, edges: Integers) -> Move:
-        return Move(op=op, shape=shape, operands=(blocks, edges))
+    def batch(op: str, shape: Shape, blocks: Integers, edges: Integers) -> IndexMap:
+        return IndexMap(op=op, shape=shape, operands=(blocks, edges))
 
     none = ((0, 0), (0, 0))
     to_batch, to_space = "SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND"
@@ -168,7 +168,7 @@ def _blocks() -> list[Move]:
     ]
 
 
-def _mirrors() -> list[Move]:
+def _mirrors() -> list[IndexMap]:
     pads: list[tuple[Shape, Integers]] = [
         ((2, 4, 3, 5), ((0, 0), (1, 2), (2, 1), (0, 0))),
         ((2, 4, 3, 8), ((0, 0), (3, 3), (2, 2), (0, 0))),
@@ -178,15 +178,15 @@ def _mirrors() -> list[Move]:
         ((2, 3, 4), ((0, 0), (0, 0), (0, 0))),
     ]
     found = [
-        Move(op="MIRROR_PAD", shape=shape, operands=(table,), options=(("mode", mode),))
+        IndexMap(op="MIRROR_PAD", shape=shape, operands=(table,), options=(("mode", mode),))
         for mode in ("REFLECT", "SYMMETRIC")
         for shape, table in pads
     ]
     edge = ((2, 2), (3, 3))
     return [
         *found,
-        Move(op="MIRROR_PAD", shape=(2, 3), operands=(edge,), options=(("mode", "SYMMETRIC"),)),
-        Move(
+        IndexMap(op="MIRROR_PAD", shape=(2, 3), operands=(edge,), options=(("mode", "SYMMETRIC"),)),
+        IndexMap(
             op="MIRROR_PAD",
             shape=(4, 5),
             operands=(edge,),
@@ -196,10 +196,10 @@ def _mirrors() -> list[Move]:
     ]
 
 
-def _gathers() -> list[Move]:
-    def gather(shape: Shape, indices: Integers, axis: int, batch: int = 0, **more: Any) -> Move:
+def _gathers() -> list[IndexMap]:
+    def gather(shape: Shape, indices: Integers, axis: int, batch: int = 0, **more: Any) -> IndexMap:
         options = (("axis", axis), *((("batch_dims", batch),) if batch else ()))
-        return Move(op="GATHER", shape=shape, operands=(indices,), options=options, **more)
+        return IndexMap(op="GATHER", shape=shape, operands=(indices,), options=options, **more)
 
     return [
         gather((2, 4, 3, 5), (1, 0, 0), 0),
@@ -220,13 +220,13 @@ def _gathers() -> list[Move]:
     ]
 
 
-def _others() -> list[Move]:
-    def slice_(shape: Shape, begin: Shape, size: Shape, dtype: str = "int32") -> Move:
+def _others() -> list[IndexMap]:
+    def slice_(shape: Shape, begin: Shape, size: Shape, dtype: str = "int32") -> IndexMap:
         result = tuple(
             extent - first if count == -1 else count
             for first, count, extent in zip(begin, size, shape, strict=True)
         )
-        return Move(op="SLICE", shape=shape, operands=(begin, size), dtype=dtype, result=result)
+        return IndexMap(op="SLICE", shape=shape, operands=(begin, size), dtype=dtype, result=result)
 
     return [
         slice_((2, 5, 4, 9), (0, 1, 1, 0), (2, 3, 2, 9)),
@@ -237,7 +237,7 @@ def _others() -> list[Move]:
         slice_((3, 4, 7), (1, 0, 6), (1, -1, 1)),
         slice_((2, 2, 5, 4, 9), (0, 1, 1, 2, 3), (2, 1, 3, -1, 5)),
         *(
-            Move(op="REVERSE_V2", shape=shape, operands=((axis,),))
+            IndexMap(op="REVERSE_V2", shape=shape, operands=((axis,),))
             for shape, axis in (
                 ((2, 4, 3, 5), 0),
                 ((2, 4, 3, 5), 1),
@@ -248,10 +248,10 @@ def _others() -> list[Move]:
             )
         ),
         *(
-            Move(op="EXPAND_DIMS", shape=shape, operands=(axis,))
+            IndexMap(op="EXPAND_DIMS", shape=shape, operands=(axis,))
             for shape, axis in (((2, 3, 5), 0), ((2, 3, 5), -1), ((4, 3), 1), ((7,), 1))
         ),
-        Move(op="EXPAND_DIMS", shape=(2, 3, 4, 5), operands=(2,), dtype="int64"),
+        IndexMap(op="EXPAND_DIMS", shape=(2, 3, 4, 5), operands=(2,), dtype="int64"),
     ]
 
 

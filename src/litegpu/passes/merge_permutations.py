@@ -1,4 +1,4 @@
-"""Merges chains of TRANSPOSE, RESHAPE and other moves that only reorder; inverse pairs vanish.
+"""Merges chains of TRANSPOSE, RESHAPE and other permutations; inverse pairs vanish.
 
 Each kernel that goes would have read and written a whole value.
 """
@@ -8,26 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from litegpu.graph import Graph, Node
+from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, permuted, then
 from litegpu.ops.reshape import RESHAPE
-from litegpu.ops.shuffle import Shuffle, keeps_order, shuffle_of, shuffled, then
 from litegpu.passes.base import Editor, PassResult, label
 
 
-def merge_moves(graph: Graph) -> PassResult:
-    """Let the last move of each chain read from where most kernels are saved."""
+def merge_permutations(graph: Graph) -> PassResult:
+    """Let the last permutation of each chain read from where most kernels are saved."""
     edit = Editor(graph)
     merger = _Merger(edit)
-    for place, node in enumerate(graph.nodes):
-        current = edit.nodes[place]
-        if current is not None and shuffle_of(graph, current) is not None:
-            merger.visit(place, current)
-        merger.makers.update(dict.fromkeys(node.outputs, place))
+    for position, node in enumerate(graph.nodes):
+        current = edit.nodes[position]
+        if current is not None and permutation_of(graph, current) is not None:
+            merger.visit(position, current)
+        merger.producers.update(dict.fromkeys(node.outputs, position))
     return edit.result()
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The last move of a chain as it would read from the chain's start."""
+    """The last permutation of a chain as it would read from the chain's start."""
 
     node: Node
     order_kept: bool
@@ -36,16 +36,16 @@ class _Choice:
     alone: bool
     """Whether nothing else reads the values in between."""
     passed: tuple[Node, ...]
-    """The moves before, the last first, as the graph has them."""
+    """The permutations before, the last first, as the graph has them."""
 
 
 @dataclass
 class _Merger:
     edit: Editor
-    makers: dict[int, int] = field(default_factory=dict)
+    producers: dict[int, int] = field(default_factory=dict)
     """The place of the node that makes each value."""
 
-    def visit(self, place: int, node: Node) -> None:
+    def visit(self, position: int, node: Node) -> None:
         """Merge what ends in a node, if that saves a kernel or a view."""
         choices, end = self._choices(node)
         best = max(choices, key=lambda each: (each.saved, len(each.passed)), default=None)
@@ -57,37 +57,37 @@ class _Merger:
             return
         self.edit.applied.append(f"{', '.join(map(label, best.passed))} into {label(node)}")
         source, target = best.node.inputs[0], node.outputs[0]
-        self.edit.nodes[place] = best.node
+        self.edit.nodes[position] = best.node
         if self._is_nothing(best.node) and target not in self.edit.graph.outputs:
-            self.edit.nodes[place] = None
+            self.edit.nodes[position] = None
             self.edit.rename(target, source)
         self.edit.drop_unread(best.passed)
 
     def _choices(self, node: Node) -> tuple[list[_Choice], str]:
         """Return where the chain may start, and why it may not start further back."""
         graph = self.edit.graph
-        shuffle: Shuffle | None = shuffle_of(graph, node) or ()
+        permutation: Permutation | None = permutation_of(graph, node) or ()
         found: list[_Choice] = []
         passed: list[Node] = []
         spent, alone, source = self._cost(node), True, node.inputs[0]
         while True:
-            place = self.makers.get(source)
-            maker = None if place is None else self.edit.nodes[place]
-            before = None if maker is None else shuffle_of(graph, maker)
-            if place is None or maker is None or before is None or shuffle is None:
+            position = self.producers.get(source)
+            producer = None if position is None else self.edit.nodes[position]
+            before = None if producer is None else permutation_of(graph, producer)
+            if position is None or producer is None or before is None or permutation is None:
                 return found, ""
             alone = alone and self._readers(source) == 1
-            spent += self._cost(maker) if alone else 0
-            passed.append(graph.nodes[place])
-            source = maker.inputs[0]
-            shuffle = then(before, shuffle)
+            spent += self._cost(producer) if alone else 0
+            passed.append(graph.nodes[position])
+            source = producer.inputs[0]
+            permutation = then(before, permutation)
             merged = (*node.merged, *(each.index for each in passed))
             start = replace(node, inputs=(source,), merged=merged)
-            whole = None if shuffle is None else shuffled(graph, start, shuffle)
-            if shuffle is None or whole is None:
+            whole = None if permutation is None else permuted(graph, start, permutation)
+            if permutation is None or whole is None:
                 return found, "their axes do not divide alike"
             saved = spent - self._cost(whole)
-            found.append(_Choice(whole, keeps_order(shuffle), saved, alone, tuple(passed)))
+            found.append(_Choice(whole, keeps_order(permutation), saved, alone, tuple(passed)))
 
     def _readers(self, value: int) -> int:
         outside = value in self.edit.graph.outputs
@@ -99,7 +99,7 @@ class _Merger:
         return node.op == RESHAPE and same
 
     def _cost(self, node: Node) -> int:
-        """Return how many kernels a move takes: a RESHAPE is free where its rows stay whole."""
+        """Return how many kernels it takes: a RESHAPE is free where its rows stay whole."""
         if node.op != RESHAPE:
             return 1
         graph = self.edit.graph

@@ -12,7 +12,7 @@ from itertools import starmap
 from typing import Any
 
 
-class Held:
+class Handle:
     """One handle, or none yet."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Held:
         self._pick = pick
         self._results: list[Any] = []
 
-    def maker(self, create: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
+    def creation(self, create: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
         """Return a call, of C code alone, that makes the handle by `create` and keeps it."""
         return partial(self._results.extend, starmap(create, [arguments]))
 
@@ -56,29 +56,31 @@ class Owner:
     def __init__(self, check: Callable[[Callable[..., Any], Any], object]) -> None:
         """Take what raises the error that a release function's result tells, if it tells one."""
         self._check = check
-        self._held: list[Held] = []
+        self._handles: list[Handle] = []
 
     def __bool__(self) -> bool:
         """Whether anything may be held."""
-        return bool(self._held)
+        return bool(self._handles)
 
-    def hold(self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None) -> Held:
+    def hold(
+        self, release: Callable[[Any], Any], pick: Callable[[Any], Any] | None = None
+    ) -> Handle:
         """Return a place for a handle. See Held."""
-        held = Held(release, pick)
-        self._held.append(held)
-        return held
+        handle = Handle(release, pick)
+        self._handles.append(handle)
+        return handle
 
     def release(self) -> None:
         """Release all that is held; goes on after an error, and raises the first one at the end."""
         first: BaseException | None = None
-        while self._held:
+        while self._handles:
             try:
-                while self._held:
-                    held = self._held[-1]
-                    done = held.release()
-                    self._held.pop()
+                while self._handles:
+                    handle = self._handles[-1]
+                    done = handle.release()
+                    self._handles.pop()
                     if done is not None:
-                        self._check(held.function, done)
+                        self._check(handle.function, done)
             except BaseException as error:
                 first = first or error
         if first is not None:
@@ -86,4 +88,4 @@ class Owner:
 
     def abandon(self) -> None:
         """Release nothing, now or later: the device may still use it, or is gone."""
-        self._held.clear()
+        self._handles.clear()

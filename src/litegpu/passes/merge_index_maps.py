@@ -1,4 +1,4 @@
-"""Merges two moves that treat each axis by itself: resizing, mirroring, reversing, exchanging axes.
+"""Merges two maps that treat each axis by itself: they resize, mirror, reverse, exchange axes.
 
 The kernel that goes would have written a whole value, often one larger than what it read.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import Shape
-from litegpu.ops.move import MOVE, MoveAttributes, Source, move_node, plain
+from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, index_map_node, plain
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
@@ -25,38 +25,38 @@ class _Lookup:
     indices: tuple[int, ...]
 
 
-def merge_lookups(graph: Graph) -> PassResult:
-    """Let the second of two such moves look its elements up in the input of the first."""
+def merge_index_maps(graph: Graph) -> PassResult:
+    """Let the second of two such index maps look its elements up in the input of the first."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    makers: dict[int, int] = {}  # value id -> place of the move that makes it by now
-    for place, node in enumerate(graph.nodes):
-        if node.op != MOVE or node.stages:
+    producers: dict[int, int] = {}  # value id -> place of the index map that makes it by now
+    for position, node in enumerate(graph.nodes):
+        if node.op != INDEX_MAP or node.epilogue:
             continue
-        makers[node.outputs[0]] = place
-        source = makers.get(node.inputs[0])
-        maker = None if source is None else edit.nodes[source]
-        if source is None or maker is None or maker.op != MOVE:
+        producers[node.outputs[0]] = position
+        source = producers.get(node.inputs[0])
+        producer = None if source is None else edit.nodes[source]
+        if source is None or producer is None or producer.op != INDEX_MAP:
             continue
-        first, second = _lookups(graph, maker), _lookups(graph, node)
+        first, second = _lookups(graph, producer), _lookups(graph, node)
         reason = ""
         if first is None or second is None:
             reason = "one depends on more than its own axis"
         elif only_consumer(node.inputs[0], consumers, graph.outputs) is None:
             reason = "others read the value in between"
         if first is None or second is None or reason:
-            edit.declined.append(f"{label(maker)} and {label(node)}: {reason}")
+            edit.declined.append(f"{label(producer)} and {label(node)}: {reason}")
             continue
         both = [_then(each, second) for each in first]
-        edit.nodes[place] = _node(graph, replace(node, inputs=maker.inputs), both, maker)
+        edit.nodes[position] = _node(graph, replace(node, inputs=producer.inputs), both, producer)
         edit.nodes[source] = None
-        edit.applied.append(f"{label(maker)} into {label(node)}")
+        edit.applied.append(f"{label(producer)} into {label(node)}")
     return edit.result()
 
 
 def _lookups(graph: Graph, node: Node) -> list[_Lookup] | None:
-    """Return the lookup of each axis of the input, if there is no more to a move."""
-    attributes: MoveAttributes = node.attributes
+    """Return the lookup of each axis of the input, if there is no more to an index map."""
+    attributes: IndexMapAttributes = node.attributes
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     if any(len(axis.sizes) > 1 or axis.begin for axis in attributes.digits):
         return None
@@ -69,11 +69,11 @@ def _lookup(source: Source, size: int, out: Shape) -> _Lookup | None:
     if source.bounded or source.operand or len(source.terms) > 1:
         return None
     axis, factor = source.terms[0] if source.terms else (None, 0)
-    places = (source.offset + factor * i for i in range(1 if axis is None else out[axis]))
+    positions = (source.offset + factor * i for i in range(1 if axis is None else out[axis]))
     if source.mirror is not None:
-        places = (_mirrored(i, source.mirror, size) for i in places)
+        positions = (_mirrored(i, source.mirror, size) for i in positions)
     table = source.table
-    return _Lookup(axis, tuple(i if table is None else table[i] for i in places))
+    return _Lookup(axis, tuple(i if table is None else table[i] for i in positions))
 
 
 def _mirrored(index: int, edge: int, size: int) -> int:
@@ -83,15 +83,15 @@ def _mirrored(index: int, edge: int, size: int) -> int:
 
 
 def _then(first: _Lookup, second: Sequence[_Lookup]) -> _Lookup:
-    """Return where the index along an axis comes from over two moves."""
+    """Return where the index along an axis comes from over two index maps."""
     if first.axis is None:
         return first
     further = second[first.axis]
     return _Lookup(further.axis, tuple(first.indices[i] for i in further.indices))
 
 
-def _node(graph: Graph, node: Node, lookups: Sequence[_Lookup], maker: Node) -> Node:
-    """Return the move of these lookups: steps of one size where they are, else a table."""
+def _node(graph: Graph, node: Node, lookups: Sequence[_Lookup], producer: Node) -> Node:
+    """Return the index map of these lookups: steps of one size where they are, else a table."""
     sources = []
     for each in lookups:
         start, *rest = each.indices
@@ -103,5 +103,5 @@ def _node(graph: Graph, node: Node, lookups: Sequence[_Lookup], maker: Node) -> 
         else:
             sources.append(Source(((each.axis, 1),), table=each.indices))
     digits = plain(graph.values[node.outputs[0]].shape)
-    moved = move_node(graph, node, digits, sources)
-    return replace(moved, merged=(*node.merged, *maker.merged, maker.index))
+    moved = index_map_node(graph, node, digits, sources)
+    return replace(moved, merged=(*node.merged, *producer.merged, producer.index))

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from litegpu.backends import kept as kept_module
+from litegpu.backends import disk_cache as disk_cache_module
 from litegpu.backends import private_files
-from litegpu.backends.kept import KeptFiles
+from litegpu.backends.disk_cache import DiskCache
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
 DATA = b"compiled" * 1000
@@ -28,12 +28,12 @@ DATA = b"compiled" * 1000
 
 @pytest.fixture(autouse=True)
 def nothing_reported_yet(caplog: pytest.LogCaptureFixture) -> None:
-    kept_module._reported.clear()
+    disk_cache_module._reported.clear()
     caplog.set_level(logging.INFO, "litegpu")
 
 
-def files(folder: Path) -> KeptFiles:
-    return KeptFiles(str(folder), ".bin")
+def files(folder: Path) -> DiskCache:
+    return DiskCache(str(folder), ".bin")
 
 
 def stored(folder: Path) -> Path:
@@ -44,26 +44,26 @@ def stored(folder: Path) -> Path:
 
 
 def test_what_was_kept_is_found_by_its_whole_key(tmp_path: Path) -> None:
-    kept = files(tmp_path / "new" / "folder")
-    assert kept.load("source", 1) is None
-    kept.store(b"compiled", "source", 1)
-    kept.store(b"other", "source", 2)
-    kept.store(b"", "nothing")
+    cache = files(tmp_path / "new" / "folder")
+    assert cache.load("source", 1) is None
+    cache.store(b"compiled", "source", 1)
+    cache.store(b"other", "source", 2)
+    cache.store(b"", "nothing")
     again = files(tmp_path / "new" / "folder")
     assert again.load("source", 1) == b"compiled"
     assert again.load("source", 2) == b"other"
     assert again.load("nothing") == b""
-    assert KeptFiles(str(tmp_path / "new" / "folder"), ".bin2").load("source", 1) is None
+    assert DiskCache(str(tmp_path / "new" / "folder"), ".bin2").load("source", 1) is None
     assert len(list((tmp_path / "new" / "folder").iterdir())) == 3
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    kept = KeptFiles(None, ".bin")
-    assert not kept.wanted
-    kept.store(b"compiled", "source")
-    kept.discard("no good", "source")
-    assert kept.load("source") is None
+    cache = DiskCache(None, ".bin")
+    assert not cache.wanted
+    cache.store(b"compiled", "source")
+    cache.discard("no good", "source")
+    assert cache.load("source") is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,7 +82,7 @@ def test_another_version_of_litegpu_does_not_know_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stored(tmp_path)
-    monkeypatch.setattr(kept_module, "__version__", "99.0")
+    monkeypatch.setattr(disk_cache_module, "__version__", "99.0")
     assert files(tmp_path).load("source") is None
     files(tmp_path).store(b"new", "source")
     (other,) = set(tmp_path.iterdir()) - {path}
@@ -114,7 +114,7 @@ def of_the_future(whole: bytes) -> bytes:
 
 
 def huge_length(whole: bytes) -> bytes:
-    length = kept_module._HEADER.size - 8
+    length = disk_cache_module._HEADER.size - 8
     return whole[:length] + b"\xff" * 8 + whole[length + 8 :]
 
 
@@ -155,15 +155,15 @@ def test_a_damaged_file_is_told_once_and_replaced(
 
 
 def test_every_single_damaged_byte_is_seen(tmp_path: Path) -> None:
-    kept = files(tmp_path)
-    kept.store(b"compiled", "source")
+    cache = files(tmp_path)
+    cache.store(b"compiled", "source")
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-        assert kept.load("source") is None, place
+        assert cache.load("source") is None, place
     path.write_bytes(whole)
-    assert kept.load("source") == b"compiled"
+    assert cache.load("source") == b"compiled"
 
 
 def test_the_file_of_another_key_is_not_taken(
@@ -181,9 +181,9 @@ def test_more_than_the_most_is_neither_read_nor_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = stored(tmp_path)
-    small = KeptFiles(str(tmp_path), ".bin", "Compiled kernels", len(DATA) - 1)
+    small = DiskCache(str(tmp_path), ".bin", "Compiled kernels", len(DATA) - 1)
     assert small.load("source") is None
-    assert f"more than {kept_module._HEADER.size + len(DATA) - 1}" in caplog.text
+    assert f"more than {disk_cache_module._HEADER.size + len(DATA) - 1}" in caplog.text
     path.unlink()
     small.store(DATA, "source")
     assert f"is not kept: it would have {len(DATA)} bytes" in caplog.text
@@ -220,8 +220,8 @@ def test_what_is_no_regular_file_is_refused_at_once_and_replaced(kind: str, tmp_
         targets = {"device": Path("/dev/zero"), "link": tmp_path / "elsewhere"}
         path.symlink_to(targets.get(kind, tmp_path / "nowhere"))
     program = (
-        "import sys; from litegpu.backends.kept import KeptFiles\n"
-        "kept = KeptFiles(sys.argv[1], '.bin')\n"
+        "import sys; from litegpu.backends.disk_cache import DiskCache\n"
+        "kept = DiskCache(sys.argv[1], '.bin')\n"
         "assert kept.load('source') is None\n"
         "kept.store(b'new', 'source')\n"
         "assert kept.load('source') == b'new'\n"
@@ -400,14 +400,14 @@ def stored_beside(folder: Path) -> Path:
 
 
 def test_a_folder_that_vanishes_is_made_again(tmp_path: Path) -> None:
-    kept = files(tmp_path / "folder")
-    kept.store(DATA, "source")
+    cache = files(tmp_path / "folder")
+    cache.store(DATA, "source")
     for path in (*(tmp_path / "folder").iterdir(),):
         path.unlink()
     (tmp_path / "folder").rmdir()
-    assert kept.load("source") is None
-    kept.store(DATA, "source")
-    assert kept.load("source") == DATA
+    assert cache.load("source") is None
+    cache.store(DATA, "source")
+    assert cache.load("source") == DATA
 
 
 @pytest.mark.skipif(
@@ -442,8 +442,8 @@ def test_a_second_writer_that_loses_says_nothing(
 def test_writers_and_readers_at_once_see_whole_files(tmp_path: Path) -> None:
     """In processes of their own, as a server starts many."""
     program = (
-        "import sys; from litegpu.backends.kept import KeptFiles\n"
-        "kept, mine = KeptFiles(sys.argv[1], '.bin'), sys.argv[2].encode() * 50_000\n"
+        "import sys; from litegpu.backends.disk_cache import DiskCache\n"
+        "kept, mine = DiskCache(sys.argv[1], '.bin'), sys.argv[2].encode() * 50_000\n"
         "for _ in range(40):\n"
         "    kept.store(mine, 'source')\n"
         "    found = kept.load('source')\n"

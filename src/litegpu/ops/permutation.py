@@ -1,7 +1,7 @@
-"""Moves that only reorder: all of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and their kin in one form.
+"""Permutations: all of TRANSPOSE, RESHAPE, DEPTH_TO_SPACE and their kin in one form.
 
-A shuffle lists the digits of the output's row-major index, the outermost first, as (size, step):
-one step of a digit passes so many elements of the input. Every element moves to one place.
+A permutation lists the digits of the output's row-major index, the outermost first, as (size,
+step): one step of a digit passes so many elements of the input. Every element moves to one place.
 """
 
 from __future__ import annotations
@@ -13,22 +13,29 @@ from itertools import pairwise
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import Shape
-from litegpu.ops.move import Digits, MoveAttributes, Source, index_steps, move_node, strides
+from litegpu.ops.index_map import (
+    IndexMapAttributes,
+    MixedRadix,
+    Source,
+    index_map_node,
+    index_strides,
+    strides,
+)
 from litegpu.ops.reshape import RESHAPE
 
-Shuffle = tuple[tuple[int, int], ...]
+Permutation = tuple[tuple[int, int], ...]
 
 
-def shuffle_of(graph: Graph, node: Node) -> Shuffle | None:
+def permutation_of(graph: Graph, node: Node) -> Permutation | None:
     """Return what a normalized node does to the order of elements, if it does nothing else."""
-    if node.stages:
+    if node.epilogue:
         return None
     shape = graph.values[node.inputs[0]].shape
     if node.op == RESHAPE:
         return _simplified([(math.prod(shape), 1)])
-    if not isinstance(node.attributes, MoveAttributes):
+    if not isinstance(node.attributes, IndexMapAttributes):
         return None
-    steps = index_steps(node.attributes, shape)
+    steps = index_strides(node.attributes, shape)
     if steps is None:
         return None
     digits = [pair for pair in zip(node.attributes.sizes, steps, strict=True) if pair[0] > 1]
@@ -38,7 +45,7 @@ def shuffle_of(graph: Graph, node: Node) -> Shuffle | None:
     return _simplified(digits) if whole and strides(sizes) == [s for _, s in inner] else None
 
 
-def then(first: Shuffle, second: Shuffle) -> Shuffle | None:
+def then(first: Permutation, second: Permutation) -> Permutation | None:
     """Return both in one; None where the digits of one run across those of the other."""
     units = strides([size for size, _ in first])
     found = []
@@ -56,39 +63,41 @@ def then(first: Shuffle, second: Shuffle) -> Shuffle | None:
     return _simplified(found)
 
 
-def keeps_order(shuffle: Shuffle) -> bool:
+def keeps_order(permutation: Permutation) -> bool:
     """Whether all elements stay in row-major order."""
-    return len(shuffle) == 0 or (len(shuffle) == 1 and shuffle[0][1] == 1)
+    return len(permutation) == 0 or (len(permutation) == 1 and permutation[0][1] == 1)
 
 
-def shuffled(graph: Graph, node: Node, shuffle: Shuffle) -> Node | None:
-    """Return a node that shuffles the first input of `node` into its output.
+def permuted(graph: Graph, node: Node, permutation: Permutation) -> Node | None:
+    """Return a node that permutes the first input of `node` into its output.
 
     None where the axes of input and output run across the digits.
     """
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
-    pieces = _on_axes(shuffle, shape, out)
+    pieces = _on_axes(permutation, shape, out)
     if pieces is None:
         return None
-    digits: list[Digits] = []
+    digits: list[MixedRadix] = []
     terms: list[list[tuple[int, int]]] = [[] for _ in shape]
     number = 0
     for size, stride in zip(out, strides(out), strict=True):
         own = [piece for piece in pieces if stride <= piece[2] < stride * size] or [(1, 0, 0)]
-        digits.append(Digits(tuple(count for count, _, _ in own)))
+        digits.append(MixedRadix(tuple(count for count, _, _ in own)))
         for _, step, _ in own:
             for axis, (length, inner) in enumerate(zip(shape, strides(shape), strict=True)):
                 if inner <= step < inner * length:
                     terms[axis].append((number, step // inner))
             number += 1
-    moved = move_node(graph, node, digits, [Source(tuple(each)) for each in terms])
+    moved = index_map_node(graph, node, digits, [Source(tuple(each)) for each in terms])
     return replace(moved, merged=node.merged)
 
 
-def _on_axes(shuffle: Shuffle, shape: Shape, out: Shape) -> list[tuple[int, int, int]] | None:
+def _on_axes(
+    permutation: Permutation, shape: Shape, out: Shape
+) -> list[tuple[int, int, int]] | None:
     """Return digits that belong to one axis on both sides each, with the output's step as well."""
     found = []
-    for (size, step), unit in zip(shuffle, strides([s for s, _ in shuffle]), strict=True):
+    for (size, step), unit in zip(permutation, strides([s for s, _ in permutation]), strict=True):
         outer = _split(size, unit, strides(out))
         for count, place in outer or ():
             inner = _split(count, step * (place // unit), strides(shape))
@@ -110,7 +119,7 @@ def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] |
     return [(upper // lower, lower) for lower, upper in reversed(pairs)]
 
 
-def _simplified(digits: Sequence[tuple[int, int]]) -> Shuffle:
+def _simplified(digits: Sequence[tuple[int, int]]) -> Permutation:
     """Return the digits without those of size 1, and neighbours that run on as one."""
     found: list[tuple[int, int]] = []
     for size, step in digits:

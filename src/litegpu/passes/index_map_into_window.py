@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.move import MOVE, MoveAttributes, Source, plain
+from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.window import Pair, Window
 from litegpu.passes.base import Editor, PassResult, label
 
 
-def move_into_window(graph: Graph) -> PassResult:
+def index_map_into_window(graph: Graph) -> PassResult:
     """Walk from the end, so that a border is merged before the enlargement in front of it."""
     edit = Editor(graph)
-    for place in reversed(range(len(graph.nodes))):
-        node = graph.nodes[place]
-        if node.op != MOVE:
+    for position in reversed(range(len(graph.nodes))):
+        node = graph.nodes[position]
+        if node.op != INDEX_MAP:
             continue
         moved = node.outputs[0]
         readers = {i: n for i in edit.nodes.readers(moved) if (n := edit.nodes[i])}
@@ -35,14 +35,14 @@ def move_into_window(graph: Graph) -> PassResult:
                 inputs=(node.inputs[0], *reader.inputs[1:]),
                 merged=(*reader.merged, node.index),
             )
-        edit.nodes[place] = None
+        edit.nodes[position] = None
         edit.applied.append(f"{label(node)} into {', '.join(map(label, readers.values()))}")
     return edit.result()
 
 
 def _view(graph: Graph, node: Node) -> tuple[Window, str]:
     """Return as what a window sees the image that a node moves, or a reason why it is neither."""
-    attributes: MoveAttributes = node.attributes
+    attributes: IndexMapAttributes = node.attributes
     shape, moved = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
     window = Window((1, 1), (1, 1))
     if len(shape) != 4 or attributes.digits != plain(moved):

@@ -1,4 +1,4 @@
-"""MOVE: each element of the output is one of the input, found by index arithmetic, or a constant.
+"""INDEX_MAP: each output element is one of the input, found by index arithmetic, or a constant.
 
 The internal op behind TRANSPOSE, TILE, GATHER and their kin: they differ in one table of affine
 index expressions, not in their kernels.
@@ -21,12 +21,12 @@ from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import mirrored
 
-MOVE = "MOVE"
+INDEX_MAP = "INDEX_MAP"
 _NAMES = ("n", "y", "x", "c")
 
 
 @dataclass(frozen=True, slots=True)
-class Digits:
+class MixedRadix:
     """How the index along one axis of the output, after adding `begin`, splits into digits."""
 
     sizes: tuple[int, ...]
@@ -59,10 +59,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveAttributes:
+class IndexMapAttributes:
     """One entry per axis of the output, and one per axis of the input."""
 
-    digits: tuple[Digits, ...]
+    digits: tuple[MixedRadix, ...]
     sources: tuple[Source, ...]
     fill: float = 0.0
 
@@ -72,8 +72,8 @@ class MoveAttributes:
         return tuple(size for axis in self.digits for size in axis.sizes)
 
     @property
-    def whole_slices(self) -> int | None:
-        """The channel where slices of the output begin that are slices of the input, if all are."""
+    def whole_block_start(self) -> int | None:
+        """The channel where blocks of the output begin that are blocks of the input, if all are."""
         if not self.digits or not self.sources or self.digits[-1].begin:
             return None
         channel = self.sources[-1]
@@ -86,15 +86,15 @@ class MoveAttributes:
         return None
 
 
-def plain(shape: Shape) -> tuple[Digits, ...]:
+def plain(shape: Shape) -> tuple[MixedRadix, ...]:
     """Return the digits of an output whose axes are one digit each."""
-    return tuple(Digits((size,)) for size in shape)
+    return tuple(MixedRadix((size,)) for size in shape)
 
 
-def move_node(
+def index_map_node(
     graph: Graph,
     node: Node,
-    digits: Sequence[Digits],
+    digits: Sequence[MixedRadix],
     sources: Sequence[Source],
     fill: float = 0.0,
     cut: bool = False,
@@ -103,23 +103,23 @@ def move_node(
 
     `cut` tells that the output ends before its digits do.
     """
-    attributes = MoveAttributes(tuple(digits), tuple(sources), fill)
+    attributes = IndexMapAttributes(tuple(digits), tuple(sources), fill)
     if not cut and _keeps_order(attributes, graph.values[node.inputs[0]].shape):
         return reshape_node(node, node.inputs[0], node.outputs[0])
     inputs = node.inputs[: 2 if any(source.operand for source in sources) else 1]
-    return Node(node.index, MOVE, 1, inputs, node.outputs, attributes=attributes)
+    return Node(node.index, INDEX_MAP, 1, inputs, node.outputs, attributes=attributes)
 
 
-def _keeps_order(attributes: MoveAttributes, shape: Shape) -> bool:
+def _keeps_order(attributes: IndexMapAttributes, shape: Shape) -> bool:
     """Whether all elements stay in row-major order."""
-    sizes, steps = attributes.sizes, index_steps(attributes, shape)
+    sizes, steps = attributes.sizes, index_strides(attributes, shape)
     if steps is None or math.prod(sizes) != math.prod(shape):
         return False
     wanted = strides(sizes)
     return all(a == b for a, b, size in zip(steps, wanted, sizes, strict=True) if size > 1)
 
 
-def index_steps(attributes: MoveAttributes, shape: Shape) -> list[int] | None:
+def index_strides(attributes: IndexMapAttributes, shape: Shape) -> list[int] | None:
     """Return how many elements of an input one step of each digit passes.
 
     None where the input's index is not the sum of such steps.
@@ -140,35 +140,35 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 
 @register
-class Move(InternalOp):
+class IndexMap(InternalOp):
     """Moves elements by a table of index expressions; the ops make it, no model holds it."""
 
-    name = MOVE
+    name = INDEX_MAP
     traits = Trait.CONVEX
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
-        attributes: MoveAttributes = node.attributes
+        attributes: IndexMapAttributes = node.attributes
         dst = ctx.storage(node.outputs[0])
         shape = ctx.value(node.inputs[0]).shape
         moved = register_of(ctx.storage(node.inputs[0]).dtype)
         indices = _indices(attributes, shape, ctx.value(node.outputs[0]).shape)
-        start = attributes.whole_slices
+        start = attributes.whole_block_start
         if start is not None:
-            indices.pop()  # the template goes by slices, not by channels
+            indices.pop()  # the template goes by channel blocks, not by channels
         request = KernelRequest(
-            template="move",
-            grid=(dst.slices, dst.rows, 1),
+            template="index_map",
+            grid=(dst.channel_blocks, dst.rows, 1),
             local=(8, 8, 1),
             output=node.outputs[0],
             reads=dict(zip(("src", "operand"), node.inputs, strict=False)),
             constants=_tables(attributes),
             variables={
-                "row_indices": [index for index in indices if not index.by_lane],
-                "lane_indices": [index for index in indices if index.by_lane],
-                "place": _place(shape),
+                "row_indices": [index for index in indices if not index.by_channel],
+                "channel_indices": [index for index in indices if index.by_channel],
+                "coordinates": _coordinates(shape),
                 "fill": moved.literal(attributes.fill),
                 "as_index": _as_index(node, ctx),
-                "first_slice": None if start is None else start // 4,
+                "first_block": None if start is None else start // 4,
             },
             accumulator=moved,
         )
@@ -188,14 +188,14 @@ class _Index:
 
     name: str
     text: str
-    by_lane: bool
+    by_channel: bool
     last: int
     table: str
     operand: bool
     conditions: tuple[str, ...]
 
 
-def _indices(attributes: MoveAttributes, shape: Shape, out: Shape) -> list[_Index]:
+def _indices(attributes: IndexMapAttributes, shape: Shape, out: Shape) -> list[_Index]:
     digits = _digit_texts(attributes.digits, out)
     sizes, lanes = attributes.sizes, len(attributes.digits[-1].sizes) if out else 0
     found = []
@@ -231,12 +231,12 @@ def _conditions(name: str, source: Source, sizes: Shape, size: int) -> tuple[str
     return (*below, f"{name} < {size}") if high >= size else below
 
 
-def _digit_texts(axes: Sequence[Digits], out: Shape) -> list[str]:
+def _digit_texts(axes: Sequence[MixedRadix], out: Shape) -> list[str]:
     """Return the text of each digit, from the output's coordinates n, y, x and c."""
     texts = []
     for axis, index in zip(axes, _axis_texts(out), strict=True):
         shifted = f"({index} + {axis.begin})" if axis.begin else index
-        texts += split_texts(shifted, axis.sizes)
+        texts += mixed_radix_texts(shifted, axis.sizes)
     return texts
 
 
@@ -245,19 +245,19 @@ def _axis_texts(shape: Shape) -> list[str]:
     outer = len(shape) - len(_NAMES)
     if outer < 0:
         return list(_NAMES[-outer:])
-    return [*split_texts(_NAMES[0], shape[: outer + 1]), *_NAMES[1:]]
+    return [*mixed_radix_texts(_NAMES[0], shape[: outer + 1]), *_NAMES[1:]]
 
 
-def split_texts(index: str, sizes: Sequence[int]) -> list[str]:
+def mixed_radix_texts(index: str, sizes: Sequence[int]) -> list[str]:
     """Return the texts of the digits of an index."""
     texts = []
-    for place, (size, step) in enumerate(zip(sizes, strides(sizes), strict=True)):
+    for position, (size, step) in enumerate(zip(sizes, strides(sizes), strict=True)):
         upper = f"({index} / {step})" if step > 1 else index
-        texts.append(f"({upper} % {size})" if place else upper)
+        texts.append(f"({upper} % {size})" if position else upper)
     return texts
 
 
-def _place(shape: Shape) -> tuple[str, str, str, str]:
+def _coordinates(shape: Shape) -> tuple[str, str, str, str]:
     """Return the texts of n, y, x and c of the input from its indices i0, i1 and so on."""
     names = [f"i{axis}" for axis in range(len(shape))]
     outer = max(len(shape) - 3, 0)
@@ -268,7 +268,7 @@ def _place(shape: Shape) -> tuple[str, str, str, str]:
     return n, y, x, c
 
 
-def _tables(attributes: MoveAttributes) -> dict[str, npt.NDArray[np.float32]]:
+def _tables(attributes: IndexMapAttributes) -> dict[str, npt.NDArray[np.float32]]:
     """Return the constant indices, as floats that are read 4 at a time."""
     tables = {}
     for axis, source in enumerate(attributes.sources):

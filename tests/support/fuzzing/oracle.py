@@ -65,7 +65,7 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
 
 
-class Judge:
+class Oracle:
     """Runs mutants on the CPU and on a device, each in a process of its own."""
 
     def __init__(self, sources: Mapping[str, Source], options: Mapping[str, Any]) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from fuzzing.damage import damage_bytes
-from fuzzing.judge import CPU_SECONDS, DEVICE_SECONDS, Finding, Tally, verdict
+from fuzzing.oracle import CPU_SECONDS, DEVICE_SECONDS, Finding, Tally, verdict
 from fuzzing.seeds import Source
 from fuzzing.worker import Result, Task, Worker, perform
 
 
-class KeptJudge:
+class DiskCacheOracle:
     """Runs models with a folder of kept files that were damaged since."""
 
     def __init__(self, sources: Mapping[str, Source], options: Mapping[str, Any]) -> None:

@@ -1,0 +1,129 @@
+"""Moves TRANSPOSE and its kin below element-wise ops, towards a permutation that undoes them.
+
+So a network whose channels come first, with each convolution between two TRANSPOSEs, keeps only
+those at its ends: `merge_permutations` takes the pairs away, and the epilogue ops fuse with the
+convolutions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from litegpu.graph import SELF, EpilogueOp, Graph, Node
+from litegpu.ops.base import COPY
+from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
+from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, then
+from litegpu.passes.base import Editor, PassResult, label
+
+_FURTHEST = 64
+"""Epilogue ops that are looked through for a permutation that undoes another."""
+
+
+def sink_permutations(graph: Graph) -> PassResult:
+    """Walk in execution order, so that a permutation sinks through chains of epilogue ops."""
+    edit = Editor(graph)
+    sinker = _Sinker(edit)
+    for position, node in enumerate(graph.nodes):
+        if node.op == COPY and node.epilogue:
+            sinker.visit(position, node)
+        sinker.producers.update(dict.fromkeys(node.outputs, position))
+    return edit.result()
+
+
+@dataclass
+class _Sinker:
+    edit: Editor
+    producers: dict[int, int] = field(default_factory=dict)
+    """The place of the node that makes each value."""
+
+    def __post_init__(self) -> None:
+        self.consumers = self.edit.graph.consumers()
+        # Values that are added belong to it as well.
+        self.graph = replace(self.edit.graph, values=self.edit.values)
+
+    def visit(self, position: int, node: Node) -> None:
+        """Exchange epilogue ops and the permutation before them, if something behind undoes it."""
+        mover, values = self._mover(node.inputs[0]), self.graph.values
+        if mover is None or not self._undone(node, mover):
+            return
+        epilogue = [self._moved_back(epilogue_op, mover) for epilogue_op in node.epilogue]
+        found = [epilogue_op for epilogue_op in epilogue if epilogue_op is not None]
+        if len(found) < len(epilogue):
+            self.edit.declined.append(
+                f"{label(mover)} below {label(node)}: an operand is moved otherwise"
+            )
+            return
+        shape = values[mover.inputs[0]].shape
+        output = self.edit.new_value(values[node.outputs[0]], shape=shape)
+        steps = replace(node, inputs=mover.inputs, outputs=(output,), epilogue=tuple(found))
+        self.edit.insert_before(position, steps)
+        self.edit.nodes[position] = replace(mover, inputs=(output,), outputs=node.outputs)
+        passed = {self.producers[v] for v in node.operands if v in self.producers}
+        self.edit.drop_unread(self.edit.graph.nodes[at] for at in sorted(passed, reverse=True))
+        self.edit.applied.append(f"{label(mover)} below {label(node)}")
+
+    def _mover(self, value: int) -> Node | None:
+        """Return the permutation that makes a value, if it only reorders."""
+        position = self.producers.get(value)
+        node = None if position is None else self.edit.nodes[position]
+        if node is None or node.op != INDEX_MAP or permutation_of(self.graph, node) is None:
+            return None
+        return node
+
+    def _undone(self, node: Node, mover: Node) -> bool:
+        """Whether ops lead from a node's result to a permutation that brings back the order."""
+        order = permutation_of(self.graph, mover) or ()
+        waiting, seen = [node], 0
+        while waiting and seen < _FURTHEST:
+            step, seen = waiting.pop(), seen + 1
+            (output,) = step.outputs
+            if self.graph.values[step.inputs[0]].shape != self.graph.values[output].shape:
+                continue
+            for reader in self.consumers.get(output, []):
+                if self._undoes(reader, order):
+                    return True
+                if reader.op == COPY and reader.epilogue:
+                    waiting.append(reader)
+        return False
+
+    def _undoes(self, node: Node, order: Permutation) -> bool:
+        own = permutation_of(self.graph, node) if node.op == INDEX_MAP else None
+        both = None if own is None else then(order, own)
+        return both is not None and keeps_order(both)
+
+    def _moved_back(self, epilogue_op: EpilogueOp, mover: Node) -> EpilogueOp | None:
+        """Return an op with its operands as they are before the permutation, if there are such."""
+        operands = [self._operand(v, mover) for v in epilogue_op.operands]
+        known = tuple(v for v in operands if v is not None)
+        return replace(epilogue_op, operands=known) if len(known) == len(operands) else None
+
+    def _operand(self, value: int, mover: Node) -> int | None:
+        values = self.graph.values
+        if value == SELF or (values[value].is_constant and values[value].elements == 1):
+            return value
+        if values[value].is_constant:
+            return self._constant(value, mover)
+        other = self._mover(value)
+        if other is None or permutation_of(self.graph, other) != permutation_of(self.graph, mover):
+            return None
+        alike = values[other.inputs[0]].shape == values[mover.inputs[0]].shape
+        return other.inputs[0] if alike else None
+
+    def _constant(self, value: int, mover: Node) -> int | None:
+        """Return a constant with its axes in the order of the permutation's input."""
+        axes, held = _axes(mover.attributes), self.graph.values[value]
+        if axes is None or held.data is None or len(axes) > 4:
+            return None
+        whole = (1,) * (len(axes) - len(held.shape)) + held.shape
+        moved = np.ascontiguousarray(np.reshape(held.data, whole).transpose(axes))
+        return self.edit.new_value(held, shape=moved.shape, data=moved)
+
+
+def _axes(attributes: IndexMapAttributes) -> list[int] | None:
+    """Return the output's axis for each of the input's, where a permutation just exchanges axes."""
+    if any(len(axis.sizes) != 1 for axis in attributes.digits):
+        return None
+    axes = [digit for source in attributes.sources for digit, _ in source.terms]
+    return axes if sorted(axes) == list(range(len(attributes.sources))) else None
