@@ -288,7 +288,7 @@ _EXACT: Mapping[str, Function] = {
         "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, {e})", makes=INT
     ),
     # Real numbers within a range, as multiples of a step from its lower end on.
-    "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})", bounded=True),
+    "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})"),
     "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
     "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
     **{
