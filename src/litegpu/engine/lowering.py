@@ -42,7 +42,10 @@ from litegpu.ops.units import Operations
 _T = TypeVar("_T")
 RANGE_BINDING = -1
 """What stands in for a base value where a kernel's range words are bound."""
-_PACKED_KINDS = {"float16": "F16", "float32": "F32", "uint32": "U32", "int32": "I32"}
+_PACKED_KINDS = {
+    **{"float16": "F16", "float32": "F32"},
+    **{"int8": "S8", "int16": "S16", "int32": "I32", "uint32": "U32"},
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.codegen import register_of
 from litegpu.graph import Node
 from litegpu.kernels.base import Plan
 from litegpu.ops import weights, window
@@ -82,10 +83,12 @@ class DepthwisePlan(Plan):
                 "has_bias": spec.bias is not None,
                 "computed": spec.taps is None,
                 "tap_blocks": dst.channel_blocks,
+                "zero": spec.input_zero,
                 "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
             },
-            work={Unit.FP32: spec.flops},
+            work={Unit.INT32 if spec.of_integers else Unit.FP32: spec.flops},
             needed={"src": view.elements_read(dst.rows, src.padded_channels)},
+            accumulator=register_of(src.dtype),
         )
 
 
@@ -96,7 +99,8 @@ def _constants(spec: DepthwiseSpec, ctx: LowerContext) -> dict[str, npt.NDArray[
     if spec.bias is not None:
         found["bias"] = weights.pad_channels(spec.bias, lanes)
     if spec.taps is not None:
-        padded = np.zeros((*spec.window.kernel, lanes), np.float32)
+        padded = np.zeros((*spec.window.kernel, lanes), spec.taps.dtype)
         padded[:, :, : spec.dst.channels] = spec.taps
-        found["weights"] = weights.in_precision(padded, ctx)
+        halves = not spec.of_integers
+        found["weights"] = weights.in_precision(padded, ctx) if halves else padded
     return found

@@ -9,6 +9,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
 from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.exact.depthwise import ExactDepthwise
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes
 
@@ -20,6 +21,7 @@ class DepthwiseConv2D(Op):
     name = "DEPTHWISE_CONV_2D"
     max_version = 6
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.WINDOWED
+    exact = ExactDepthwise(lambda graph, node: _check_geometry(graph, node))
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_output(graph, node)
@@ -52,6 +54,13 @@ class DepthwiseConv2D(Op):
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
+    return checks.first_of(
+        _check_geometry(graph, node),
+        lambda: weights.check_bias(graph, node, graph.values[node.inputs[1]].shape[3]),
+    )
+
+
+def _check_geometry(graph: Graph, node: Node) -> str:
     image = graph.values[node.inputs[0]].shape
     taps = graph.values[node.inputs[1]].shape
     for what, shape in (("input", image), ("filter", taps)):
@@ -59,7 +68,4 @@ def _check_shapes(graph: Graph, node: Node) -> str:
             return f"{what}.dims.size != 4: it has the shape {list(shape)}."
     if taps[0] != 1 or taps[3] % image[3]:
         return f"A filter of {list(taps)} does not match {image[3]} input channels."
-    return checks.first_of(
-        weights.check_bias(graph, node, taps[3]),
-        window.check_window(node.params, (taps[1], taps[2]), (image[1], image[2])),
-    )
+    return window.check_window(node.params, (taps[1], taps[2]), (image[1], image[2]))

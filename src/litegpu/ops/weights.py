@@ -199,7 +199,7 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
     return reason
 
 
-def in_precision(array: Floats, ctx: LowerContext) -> npt.NDArray[Any]:
+def in_precision(array: npt.NDArray[Any], ctx: LowerContext) -> npt.NDArray[Any]:
     """Return weights as the partition stores them: as half, if that pays and has their range."""
     if ctx.target.policy.keeps_fp32_weights(array.nbytes) or not fits_half(array):
         return array
@@ -216,8 +216,8 @@ def pack_weights(weights: Floats, channel_blocks: int) -> Floats:
     return np.ascontiguousarray(blocks.transpose(2, 3, 4, 0, 5, 1))
 
 
-def pad_channels(vector: Floats, length: int) -> Floats:
+def pad_channels(vector: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     """Return a vector extended with zeros."""
-    padded = np.zeros(length, np.float32)
+    padded = np.zeros(length, vector.dtype)
     padded[: vector.size] = vector
     return padded

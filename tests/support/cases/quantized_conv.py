@@ -25,12 +25,14 @@ class Weighted(Case):
     activation: str = "NONE"
     batch: int = 1
 
-    def operands(self, sheet: Sheet, source: Quantization, shape: Shape) -> list[TensorRef]:
-        """Add weights [O, ...] and a bias."""
-        random, outputs = sheet.random, shape[0]
+    def operands(
+        self, sheet: Sheet, source: Quantization, shape: Shape, axis: int = 0
+    ) -> list[TensorRef]:
+        """Add weights, whose outputs lie along an axis, and a bias."""
+        random, outputs = sheet.random, shape[axis]
         held = quantization(random, self.dtype, self.kind, 1.0, outputs * self.per_channel)
         if self.dtype == "int8" and len(shape) == 4:
-            held = replace(held, zero_point=(0,) * len(held.scale))
+            held = replace(held, zero_point=(0,) * len(held.scale), dimension=axis)
         data = Stored(dtype=self.dtype).draw(shape, random)
         scales = tuple(float(np.float32(source.scale[0] * each)) for each in held.scale)
         bias = random.integers(-3000, 3000, outputs)

@@ -45,7 +45,7 @@ class ExactConv2D(_ExactProducts):
             (outputs, height, width, depth),
             groups,
             numbers.zero_point(image),
-            _weight_zero(weights),
+            weight_zero(weights),
             image=True,
         )
         epilogue = requantized(graph, node, new_value, outputs, away=[groups > 1])
@@ -66,7 +66,7 @@ class ExactFullyConnected(_ExactProducts):
             (outputs, 1, 1, inputs),
             1,
             numbers.zero_point(source),
-            0 if per_channel and weights.dtype is DType.INT8 else _weight_zero(weights),
+            0 if per_channel and weights.dtype is DType.INT8 else weight_zero(weights),
             image=False,
         )
         epilogue = requantized(graph, node, new_value, outputs, away=[False])
@@ -161,7 +161,8 @@ def _quantization(value: Value) -> Quantization:
     return value.quantization
 
 
-def _weight_zero(weights: Value) -> int:
+def weight_zero(weights: Value) -> int:
+    """Return the zero point of weights; 0 where there is one for each channel."""
     points = _quantization(weights).zero_point
     return points[0] if len(points) == 1 else 0
 

@@ -104,4 +104,10 @@ CASES = (
         "A pool does not rescale, but the quantization of its input and output differs.",
         quantization=Quantization((0.5,), (4,)),
     ),
+    rejected(
+        "CONCATENATION",
+        (IMAGE, _image(quantization=EVEN)),
+        "tensor 1 has another scale or zero point than the result; only parts of UINT8 are "
+        "rescaled.",
+    ),
 )

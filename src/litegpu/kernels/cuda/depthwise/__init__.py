@@ -18,6 +18,8 @@ class Depthwise(Implementation):
     def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
         if not target.model.tensor_cores:
             return Rejected("the architecture came before Ampere")
+        if spec.of_integers:
+            return Rejected("it is one of stored integers")
         if spec.taps is None:
             return Rejected("its weights are computed")
         if spec.multiplier > 1:

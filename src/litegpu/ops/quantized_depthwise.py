@@ -1,0 +1,69 @@
+"""QUANTIZED_DEPTHWISE: what DEPTHWISE_CONV_2D becomes for bytes, with sums in int32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.graph import ABSENT, Graph, Node
+from litegpu.ops.base import InternalOp, SpecContext, register
+from litegpu.ops.depthwise_spec import DepthwiseSpec, Integers
+from litegpu.ops.facts import product_by_output
+from litegpu.ops.traits import Trait
+from litegpu.ops.window import Window
+
+QUANTIZED_DEPTHWISE = "QUANTIZED_DEPTHWISE"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedDepthwiseAttributes:
+    """Window, constant weights [1, H, W, O] and bias [O] (value ids; bias may be ABSENT).
+
+    The zero points are those of stored integers.
+    """
+
+    window: Window
+    weights: int
+    bias: int
+    input_zero: int
+    weight_zero: int
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (self.weights, self.bias)
+
+
+@register
+class QuantizedDepthwise(InternalOp):
+    """A depthwise convolution of quantized values; only exact ones make it."""
+
+    name = QUANTIZED_DEPTHWISE
+    traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        return product_by_output(graph, node)
+
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[DepthwiseSpec]:
+        attributes: QuantizedDepthwiseAttributes = node.attributes
+        stored = np.asarray(ctx.value(attributes.weights).data)[0]
+        bias = None
+        if attributes.bias != ABSENT:
+            bias = np.asarray(ctx.value(attributes.bias).data, np.int32).ravel()
+        return (
+            DepthwiseSpec(
+                ctx.storage(node.inputs[0]),
+                ctx.storage(node.outputs[0]),
+                attributes.window,
+                _smallest(stored.astype(np.int16) - attributes.weight_zero),
+                bias,
+                input_zero=attributes.input_zero,
+            ),
+        )
+
+
+def _smallest(weights: Integers) -> Integers:
+    """Return weights as bytes where these hold them: without their zero point they have 9 bits."""
+    as_bytes = weights.astype(np.int8)
+    return as_bytes if (as_bytes == weights).all() else weights
