@@ -63,6 +63,9 @@ _WORDS = """\
 #define POW4(a, b) pow4((a), (b))
 #define FMOD4(a, b) fmod4((a), (b))
 #define ABS4(a) abs(a)
+/* A result that is rounded before anything else is made of it: of the 0 that it is combined with,
+   which lies in a buffer, compilers know nothing. */
+#define APART4(a, zero) uintBitsToFloat(floatBitsToUint(a) ^ uint(zero))
 #define LANE_SUM(a) ((a).x + (a).y + (a).z + (a).w)
 #define LANE_MAX(a) max(max((a).x, (a).y), max((a).z, (a).w))
 #define LARGER(a, b) max((a), (b))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from litegpu.codegen import register_of
+from litegpu.codegen import INT, register_of
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.axis_operand import axis_of, check_axis
 from litegpu.ops.base import KernelRequest, LowerContext, NewValue, Op, Shape, add, shared_items
 from litegpu.ops.reshape import four_dimensions, reshape_node
 from litegpu.ops.resize_bilinear import ResizeAttributes, resize_words
-from litegpu.ops.types import INTEGERS, TYPE_CODES
+from litegpu.ops.types import INTEGERS, SCALED, TYPE_CODES
 from litegpu.ops.units import Unit
 
 
@@ -41,6 +41,7 @@ class Arg(Op):
     max_version = 3
     cpu_bytes_per_second = 15e9
     shape_operands = (1,)
+    takes = (SCALED, INTEGERS)
     gives = INTEGERS
 
     def __init__(self, name: str, better: str, worst: str) -> None:
@@ -87,6 +88,7 @@ class Arg(Op):
                 "worst": self.worst,
                 "real_blocks": channel_blocks,
                 "scales": (),
+                "as_float": "CAST4_I32_F32(%s)" if register_of(src.dtype) is INT else "%s",
                 "as_index": f"CAST4_F32_{register.kind}",
                 **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },

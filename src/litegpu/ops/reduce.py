@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.codegen import literal
-from litegpu.graph import Graph, Node
+from litegpu.codegen import INT, Register, literal, register_of
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import (
     KernelRequest,
@@ -22,11 +22,12 @@ from litegpu.ops.base import (
     constant_list,
     shared_items,
 )
+from litegpu.ops.exact.reduce import ExactMean, ExactSum
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.index_map import mixed_radix_texts
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.traits import Trait
-from litegpu.ops.types import BOOLS, FLOATS, Types
+from litegpu.ops.types import BOOLS, FLOATS, INTEGERS, SCALED, Types
 from litegpu.ops.units import Unit
 
 _MOST_TERMS = 1 << 15
@@ -49,24 +50,44 @@ class Kind:
     traits: Trait = Trait.NONE
     exact: Callable[..., Any] | None = None
     """NumPy's function of the same meaning, for integers and bools."""
+    integer: str = ""
+    """How two int4 are combined, where sums, or the elements themselves, are stored integers."""
 
 
 KINDS: Mapping[str, Kind] = {
     "MEAN": Kind("{a} + {b}", 0.0, average=True, traits=Trait.CONVEX),
     "REDUCE_ALL": Kind("MIN4({a}, {b})", 1.0, types=BOOLS, exact=np.all),
     "REDUCE_ANY": Kind("MAX4({a}, {b})", 0.0, types=BOOLS, exact=np.any),
-    "REDUCE_MAX": Kind("MAX4({a}, {b})", -math.inf, traits=Trait.CONVEX, exact=np.max),
-    "REDUCE_MIN": Kind("MIN4({a}, {b})", math.inf, traits=Trait.CONVEX, exact=np.min),
+    "REDUCE_MAX": Kind(
+        "MAX4({a}, {b})",
+        -math.inf,
+        types=SCALED,
+        traits=Trait.CONVEX,
+        exact=np.max,
+        integer="MAX4_I32({a}, {b})",
+    ),
+    "REDUCE_MIN": Kind(
+        "MIN4({a}, {b})",
+        math.inf,
+        types=SCALED,
+        traits=Trait.CONVEX,
+        exact=np.min,
+        integer="MIN4_I32({a}, {b})",
+    ),
     "REDUCE_PROD": Kind("{a} * {b}", 1.0, in_order=True, max_version=2, exact=np.prod),
-    "SUM": Kind("{a} + {b}", 0.0, max_version=2, exact=np.sum),
+    "SUM": Kind("{a} + {b}", 0.0, max_version=2, exact=np.sum, integer="ADD4_I32({a}, {b})"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceAttributes:
-    """The axes of [N, H, W, C] that are reduced to 1."""
+    """The axes of [N, H, W, C] that are reduced to 1.
+
+    With `steps`, 255 ascending integers, the result is how many of them the reduced one reaches.
+    """
 
     axes: tuple[int, ...]
+    steps: tuple[int, ...] = ()
 
 
 class Reduction(Op):
@@ -78,8 +99,11 @@ class Reduction(Op):
         self.name = name  # type: ignore[misc]
         self.max_version = kind.max_version  # type: ignore[misc]
         self.traits = kind.traits  # type: ignore[misc]
-        self.takes = (kind.types,)  # type: ignore[misc]
-        self.gives = kind.types  # type: ignore[misc]
+        self.takes = (kind.types, INTEGERS)  # type: ignore[misc]
+        self.gives = None if kind.types.common else kind.types  # type: ignore[misc]
+        makers = {"MEAN": ExactMean, "SUM": ExactSum}
+        if name in makers:
+            self.exact = makers[name](self.check, reduced)  # type: ignore[misc]
         self.kind = kind
 
     def flops(self, graph: Graph, node: Node) -> int:
@@ -115,19 +139,7 @@ class Reduction(Op):
         return (tuple(size for i, size in enumerate(shape) if i not in axes),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
-        nodes: list[Node] = []
-        source, present = node.inputs[0], shape
-        for before, after, reduced in _steps(shape, axes):
-            if present != before:
-                nodes.append(reshape_node(node, source, new_value(before)))
-                source = nodes[-1].outputs[0]
-            target, attributes = new_value(after), ReduceAttributes(reduced)
-            nodes.append(replace(node, inputs=(source,), outputs=(target,), attributes=attributes))
-            source, present = target, after
-        if nodes and present == graph.values[node.outputs[0]].shape:
-            return (*nodes[:-1], replace(nodes[-1], outputs=node.outputs))
-        return (*nodes, reshape_node(node, source, node.outputs[0]))
+        return reduced(graph, node, new_value, graph.values[node.outputs[0]].dtype)
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
@@ -138,6 +150,8 @@ class Reduction(Op):
         items = shared_items(dst.rows * dst.channel_blocks, terms, ctx)
         count = taps * (src.channels if 3 in axes else 1)
         rows = [axis for axis in axes if axis != 3]
+        whole = register_of(src.dtype)
+        steps: tuple[int, ...] = node.attributes.steps
         texts = mixed_radix_texts("k", [src.shape[axis] for axis in rows])
         request = KernelRequest(
             template="reduce",
@@ -147,8 +161,9 @@ class Reduction(Op):
             reads={"src": node.inputs[0]},
             variables={
                 "ITEMS": items,
-                "combine": self.kind.combine,
-                "start": literal(self.kind.start),
+                "combine": self.kind.integer if whole is INT else self.kind.combine,
+                "start": _start(self.kind.start, whole),
+                "has_steps": bool(steps),
                 "taps": taps,
                 "channel_blocks": channel_blocks,
                 "over_channels": 3 in axes,
@@ -156,10 +171,36 @@ class Reduction(Op):
                 "along": dict(zip(rows, texts, strict=True)),
                 "divisor": literal(count) if self.kind.average else "",
             },
-            shared=(("float4", "scratch", items),) if items > 1 else (),
+            constants={"steps": np.array((*steps, 0), np.int32)} if steps else {},
+            shared=((whole.type, "scratch", items),) if items > 1 else (),
             work={Unit.FP32: src.rows * src.channels},
+            accumulator=whole,
         )
         return (request,)
+
+
+def _start(number: float, register: Register) -> str:
+    """Return the text of what a combination starts from; infinities become the ends of int32."""
+    ends = {-math.inf: -(2**31), math.inf: 2**31 - 1}
+    return register.literal(ends.get(number, number) if register is INT else number)
+
+
+def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Sequence[Node]:
+    """Return the reductions that a node takes; what they make is `partial` before the last one."""
+    shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
+    nodes: list[Node] = []
+    source, present = node.inputs[0], shape
+    for before, after, places in _steps(shape, axes):
+        if present != before:
+            view = new_value(before, dtype=partial if nodes else graph.values[source].dtype)
+            nodes.append(reshape_node(node, source, view))
+            source = nodes[-1].outputs[0]
+        target, attributes = new_value(after, dtype=partial), ReduceAttributes(places)
+        nodes.append(replace(node, inputs=(source,), outputs=(target,), attributes=attributes))
+        source, present = target, after
+    if nodes and present == graph.values[node.outputs[0]].shape:
+        return (*nodes[:-1], replace(nodes[-1], outputs=node.outputs))
+    return (*nodes, reshape_node(node, source, node.outputs[0]))
 
 
 def _axes(graph: Graph, node: Node) -> set[int]:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
 from litegpu.codegen import literal
 from litegpu.graph import Graph, Node
 from litegpu.ops import checks
@@ -21,6 +19,8 @@ from litegpu.ops.base import (
     constant_list,
     register,
 )
+from litegpu.ops.exact.resize import ExactResize
+from litegpu.ops.quantized_resize import scale_of
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Unit
 
@@ -45,6 +45,9 @@ class ResizeBilinear(Op):
     accepts: ClassVar = {
         "half_pixel_centers": Values(about="true, false; not true with align_corners")
     }
+
+    def __init__(self) -> None:
+        self.exact = ExactResize(self.check)  # type: ignore[misc]
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
@@ -105,10 +108,3 @@ def _check_flags(node: Node) -> str:
     if node.params["half_pixel_centers"] and node.params["align_corners"]:
         return "If half_pixel_centers is True, align_corners must be False."
     return ""
-
-
-def scale_of(size: int, out: int, align_corners: bool) -> float:
-    """Input steps per output step along one axis, in float32 as the runtime computes it."""
-    if align_corners and out > 1:
-        return float(np.float32(size - 1) / np.float32(out - 1))
-    return float(np.float32(size) / np.float32(out))

@@ -10,7 +10,8 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.index_map import Source, index_map_node, plain
-from litegpu.ops.resize_bilinear import check_size, resized_shape, scale_of
+from litegpu.ops.quantized_resize import scale_of
+from litegpu.ops.resize_bilinear import check_size, resized_shape
 from litegpu.ops.types import BYTES, INTEGERS, SCALED
 
 _MOST = 1 << 18

@@ -113,6 +113,15 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
     return ""
 
 
+def check_ends(graph: Graph, node: Node) -> str:
+    """Require a first input and a result of bytes of one type, each with a scale."""
+    source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    reason = check_tensors(graph, (source.id, result.id))
+    if reason or source.dtype is result.dtype:
+        return reason
+    return f"Its input is {source.dtype.name}, its result {result.dtype.name}."
+
+
 def scalar(new_value: NewValue, number: int) -> int:
     """Return a constant of int32 with one element, for steps."""
     return new_value((), np.array(number, np.int32), dtype=DType.INT32)

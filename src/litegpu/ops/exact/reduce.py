@@ -1,0 +1,155 @@
+"""MEAN and SUM of quantized tensors: sums in int32, rescaled."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
+from litegpu.ops import checks
+from litegpu.ops.base import COPY, Exact, NewValue, constant_list
+from litegpu.ops.exact import numbers
+from litegpu.ops.exact.numbers import Multiplier, float32
+
+_BLOCK = 16
+"""Channels that the CPU rescales at a time; what is left over is rounded otherwise."""
+
+
+class Reduce(Protocol):
+    """Returns the nodes that sum up what a node reduces; sums on the way are of a type."""
+
+    def __call__(
+        self, graph: Graph, node: Node, new_value: NewValue, partial: DType
+    ) -> Sequence[Node]: ...
+
+
+class _ExactSums(Exact):
+    """Sums of stored integers; `geometry` checks the axes, `reduce` makes the nodes."""
+
+    def __init__(self, geometry: Callable[[Graph, Node], str], reduce: Reduce) -> None:
+        self._geometry = geometry
+        self._reduce = reduce
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            lambda: self._geometry(graph, node),
+            lambda: numbers.check_ends(graph, node),
+            lambda: self._check_sums(graph, node),
+        )
+
+    def _check_sums(self, graph: Graph, node: Node) -> str:
+        """Require sums that the CPU can rescale."""
+        return ""
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        nodes = self._reduce(graph, replace(node, op="SUM"), new_value, DType.INT32)
+        total = new_value(graph.values[node.outputs[0]].shape, dtype=DType.INT32)
+        nodes = (*nodes[:-1], replace(nodes[-1], outputs=(total,)))
+        epilogue = self._stages(graph, node, new_value)
+        copy = Node(node.index, COPY, 1, (total,), node.outputs, epilogue=epilogue)
+        return (*nodes, copy)
+
+    @abstractmethod
+    def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
+        """Return the steps that make stored integers of the sums."""
+
+
+class ExactMean(_ExactSums):
+    """MEAN: over the pixels of an image in blocks of channels, else with one rounding."""
+
+    def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        terms = _terms(source, result)
+        limits = numbers.LIMITS[result.dtype]
+        if _is_of_pixels(graph, node):
+            inverse = float32(float32(terms) * numbers.scale(result))
+            factor = Multiplier.of(float32(numbers.scale(source) / inverse))
+            channels = source.shape[3]
+            away = [c >= channels // _BLOCK * _BLOCK for c in range(channels)]
+            bias = _pixels_bias(source, result)
+            return numbers.requantize(new_value, [factor], away, bias, limits)
+        factor = _shared_out(numbers.scale(source) / numbers.scale(result), terms)
+        zeros = numbers.scalar(new_value, -terms * numbers.zero_point(source))
+        zero = numbers.zero_point(result)
+        rescaling = numbers.requantize(new_value, [factor], [True], zero, limits)
+        return (EpilogueOp("INTEGER_ADD", (zeros,)), *rescaling)
+
+
+def _is_of_pixels(graph: Graph, node: Node) -> bool:
+    """Whether the CPU has a kernel of its own for it."""
+    axes = {axis % 4 for axis in constant_list(graph, node.inputs[1])}
+    image = len(graph.values[node.inputs[0]].shape) == 4
+    return image and bool(node.params["keep_dims"]) and axes == {1, 2}
+
+
+def _pixels_bias(source: Value, result: Value) -> int:
+    """Return what zero points add to the mean of pixels, in float32 as the CPU computes it."""
+    shift = float32(
+        float32(numbers.zero_point(source) * numbers.scale(source)) / numbers.scale(result)
+    )
+    half = 0.5 if shift > 0 else -0.5
+    return numbers.zero_point(result) - math.trunc(float32(shift + half))
+
+
+def _shared_out(factor: float, terms: int) -> Multiplier:
+    """Return a factor divided by a number of terms, in so many bits as the CPU keeps."""
+    whole = Multiplier.of(factor)
+    bits = min(terms.bit_length() - 1, 32, 31 + whole.shift)
+    return Multiplier((whole.number << bits) // terms, whole.shift - bits)
+
+
+class ExactSum(_ExactSums):
+    """SUM: rescaled in float32; as this never falls, by the least sum that gives each result."""
+
+    def _check_sums(self, graph: Graph, node: Node) -> str:
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        ends = np.array(numbers.LIMITS[source.dtype], np.int64) * _terms(source, result)
+        if np.abs(ends).max() < 2**31 and np.abs(_reals(ends, source, result)).max() < 2**31:
+            return ""
+        return "Its sums may be beyond 2^31 steps of the result, which the CPU does not hold."
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        nodes = super().normalize(graph, node, new_value)
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        low, high = numbers.LIMITS[result.dtype]
+        wanted = np.arange(low + 1, high + 1) - numbers.zero_point(result)
+        steps = tuple(_least_sums(wanted, source, result).tolist())
+        (*_, last) = (each for each in nodes if each.op == "SUM")
+        stepped = replace(last, attributes=replace(last.attributes, steps=steps))
+        return tuple(stepped if each is last else each for each in nodes)
+
+    def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
+        low, _ = numbers.LIMITS[graph.values[node.outputs[0]].dtype]
+        return (EpilogueOp("INTEGER_ADD", (numbers.scalar(new_value, low),)),)
+
+
+def _terms(source: Value, result: Value) -> int:
+    return source.elements // result.elements
+
+
+def _reals(sums: npt.NDArray[np.int64], source: Value, result: Value) -> npt.NDArray[np.float32]:
+    """Return sums in steps of the result, as the CPU rounds them on the way."""
+    scale = np.float32(float32(numbers.scale(source) / numbers.scale(result)))
+    zeros = np.float32(-numbers.zero_point(source)) * scale
+    found: npt.NDArray[np.float32] = sums.astype(np.float32) * scale
+    return found + zeros * np.float32(_terms(source, result))
+
+
+def _least_sums(
+    wanted: npt.NDArray[np.int64], source: Value, result: Value
+) -> npt.NDArray[np.int32]:
+    """Return for each integer the least sum that is rounded to it, or to more."""
+    low = np.full(wanted.shape, -(2**31), np.int64)
+    high = np.full(wanted.shape, 2**31 - 1, np.int64)
+    while (low < high).any():
+        middle = (low + high) >> 1
+        reals = _reals(middle, source, result).astype(np.float64)
+        reached = np.copysign(np.floor(np.abs(reals) + 0.5), reals) >= wanted
+        low, high = np.where(reached, low, middle + 1), np.where(reached, middle, high)
+    return low.astype(np.int32)

@@ -1,0 +1,80 @@
+"""QUANTIZED_RESIZE: bytes between pixels, by tables of indices and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import INT
+from litegpu.graph import DType, Node
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.units import Unit
+
+QUANTIZED_RESIZE = "QUANTIZED_RESIZE"
+ONE = 1 << 10
+"""The weights of two pixels of int8 together."""
+
+Between = tuple[int, int, float, float]
+"""The indices of two rows or columns, and the weight of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedResizeAttributes:
+    """What each row and each column of the result lies between."""
+
+    rows: tuple[Between, ...]
+    columns: tuple[Between, ...]
+
+
+@register
+class QuantizedResize(InternalOp):
+    """Means of four pixels; only exact resizes make it."""
+
+    name = QUANTIZED_RESIZE
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        dst, src = ctx.storage(node.outputs[0]), ctx.storage(node.inputs[0])
+        attributes: QuantizedResizeAttributes = node.attributes
+        integer = src.dtype is DType.INT8
+        request = KernelRequest(
+            template="quantized_resize",
+            grid=(dst.channel_blocks, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            constants={
+                **_tables("row", attributes.rows, integer),
+                **_tables("column", attributes.columns, integer),
+            },
+            variables={"integer": integer, "half": ONE * ONE // 2},
+            work={Unit.FP32: 8 * dst.rows * dst.channels},
+            needed={"src": 4 * dst.rows * dst.padded_channels},
+            accumulator=INT,
+        )
+        return (request,)
+
+
+def _tables(
+    name: str, between: Sequence[Between], integer: bool
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Return indices with two zeros after them, and the weights of float32.
+
+    Weights that are integers stand in place of the zeros.
+    """
+    found = np.array(between, np.float64)
+    if integer:
+        return {f"{name}_places": found.astype(np.int32)}
+    places = np.zeros((len(between), 4), np.int32)
+    weights = np.zeros((len(between), 4), np.float32)
+    places[:, :2], weights[:, :2] = found[:, :2], found[:, 2:]
+    return {f"{name}_places": places, f"{name}_weights": weights}
+
+
+def scale_of(size: int, out: int, align_corners: bool) -> float:
+    """Input steps per output step along one axis, in float32 as the runtime computes it."""
+    if align_corners and out > 1:
+        return float(np.float32(size - 1) / np.float32(out - 1))
+    return float(np.float32(size) / np.float32(out))

@@ -1,0 +1,46 @@
+"""Rejected concatenations and reductions of quantized tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cases.rejected.base import computed, integers
+from cases.rejected.quantized import IMAGE, STORABLE, rejected
+from litegpu.graph import DType, Quantization
+
+OTHER = replace(IMAGE, quantization=Quantization((0.25,), (3,)))
+AXES = integers(1, 2)
+
+CASES = (
+    rejected(
+        "CONCATENATION",
+        (IMAGE, IMAGE),
+        "Fused activation relu of quantized tensors.",
+        params={"activation": "relu"},
+    ),
+    rejected(
+        "CONCATENATION",
+        (IMAGE, OTHER),
+        "tensor 1 has another scale or zero point than the result; only parts of UINT8 are "
+        "rescaled.",
+    ),
+    rejected(
+        "CONCATENATION",
+        (replace(IMAGE, dtype=DType.UINT8, quantization=Quantization((0.0,), (0,))),),
+        "tensor 0 has the scale 0.",
+        result=DType.UINT8,
+    ),
+    rejected("MEAN", (IMAGE, AXES), "Its input is INT8, its result UINT8.", result=DType.UINT8),
+    rejected(
+        "MEAN",
+        (computed(1, 5, 4, 6), AXES),
+        "tensor 0 is FLOAT32, INT8 or UINT8 is handled beside quantized ones.",
+    ),
+    rejected(
+        "SUM",
+        (replace(IMAGE, quantization=Quantization((1e9,), (3,))), AXES),
+        "Its sums may be beyond 2^31 steps of the result, which the CPU does not hold.",
+        params={"keep_dims": True},
+        quantization=STORABLE,
+    ),
+)
