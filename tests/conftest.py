@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import turns
+
 # Mesa's software devices compile each kernel for a few numbers only: optimizing does not pay.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
+# Neither does it for PoCL, but for tests that run whole networks: see `optimized`.
+_POCL, _UNOPTIMIZED = "POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable"
+if not turns.ALL:
+    os.environ.setdefault(_POCL, _UNOPTIMIZED)
 
 # Trained models beside the checkout; the package itself looks nowhere that it was not told.
 _MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -71,6 +77,14 @@ def sound_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         return built
 
     monkeypatch.setattr("litegpu.engine.compiled.build_program", verified)
+
+
+@pytest.fixture(autouse=True)
+def optimized(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PoCL optimize for tests with the marker `long_kernels`; it reads its flags each time."""
+    unoptimized = os.environ.get(_POCL) == _UNOPTIMIZED
+    if unoptimized and request.node.get_closest_marker("long_kernels"):
+        monkeypatch.delenv(_POCL)
 
 
 @pytest.fixture

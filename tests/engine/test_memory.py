@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litegpu import GpuDelegate, zoo
+from litegpu import GpuDelegate, backends, zoo
 from litegpu.engine.memory import MemoryPlan, Usage, lower_bound, plan_separate, plan_shared
 from litegpu.options import InferencePriority
 from litegpu.tools import runtime
 from litegpu.tools.models import model_folders
+from paper_device import PaperDevice
 
 ALIGNMENT = 128
 property_test = settings(max_examples=300, deadline=None, derandomize=True)
@@ -135,8 +137,9 @@ MODES = (
 def check_model(content: bytes, limit: float = 1.1) -> None:
     """Check that every partition of a model needs little more than its values."""
     for options in MODES:
-        delegate = GpuDelegate(max_delegated_partitions=4, **options)
-        runtime.interpreter(content, delegate)
+        with mock.patch.object(backends, "select", lambda *_: PaperDevice()):
+            delegate = GpuDelegate(max_delegated_partitions=4, **options)
+            runtime.interpreter(content, delegate)
         assert delegate.report is not None
         assert delegate.report.partitions
         for partition in delegate.report.partitions:

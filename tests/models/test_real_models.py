@@ -25,6 +25,8 @@ from model_runner import (
 )
 from real_models import SIGNED, UNIT, find, picture_paths, shown_to
 
+pytestmark = pytest.mark.long_kernels
+
 FP32_LIMIT, FP16_LIMIT = 1e-5, 5e-3
 
 

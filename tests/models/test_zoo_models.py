@@ -23,6 +23,8 @@ from model_runner import (
     device_answers,
 )
 
+pytestmark = pytest.mark.long_kernels
+
 
 @dataclass(frozen=True)
 class Small:

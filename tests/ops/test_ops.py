@@ -1,4 +1,7 @@
-"""Every case of the op table, on every device, at every precision, against the CPU's kernels."""
+"""Every case of the op table, on every device, at every precision, against the CPU's kernels.
+
+Where CPUs play the devices, these take the precisions in turns: see `modes`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from typing import Any
 import pytest
 
 import cases
+import turns
 from cases.base import Case
 from litegpu import backends
 from litegpu.backends import webgpu
 from litegpu.backends.base import DeviceInfo
 from litegpu.ops import all_ops
+from litegpu.options import PRECISIONS
 from op_runner import MODES, Mode, Outcome, groups, problem_of, run, write
 
 DEVICES = backends.list_devices()
@@ -31,17 +36,21 @@ def outcomes(group: int, device: DeviceInfo, mode: Mode) -> dict[str, Outcome | 
     return found
 
 
-def modes(device: DeviceInfo) -> Sequence[Mode]:
-    """Return all modes for a GPU, and two of each kind where a CPU plays one.
+def modes(group: int, device: DeviceInfo) -> Sequence[Mode]:
+    """Return all modes for a GPU, and one for each of several devices that a CPU plays.
 
-    The kernels of a mode that is left out run in others; what is missing are combinations. The
-    first such device is asked for what its memory holds at fp32, the others are not.
+    Their compilers take most of the time of all tests. Neighbours among such devices take different
+    precisions, so that each case runs at both; which of them begins changes with the group. The
+    first one is asked for what its memory holds at fp32, the others are not.
     """
-    if not device.software:
+    if turns.ALL or not device.software:
         return MODES
-    first = next(other for other in DEVICES if other.software)
-    enough = {"fp32-staged" if device == first else "fp32-direct", "fp16-staged"}
-    return [mode for mode in MODES if mode.name in enough]
+    played = [other for other in DEVICES if other.software]
+    place = played.index(device)
+    kinds = ("fp32-direct" if place else "fp32-staged", "fp16-staged")
+    first = place + turns.turn(GROUPS[group][0].name, 2)
+    wanted = kinds if len(played) == 1 else (kinds[first % 2],)
+    return [mode for mode in MODES if mode.name in wanted]
 
 
 def runs() -> list[Any]:
@@ -50,7 +59,7 @@ def runs() -> list[Any]:
         pytest.param(group, device, mode, case, id=f"{device.backend}-{mode.name}-{case.name}")
         for group, members in enumerate(GROUPS)
         for device in DEVICES
-        for mode in modes(device)
+        for mode in modes(group, device)
         for case in members
     ]
 
@@ -76,6 +85,12 @@ def test_case_agrees_with_the_cpu(
 def test_there_is_a_device() -> None:
     found = "; ".join(f"{each.name}: {each.reason or 'usable'}" for each in backends.status())
     assert DEVICES, f"No backend is usable, so no case ran. {found}"
+
+
+def test_every_case_runs_at_both_precisions() -> None:
+    for group in range(len(GROUPS)):
+        found = {mode.precision for device in DEVICES for mode in modes(group, device)}
+        assert found == set(PRECISIONS), GROUPS[group][0].name
 
 
 def test_cases_have_distinct_names() -> None:

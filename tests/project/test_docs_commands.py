@@ -19,6 +19,8 @@ from litegpu.tools.images import default_picture
 from places import ROOT, SOURCE
 from seeing_models import clip
 
+pytestmark = pytest.mark.long_kernels
+
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 QUICKLY = {
     "run": ("--num_runs=1", "--max_secs=1"),
