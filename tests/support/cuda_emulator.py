@@ -30,6 +30,13 @@ from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from paper_device import DEVICE
 
 HEADER = Path(__file__).with_name("cuda_emulator.h")
+CALL = """\
+template <class... A, size_t... I>
+static void call_with(void (*f)(A...), void **a, std::index_sequence<I...>) { f((A)a[I]...); }
+template <class... A> static void call(void (*f)(A...), void **a) {
+    call_with(f, a, std::index_sequence_for<A...>());
+}
+"""
 INFO = dataclasses.replace(
     DEVICE,
     backend="cuda",
@@ -46,7 +53,7 @@ INFO = dataclasses.replace(
 def is_usable() -> bool:
     """Whether a compiler is here that can make what the header needs."""
     try:
-        _build(f'#include "{HEADER}"\n', "usable")
+        _build("", "usable")
     except (OSError, RuntimeError):
         return False
     return True
@@ -141,13 +148,7 @@ def call_kernel(
 def compiled(kernels: tuple[KernelText, ...], checked: bool = False) -> Any:
     """Return a library of kernels, for `call_kernel`."""
     dialect = CUDADialect()
-    parts = [f'#include "{HEADER}"', _without_assembly(dialect.prelude), dialect.integers]
-    parts.append("""\
-template <class... A, size_t... I>
-static void call_with(void (*f)(A...), void **a, std::index_sequence<I...>) { f((A)a[I]...); }
-template <class... A> static void call(void (*f)(A...), void **a) {
-    call_with(f, a, std::index_sequence_for<A...>());
-}""")
+    parts = []
     for kernel in kernels:
         arrays = shared_arrays(kernel)
         text = _with_shared(dialect.kernel(kernel), arrays)
@@ -169,17 +170,36 @@ def _build(source: str, name: str, checked: bool = False) -> Path:
     file = _folder() / f"{name}.cpp"
     file.write_text(source, encoding="utf-8")
     library = file.with_suffix(".so")
+    made = str(file.with_suffix(".o"))
+    _compile(file, "-include", str(_common(checked)), "-c", "-o", made, checked=checked)
+    # Linked without the sanitizer's library, which wants a process of its own.
+    _run(file, "-shared", made, "-o", str(library))
+    return library
+
+
+@cache
+def _common(checked: bool) -> Path:
+    """Write what goes before all kernels, precompiled: it takes longer than most of them."""
+    file = _folder() / f"common{checked:d}.h"
+    dialect = CUDADialect()
+    parts = (f'#include "{HEADER}"', _without_assembly(dialect.prelude), dialect.integers, CALL)
+    file.write_text("\n".join(parts), encoding="utf-8")
+    _compile(file, "-x", "c++-header", "-o", f"{file}.gch", checked=checked)
+    return file
+
+
+def _compile(file: Path, *arguments: str, checked: bool) -> None:
     flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-fno-exceptions"]
     flags += ["-ffp-contract=off", "-fno-threadsafe-statics"]
     if checked:
         flags += ["-DCHECKED=1", "-fsanitize=thread"]
-    made = str(file.with_suffix(".o"))
-    # Linked without the sanitizer's library, which wants a process of its own.
-    for command in ((*flags, "-c", str(file), "-o", made), ("-shared", made, "-o", str(library))):
-        done = subprocess.run(["g++", *command], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"The C++ compiler refuses {file}: {done.stderr[:2000]}")
-    return library
+    _run(file, *flags, *arguments, str(file))
+
+
+def _run(file: Path, *arguments: str) -> None:
+    done = subprocess.run(["g++", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"The C++ compiler refuses {file}: {done.stderr[:2000]}")
 
 
 @cache
