@@ -13,10 +13,11 @@ from pathlib import Path
 import layers
 
 from litegpu.config import VARIABLES
+from litegpu.graph import DType
 from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
-from litegpu.ops.types import STORABLE, Types
+from litegpu.ops.types import MOVED, STORABLE, Types
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
 
@@ -44,7 +45,8 @@ def ops_page() -> str:
             f"1–{op.max_version}" if op.max_version > 1 else "1",
             _types(op),
             _attributes(op),
-            inspect.getdoc(type(op)) or "",
+            _quantized(op),
+            " ".join((inspect.getdoc(type(op)) or "").split()),
         )
         for op in ops
     ]
@@ -68,6 +70,9 @@ What holds for all of them:
   [decision 4](decisions/0004-element-types.md). Constants may be float16. SHAPE, RANK, FILL, RANGE
   and operations on constants are worked out beforehand and stand in nobody's way.
 - **Attributes**: the values that are handled; others leave the node to the CPU.
+- **Quantized**: *exact* operations compute int8 and uint8 tensors with a scale in their integers,
+  equal to the CPU's built-in kernels in every bit ([numerics](numerics.md#quantized-tensors)). With
+  `quantized="float"` all operations that take float32 run them as real numbers.
 - **Precision**: every operation runs in fp32 and fp16. fp32 is IEEE float32 throughout, within 1e-5
   of the CPU's built-in kernels (relative L2). In fp16 large values and weights are stored as half,
   and sums are still added in float32: within 1e-2. What only moves elements, bools and indices are
@@ -77,7 +82,13 @@ What holds for all of them:
 - **As on the CPU**: where its documentation leaves something open, litegpu does what the runtime's
   built-in CPU kernels do, special values included: the same cases run on both.
 
-{_table(("operation", "versions", "types", "attributes", "what is handled"), rows)}"""
+{_table(("operation", "versions", "types", "attributes", "quantized", "what is handled"), rows)}"""
+
+
+def _quantized(op: Op) -> str:
+    """Return whether quantized nodes are computed, or moved, in their integers."""
+    moved = any(DType.INT8 in rule.dtypes for rule in op.takes) and op.name != "CAST"
+    return "exact" if op.exact is not None or moved else "–"
 
 
 def _types(op: Op) -> str:
@@ -87,7 +98,8 @@ def _types(op: Op) -> str:
 
 def _type(rule: Types) -> str:
     names = sorted(dtype.name.lower() for dtype in rule.dtypes)
-    return "any" if rule.dtypes == STORABLE.dtypes else "/".join(names)
+    known = {STORABLE.dtypes: "any", MOVED.dtypes: "any/int8/uint8/int16"}
+    return known.get(rule.dtypes) or "/".join(names)
 
 
 def _attributes(op: Op) -> str:
