@@ -290,6 +290,12 @@ _EXACT: Mapping[str, Function] = {
     # Real numbers within a range, as multiples of a step from its lower end on.
     "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})"),
     "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
+    # Halves go up before element `end` of the whole value, then away from zero.
+    "REQUANTIZE_BODY": Function(
+        "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, "
+        "WHERE4_I32(LESS4_I32({i}, {end}), SPLAT4_I32(0), SPLAT4_I32(1)))",
+        makes=INT,
+    ),
     "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
     **{
         lookup_name(dtype): Function(
