@@ -254,6 +254,33 @@ def test_float16_weights_are_smaller_and_nearly_as_good() -> None:
     assert 0 < distance(a, b) < 0.02
 
 
+@pytest.mark.parametrize("name", zoo.names())
+def test_int8_networks_keep_what_the_float_ones_tell(name: str) -> None:
+    size = "" if name == "zoo:deeplab_v3_257" else "?size=97"
+    full, small = (
+        zoo.load(f"{name}{size}"),
+        zoo.load(f"{name}{size or '?'}&weights=int8".replace("?&", "?")),
+    )
+    assert len(small) < 0.4 * len(full)
+    (detail,) = loaded(small).get_input_details()
+    stored = np.random.default_rng(1).integers(-127, 128, detail["shape"]).astype(np.int8)
+    real = stored * np.float32(detail["quantization"][0])
+    ((a, *_),), ((b, *_),) = run(full, real), run(small, stored)
+    (scale, zero) = loaded(small).get_output_details()[0]["quantization"]
+    told = (b - np.float32(zero)) * scale if scale else b
+    assert distance(told, a) < 0.8
+    ends = np.abs(b.astype(np.int32) + 0.5) > 127 if scale else np.zeros(1, bool)
+    classes = "SOFTMAX" in {op[0] for op in operations(small)}
+    assert classes or ends.mean() < 0.05
+
+
+def loaded(data: bytes) -> Any:
+    """Return an interpreter with tensors allocated."""
+    model = interpreter.Interpreter(model_content=data)
+    model.allocate_tensors()
+    return model
+
+
 @pytest.mark.parametrize(
     ("parameters", "shape"),
     [
@@ -345,7 +372,7 @@ def test_zoo_names_are_told_from_paths(text: str) -> None:
         (f"{SMALL}?batch", "batch cannot be ''. Use a whole number from 1 to 1024."),
         (f"{SMALL}?size=1e3", "size cannot be '1e3'. Use a whole number from 32 to 2048."),
         (f"{SMALL}?width=nan", "width cannot be 'nan'. Use a number from 0.1 to 4.0."),
-        (f"{SMALL}?weights=int8", "weights cannot be 'int8'. Use float32 or float16."),
+        (f"{SMALL}?weights=int4", "weights cannot be 'int4'. Use float32 or float16 or int8."),
         ("zoo:posenet_mobilenet_v1_257?stride=8", "stride cannot be '8'. Use 16 or 32."),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from litegpu.graph.ir import Quantization
 from litegpu.zoo import weights
 from litegpu.zoo.weights import ACTIVATIONS, Floats, Moments
 from litegpu.zoo.writer import ModelWriter, TensorRef
@@ -14,6 +15,7 @@ from litegpu.zoo.writer import ModelWriter, TensorRef
 # differences between channels, the maximum of a window after RELU is larger and varies less.
 _AVERAGED_VARIANCE = 0.25
 _MAXIMUM_MEAN = 1.3
+_PROBABILITIES = Moments(0.5, 0.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Signal:
 
     ref: TensorRef
     moments: Moments
+    quantization: Quantization | None = None
+    """What its stored integers mean, where it has any."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,7 +47,7 @@ class Net:
 
     def image(self, batch: int, size: int, name: str) -> Signal:
         """Add the input `[batch, size, size, 3]`, values in [-1, 1]."""
-        return Signal(self.writer.input((batch, size, size, 3), name=name), weights.IMAGE)
+        return self._input((batch, size, size, 3), name, weights.IMAGE)
 
     def conv(
         self,
@@ -65,8 +69,9 @@ class Net:
         shape = (channels, kernel, kernel, x.shape[3])
         pair = weights.dense(f"{self.key}/{name}", shape, x.moments, result or act.before)
         return self._op(
+            x,
             "CONV_2D",
-            [x.ref, *self._parameters(name, pair)],
+            [x.ref, *self._parameters(x, name, pair)],
             (x.shape[0], *_extents(x, kernel, stride, padding), channels),
             f"{name}/{act.suffix}",
             result if result and activation == "NONE" else act.after,
@@ -79,8 +84,9 @@ class Net:
         channels = x.shape[3]
         pair = weights.depthwise(f"{self.key}/{name}", channels, x.moments, act.before)
         return self._op(
+            x,
             "DEPTHWISE_CONV_2D",
-            [x.ref, *self._parameters(name, pair)],
+            [x.ref, *self._parameters(x, name, pair)],
             (x.shape[0], *_extents(x, 3, stride, "SAME"), channels),
             f"{name}/{act.suffix}",
             act.after,
@@ -96,15 +102,15 @@ class Net:
     def fully_connected(self, x: Signal, units: int, name: str, result: Moments) -> Signal:
         """Add FULLY_CONNECTED: `[N, C]` to `[N, units]`."""
         pair = weights.dense(f"{self.key}/{name}", (units, x.shape[1]), x.moments, result)
-        operands = [x.ref, *self._parameters(name, pair)]
+        operands = [x.ref, *self._parameters(x, name, pair)]
         shape = (x.shape[0], units)
-        return self._op("FULLY_CONNECTED", operands, shape, f"{name}/BiasAdd", result)
+        return self._op(x, "FULLY_CONNECTED", operands, shape, f"{name}/BiasAdd", result)
 
     def add(self, a: Signal, b: Signal, name: str, activation: str = "NONE") -> Signal:
         """Add ADD of two signals of one shape."""
         moments = a.moments + b.moments if activation == "NONE" else ACTIVATIONS[activation].after
         options = {"fused_activation_function": activation}
-        return self._op("ADD", [a.ref, b.ref], a.shape, name, moments, options)
+        return self._op(a, "ADD", [a.ref, b.ref], a.shape, name, moments, options)
 
     def average_pool(self, x: Signal, name: str) -> Signal:
         """Add AVERAGE_POOL_2D over the whole map: `[N, H, W, C]` to `[N, 1, 1, C]`."""
@@ -117,13 +123,13 @@ class Net:
             "filter_width": width,
         }
         shape = (batch, 1, 1, channels)
-        return self._op("AVERAGE_POOL_2D", [x.ref], shape, name, _averaged(x), options)
+        return self._op(x, "AVERAGE_POOL_2D", [x.ref], shape, name, _averaged(x), options)
 
     def mean(self, x: Signal, name: str) -> Signal:
         """Add MEAN over the map: `[N, H, W, C]` to `[N, C]`."""
         axes = self.writer.constant([1, 2], "int32", name=f"{name}/reduction_indices")
         shape = (x.shape[0], x.shape[3])
-        return self._op("MEAN", [x.ref, axes], shape, name, _averaged(x), {"keep_dims": False})
+        return self._op(x, "MEAN", [x.ref, axes], shape, name, _averaged(x), {"keep_dims": False})
 
     def max_pool(self, x: Signal, kernel: int, stride: int, name: str) -> Signal:
         """Add MAX_POOL_2D without padding, of a signal that RELU made."""
@@ -134,7 +140,7 @@ class Net:
         }
         shape = (x.shape[0], *_extents(x, kernel, stride, "VALID"), x.shape[3])
         moments = Moments(x.moments.mean * _MAXIMUM_MEAN, x.moments.variance)
-        return self._op("MAX_POOL_2D", [x.ref], shape, name, moments, options)
+        return self._op(x, "MAX_POOL_2D", [x.ref], shape, name, moments, options)
 
     def pad(self, x: Signal, amount: int, name: str) -> Signal:
         """Add PAD of `amount` zeros on each side of the map."""
@@ -142,19 +148,19 @@ class Net:
         paddings = self.writer.constant(margins, "int32", name=f"{name}/paddings")
         batch, height, width, channels = x.shape
         shape = (batch, height + 2 * amount, width + 2 * amount, channels)
-        return self._op("PAD", [x.ref, paddings], shape, name, x.moments)
+        return self._op(x, "PAD", [x.ref, paddings], shape, name, x.moments)
 
     def reshape(self, x: Signal, shape: tuple[int, ...], name: str) -> Signal:
         """Add RESHAPE."""
         target = self.writer.constant(shape, "int32", name=f"{name}/shape")
-        return self._op("RESHAPE", [x.ref, target], shape, name, x.moments, {"new_shape": shape})
+        return self._op(x, "RESHAPE", [x.ref, target], shape, name, x.moments, {"new_shape": shape})
 
     def resize(self, x: Signal, size: int, name: str) -> Signal:
         """Add RESIZE_BILINEAR with aligned corners to a map of `size` x `size`."""
         target = self.writer.constant([size, size], "int32", name=f"{name}/size")
         shape = (x.shape[0], size, size, x.shape[3])
         options = {"align_corners": True}
-        return self._op("RESIZE_BILINEAR", [x.ref, target], shape, name, x.moments, options)
+        return self._op(x, "RESIZE_BILINEAR", [x.ref, target], shape, name, x.moments, options)
 
     def concatenate(self, parts: Sequence[Signal], axis: int, name: str) -> Signal:
         """Add CONCATENATION of signals with the moments of the first."""
@@ -162,18 +168,28 @@ class Net:
         shape[axis] = sum(part.shape[axis] for part in parts)
         refs = [part.ref for part in parts]
         moments = parts[0].moments
-        return self._op("CONCATENATION", refs, tuple(shape), name, moments, {"axis": axis})
+        return self._op(
+            parts[0], "CONCATENATION", refs, tuple(shape), name, moments, {"axis": axis}
+        )
 
     def softmax(self, x: Signal, name: str) -> TensorRef:
         """Add SOFTMAX over the last dimension."""
-        return self.writer.op("SOFTMAX", [x.ref], [x.shape], options={"beta": 1.0}, name=name)
+        return self._op(x, "SOFTMAX", [x.ref], x.shape, name, _PROBABILITIES, {"beta": 1.0}).ref
 
-    def logistic(self, x: Signal, name: str) -> TensorRef:
+    def logistic(self, x: Signal, name: str) -> Signal:
         """Add LOGISTIC."""
-        return self.writer.op("LOGISTIC", [x.ref], [x.shape], name=name)
+        return self._op(x, "LOGISTIC", [x.ref], x.shape, name, _PROBABILITIES)
+
+    def real(self, x: Signal) -> TensorRef:
+        """Return a signal as float32, as custom operations take it."""
+        return x.ref
+
+    def _input(self, shape: tuple[int, ...], name: str, moments: Moments) -> Signal:
+        return Signal(self.writer.input(shape, name=name), moments)
 
     def _op(
         self,
+        x: Signal,
         builtin: str,
         inputs: Sequence[TensorRef],
         shape: tuple[int, ...],
@@ -182,10 +198,12 @@ class Net:
         options: Mapping[str, Any] | None = None,
         version: int = 1,
     ) -> Signal:
+        """Add an operation on `x`, which is one of its `inputs`; `moments` are its result's."""
         ref = self.writer.op(builtin, inputs, [shape], options=options, version=version, name=name)
         return Signal(ref, moments)
 
-    def _parameters(self, name: str, pair: tuple[Floats, Floats]) -> list[TensorRef]:
+    def _parameters(self, x: Signal, name: str, pair: tuple[Floats, Floats]) -> list[TensorRef]:
+        """Add the weights and the biases of an operation on `x`."""
         names = (f"{name}/weights", f"{name}/bias")
         return [self.writer.weights(data, name=n) for data, n in zip(pair, names, strict=True)]
 

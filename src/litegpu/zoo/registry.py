@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from litegpu.errors import OptionsError, did_you_mean
 from litegpu.zoo import deeplab, mobilenet, posenet, resnet, ssd
 from litegpu.zoo.layers import Net
+from litegpu.zoo.quantized import QuantizedNet
 from litegpu.zoo.writer import ModelWriter
 
 PREFIX = "zoo:"
@@ -77,7 +78,7 @@ _PARAMETERS: Mapping[str, _Number | _Choice] = {
     "size": _Number(int, 32, 2048),
     "width": _Number(float, 0.1, 4.0),
     "stride": _Choice((16, 32)),
-    "weights": _Choice(("float32", "float16")),
+    "weights": _Choice(("float32", "float16", "int8")),
     "seed": _Number(int, 0, 2**32 - 1),
 }
 
@@ -98,8 +99,9 @@ def load(name: str) -> bytes:
     Args:
         name: One of `names()`, then parameters if any, as in
             `zoo:mobilenet_v1_1.0_224?batch=8&weights=float16&seed=1`. Those of all models are
-            `weights` (float32, or float16 behind DEQUANTIZE) and `seed`; most have `batch` and
-            `size` (pixels), some `width` (multiplies the channels) or `stride` (of the output).
+            `weights` (float32, float16 behind DEQUANTIZE, or int8, which makes activations, inputs
+            and outputs int8, too) and `seed`; most have `batch` and `size` (pixels), some `width`
+            (multiplies the channels) or `stride` (of the output).
             The same name gives the same bytes everywhere.
 
     Raises:
@@ -115,7 +117,8 @@ def load(name: str) -> bytes:
         values.update(_parse(name, query, values))
     weights, seed = values.pop("weights"), values.pop("seed")
     writer = ModelWriter(f"litegpu {PREFIX}{key}", float16_weights=weights == "float16")
-    model.build(Net(f"{key}/{seed}", writer), **values)
+    net = QuantizedNet if weights == "int8" else Net
+    model.build(net(f"{key}/{seed}", writer), **values)
     return writer.build()
 
 

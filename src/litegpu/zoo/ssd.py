@@ -53,7 +53,7 @@ def build(net: Net, *, size: int, width: float) -> None:
     name = "TFLite_Detection_PostProcess"
     outputs = net.writer.custom(
         name,
-        [codes.ref, probabilities, anchors],
+        [net.real(codes), net.real(probabilities), anchors],
         [(), (), (), ()],  # the operation sets the shapes itself
         custom_options=_flexbuffer(_POST_PROCESS_OPTIONS),
         names=[name, f"{name}:1", f"{name}:2", f"{name}:3"],

@@ -1,0 +1,121 @@
+"""Networks of int8: the layers of `layers.Net`, quantized after training, so to say.
+
+Ranges follow from the moments that the elements of each tensor are expected to have, not from
+running the network: so the same name gives the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from litegpu.graph.ir import Quantization
+from litegpu.zoo.layers import Net, Signal
+from litegpu.zoo.weights import Floats, Moments
+from litegpu.zoo.writer import TensorRef
+
+_DEVIATIONS = 4.0
+"""Standard deviations on each side of the mean that a range covers."""
+_LOWEST, _HIGHEST = -128, 127
+_LARGEST_WEIGHT = 127
+_IMAGE = (-1.0, 1.0)
+_PROBABILITY = Quantization((1 / 256,), (_LOWEST,))
+"""What SOFTMAX and LOGISTIC make: the CPU's kernels insist on it."""
+_OF_PROBABILITIES = frozenset({"LOGISTIC", "SOFTMAX"})
+_OF_THEIR_INPUT = frozenset(
+    {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "PAD", "RESHAPE", "RESIZE_BILINEAR"}
+)
+"""Operations whose results have the quantization of the first input."""
+_VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1}
+"""Versions of operations on int8, where they are not the second."""
+
+
+class QuantizedNet(Net):
+    """Adds layers of int8, with a scale for each output channel of weights."""
+
+    def real(self, x: Signal) -> TensorRef:
+        """Add DEQUANTIZE."""
+        name = f"{x.ref.name}_dequantized"
+        return self.writer.op("DEQUANTIZE", [x.ref], [x.shape], version=2, name=name)
+
+    def _input(self, shape: tuple[int, ...], name: str, moments: Moments) -> Signal:
+        held = _quantization(*_IMAGE)
+        ref = self.writer.input(shape, "int8", name=name, quantization=held)
+        return Signal(ref, moments, held)
+
+    def _op(
+        self,
+        x: Signal,
+        builtin: str,
+        inputs: Sequence[TensorRef],
+        shape: tuple[int, ...],
+        name: str,
+        moments: Moments,
+        options: Mapping[str, Any] | None = None,
+        version: int = 1,
+    ) -> Signal:
+        if builtin in _OF_PROBABILITIES:
+            held = _PROBABILITY
+        elif builtin in _OF_THEIR_INPUT and x.quantization is not None:
+            held = x.quantization
+        else:
+            held = _quantization(*_range(moments, (options or {}).get("fused_activation_function")))
+        ref = self.writer.op(
+            builtin,
+            inputs,
+            [shape],
+            options=options,
+            version=_VERSIONS.get(builtin, 2),
+            dtype="int8",
+            name=name,
+            quantization=held,
+        )
+        return Signal(ref, moments, held)
+
+    def _parameters(self, x: Signal, name: str, pair: tuple[Floats, Floats]) -> list[TensorRef]:
+        weights, bias = pair
+        # Output channels come first, and last where there are as many filters as channels.
+        axis = 3 if weights.ndim == 4 and weights.shape[0] == 1 != bias.size else 0
+        others = tuple(each for each in range(weights.ndim) if each != axis)
+        largest = np.abs(weights).max(axis=others, keepdims=True)
+        scales = np.maximum(largest, np.float32(1e-6)) / np.float32(_LARGEST_WEIGHT)
+        assert x.quantization is not None
+        sums = np.float32(x.quantization.scale[0]) * scales.ravel()
+        zeros = (0,) * scales.size
+        return [
+            self.writer.constant(
+                np.rint(weights / scales),
+                "int8",
+                name=f"{name}/weights",
+                quantization=Quantization(_numbers(scales), zeros, axis),
+            ),
+            self.writer.constant(
+                np.rint(bias / sums),
+                "int32",
+                name=f"{name}/bias",
+                quantization=Quantization(_numbers(sums), zeros),
+            ),
+        ]
+
+
+def _range(moments: Moments, activation: str | None) -> tuple[float, float]:
+    """Return the least and the greatest number that a result is expected to have."""
+    spread = _DEVIATIONS * math.sqrt(moments.variance)
+    low, high = moments.mean - spread, moments.mean + spread
+    if activation == "RELU6":
+        return 0.0, 6.0
+    return (0.0 if activation == "RELU" else min(low, 0.0)), max(high, 0.0)
+
+
+def _quantization(low: float, high: float) -> Quantization:
+    """Return a scale and a zero point for a range that holds 0."""
+    scale = float(np.float32((high - low) / (_HIGHEST - _LOWEST)))
+    zero = min(max(round(_LOWEST - low / scale), _LOWEST), _HIGHEST)
+    return Quantization((scale,), (zero,))
+
+
+def _numbers(array: Floats) -> tuple[float, ...]:
+    return tuple(map(float, array.ravel()))
