@@ -138,6 +138,7 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
     + _of("Long4", "CAST4_I32_I64", "int4 a", "(long long)a.{0}")
     + _of("int4", "CAST4_I64_I32", "Long4 a", "(int)a.{0}")
     + """\
+#define RECIPROCAL(a) (1.0f / (a))
 #define NEAREST_INT(a) ((int)min(max((a), -2147483648ll), 2147483647ll))
 #define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))
 #define LOOKUP4_U8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_U8, table, (i))

@@ -235,6 +235,18 @@ int DOT4_S8(int a, int b, int c) {
     ivec4 p = from_S8(uint(a)) * from_S8(uint(b));
     return c + p.x + p.y + p.z + p.w;
 }
+/* 1 / a, positive and not tiny, to the nearest float: the language's own division may be off. */
+float RECIPROCAL(float a) {
+    uint bits = floatBitsToUint(a), by = (bits & 0x7fffffu) | 0x800000u;
+    uint rest = 0x800000u, found = 0u;
+    for (int k = 0; k < 24; k += 1) {
+        uint twice = rest * 2u;
+        found = found * 2u + (twice >= by ? 1u : 0u);
+        rest = twice >= by ? twice - by : twice;
+    }
+    found += rest * 2u > by ? 1u : 0u;
+    return uintBitsToFloat(((253u - (bits >> 23)) << 23) + found - 0x800000u);
+}
 /* From products of 16 bits, for the language has no wider ones than 32. */
 int multiply_high(int a, int b) {
     uint al = uint(a) & 0xffffu, bl = uint(b) & 0xffffu;

@@ -87,6 +87,18 @@ INTEGERS = (
 #define WRAP4_S16(a) convert_int4(convert_short4(a))
 #define WRAP4_U16(a) convert_int4(convert_ushort4(a))
 #define NEAREST_INT(a) convert_int_sat(a)
+/* 1 / a, positive and not tiny, to the nearest float: the language's own division may be off. */
+float RECIPROCAL(float a) {
+    const uint bits = as_uint(a), by = (bits & 0x7fffffu) | 0x800000u;
+    uint rest = 0x800000u, found = 0;
+    for (int k = 0; k < 24; ++k) {
+        const uint twice = rest * 2u;
+        found = found * 2u + (twice >= by);
+        rest = twice >= by ? twice - by : twice;
+    }
+    found += rest * 2u > by;
+    return as_float(((253u - (bits >> 23)) << 23) + found - 0x800000u);
+}
 #define SHIFT_LEFT4_I32(a, n) as_int4(as_uint4(a) << as_uint4(n))
 #define SHIFT_RIGHT4_I32(a, n) ((a) >> (n))
 #define LOOKUP4_S8(table, i) LOOKUP4_AS(MAKE4_I32, LANE4_S8, table, (i))

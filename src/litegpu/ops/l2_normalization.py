@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litegpu.ops.base import register
+from litegpu.ops.exact.rows import ExactL2Normalization
 from litegpu.ops.softmax import Softmax
 
 
@@ -13,3 +14,4 @@ class L2Normalization(Softmax):
     name = "L2_NORMALIZATION"
     cpu_bytes_per_second = 15e9
     reduced = ("sums",)
+    exact_rows = ExactL2Normalization

@@ -18,6 +18,7 @@ from litegpu.ops.base import (
     register,
     shared_items,
 )
+from litegpu.ops.exact.rows import ExactRows, ExactSoftmax
 from litegpu.ops.functions import activation_epilogue
 from litegpu.ops.units import Unit
 
@@ -38,6 +39,10 @@ class Softmax(Op):
     cpu_bytes_per_second: ClassVar[float] = 10e9
     reduced: ClassVar[tuple[str, ...]] = ("sums", "maxima")
     """What the work items that share a row exchange."""
+    exact_rows: ClassVar[type[ExactRows] | None] = ExactSoftmax
+
+    def __init__(self) -> None:
+        self.exact = self.exact_rows(self.check) if self.exact_rows else None  # type: ignore[misc]
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.first_of(checks.input_count(node, 1, 1), checks.operands(graph, node, (1,)))

@@ -1,0 +1,61 @@
+"""Functions of the C library on float32, which the CPU's kernels call: NumPy's differ from them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+
+_LIBRARIES = ("ucrtbase",) if sys.platform == "win32" else (None, "libm.so.6")
+"""Where the functions are looked for; None: in what Python itself is linked with."""
+
+
+def expf(numbers: Floats) -> Floats:
+    """Return e to the power of each number."""
+    return _each("expf", numbers)
+
+
+def expm1f(numbers: Floats) -> Floats:
+    """Return e to the power of each number, less 1."""
+    return _each("expm1f", numbers)
+
+
+def logf(numbers: Floats) -> Floats:
+    """Return the natural logarithm of each number."""
+    return _each("logf", numbers)
+
+
+def tanhf(numbers: Floats) -> Floats:
+    """Return the hyperbolic tangent of each number."""
+    return _each("tanhf", numbers)
+
+
+def _each(name: str, numbers: Floats) -> Floats:
+    library = _library()
+    if library is None:
+        # Rounded once, which the C libraries' functions are nearly always.
+        function = getattr(np, name.removesuffix("f"))
+        with np.errstate(over="ignore"):
+            return np.asarray(function(numbers.astype(np.float64)), np.float32)
+    called = getattr(library, name)
+    called.restype, called.argtypes = ctypes.c_float, [ctypes.c_float]
+    found = [called(number) for number in numbers.ravel().tolist()]
+    return np.asarray(found, np.float32).reshape(numbers.shape)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """Return a library that has all of these functions, None if none is found."""
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+            if all(hasattr(library, each) for each in ("expf", "expm1f", "logf", "tanhf")):
+                return library
+        except OSError:
+            continue
+    return None

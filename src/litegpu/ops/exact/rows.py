@@ -1,0 +1,88 @@
+"""SOFTMAX and L2_NORMALIZATION of bytes, over the last axis."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from litegpu.graph import DType, EpilogueOp, Graph, Node
+from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.exact import numbers
+from litegpu.ops.exact.c_library import expf
+from litegpu.ops.quantized_softmax import QUANTIZED_SOFTMAX, QuantizedSoftmaxAttributes
+
+
+class ExactRows(Exact):
+    """Rows in proportion to their whole; `geometry` checks the operands as for floats."""
+
+    def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
+        self._geometry = geometry
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return (
+            self._geometry(graph, node)
+            or numbers.check_ends(graph, node)
+            or _check_activation(node)
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        result = graph.values[node.outputs[0]]
+        zero = self._zero(numbers.zero_point(result), result.dtype)
+        shift = (EpilogueOp("INTEGER_ADD", (numbers.scalar(new_value, zero),)),) if zero else ()
+        epilogue = (*shift, numbers.clamp(numbers.LIMITS[result.dtype]))
+        made = Node(
+            node.index,
+            QUANTIZED_SOFTMAX,
+            1,
+            node.inputs,
+            node.outputs,
+            attributes=self._attributes(graph, node),
+            epilogue=epilogue,
+        )
+        return (made,)
+
+    @abstractmethod
+    def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
+        """Return what is made of the rows of a checked node."""
+
+    @abstractmethod
+    def _zero(self, zero: int, dtype: DType) -> int:
+        """Return what the CPU stores 0 as in a result, given its zero point."""
+
+
+class ExactSoftmax(ExactRows):
+    """SOFTMAX: by a table of exponentials, in float32."""
+
+    def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
+        source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        factor = np.float32(-numbers.scale(source)) * np.float32(node.params.get("beta", 1.0))
+        table = expf(factor * np.arange(256, dtype=np.float32))
+        return QuantizedSoftmaxAttributes(
+            "softmax",
+            source.dtype is DType.INT8,
+            0,
+            numbers.scale(result),
+            tuple(table.tolist()),
+        )
+
+    def _zero(self, zero: int, dtype: DType) -> int:
+        return 0 if dtype is DType.UINT8 else zero
+
+
+class ExactL2Normalization(ExactRows):
+    """L2_NORMALIZATION: in integers, whose scale is 1/128."""
+
+    def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
+        source = graph.values[node.inputs[0]]
+        zero = numbers.zero_point(source)
+        return QuantizedSoftmaxAttributes("l2_normalization", source.dtype is DType.INT8, zero)
+
+    def _zero(self, zero: int, dtype: DType) -> int:
+        return 128 if dtype is DType.UINT8 else 0
+
+
+def _check_activation(node: Node) -> str:
+    found = node.params.get("activation", "none")
+    return "" if found == "none" else f"Fused activation {found} of quantized tensors."

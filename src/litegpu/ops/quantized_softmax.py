@@ -1,0 +1,68 @@
+"""QUANTIZED_SOFTMAX: rows of bytes in proportion to their whole, rounded as the CPU rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.codegen import INT, literal
+from litegpu.graph import Node
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register, shared_items
+from litegpu.ops.units import Unit
+
+QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedSoftmaxAttributes:
+    """What is made of each row, before the zero point of the result is added.
+
+    `exponentials`, for softmax, are those of what 0 to 255 below the maximum stand for, and results
+    are `scale` apart. `zero` is the zero point of the input; `signed` tells of which kind it is.
+    """
+
+    kind: str
+    signed: bool
+    zero: int
+    scale: float = 1.0
+    exponentials: tuple[float, ...] = ()
+
+
+@register
+class QuantizedSoftmax(InternalOp):
+    """Softmax, or division by the length of the row; only exact operations make it."""
+
+    name = QUANTIZED_SOFTMAX
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        dst = ctx.storage(node.outputs[0])
+        attributes: QuantizedSoftmaxAttributes = node.attributes
+        channel_blocks = -(-dst.channels // 4)
+        items = shared_items(dst.rows, channel_blocks, ctx)
+        shared = [("int4", "found", items)]
+        # After the exponentials comes a zero that compilers know nothing of.
+        table = (*attributes.exponentials, 0, 0, 0, 0)
+        if attributes.exponentials:
+            shared.append(("float4", "scratch", items))
+        request = KernelRequest(
+            template="quantized_softmax",
+            grid=(items, dst.rows, 1),
+            local=(items, 1, 1) if items > 1 else (1, 32, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            constants={"table": np.array(table, np.float32)} if attributes.exponentials else {},
+            variables={
+                "kind": attributes.kind,
+                "signed": attributes.signed,
+                "zero_point": attributes.zero,
+                "scale": literal(attributes.scale),
+                "ITEMS": items,
+                "real_blocks": channel_blocks,
+            },
+            shared=tuple(shared) if items > 1 else (),
+            work={Unit.FP32: 5 * dst.rows * dst.channels},
+            accumulator=INT,
+        )
+        return (request,)
