@@ -59,6 +59,7 @@ _WORDS = """\
 #define FLOOR4(a) floor(a)
 #define CEIL4(a) ceil(a)
 #define TRUNC4(a) trunc(a)
+#define RINT4(a) roundEven(a)
 #define ERFC4(a) erfc4(a)
 #define POW4(a, b) pow4((a), (b))
 #define FMOD4(a, b) fmod4((a), (b))

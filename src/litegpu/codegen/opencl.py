@@ -56,6 +56,7 @@ _PRELUDE = """\
 #define FLOOR4(a) floor(a)
 #define CEIL4(a) ceil(a)
 #define TRUNC4(a) trunc(a)
+#define RINT4(a) rint(a)
 #define ERFC4(a) erfc(a)
 #define POW4(a, b) pow((a), (b))
 #define FMOD4(a, b) fmod((a), (b))

@@ -9,7 +9,7 @@ from litegpu.codegen import Storage
 from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
-from litegpu.ops.functions import FUNCTIONS
+from litegpu.ops.functions import FUNCTIONS, element_operands
 from litegpu.ops.placement import is_small, padded_storage, unpadded_storage, whole_words
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
@@ -79,7 +79,7 @@ def assign(
     kernels; tests use it to see the padded side of every kernel.
     """
     graph = keeping(_with_copies(graph, stage_boundary), precise)
-    graph = _carrying(keeping(graph, _near_poles(graph)))
+    graph = _carrying(keeping(graph, _near_poles(graph) | _tables(graph)))
     layout = Layout(graph, policy)
     for v in graph.inputs:
         layout.storages[v] = unpadded_storage(graph.values[v])
@@ -133,6 +133,16 @@ def _near_poles(graph: Graph) -> set[int]:
         if running and has(node, Trait.CONVEX):
             found.update(v for v in node.inputs if v != ABSENT)
     return found
+
+
+def _tables(graph: Graph) -> set[int]:
+    """Return the constants that epilogue ops look results up in."""
+    epilogue = [epilogue_op for node in graph.nodes for epilogue_op in node.epilogue]
+    return {
+        v
+        for epilogue_op in epilogue
+        for v in epilogue_op.operands[len(element_operands(epilogue_op)) :]
+    }
 
 
 def _carrying(graph: Graph) -> Graph:

@@ -35,7 +35,13 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, EpilogueOp, Node, Value
 from litegpu.kernels.base import Plan
 from litegpu.ops.base import COPY, KernelRequest, get
-from litegpu.ops.functions import FUNCTIONS, expression, is_bounded, keeps_sum, registers
+from litegpu.ops.functions import (
+    element_operands,
+    expression,
+    is_bounded,
+    keeps_sum,
+    registers,
+)
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Operations
 
@@ -304,9 +310,9 @@ class _Buffers:
         for i, (epilogue_op, is_sum) in enumerate(zip(epilogue, sums, strict=False)):
             read = [running if v == SELF else self._register(v) for v in epilogue_op.operands]
             typed, made = registers(epilogue_op, running, read)
-            table = FUNCTIONS[epilogue_op.function].table
+            elements = len(element_operands(epilogue_op))
             operands = (
-                self._operand(f"{prefix}{i}_{k}", v, epilogue_op.extend, table)
+                self._operand(f"{prefix}{i}_{k}", v, epilogue_op.extend, k >= elements)
                 for k, v in enumerate(epilogue_op.operands)
                 if v != SELF
             )

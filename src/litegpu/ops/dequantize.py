@@ -1,4 +1,4 @@
-"""DEQUANTIZE of a constant float16 tensor: the converter's way to store float16 weights."""
+"""DEQUANTIZE: of float16 constants, as converters store weights, and of stored integers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from collections.abc import Sequence
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
 from litegpu.ops.base import Op, Shape, register
+from litegpu.ops.exact.quantize import ExactDequantize, check_dequantized, dequantized
 from litegpu.ops.facts import Array, Folded
 from litegpu.ops.traits import Trait
+from litegpu.ops.types import is_quantized
 
 
 @register
 class Dequantize(Op):
-    """Widens float16 constants; it is folded away before any kernel is chosen."""
+    """Constants are folded away before any kernel is chosen."""
 
     name = "DEQUANTIZE"
-    max_version = 3
+    max_version = 5
+    launches = 0
     traits = Trait.SAME_DATA
+    exact = ExactDequantize()
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         # float16 weights stay float16 until a kernel packs them: half the memory to read.
-        half = graph.values[node.inputs[0]].dtype is DType.FLOAT16
-        return Folded(0, lambda: operands) if half else None
+        source = graph.values[node.inputs[0]]
+        if source.dtype is DType.FLOAT16:
+            return Folded(0, lambda: operands)
+        if not is_quantized(graph, node) or check_dequantized(graph, node):
+            return None
+        return Folded(source.elements, lambda: [dequantized(source)])
 
     def check(self, graph: Graph, node: Node) -> str:
         reason = checks.input_count(node, 1, 1)

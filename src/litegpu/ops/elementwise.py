@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,17 +10,20 @@ import numpy as np
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import COPY, NewValue, Op, Shape, add
-from litegpu.ops.broadcast_to import broadcast_node
+from litegpu.ops.broadcast import check_broadcast, check_slopes, fitted, running_input
+from litegpu.ops.exact.elementwise import EXACT_BINARY
+from litegpu.ops.exact.unary import EXACT_UNARY
 from litegpu.ops.facts import Array, Folded
+from litegpu.ops.function import Function
 from litegpu.ops.functions import (
     ACTIVATIONS,
     BINARY,
     BOUNDED_INTEGERS,
     UNARY,
-    Function,
     activation_epilogue,
     function_of,
 )
+from litegpu.ops.types import is_quantized
 
 
 class _Elementwise(Op):
@@ -33,7 +35,7 @@ class _Elementwise(Op):
 
     def fold(self, graph: Graph, node: Node, operands: Sequence[Array]) -> Folded | None:
         exact = self.function.exact
-        if exact is None or len(operands) != self.arity:
+        if exact is None or len(operands) != self.arity or is_quantized(graph, node):
             return None
         return facts.integers(exact, graph, node, operands)
 
@@ -48,6 +50,7 @@ class Unary(_Elementwise):
         self.max_version = function.max_version  # type: ignore[misc]
         self.takes = (function.takes,)  # type: ignore[misc]
         self.gives = function.gives  # type: ignore[misc]
+        self.exact = EXACT_UNARY.get(name)  # type: ignore[misc]
         self.function = function
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -72,6 +75,7 @@ class Binary(_Elementwise):
         self.max_version = function.max_version  # type: ignore[misc]
         self.takes = (function.takes,)  # type: ignore[misc]
         self.gives = function.gives  # type: ignore[misc]
+        self.exact = EXACT_BINARY.get(name)  # type: ignore[misc]
         self.function = function
 
     def check(self, graph: Graph, node: Node) -> str:
@@ -98,17 +102,6 @@ class Binary(_Elementwise):
         return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
 
 
-def check_broadcast(graph: Graph, node: Node) -> str:
-    """Require inputs that can be broadcast to one shape."""
-    shapes = [graph.values[v].shape for v in node.inputs]
-    try:
-        np.broadcast_shapes(*shapes)
-    except ValueError:
-        listed = ", ".join(f"input{i}: {_listed(shape)}" for i, shape in enumerate(shapes))
-        return f"Doesn't support broadcasting - {listed}"
-    return ""
-
-
 def _check_integers(graph: Graph, node: Node) -> str:
     """Require of integers an activation that the CPU applies to them."""
     found = node.params.get("activation", "none")
@@ -116,38 +109,6 @@ def _check_integers(graph: Graph, node: Node) -> str:
     if not integer or found == "none" or ACTIVATIONS[found] in BOUNDED_INTEGERS:
         return ""
     return f"Fused activation {found} of integers, which the CPU leaves out."
-
-
-def fitted(graph: Graph, node: Node, new_value: NewValue) -> tuple[list[int], list[Node]]:
-    """Return inputs that kernels can broadcast to the output, and the nodes that make them.
-
-    Kernels see all dimensions but the last three as one: those are repeated beforehand unless the
-    input has all of them, or none.
-    """
-    wanted = graph.values[node.outputs[0]].shape
-    outer = max(len(wanted) - 3, 0)
-    inputs, nodes = list(node.inputs), []
-    for place, v in enumerate(inputs):
-        shape = (1,) * (len(wanted) - len(graph.values[v].shape)) + graph.values[v].shape
-        if outer < 2 or shape[:outer] in ((1,) * outer, wanted[:outer]):
-            continue
-        whole = (*wanted[:outer], *shape[outer:])
-        inputs[place] = new_value(whole, dtype=graph.values[v].dtype)
-        repeated = replace(node, inputs=(v,), outputs=(inputs[place],))
-        nodes.append(broadcast_node(graph, repeated, whole))
-    return inputs, nodes
-
-
-def running_input(graph: Graph, node: Node) -> int:
-    """Return which input runs through the kernel: a computed one, of the output's shape if any."""
-    shape = graph.values[node.outputs[0]].shape
-    computed = [i for i, v in enumerate(node.inputs) if not graph.values[v].is_constant]
-    whole = [i for i in computed if graph.values[node.inputs[i]].shape == shape]
-    return (whole or computed)[0]
-
-
-def _listed(shape: Shape) -> str:
-    return f"[{','.join(map(str, shape))}]"
 
 
 class Gelu(Unary):
@@ -162,14 +123,7 @@ class Prelu(Binary):
     """Slopes for what is negative, broadcast to the input."""
 
     def check(self, graph: Graph, node: Node) -> str:
-        return checks.first_of(super().check(graph, node), lambda: _check_slopes(graph, node))
-
-
-def _check_slopes(graph: Graph, node: Node) -> str:
-    shape, slopes = (graph.values[v].shape for v in node.inputs)
-    if np.broadcast_shapes(shape, slopes) == shape:
-        return ""
-    return f"Slopes of {_listed(slopes)} do not fit an input of {_listed(shape)}."
+        return checks.first_of(super().check(graph, node), lambda: check_slopes(graph, node))
 
 
 for _name, _function in UNARY.items():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops.base import COPY, has
-from litegpu.ops.functions import lookup_name
+from litegpu.ops.exact.functions import lookup_name
 from litegpu.ops.traits import Trait
 
 _BYTES = (DType.INT8, DType.UINT8)

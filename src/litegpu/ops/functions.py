@@ -7,23 +7,23 @@ float4, or registers of integers, written with the words of the portable dialect
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.codegen import FLOAT, INT, KINDS, LONG, Register, literal, register_of
+from litegpu.codegen import FLOAT, INT, LONG, Register, literal
 from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
+from litegpu.ops.exact.functions import EXACT
+from litegpu.ops.function import Function
 from litegpu.ops.types import (
     BOOLS,
-    FLOATS,
     INTEGER_TYPES,
     NUMBERS,
     SHORT_NUMBERS,
     STORABLE,
-    Types,
 )
 
 _ZERO, _ONE = "SPLAT4(0.0f)", "SPLAT4(1.0f)"
@@ -36,41 +36,6 @@ def _at_most(high: str, value: str) -> str:
 
 def _clamp(low: str, high: str, value: str = "{a}") -> str:
     return f"{{at_least}}(SPLAT4({low}), {_at_most(f'SPLAT4({high})', value)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """An expression, the highest op version that means it, and the node parameters it uses.
-
-    `takes` and `gives` (None: as its operands) are the types of its operands and of its result,
-    which is never infinite or beyond the range of half if `bounded`. It makes an infinity of a zero
-    in the inputs numbered `poles`, and zero of zero if it is `through_zero`: what is rounded to
-    zero matters there.
-    """
-
-    expression: str
-    max_version: int = 2
-    params: tuple[str, ...] = ()
-    takes: Types = FLOATS
-    gives: Types | None = FLOATS
-    bounded: bool = False
-    poles: tuple[int, ...] = ()
-    through_zero: bool = False
-    integer: str = ""
-    """The expression of integers: `{k}` ends the words of their register, `{n[6]}` is 6 in it."""
-    typed_by: int = 0
-    """The input whose register `{k}` and `{n}` are of."""
-    exact: Callable[..., Any] | None = None
-    """NumPy's function of the same meaning, for constant integers and bools."""
-    makes: Register | None = FLOAT
-    """The register of the result; None: that of the input `typed_by`."""
-    table: bool = False
-    """Whether {b} is a table that is looked up in, not an element of its own for each result."""
-
-    @property
-    def positional(self) -> bool:
-        """Whether a result hangs on its place in the value, {i}: it is not made elsewhere."""
-        return "{i}" in self.expression
 
 
 def _truth(condition: str, exact: Callable[..., Any], yes: str = _ONE, no: str = _ZERO) -> Function:
@@ -179,12 +144,14 @@ BINARY: Mapping[str, Function] = {
     "MAXIMUM": _number(
         "WHERE4(LESS4({b}, {a}), {a}, {b})",
         "MAX4{k}({a}, {b})",
+        max_version=4,
         through_zero=True,
         exact=np.maximum,
     ),
     "MINIMUM": _number(
         "WHERE4(LESS4({a}, {b}), {a}, {b})",
         "MIN4{k}({a}, {b})",
+        max_version=4,
         through_zero=True,
         exact=np.minimum,
     ),
@@ -199,7 +166,7 @@ BINARY: Mapping[str, Function] = {
         "MUL4{k}(SUB4{k}({a}, {b}), SUB4{k}({a}, {b}))",
         takes=SHORT_NUMBERS,
     ),
-    "SUB": _number("{a} - {b}", "SUB4{k}({a}, {b})", max_version=4, exact=np.subtract),
+    "SUB": _number("{a} - {b}", "SUB4{k}({a}, {b})", max_version=5, exact=np.subtract),
 }
 
 
@@ -264,11 +231,6 @@ def of_integers(name: str) -> str:
     return f"INTEGER_{name}"
 
 
-def lookup_name(dtype: DType) -> str:
-    """Return the function that looks up in a table of 256 elements of a type."""
-    return f"LOOKUP_{dtype.name}"
-
-
 _INTEGERS: Mapping[str, Function] = {
     **{
         of_integers(name): Function(each.integer, makes=FLOAT if each.gives == BOOLS else None)
@@ -281,32 +243,16 @@ _INTEGERS: Mapping[str, Function] = {
 _GRID_NUMBER = (
     f"FLOOR4(({_clamp('{low}', '{high}')} - SPLAT4({{low}})) * SPLAT4({{inverse}}) + SPLAT4(0.5f))"
 )
-
-_EXACT: Mapping[str, Function] = {
-    # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d}.
-    "REQUANTIZE": Function(
-        "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, {e})", makes=INT
-    ),
+_GRID: Mapping[str, Function] = {
     # Real numbers within a range, as multiples of a step from its lower end on.
     "ON_GRID": Function(f"{_GRID_NUMBER} * SPLAT4({{step}}) + SPLAT4({{low}})"),
     "GRID_NUMBER": Function(f"ADD4_I32(CAST4_F32_I32({_GRID_NUMBER}), {{first}})", makes=INT),
-    # Halves go up before element `end` of the whole value, then away from zero.
-    "REQUANTIZE_BODY": Function(
-        "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, "
-        "WHERE4_I32(LESS4_I32({i}, {end}), SPLAT4_I32(0), SPLAT4_I32(1)))",
-        makes=INT,
-    ),
-    "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
-    **{
-        lookup_name(dtype): Function(
-            f"LOOKUP4_{KINDS[dtype]}({{b}}, {{a}})", makes=register_of(dtype), table=True
-        )
-        for dtype in (DType.INT8, DType.UINT8, DType.INT32, DType.FLOAT32)
-    },
 }
-"""What quantized operations are made of: litegpu/ops/exact."""
 
-FUNCTIONS: Mapping[str, Function] = {**UNARY, **BINARY, **STEPS, **CASTS, **_INTEGERS, **_EXACT}
+FUNCTIONS: Mapping[str, Function] = {
+    **{**UNARY, **BINARY, **STEPS, **CASTS},
+    **{**_INTEGERS, **_GRID, **EXACT},
+}
 
 
 def function_of(graph: Graph, node: Node) -> str:
@@ -384,6 +330,18 @@ _OF_SUMS = ("ADD", "SUB", "RELU", "RELU6", "RELU_0_TO_1")
 def keeps_sum(epilogue_op: EpilogueOp) -> bool:
     """Whether the sign of a zero means nothing after an epilogue op, if it meant nothing before."""
     return epilogue_op.function in _OF_SUMS
+
+
+def hangs_on_place(epilogue: Iterable[EpilogueOp]) -> bool:
+    """Whether results of steps hang on the places of elements: they are not made elsewhere."""
+    return any(FUNCTIONS[epilogue_op.function].positional for epilogue_op in epilogue)
+
+
+def element_operands(epilogue_op: EpilogueOp) -> tuple[int, ...]:
+    """Return the operands that a step reads an element of for each result: all but tables."""
+    return epilogue_op.operands[
+        : len(epilogue_op.operands) - FUNCTIONS[epilogue_op.function].tables
+    ]
 
 
 def is_bounded(epilogue_op: EpilogueOp) -> bool:

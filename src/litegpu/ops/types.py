@@ -99,9 +99,14 @@ def _computed_as(value: Value) -> DType:
 
 def _check_value(value: Value, rule: Types, state: bool) -> str:
     reason = _check_type(value, rule)
-    if not reason and value.is_variable and not state:
-        reason = f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
-    return reason
+    return reason if reason or state else check_variable(value)
+
+
+def check_variable(value: Value) -> str:
+    """Require a tensor that is no variable."""
+    if value.is_variable:
+        return f"tensor {value.id} is a variable tensor, whose state lives on the CPU."
+    return ""
 
 
 def _check_type(value: Value, rule: Types) -> str:

@@ -20,6 +20,7 @@ from litegpu.ops.normalize import (
     parts_of,
     sums_shape,
 )
+from litegpu.ops.types import is_quantized
 from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_TERMS = 3
@@ -180,7 +181,7 @@ class _Finder:
     def follow(self, node: Node) -> _Form | None:
         """Return (and keep) what a node's output is made of, None if nothing of interest."""
         rule = _RULES.get(node.op)
-        form = rule(self, node) if rule else None
+        form = rule(self, node) if rule and not is_quantized(self.graph, node) else None
         if isinstance(form, _Spread) and form.power == 1.0 and node.op != "ADD":
             self.deviations.append((node, form))
         # An activation may follow a whole normalization, but is none of its parts.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, has
+from litegpu.ops.functions import element_operands, hangs_on_place
+from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -57,10 +59,13 @@ def _obstacle(graph: Graph, node: Node, view: Node) -> str:
     shape = graph.values[node.inputs[0]].shape
     if shape != graph.values[node.outputs[0]].shape:
         return "they broadcast their input"
+    if hangs_on_place(node.epilogue) and view.op != RESHAPE:
+        return "their results hang on the places of elements"
     rows = {graph.values[v].shape4[3] for v in (*view.inputs, *view.outputs)}
     kept = rows == {shape[-1]} if shape else False
     channels = (1, 1, 1, shape[-1]) if kept else ()
-    operands = [graph.values[v] for v in node.operands[1:]]
+    read = {v for epilogue_op in node.epilogue for v in element_operands(epilogue_op)} - {SELF}
+    operands = [graph.values[v] for v in read]
     if not all(v.is_constant and (v.elements == 1 or v.shape4 == channels) for v in operands):
         return "an operand differs from element to element"
     return ""

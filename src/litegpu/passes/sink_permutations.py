@@ -13,6 +13,7 @@ import numpy as np
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
+from litegpu.ops.functions import element_operands, hangs_on_place
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
 from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, then
 from litegpu.passes.base import Editor, PassResult, label
@@ -47,6 +48,11 @@ class _Sinker:
         """Exchange epilogue ops and the permutation before them, if something behind undoes it."""
         mover, values = self._mover(node.inputs[0]), self.graph.values
         if mover is None or not self._undone(node, mover):
+            return
+        if hangs_on_place(node.epilogue):
+            self.edit.declined.append(
+                f"{label(mover)} below {label(node)}: results hang on the places of elements"
+            )
             return
         epilogue = [self._moved_back(epilogue_op, mover) for epilogue_op in node.epilogue]
         found = [epilogue_op for epilogue_op in epilogue if epilogue_op is not None]
@@ -95,7 +101,11 @@ class _Sinker:
 
     def _moved_back(self, epilogue_op: EpilogueOp, mover: Node) -> EpilogueOp | None:
         """Return an op with its operands as they are before the permutation, if there are such."""
-        operands = [self._operand(v, mover) for v in epilogue_op.operands]
+        elements = element_operands(epilogue_op)
+        operands = [
+            *(self._operand(v, mover) for v in elements),
+            *epilogue_op.operands[len(elements) :],
+        ]
         known = tuple(v for v in operands if v is not None)
         return replace(epilogue_op, operands=known) if len(known) == len(operands) else None
 

@@ -87,18 +87,11 @@ def check_products(
     ends = (node.inputs[0], node.outputs[0])
     return checks.first_of(
         numbers.check_tensors(graph, ends),
-        lambda: _check_same_types(graph, node, weights_at),
+        lambda: numbers.check_same_types(graph, (ends[0], node.inputs[weights_at], ends[1])),
         lambda: check_weights(graph.values[node.inputs[weights_at]], axis),
         lambda: _check_bias(graph, node, axis, weights_at, bias_at),
         lambda: numbers.check_activation(node),
     )
-
-
-def _check_same_types(graph: Graph, node: Node, weights_at: int) -> str:
-    held = [graph.values[v].dtype for v in (node.inputs[0], node.inputs[weights_at], *node.outputs)]
-    if len(set(held)) == 1:
-        return ""
-    return f"Its quantized tensors have different types: {', '.join(d.name for d in held)}."
 
 
 def check_weights(weights: Value, axis: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import NewValue
-from litegpu.ops.types import BYTES
+from litegpu.ops.types import BYTES, check_variable
 
 LIMITS = {
     DType.INT8: (-(2**7), 2**7 - 1),
@@ -102,6 +102,8 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
         if value.dtype not in dtypes:
             names = " or ".join(sorted(dtype.name for dtype in dtypes))
             return f"tensor {v} is {value.dtype.name}, {names} is handled beside quantized ones."
+        if reason := check_variable(value):
+            return reason
         found = value.quantization
         if found is None or len(found.scale) != 1 or len(found.zero_point) != 1:
             return f"tensor {v} has {len(found.scale) if found else 0} scales, 1 is handled."
@@ -120,6 +122,21 @@ def check_ends(graph: Graph, node: Node) -> str:
     if reason or source.dtype is result.dtype:
         return reason
     return f"Its input is {source.dtype.name}, its result {result.dtype.name}."
+
+
+def check_same_types(graph: Graph, tensors: Sequence[int]) -> str:
+    """Require tensors (value ids) of one type."""
+    held = [graph.values[v].dtype for v in tensors]
+    if len(set(held)) == 1:
+        return ""
+    return f"Its quantized tensors have different types: {', '.join(d.name for d in held)}."
+
+
+def check_multiplier(multiplier: Multiplier) -> str:
+    """Require a multiplier with which the CPU does not shift all bits away."""
+    if multiplier.left < 32:
+        return ""
+    return f"Its scales lie so far apart that the CPU shifts integers by {multiplier.left} bits."
 
 
 def scalar(new_value: NewValue, number: int) -> int:
@@ -153,8 +170,12 @@ def requantize(
         vector(new_value, [each.right for each in multipliers]),
         vector(new_value, [int(each) for each in away]),
     )
-    shift = (EpilogueOp("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
-    return (EpilogueOp("REQUANTIZE", operands), *shift, clamp(limits))
+    return (EpilogueOp("REQUANTIZE", operands), *shifted(new_value, zero), clamp(limits))
+
+
+def shifted(new_value: NewValue, zero: int) -> tuple[EpilogueOp, ...]:
+    """Return the step that adds a zero point, none for 0."""
+    return (EpilogueOp("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
 
 
 def clamp(limits: tuple[int, int]) -> EpilogueOp:

@@ -10,8 +10,8 @@ import numpy as np
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.base import COPY, NewValue
 from litegpu.ops.exact import numbers
+from litegpu.ops.exact.functions import lookup_name
 from litegpu.ops.facts import Array
-from litegpu.ops.functions import lookup_name
 from litegpu.ops.types import QUANTIZED_TYPES, is_quantized
 
 

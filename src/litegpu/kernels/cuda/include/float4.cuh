@@ -155,6 +155,9 @@ __device__ __forceinline__ float4 FLOOR4(float4 a) {
 __device__ __forceinline__ float4 LOG4(float4 a) {
     return make_float4(logf(a.x), logf(a.y), logf(a.z), logf(a.w));
 }
+__device__ __forceinline__ float4 RINT4(float4 a) {
+    return make_float4(rintf(a.x), rintf(a.y), rintf(a.z), rintf(a.w));
+}
 __device__ __forceinline__ float4 SIN4(float4 a) {
     return make_float4(sinf(a.x), sinf(a.y), sinf(a.z), sinf(a.w));
 }

@@ -1,0 +1,330 @@
+"""Element-wise operations of two quantized inputs, each broadcast; one may be a constant."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node, Value
+from litegpu.ops import checks
+from litegpu.ops.base import COPY, Exact, NewValue
+from litegpu.ops.broadcast import check_broadcast, check_slopes, fitted, running_input
+from litegpu.ops.exact import numbers
+from litegpu.ops.exact.loops import Body, Loop, Walk, walk
+from litegpu.ops.exact.numbers import Multiplier, float32
+from litegpu.ops.functions import of_integers
+from litegpu.ops.types import BYTES, QUANTIZED_TYPES
+
+_INT8 = frozenset({DType.INT8})
+_INT16_MAX = 2**15 - 1
+
+
+class _Pairs(Exact):
+    """Two inputs of one type, and a result of it, unless it is a `truth`."""
+
+    def __init__(self, dtypes: frozenset[DType] = BYTES, truth: bool = False) -> None:
+        self._dtypes, self._truth = dtypes, truth
+
+    def check(self, graph: Graph, node: Node) -> str:
+        tensors = node.inputs if self._truth else (*node.inputs, *node.outputs)
+        return checks.first_of(
+            checks.input_count(node, 2, 2),
+            checks.operands(graph, node, (1, 2)),
+            numbers.check_tensors(graph, tensors, self._dtypes),
+            lambda: numbers.check_same_types(graph, tensors),
+            lambda: numbers.check_activation(node),
+            lambda: check_broadcast(graph, node),
+            lambda: self.check_scales(graph, node),
+        )
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        """Return what the CPU makes no sense of, or an empty text."""
+        return ""
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        inputs, nodes = fitted(graph, node, new_value)
+        position = running_input(graph, node)
+        running, other = inputs[position], inputs[1 - position]
+        step = EpilogueOp("", (SELF if running == other else other,), position)
+        epilogue = self.epilogue(graph, node, step, new_value)
+        return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
+
+    @abstractmethod
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        """Return the steps; `step` has the inputs of the first."""
+
+
+def _values(graph: Graph, node: Node) -> list[Value]:
+    return [graph.values[v] for v in (*node.inputs, *node.outputs)]
+
+
+def _walk(graph: Graph, node: Node) -> Walk:
+    first, second = (graph.values[v].shape for v in node.inputs)
+    return walk(first, second)
+
+
+def _named(step: EpilogueOp, function: str, **numbers: int) -> EpilogueOp:
+    return replace(step, function=function, attributes=tuple(numbers.items()))
+
+
+def _on_one_scale(
+    step: EpilogueOp,
+    function: str,
+    values: Sequence[Value],
+    left: int,
+    multipliers: Sequence[Multiplier],
+) -> EpilogueOp:
+    """Return the step that brings both inputs to one scale, with `left` bits more."""
+    attributes = {"left": left}
+    for name, value, multiplier in zip("ab", values, multipliers, strict=False):
+        attributes[f"zero_{name}"] = numbers.zero_point(value)
+        attributes[f"number_{name}"] = multiplier.number
+        attributes[f"right_{name}"] = multiplier.right
+    return _named(step, function, **attributes)
+
+
+def _half_of_larger(values: Sequence[Value]) -> tuple[float, list[Multiplier]]:
+    """Return twice the larger scale of two inputs, and the multipliers to that scale."""
+    scales = [numbers.scale(value) for value in values[:2]]
+    twice = float32(2 * max(scales))
+    return twice, [Multiplier.of(scale / twice) for scale in scales]
+
+
+def _result_multiplier(values: Sequence[Value], left: int) -> Multiplier:
+    """Return the multiplier from sums with `left` bits more to the scale of the result."""
+    twice, _ = _half_of_larger(values)
+    return Multiplier.of(twice / float32(2**left * numbers.scale(values[2])))
+
+
+_NO_VECTORS = Body(1, 0)
+
+
+def _finished(
+    node: Node,
+    result: Value,
+    multiplier: Multiplier,
+    new_value: NewValue,
+    body: Body = _NO_VECTORS,
+    cut: str = "WRAP_INT16",
+    largest: float = 0.0,
+) -> tuple[EpilogueOp, ...]:
+    """Return the steps that make stored integers of a sum or a product.
+
+    In the body of the loop they pass through 16 bits on their way, in which a real result of up
+    to `largest`, in steps of the result's scale, is `cut`.
+    """
+    limits = numbers.bounds(node.params.get("activation", "none"), result)
+    zero = numbers.zero_point(result)
+    requantize, *shift, clamp = numbers.requantize(new_value, [multiplier], [True], zero, limits)
+    if result.dtype is DType.INT16 or largest < _INT16_MAX - 256:
+        return (requantize, *shift, clamp)
+    wraps = body.step("WRAP_INT16", EpilogueOp("WRAP_INT16"))
+    return (requantize, *body.step(cut, EpilogueOp(cut)), *shift, *wraps, clamp)
+
+
+_LEFT = {DType.INT8: 20, DType.UINT8: 20, DType.INT16: 15}
+"""The bits that ADD and SUB raise their inputs by."""
+
+
+class _Sum(_Pairs):
+    """ADD and SUB."""
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        values = _values(graph, node)
+        left = _LEFT[values[2].dtype]
+        powers = all(math.frexp(numbers.scale(value))[0] == 0.5 for value in values)
+        if values[2].dtype is DType.INT16 and node.params.get("pot_scale_int16", False) and powers:
+            return "Its scales are powers of two, for which the CPU adds INT16 in another way."
+        if _result_multiplier(values, left).shift > 0:
+            least = _half_of_larger(values)[0] / 2**left
+            return f"The scale of its result is below {least:g}, which the CPU has no digits for."
+        return ""
+
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        values = _values(graph, node)
+        left = _LEFT[values[2].dtype]
+        plain = _on_one_scale(step, f"RESCALED_{node.op}", values, left, _half_of_larger(values)[1])
+        function, body = self.body(graph, node)
+        first = body.step(function, plain, plain)
+        largest = 255 * sum(map(numbers.scale, values[:2])) / numbers.scale(values[2]) + 1
+        last = _finished(
+            *(node, values[2], _result_multiplier(values, left), new_value, body), largest=largest
+        )
+        return (*first, *last)
+
+    def body(self, graph: Graph, node: Node) -> tuple[str, Body]:
+        """Return which part of its loop is computed in vectors, and by which function."""
+        return "", _NO_VECTORS
+
+
+class _Add(_Sum):
+    """Vectors leave digits out where they rescale, or shift before they multiply."""
+
+    _VECTORS: ClassVar[Mapping[tuple[DType, Loop], tuple[str, int]]] = {
+        (DType.INT8, Loop.BOTH): ("RESCALED_ADD_WHOLE", 16),
+        (DType.INT8, Loop.ONE): ("RESCALED_ADD_FLOORED", 8),
+        (DType.UINT8, Loop.BOTH): ("RESCALED_ADD_FLOORED", 8),
+        (DType.UINT8, Loop.ONE): ("RESCALED_ADD_FLOORED", 8),
+    }
+
+    def body(self, graph: Graph, node: Node) -> tuple[str, Body]:
+        found, (first, _, result) = _walk(graph, node), _values(graph, node)
+        if first.dtype is DType.INT16:
+            same = found == Walk(Loop.BOTH, result.elements)
+            return "RESCALED_ADD_WHOLE", found.body(16) if same else _NO_VECTORS
+        function, vector = self._VECTORS.get((first.dtype, found.loop), ("", 0))
+        return function, found.body(vector) if vector else _NO_VECTORS
+
+
+class _Mul(_Pairs):
+    """Products of what is left of both inputs without their zero points."""
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        return numbers.check_multiplier(Multiplier.of(_product_factor(_values(graph, node))))
+
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        first, second, result = values = _values(graph, node)
+        zeros = {"zero_a": numbers.zero_point(first), "zero_b": numbers.zero_point(second)}
+        product = _named(step, "CENTRED_MUL", **zeros)
+        found, factor = _walk(graph, node), _product_factor(values)
+        vector = 16 if first.dtype is DType.INT8 else 8
+        body = _NO_VECTORS if found.loop is Loop.ANY else found.body(vector)
+        wraps = first.dtype is DType.UINT8 and found.loop is Loop.ONE
+        cut = "WRAP_INT16" if wraps else "SATURATE_INT16"
+        multiplier = Multiplier.of(factor)
+        last = _finished(
+            node, result, multiplier, new_value, body, cut, largest=255 * 255 * factor + 1
+        )
+        return (product, *last)
+
+
+def _product_factor(values: Sequence[Value]) -> float:
+    """Return the factor from products of two inputs to the scale of the result."""
+    first, second, result = map(numbers.scale, values)
+    return float32(float32(first * second) / result)
+
+
+class _SquaredDifference(_Pairs):
+    """The difference on one scale, and its square."""
+
+    _LEFT = 7
+
+    def _factor(self, values: Sequence[Value]) -> Multiplier:
+        twice, _ = _half_of_larger(values)
+        divisor = float32(2 ** (2 * self._LEFT) * numbers.scale(values[2]))
+        return Multiplier.of(twice * twice / divisor)
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        return numbers.check_multiplier(self._factor(_values(graph, node)))
+
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        values = _values(graph, node)
+        multipliers = _half_of_larger(values)[1]
+        difference = _on_one_scale(step, "RESCALED_SUB", values, self._LEFT, multipliers)
+        square = EpilogueOp(of_integers("MUL"), (SELF,))
+        return (
+            difference,
+            square,
+            *_finished(node, values[2], self._factor(values), new_value),
+        )
+
+
+class _Comparison(_Pairs):
+    """Each side by its own scale, with 8 bits more."""
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        for v in node.inputs:
+            if numbers.scale(graph.values[v]) >= 1:
+                return f"tensor {v} has a scale of 1 or more, which the CPU cannot compare."
+        return ""
+
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        values = [graph.values[v] for v in node.inputs]
+        multipliers = [Multiplier.of(numbers.scale(value)) for value in values]
+        return (_on_one_scale(step, f"RESCALED_{node.op}", values, 8, multipliers),)
+
+
+class _Larger(_Pairs):
+    """MAXIMUM and MINIMUM of stored integers, whatever their scales."""
+
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        return (_named(step, of_integers(node.op)),)
+
+
+class _Prelu(_Pairs):
+    """What is negative is multiplied with slopes; each sign is rescaled by itself."""
+
+    def check_scales(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            check_slopes(graph, node),
+            *map(numbers.check_multiplier, _slope_multipliers(_values(graph, node))),
+        )
+
+    def epilogue(
+        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+    ) -> tuple[EpilogueOp, ...]:
+        *inputs, result = values = _values(graph, node)
+        attributes = {}
+        for name, value, each in zip("ab", inputs, _slope_multipliers(values), strict=True):
+            attributes[f"zero_{name}"] = numbers.zero_point(value)
+            attributes[f"number_{name}"] = each.number
+            attributes[f"left_{name}"] = each.left
+            attributes[f"right_{name}"] = each.right
+        slopes = _named(step, "REQUANTIZE_SLOPES", **attributes)
+        zero = numbers.zero_point(result)
+        return (
+            slopes,
+            *numbers.shifted(new_value, zero),
+            numbers.clamp(numbers.LIMITS[result.dtype]),
+        )
+
+
+def _slope_multipliers(values: Sequence[Value]) -> tuple[Multiplier, Multiplier]:
+    """Return the multipliers of what is not negative, and of products with slopes."""
+    first, _, result = map(numbers.scale, values)
+    return Multiplier.of(float32(first / result)), Multiplier.of(_product_factor(values))
+
+
+class _Refused(Exact):
+    """What stays on the CPU."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return self._reason
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        raise AssertionError(self._reason)
+
+
+EXACT_BINARY: Mapping[str, Exact] = {
+    "ADD": _Add(QUANTIZED_TYPES),
+    "DIV": _Refused("The CPU divides quantized tensors wrongly where quotients are small."),
+    "MAXIMUM": _Larger(QUANTIZED_TYPES),
+    "MINIMUM": _Larger(QUANTIZED_TYPES),
+    "MUL": _Mul(QUANTIZED_TYPES),
+    "PRELU": _Prelu(),
+    "SQUARED_DIFFERENCE": _SquaredDifference(_INT8),
+    "SUB": _Sum(QUANTIZED_TYPES),
+    **{
+        name: _Comparison(truth=True)
+        for name in ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL")
+    },
+}
+"""How operations with two inputs are computed of quantized ones, by their names."""

@@ -1,0 +1,164 @@
+"""What the steps of quantized operations compute, beside those of plain integers.
+
+{a} and {b} are stored integers, numbers are attributes. The CPU computes most elements of a loop in
+vectors, its body, and the last ones one by one, its tail, often with other roundings: where {run}
+elements follow each other in a loop, those before {end} are the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from litegpu.codegen import INT, KINDS, register_of
+from litegpu.graph import DType
+from litegpu.ops.function import Function
+
+_BODY = "LESS4_I32(FLOOR_MOD4_I32({i}, {run}), {end})"
+
+
+def in_body(name: str) -> str:
+    """Return the function that does in the body of a loop what another does everywhere."""
+    return f"{name}_IN_BODY"
+
+
+def lookup_name(dtype: DType) -> str:
+    """Return the function that looks up in a table of 256 elements of a type."""
+    return f"LOOKUP_{dtype.name}"
+
+
+def _where(condition: str, yes: str, no: str) -> str:
+    return f"WHERE4_I32({condition}, {yes}, {no})"
+
+
+def _centred(x: str) -> str:
+    """Text of an input without its zero point."""
+    return f"SUB4_I32({{{x}}}, {{zero_{x}}})"
+
+
+def _raised(x: str) -> str:
+    return f"SHIFT_LEFT4_I32({_centred(x)}, {{left}})"
+
+
+def _rounded(x: str) -> str:
+    """Text of an input on a common scale: multiplied, then shifted."""
+    product = f"MULTIPLY_HIGH4_I32({_raised(x)}, {{number_{x}}})"
+    return f"ROUND_SHIFT4_I32({product}, {{right_{x}}}, SPLAT4_I32(1))"
+
+
+def _floored(x: str) -> str:
+    """Text of the same where the shift leaves digits out."""
+    product = f"MULTIPLY_HIGH4_I32({_raised(x)}, {{number_{x}}})"
+    return f"SHIFT_RIGHT4_I32({product}, {{right_{x}}})"
+
+
+def _whole(x: str) -> str:
+    """Text of the same, first shifted, then multiplied."""
+    shifted = f"SHIFT_RIGHT4_I32({_raised(x)}, {{right_{x}}})"
+    return f"MULTIPLY_HIGH4_I32({shifted}, {{number_{x}}})"
+
+
+_PLAIN_SUM = f"ADD4_I32({_rounded('a')}, {_rounded('b')})"
+_SUMS = {
+    "RESCALED_ADD_FLOORED": f"ADD4_I32({_floored('a')}, {_floored('b')})",
+    "RESCALED_ADD_WHOLE": f"ADD4_I32({_whole('a')}, {_whole('b')})",
+}
+_INT16 = {
+    "SATURATE_INT16": "MAX4_I32(MIN4_I32({a}, SPLAT4_I32(32767)), SPLAT4_I32(-32768))",
+    "WRAP_INT16": "WRAP4_S16({a})",
+}
+
+
+def _compared(condition: str, yes: str = "1.0f", no: str = "0.0f") -> Function:
+    texts = condition.format(_rounded("a"), _rounded("b"))
+    return Function(f"WHERE4({texts}, SPLAT4({yes}), SPLAT4({no}))")
+
+
+_COMPARISONS = {
+    "EQUAL": _compared("EQUAL4_I32({}, {})"),
+    "GREATER": _compared("LESS4_I32({1}, {0})"),
+    "GREATER_EQUAL": _compared("LESS_EQUAL4_I32({1}, {0})"),
+    "LESS": _compared("LESS4_I32({}, {})"),
+    "LESS_EQUAL": _compared("LESS_EQUAL4_I32({}, {})"),
+    "NOT_EQUAL": _compared("EQUAL4_I32({}, {})", "0.0f", "1.0f"),
+}
+
+
+def _by_sign(above: str, below: str) -> str:
+    return _where(f"LESS4_I32({_centred('a')}, SPLAT4_I32(0))", below, above)
+
+
+_SLOPED = f"MUL4_I32({_centred('a')}, {_by_sign('SPLAT4_I32(1)', _centred('b'))})"
+_SLOPE_RAISED = f"SHIFT_LEFT4_I32({_SLOPED}, {_by_sign('{left_a}', '{left_b}')})"
+_SLOPE_PRODUCT = f"MULTIPLY_HIGH4_I32({_SLOPE_RAISED}, {_by_sign('{number_a}', '{number_b}')})"
+_SLOPES = f"ROUND_SHIFT4_I32({_SLOPE_PRODUCT}, {_by_sign('{right_a}', '{right_b}')}, SPLAT4_I32(1))"
+
+_TABLES = (DType.INT8, DType.UINT8, DType.INT32, DType.FLOAT32)
+
+
+def _looked_up(dtype: DType, table: str) -> str:
+    return f"LOOKUP4_{KINDS[dtype]}({table}, {{a}})"
+
+
+def _chosen(dtype: DType) -> str:
+    """Text of an element of one of two tables: of the first in the body."""
+    ending = register_of(dtype).ending
+    found = (_looked_up(dtype, table) for table in ("{b}", "{c}"))
+    return f"WHERE4{ending}({_BODY}, {', '.join(found)})"
+
+
+# Where float32 and integers end: the CPU's conversion gives the least integer for all beyond.
+_TO_INT = "CAST4_F32_I32(RINT4({a} * SPLAT4({inverse})))"
+_BEYOND = _where("EQUAL4_I32({a}, SPLAT4_I32(2147483647))", INT.splat(INT.literal(-(2**31))), "{a}")
+
+
+def _one_if(condition: str) -> str:
+    return _where(condition, "SPLAT4_I32(1)", "SPLAT4_I32(0)")
+
+
+_BELOW = _one_if("LESS4({b}, LOOKUP4_F32({c}, {a}))")
+_ABOVE = _one_if("LESS_EQUAL4(LOOKUP4_F32({d}, {a}), {b})")
+_MENDED = f"ADD4_I32(SUB4_I32({{a}}, {_BELOW}), {_ABOVE})"
+_INSIDE = _where(
+    "LESS4({b}, SPLAT4({above}))",
+    _where("LESS4(SPLAT4({below}), {b})", _MENDED, "{beyond}"),
+    "{beyond}",
+)
+
+EXACT: Mapping[str, Function] = {
+    # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d}.
+    "REQUANTIZE": Function(
+        "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, {e})", makes=INT
+    ),
+    "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
+    # Both inputs on one scale, where `left` bits more leave room for digits.
+    "RESCALED_ADD": Function(_PLAIN_SUM, makes=INT),
+    "RESCALED_SUB": Function(f"SUB4_I32({_rounded('a')}, {_rounded('b')})", makes=INT),
+    **{name: Function(text, makes=INT) for name, text in _SUMS.items()},
+    **{
+        in_body(name): Function(_where(_BODY, text, _PLAIN_SUM), makes=INT)
+        for name, text in _SUMS.items()
+    },
+    **{f"RESCALED_{name}": function for name, function in _COMPARISONS.items()},
+    "CENTRED_MUL": Function(f"MUL4_I32({_centred('a')}, {_centred('b')})", makes=INT),
+    # {b} are slopes: what is negative is multiplied with them, and by another multiplier.
+    "REQUANTIZE_SLOPES": Function(_SLOPES, makes=INT),
+    **{name: Function(text, makes=INT) for name, text in _INT16.items()},
+    **{
+        in_body(name): Function(_where(_BODY, text, "{a}"), makes=INT)
+        for name, text in _INT16.items()
+    },
+    **{
+        lookup_name(dtype): Function(_looked_up(dtype, "{b}"), makes=register_of(dtype), tables=1)
+        for dtype in _TABLES
+    },
+    **{
+        in_body(lookup_name(dtype)): Function(_chosen(dtype), makes=register_of(dtype), tables=2)
+        for dtype in _TABLES
+    },
+    # From floats, halves to the even integer.
+    "ROUND_TO_INT": Function(_TO_INT, makes=INT),
+    "LEAST_IF_BEYOND": Function(_BEYOND, makes=INT),
+    # {a} is off by one at most: {b} are the floats, {c} and {d} the least of {a} and of {a} + 1.
+    "ROUND_TAIL": Function(_where("LESS4_I32({i}, {end})", "{a}", _INSIDE), makes=INT, tables=2),
+}
+"""What quantized operations are made of."""

@@ -1,0 +1,200 @@
+"""QUANTIZE and DEQUANTIZE: between real numbers and stored integers, or between two of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import INT
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
+from litegpu.ops import checks, types
+from litegpu.ops.base import COPY, Exact, NewValue
+from litegpu.ops.exact import loops, numbers, tables
+from litegpu.ops.exact.functions import lookup_name
+from litegpu.ops.exact.numbers import Multiplier
+from litegpu.ops.functions import cast_name, of_integers
+from litegpu.ops.types import BYTES, QUANTIZED_TYPES
+
+
+class ExactQuantize(Exact):
+    """From float32 or stored integers to stored integers, with one scale each."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1),
+            checks.operands(graph, node, (1,)),
+            numbers.check_tensors(graph, node.outputs, QUANTIZED_TYPES),
+            lambda: _check_source(graph, *_ends(graph, node)),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        source, result = _ends(graph, node)
+        if source.dtype is DType.FLOAT32:
+            epilogue = _from_floats(source, result, new_value)
+        elif source.dtype in BYTES and result.dtype in BYTES:
+            found = (tables.requantize(source, result, up=up) for up in (True, False))
+            epilogue = _looked_up(source, 16, found, new_value)
+        else:
+            zero = new_value((), np.array(numbers.zero_point(source), np.int32))
+            factor = [_between(source, result)]
+            ends = numbers.zero_point(result), numbers.LIMITS[result.dtype]
+            requantized = numbers.requantize(new_value, factor, [True], *ends)
+            epilogue = (EpilogueOp(of_integers("SUB"), (zero,)), *requantized)
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
+
+
+class ExactDequantize(Exact):
+    """From stored integers to float32; bytes may have a scale for each channel."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 1, 1),
+            checks.operands(graph, node, (1,)),
+            check_dequantized(graph, node),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        (source, _) = _ends(graph, node)
+        if source.dtype in BYTES and not _has_channels(source):
+            found = (tables.dequantize(source, tail=tail) for tail in (False, True))
+            epilogue = _looked_up(source, 8, found, new_value)
+        else:
+            scale, zero = _by_channel(source)
+            epilogue = (
+                EpilogueOp(of_integers("SUB"), (new_value(zero.shape, zero),)),
+                EpilogueOp(cast_name(INT, DType.FLOAT32)),
+                EpilogueOp("MUL", (new_value(scale.shape, scale),)),
+            )
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=epilogue),)
+
+
+def check_dequantized(graph: Graph, node: Node) -> str:
+    """Require stored integers of which the CPU makes float32; those of 16 bits without a zero."""
+    source, result = _ends(graph, node)
+    if result.dtype is not DType.FLOAT32:
+        return f"tensor {result.id} is {result.dtype.name}, FLOAT32 is handled."
+    if _has_channels(source):
+        return _check_channels(source)
+    reason = numbers.check_tensors(graph, node.inputs, QUANTIZED_TYPES)
+    if not reason and source.dtype is DType.INT16 and numbers.zero_point(source):
+        return f"tensor {source.id} is INT16 and has the zero point {numbers.zero_point(source)}."
+    return reason
+
+
+def dequantized(value: Value) -> npt.NDArray[np.float32]:
+    """Return what a constant that passed `check_dequantized` stands for."""
+    data = np.asarray(value.data)
+    if _has_channels(value) or value.dtype not in BYTES:
+        scale, zero = _by_channel(value)
+        return scale * (data - zero).astype(np.float32)
+    body, tail = (tables.dequantize(value, tail=tail) for tail in (False, True))
+    places, bits = np.arange(data.size).reshape(data.shape), data.view(np.uint8)
+    in_body = places < loops.body(data.shape, 8).end
+    return np.where(in_body, body[bits], tail[bits])
+
+
+def _ends(graph: Graph, node: Node) -> tuple[Value, Value]:
+    return graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+
+
+def _check_source(graph: Graph, source: Value, result: Value) -> str:
+    if source.dtype is DType.FLOAT32:
+        if result.dtype in BYTES or source.elements % 8 == 0:
+            return types.check_variable(source)
+        return f"{source.elements} elements of INT16 are no whole vectors of 8 on the CPU."
+    if source.dtype is DType.INT16 and result.dtype is DType.UINT8:
+        return "The CPU makes no UINT8 of INT16."
+    return checks.first_of(
+        numbers.check_tensors(graph, (source.id,), QUANTIZED_TYPES),
+        lambda: numbers.check_multiplier(_between(source, result)),
+    )
+
+
+def _between(source: Value, result: Value) -> Multiplier:
+    return Multiplier.of(numbers.scale(source) / numbers.scale(result))
+
+
+def _looked_up(
+    source: Value, vector: int, found: Iterable[tables.Table], new_value: NewValue
+) -> tuple[EpilogueOp, ...]:
+    """Return the step that looks bytes up in a table for the body of a loop, and one for its tail.
+
+    Where both are the same, and where one is of no use, there is just one of them.
+    """
+    body, tail = found
+    function = lookup_name(DType(body.dtype.name))
+    place = loops.body(source.shape, vector)
+    if place.is_all or not place.end or body.tobytes() == tail.tobytes():
+        table = body if place.is_all else tail
+        return (EpilogueOp(function, (new_value((256,), table),)),)
+    both = new_value((256,), body), new_value((256,), tail)
+    return place.step(function, EpilogueOp(function, both))
+
+
+def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
+    """Return the steps of vectors, and one that mends what follows them.
+
+    Vectors are multiplied by the inverse scale, and rounded to even integers where they are halves.
+    The rest is divided in float64, halves are rounded away from zero: their bounds are in tables.
+    """
+    zero = numbers.zero_point(result)
+    inverse = float(np.float32(1 / numbers.scale(result)))
+    rounded = (
+        EpilogueOp("ROUND_TO_INT", attributes=(("inverse", inverse),)),
+        EpilogueOp("LEAST_IF_BEYOND"),
+        *numbers.shifted(new_value, zero),
+        numbers.clamp(numbers.LIMITS[result.dtype]),
+    )
+    body = loops.body(source.shape, 8)
+    if body.is_all:
+        return rounded
+    bounds = (new_value((256,), each) for each in tables.least_floats(result))
+    attributes = {"end": body.end, **_beyond(result)}
+    tail = EpilogueOp("ROUND_TAIL", (source.id, *bounds), attributes=tuple(attributes.items()))
+    return (*rounded, tail)
+
+
+def _beyond(result: Value) -> dict[str, float]:
+    """Return between what floats int32 holds the integers, and what becomes of all others.
+
+    The processor makes the least integer of them; adding a zero point below 0 to that wraps.
+    """
+    zero, scale = numbers.zero_point(result), Fraction(numbers.scale(result))
+    low, high = numbers.LIMITS[result.dtype]
+    above = tables.least_above((2**31 - max(zero, 0) - Fraction(1, 2)) * scale)
+    below = -tables.least_above((2**31 + min(zero, 0) + Fraction(1, 2)) * scale)
+    return {"below": float(below), "above": float(above), "beyond": low if zero >= 0 else high}
+
+
+def _has_channels(value: Value) -> bool:
+    return value.quantization is not None and len(value.quantization.scale) > 1
+
+
+def _by_channel(value: Value) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+    """Return scales and zero points of the value's rank, to be broadcast."""
+    found = value.quantization
+    assert found is not None
+    shape = [1] * len(value.shape)
+    if len(found.scale) > 1:
+        shape[found.dimension] = -1
+    zero = np.broadcast_to(np.array(found.zero_point, np.int32), len(found.scale))
+    return np.array(found.scale, np.float32).reshape(shape), zero.reshape(shape)
+
+
+def _check_channels(value: Value) -> str:
+    """Require bytes with a scale and a zero point for each channel, in a dimension of kernels."""
+    found = value.quantization
+    assert found is not None
+    rank, count = len(value.shape), len(found.scale)
+    known = 0 <= found.dimension < rank and value.shape[found.dimension] == count
+    if value.dtype not in BYTES or len(found.zero_point) not in (1, count) or not known:
+        return f"tensor {value.id}, {value.dtype.name}, has {count} scales, 1 is handled."
+    if rank > 4 and found.dimension < rank - 3:
+        return f"tensor {value.id} has scales along dimension {found.dimension} of {rank}."
+    if not all(0 < each < inf for each in found.scale):
+        return f"tensor {value.id} has scales that are no positive numbers."
+    return types.check_variable(value)

@@ -1,0 +1,260 @@
+"""Tables of functions of one byte: what becomes of all 256, in the order of their bits.
+
+The CPU's kernels look some of them up, too; others they compute anew for each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import inf, isinf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import DType, Node, Value
+from litegpu.ops.exact import c_library, numbers
+from litegpu.ops.exact.c_library import Floats
+from litegpu.ops.exact.integers import Ints, requantized, round_shift
+from litegpu.ops.exact.numbers import Multiplier, float32
+
+Table = npt.NDArray[Any]
+
+
+def stored(dtype: DType) -> Ints:
+    """Return the integers that a byte can be: 0 to 255, or 0 to 127 and -128 to -1."""
+    return np.arange(256, dtype=np.uint8).view(dtype.value).astype(np.int64)
+
+
+def centred(value: Value) -> Ints:
+    """Return all that a byte can be less the zero point of its value."""
+    return stored(value.dtype) - numbers.zero_point(value)
+
+
+def saturated(found: Ints, value: Value) -> Table:
+    """Return integers, without the zero point of a value, as it stores them."""
+    low, high = numbers.LIMITS[value.dtype]
+    return np.clip(found + numbers.zero_point(value), low, high).astype(value.dtype.value)
+
+
+def of_reals(function: Callable[[Floats], Floats]) -> Callable[[Node, Value, Value], Table]:
+    """Return the table of a function of real numbers, which the CPU computes as float32."""
+
+    def table(node: Node, source: Value, result: Value) -> Table:
+        return _of_reals(function(_reals(source)), result)
+
+    return table
+
+
+def _reals(value: Value) -> Floats:
+    return np.float32(numbers.scale(value)) * centred(value).astype(np.float32)
+
+
+def _of_reals(found: Floats, result: Value) -> Table:
+    """Return the nearest integers, halves away from zero, as they are stored."""
+    with np.errstate(over="ignore"):
+        scaled = found * (np.float32(1) / np.float32(numbers.scale(result)))
+    ends = np.clip(scaled, -512, 512)  # beyond any byte
+    whole = np.trunc(ends)
+    away = whole + np.copysign(np.abs(ends - whole) >= 0.5, ends)
+    return saturated(away.astype(np.int64), result)
+
+
+def logistic(numbers: Floats) -> Floats:
+    """Return 1 / (1 + e^-x)."""
+    with np.errstate(over="ignore"):
+        return np.float32(1) / (np.float32(1) + c_library.expf(-numbers))
+
+
+def elu(numbers: Floats) -> Floats:
+    """Return what is not negative as it is, of all else e^x - 1."""
+    return np.where(numbers < 0, c_library.expm1f(numbers), numbers)
+
+
+def log(node: Node, source: Value, result: Value) -> Table:
+    """Return logarithms; where there are none, the least that is stored."""
+    reals = _reals(source)
+    positive = reals > 0
+    low = numbers.LIMITS[result.dtype][0] - numbers.zero_point(result)
+    least = np.float32(low) * np.float32(numbers.scale(result))
+    found = c_library.logf(np.where(positive, reals, np.float32(1)))
+    return _of_reals(np.where(positive, found, least), result)
+
+
+def absolute(node: Node, source: Value, result: Value) -> Table:
+    """Return magnitudes, rescaled if the scales differ."""
+    found = np.abs(centred(source))
+    if numbers.scale(source) != numbers.scale(result):
+        found = requantized(found, ratio(source, result))
+    return saturated(found, result)
+
+
+def ratio(source: Value, result: Value, factor: float = 1.0) -> Multiplier:
+    """Return the multiplier from one scale, times a factor, to another, in float32."""
+    scaled = float32(numbers.scale(source) * float32(factor))
+    return Multiplier.of(float32(scaled / numbers.scale(result)))
+
+
+def relu(low: float, high: float) -> Callable[[Node, Value, Value], Table]:
+    """Return the table of what keeps real numbers within limits."""
+
+    def table(node: Node, source: Value, result: Value) -> Table:
+        zero, step = numbers.zero_point(result), numbers.scale(result)
+        ends = numbers.LIMITS[result.dtype]
+        bounds = [
+            end if isinf(limit) else zero + numbers.rounded(float32(float32(limit) / step))
+            for limit, end in zip((low, high), ends, strict=True)
+        ]
+        found = requantized(centred(source), ratio(source, result)) + zero
+        kept = np.clip(found, max(bounds[0], ends[0]), min(bounds[1], ends[1]))
+        return kept.astype(result.dtype.value)
+
+    return table
+
+
+def leaky_relu(node: Node, source: Value, result: Value) -> Table:
+    """Return what is not negative as it is, all else times alpha; each rescaled by itself."""
+    alpha = float32(node.params["alpha"])
+    found, sign = centred(source), -1 if alpha < 0 else 1
+    below = requantized(found, ratio(source, result, abs(alpha))) * sign
+    return saturated(np.where(found < 0, below, requantized(found, ratio(source, result))), result)
+
+
+def hard_swish(node: Node, source: Value, result: Value) -> Table:
+    """Return x * relu6(x + 3) / 6, in integers of 16 bits."""
+    outer, gate = _swish_multipliers(source, result)
+    raised = centred(source) << 7
+    before = _high16(raised, outer)
+    found = np.clip(raised << max(gate.shift - 1, 0), -(2**15), 2**15 - 1)
+    found = _high16(found, gate)
+    if gate.shift > 0:
+        found = np.clip(found << 1, -(2**15), 2**15 - 1)
+    found = _shift16(found, gate.right)
+    product = ((found + 2**15) >> 1) * before
+    cut = np.sign(product) * (np.abs(product) >> 15)
+    made = _shift16(cut, outer.right) + numbers.zero_point(result)
+    low, high = numbers.LIMITS[result.dtype]
+    return np.clip(made.astype(np.int16), low, high).astype(result.dtype.value)
+
+
+def check_hard_swish(node: Node, source: Value, result: Value) -> str:
+    """Require a result whose scale is not too fine for the CPU."""
+    if _swish_multipliers(source, result)[0].shift <= 0:
+        return ""
+    return "The scale of its result is below that of its input / 128, which the CPU refuses."
+
+
+def _swish_multipliers(source: Value, result: Value) -> tuple[Multiplier, Multiplier]:
+    """Return the multipliers from 7 more bits of the input to the result, and to 3 as 2^15."""
+    fine = float32(numbers.scale(source) / 128)
+    third = float32(float32(3) / 2**15)
+    outer = Multiplier.of(float32(fine / numbers.scale(result)))
+    return outer, Multiplier.of(float32(fine / third))
+
+
+def _high16(found: Ints, multiplier: Multiplier) -> Ints:
+    """Return products with the upper 16 bits of a multiplier, divided by 2^15, halves up."""
+    number = min((multiplier.number + (1 << 15)) >> 16, 2**15 - 1)
+    high: Ints = np.minimum((found * number + (1 << 14)) >> 15, 2**15 - 1)
+    return high
+
+
+def _shift16(found: Ints, bits: int) -> Ints:
+    """Return integers of 16 bits divided by 2^bits; beyond 15 bits just a sign is left."""
+    return round_shift(found, bits) if bits < 16 else np.where(found < 0, -1, 1)
+
+
+def rsqrt(node: Node, source: Value, result: Value) -> Table:
+    """Return 1 / sqrt(x); of zero the greatest integer, and of what the CPU refuses: negative x."""
+    root = float32(float(np.sqrt(np.float32(numbers.scale(source)))) * numbers.scale(result))
+    scaling = Multiplier.of(1 / root)
+    found = [_rsqrt(int(each), scaling) for each in centred(source)]
+    low, high = numbers.LIMITS[result.dtype]
+    zero = numbers.zero_point(result)
+    made = [high if each is None else min(max(each + zero, low), high) for each in found]
+    return np.array(made, result.dtype.value)
+
+
+def _rsqrt(number: int, scaling: Multiplier) -> int | None:
+    if number <= 0:
+        return None
+    root, right = _inverse_root(number)
+    first = requantized(np.array([1]), Multiplier(root, 20 - right))
+    return int(requantized(first, Multiplier(scaling.number, scaling.shift - 20))[0])
+
+
+def _inverse_root(number: int) -> tuple[int, int]:
+    """Return 1 / sqrt(number) as a number of 31 bits and a shift to the right after it.
+
+    Five of Newton's steps, x * (3 - number * x^2) / 2, with 28 bits after the point.
+    """
+    if number == 1:
+        return 2**31 - 1, 0
+    pairs = (31 - number.bit_length()) // 2 - 1
+    half = ((number << (2 * pairs - 1)) + 1) >> 1
+    x = 1 << 28
+    for _ in range(5):
+        cube = _saturated32(_high(_high(x, x), x) << 6)
+        x = _saturated32((_high(3 << 27, x) - _high(half, cube)) << 3)
+    made, right = _high(x, _HALF_ROOT), 11 - pairs
+    return (made << -right, 0) if right < 0 else (made, right)
+
+
+_HALF_ROOT = 1518500250
+"""The square root of 1/2, with 31 bits after the point."""
+
+
+def _high(a: int, b: int) -> int:
+    return (a * b + (1 << 30)) >> 31
+
+
+def _saturated32(number: int) -> int:
+    return min(max(number, -(2**31)), 2**31 - 1)
+
+
+def requantize(source: Value, result: Value, up: bool) -> Table:
+    """Return the bytes of one quantization in another; halves go up, or else away from zero."""
+    factor = Multiplier.of(numbers.scale(source) / numbers.scale(result))
+    return saturated(requantized(centred(source), factor, away=not up), result)
+
+
+def dequantize(source: Value, tail: bool) -> Floats:
+    """Return what bytes stand for: in the body of the CPU's loop, or in its tail."""
+    scale, zero = numbers.scale(source), numbers.zero_point(source)
+    if tail:
+        return (centred(source) * scale).astype(np.float32)
+    shift = np.float32(-zero * scale)
+    return stored(source.dtype).astype(np.float32) * np.float32(scale) + shift
+
+
+def least_floats(result: Value) -> tuple[Floats, Floats]:
+    """Return the least float32 that is rounded to each byte, and that to the next.
+
+    Halves go away from zero. The least byte of all begins at -infinity, the greatest ends at
+    infinity.
+    """
+    low, high = numbers.LIMITS[result.dtype]
+    found = [
+        _least_float(whole - numbers.zero_point(result), result)
+        for whole in range(low + 1, high + 1)
+    ]
+    ends = np.array([-inf, *found, inf], np.float32)
+    order = stored(result.dtype) - low
+    return ends[order], ends[order + 1]
+
+
+def _least_float(whole: int, result: Value) -> np.float32:
+    """Return the least float32 that divided by the scale is rounded to a number or above."""
+    end = (whole - Fraction(1, 2)) * Fraction(numbers.scale(result))
+    return least_above(end, itself=whole > 0)
+
+
+def least_above(number: Fraction, itself: bool = True) -> np.float32:
+    """Return the least float32 above a number, or it `itself`."""
+    found = np.float32(float(number))
+    if np.isinf(found):
+        return found
+    short = Fraction(float(found)) - number
+    above = short > 0 or (short == 0 and itself)
+    return found if above else np.nextafter(found, np.float32(inf))

@@ -1,0 +1,80 @@
+"""Operations of one quantized input, of bytes: each result is looked up in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
+from litegpu.ops import checks
+from litegpu.ops.base import COPY, Exact, NewValue
+from litegpu.ops.exact import c_library, numbers, tables
+from litegpu.ops.exact.functions import lookup_name
+from litegpu.ops.exact.tables import Table
+from litegpu.ops.types import BYTES
+
+_INT8 = frozenset({DType.INT8})
+
+
+class Lookup(Exact):
+    """A function of one byte, by its table; the result is of the same type.
+
+    `check_scales` gives a reason why the CPU refuses some.
+    """
+
+    def __init__(
+        self,
+        table: Callable[[Node, Value, Value], Table],
+        dtypes: frozenset[DType] = BYTES,
+        check_scales: Callable[[Node, Value, Value], str] = lambda node, source, result: "",
+    ) -> None:
+        self._table, self._dtypes, self._check_scales = table, dtypes, check_scales
+
+    def check(self, graph: Graph, node: Node) -> str:
+        tensors = (*node.inputs, *node.outputs)
+        return checks.first_of(
+            checks.input_count(node, 1, 1),
+            checks.operands(graph, node, (1,)),
+            numbers.check_tensors(graph, tensors, self._dtypes),
+            lambda: numbers.check_same_types(graph, tensors),
+            lambda: self._check_scales(node, *(graph.values[v] for v in tensors)),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        source, result = (graph.values[v] for v in (*node.inputs, *node.outputs))
+        table = new_value((256,), self._table(node, source, result))
+        epilogue_op = EpilogueOp(lookup_name(result.dtype), (table,))
+        return (Node(node.index, COPY, 1, node.inputs, node.outputs, epilogue=(epilogue_op,)),)
+
+
+def _check_ratio(node: Node, source: Value, result: Value) -> str:
+    factors = (1.0, abs(node.params.get("alpha", 1.0)))
+    found = (tables.ratio(source, result, factor) for factor in factors)
+    return checks.first_of(*map(numbers.check_multiplier, found))
+
+
+def _check_logistic(node: Node, source: Value, result: Value) -> str:
+    found = numbers.scale(result)
+    return "" if found == 1 / 256 else f"The scale of its result is {found:g} instead of 1 / 256."
+
+
+def _rescaled(table: Callable[[Node, Value, Value], Table], dtypes: frozenset[DType]) -> Lookup:
+    return Lookup(table, dtypes, _check_ratio)
+
+
+EXACT_UNARY: Mapping[str, Exact] = {
+    "ABS": _rescaled(tables.absolute, _INT8),
+    "ELU": Lookup(tables.of_reals(tables.elu), _INT8),
+    "EXP": Lookup(tables.of_reals(c_library.expf), _INT8),
+    "HARD_SWISH": Lookup(tables.hard_swish, BYTES, tables.check_hard_swish),
+    "LEAKY_RELU": _rescaled(tables.leaky_relu, BYTES),
+    "LOG": Lookup(tables.log, _INT8),
+    "LOGISTIC": Lookup(tables.of_reals(tables.logistic), BYTES, _check_logistic),
+    "RELU": _rescaled(tables.relu(0.0, inf), BYTES),
+    "RELU6": _rescaled(tables.relu(0.0, 6.0), BYTES),
+    "RELU_0_TO_1": _rescaled(tables.relu(0.0, 1.0), BYTES),
+    "RELU_N1_TO_1": _rescaled(tables.relu(-1.0, 1.0), BYTES),
+    "RSQRT": Lookup(tables.rsqrt, _INT8),
+    "TANH": Lookup(tables.of_reals(c_library.tanhf), BYTES),
+}
+"""How operations with one input are computed of a quantized one, by their names."""

@@ -1,0 +1,31 @@
+"""QUANTIZE: real numbers as stored integers, or stored integers on another scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litegpu.graph import Graph, Node
+from litegpu.ops import types
+from litegpu.ops.base import NewValue, Op, Shape, register
+from litegpu.ops.exact.quantize import ExactQuantize
+
+
+@register
+class Quantize(Op):
+    """Becomes steps of the kernel before it; all of its nodes are of quantized tensors."""
+
+    name = "QUANTIZE"
+    max_version = 3
+    launches = 0
+    takes = (types.Types(types.QUANTIZED_TYPES | types.FLOATS.dtypes),)
+    gives = types.Types(types.QUANTIZED_TYPES)
+    exact = ExactQuantize()
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return "Its tensors have no scales."
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        return (graph.values[node.inputs[0]].shape,)
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        return self.exact.normalize(graph, node, new_value)

@@ -1,0 +1,188 @@
+"""Cases of operations on one quantized tensor, and of conversions: equal to the CPU in all bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cases.base import EXACT, HALF, Array, Case, Range, Shape, Sheet
+from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
+from litegpu.graph import Quantization
+
+_SHAPE = (2, 5, 3, 7)
+_VERSIONS: Mapping[str, int] = {
+    "LEAKY_RELU": 1,
+    "HARD_SWISH": 1,
+    "ELU": 1,
+    "RELU_0_TO_1": 1,
+    "RELU_N1_TO_1": 1,
+}
+"""Those of int8 that are not 2."""
+
+
+@dataclass(frozen=True)
+class FromZero(Stored):
+    """Stored integers from a zero point on."""
+
+    def draw(self, shape: Shape, random: np.random.Generator) -> Array:
+        """Return seeded elements."""
+        return random.integers(int(self.low), 127, shape, self.dtype, endpoint=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedLookup(Case):
+    """One input, a result of the same type; `real` is up to what the input is."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    op: str
+    dtype: str = "int8"
+    kind: str = ORDINARY
+    shape: Shape = _SHAPE
+    real: float = 4.0
+    result: float = 4.0
+    options: tuple[tuple[str, Any], ...] = ()
+    draw: int = 0
+    """A number, for the names of cases that differ in nothing else."""
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one operation, one output."""
+        source = quantization(sheet.random, self.dtype, self.kind, self.real)
+        result = quantization(sheet.random, self.dtype, self.kind, self.result)
+        if self.op == "LOGISTIC":
+            result = Quantization((1 / 256,), result.zero_point)
+        held = (
+            FromZero(dtype=self.dtype, low=source.zero_point[0])
+            if self.op == "RSQRT"
+            else Stored(dtype=self.dtype)
+        )
+        x = sheet.input(self.shape, held, source)
+        version = 1 if self.dtype == "uint8" else _VERSIONS.get(self.op, 2)
+        sheet.output(
+            sheet.op(self.op, [x], dict(self.options) or None, version, self.dtype, result)
+        )
+
+
+@dataclass(frozen=True)
+class Ties(Range):
+    """Floats that are whole or half multiples of a scale, some beyond any stored integer."""
+
+    scale: float = 1.0
+
+    def draw(self, shape: Shape, random: np.random.Generator) -> Array:
+        """Return seeded elements: ties and their neighbours; ends of floats and of integers."""
+        scale = np.float32(self.scale)
+        tie = scale * (random.integers(-300, 300, shape) / 2).astype(np.float32)
+        ends = random.choice(np.array([-np.inf, np.inf], np.float32), shape)
+        near = random.choice(np.array([0, 1]), shape) == 0
+        numbers = np.where(near, np.nextafter(tie, ends), tie)
+        far = np.array([-np.inf, np.inf, -3e38, 3e38, 0, 2**31, -(2**31), 2**31 - 128], np.float32)
+        far[5:] *= scale
+        rare = random.integers(0, 8, shape) == 0
+        return np.where(rare, random.choice(far, shape), numbers).astype(np.float32)
+
+    def scaled(self, factor: float) -> Range:
+        """Return the same: it is the scale that they are of."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Case):
+    """QUANTIZE of a type, `source`, to `dtype`; the new scale is `ratio` times as large."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    source: str = "float32"
+    dtype: str = "int8"
+    kind: str = ORDINARY
+    shape: Shape = _SHAPE
+    ratio: float = 1.0
+    draw: int = 0
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one operation, one output."""
+        result = _without_zero(quantization(sheet.random, self.dtype, self.kind, 2.0), self.dtype)
+        if self.source == "float32":
+            x = sheet.input(self.shape, Ties(scale=result.scale[0]))
+        else:
+            held = _without_zero(
+                quantization(sheet.random, self.source, self.kind, 2.0 / self.ratio), self.source
+            )
+            x = sheet.input(self.shape, Stored(dtype=self.source), held)
+        version = 2 if self.dtype == "int16" else 1
+        sheet.output(sheet.op("QUANTIZE", [x], None, version, self.dtype, result))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dequantize(Case):
+    """DEQUANTIZE, of `channels` with scales of their own along an `axis` if there are any."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    dtype: str = "int8"
+    kind: str = ORDINARY
+    shape: Shape = _SHAPE
+    axis: int | None = None
+    constant: bool = False
+    draw: int = 0
+
+    def limit(self, half: bool) -> float:
+        """Return no error, but for results that are stored as half."""
+        return HALF if half else EXACT
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one operation, one output."""
+        channels = 0 if self.axis is None else self.shape[self.axis]
+        held = quantization(sheet.random, self.dtype, self.kind, 2.0, channels)
+        held = _without_zero(dataclasses.replace(held, dimension=self.axis or 0), self.dtype)
+        values = Stored(dtype=self.dtype)
+        if self.constant:
+            x = sheet.constant(values.draw(self.shape, sheet.random), self.dtype, held)
+        else:
+            x = sheet.input(self.shape, values, held)
+        version = 5 if channels else {"uint8": 1, "int8": 2, "int16": 3}[self.dtype]
+        made = sheet.op("DEQUANTIZE", [x], None, version)
+        # What is computed of constants alone is no node of the GPU's.
+        other = sheet.input(self.shape, Range(0.0, 0.0)) if self.constant else None
+        sheet.output(made if other is None else sheet.op("MAXIMUM", [made, other]))
+
+
+def _without_zero(found: Quantization, dtype: str) -> Quantization:
+    zeros = (0,) * len(found.scale)
+    return dataclasses.replace(found, zero_point=zeros) if dtype == "int16" else found
+
+
+_ROUNDED = ("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "HARD_SWISH")
+_LEAKS = tuple((("alpha", alpha),) for alpha in (0.3, -0.7))
+_BETWEEN = (
+    *(("int8", "uint8"), ("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")),
+    *(("int8", "int16"), ("uint8", "int16"), ("int16", "int8"), ("int16", "int16")),
+)
+
+CASES: tuple[Case, ...] = (
+    *(QuantizedLookup(op=op, kind=POWER, dtype=d) for op in _ROUNDED for d in ("int8", "uint8")),
+    *(
+        QuantizedLookup(op="LEAKY_RELU", kind=POWER, dtype=dtype, options=options)
+        for options in _LEAKS
+        for dtype in ("int8", "uint8")
+    ),
+    *(QuantizedLookup(op=op, dtype=d) for op in ("LOGISTIC", "TANH") for d in ("int8", "uint8")),
+    *(QuantizedLookup(op=op) for op in ("ELU", "EXP", "LOG", "RSQRT", "HARD_SWISH")),
+    *(QuantizedLookup(op="EXP", real=real) for real in (40.0, 400.0)),
+    QuantizedLookup(op="ABS", kind=POWER),
+    QuantizedLookup(op="RELU", shape=(3, 33)),
+    *(Quantize(dtype=dtype, kind=kind) for dtype in ("int8", "uint8") for kind in (ORDINARY, WIDE)),
+    *(Quantize(shape=shape) for shape in ((), (5,), (3, 8), (1, 3, 3, 9))),
+    Quantize(dtype="int16", shape=(2, 5, 3, 8)),
+    *(Quantize(source=source, dtype=dtype, kind=POWER) for source, dtype in _BETWEEN),
+    Quantize(source="uint8", kind=POWER, shape=(2, 5, 3, 16)),
+    Quantize(source="int8", kind=POWER, shape=(3, 5)),
+    *(Dequantize(dtype=dtype) for dtype in ("int8", "uint8", "int16")),
+    *(Dequantize(shape=shape) for shape in ((7,), (2, 3, 4, 8))),
+    *(Dequantize(axis=axis) for axis in (0, 3)),
+    *(Dequantize(constant=True, axis=axis) for axis in (None, 3)),
+)

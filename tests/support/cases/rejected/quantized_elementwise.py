@@ -1,0 +1,95 @@
+"""Rejected element-wise nodes of quantized tensors, and conversions between types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cases.rejected.base import Rejected, Tensor
+from cases.rejected.quantized import IMAGE, STORABLE, rejected
+from litegpu.graph import DType, Quantization
+
+_FAR, _TINY = Quantization((1e30,), (0,)), Quantization((1e-30,), (0,))
+_POWERS = replace(IMAGE, dtype=DType.INT16, quantization=Quantization((0.5,), (0,)))
+_FLOATS = Tensor(shape=(1, 5, 4, 6))
+_BY_CHANNEL = Quantization((0.5,) * 6, (0,) * 6, 3)
+
+
+def _held(quantization: Quantization | None, **changes: Any) -> Tensor:
+    return replace(IMAGE, quantization=quantization, **changes)
+
+
+def _dequantized(source: Tensor, reason: str, **others: Any) -> Rejected:
+    held = {"result": DType.FLOAT32, "quantization": None, **others}
+    return rejected("DEQUANTIZE", (source,), reason, **held)
+
+
+CASES = (
+    rejected(
+        "ADD",
+        (_POWERS, _POWERS),
+        "Its scales are powers of two, for which the CPU adds INT16 in another way.",
+        params={"pot_scale_int16": True},
+        result=DType.INT16,
+        quantization=_POWERS.quantization,
+    ),
+    rejected(
+        "SUB",
+        (IMAGE, _held(_FAR)),
+        "The scale of its result is below 1.90735e+24, which the CPU has no digits for.",
+    ),
+    rejected(
+        "MUL",
+        (_held(_FAR), IMAGE),
+        "Its scales lie so far apart that the CPU shifts integers by 100 bits.",
+    ),
+    rejected(
+        "EQUAL",
+        (IMAGE, _held(Quantization((1.0,), (0,)))),
+        "tensor 1 has a scale of 1 or more, which the CPU cannot compare.",
+        result=DType.BOOL,
+        quantization=None,
+    ),
+    rejected(
+        "DIV",
+        (IMAGE, IMAGE),
+        "The CPU divides quantized tensors wrongly where quotients are small.",
+    ),
+    rejected("LOGISTIC", (IMAGE,), "The scale of its result is 0.5 instead of 1 / 256."),
+    rejected(
+        "HARD_SWISH",
+        (IMAGE,),
+        "The scale of its result is below that of its input / 128, which the CPU refuses.",
+        quantization=_TINY,
+        version=1,
+    ),
+    rejected("QUANTIZE", (_FLOATS,), "Its tensors have no scales.", quantization=None),
+    rejected(
+        "QUANTIZE",
+        (replace(_FLOATS, shape=(1, 5, 3, 3)),),
+        "45 elements of INT16 are no whole vectors of 8 on the CPU.",
+        result=DType.INT16,
+        quantization=Quantization((0.5,), (0,)),
+    ),
+    rejected(
+        "QUANTIZE",
+        (_POWERS,),
+        "The CPU makes no UINT8 of INT16.",
+        result=DType.UINT8,
+    ),
+    _dequantized(IMAGE, "tensor 1 is FLOAT16, FLOAT32 is handled.", result=DType.FLOAT16),
+    _dequantized(
+        replace(_POWERS, quantization=STORABLE), "tensor 0 is INT16 and has the zero point 3."
+    ),
+    _dequantized(
+        _held(replace(_BY_CHANNEL, dimension=2)), "tensor 0, INT8, has 6 scales, 1 is handled."
+    ),
+    _dequantized(
+        replace(IMAGE, shape=(6, 1, 5, 4, 3), quantization=replace(_BY_CHANNEL, dimension=0)),
+        "tensor 0 has scales along dimension 0 of 5.",
+    ),
+    _dequantized(
+        _held(replace(_BY_CHANNEL, scale=(0.5,) * 5 + (0.0,))),
+        "tensor 0 has scales that are no positive numbers.",
+    ),
+)
