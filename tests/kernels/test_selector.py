@@ -23,7 +23,11 @@ from litegpu.numeric_policy import FP16, FP32
 from litegpu.ops.base import KernelRequest, LowerContext, Target, get
 from litegpu.ops.batch_matmul import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
-from litegpu.ops.window import POINT
+from litegpu.ops.quantized_transpose_conv import (
+    QUANTIZED_TRANSPOSE_CONV,
+    QuantizedTransposeAttributes,
+)
+from litegpu.ops.window import POINT, Shape4, Window
 from paper_device import DEVICE
 from passes.graphs import GraphBuilder
 
@@ -122,7 +126,19 @@ def _quantized(builder: GraphBuilder) -> int:
     source, shape = builder.input(1, 5, 5, 8), (6, 1, 1, 8)
     weights, bias = builder.constant(*shape, dtype="int8"), builder.constant(6, dtype="int32")
     attributes = QuantizedConvAttributes(POINT, weights, bias, shape, 1, 0, 0, image=True)
-    made = builder.node(QUANTIZED_CONV, [source], (1, 5, 5, 6), attributes=attributes)
+    return _sums(builder, QUANTIZED_CONV, source, (1, 5, 5, 6), attributes)
+
+
+def _quantized_transpose(builder: GraphBuilder) -> int:
+    source, shape = builder.input(1, 5, 5, 8), (6, 2, 2, 8)
+    weights, bias = builder.constant(*shape, dtype="int8"), builder.constant(6, dtype="int32")
+    view = Window((2, 2), (2, 2))
+    attributes = QuantizedTransposeAttributes(view, weights, bias, shape, 0, 0)
+    return _sums(builder, QUANTIZED_TRANSPOSE_CONV, source, (1, 10, 10, 6), attributes)
+
+
+def _sums(builder: GraphBuilder, op: str, source: int, shape: Shape4, attributes: Any) -> int:
+    made = builder.node(op, [source], shape, attributes=attributes)
     for v, dtype in ((source, DType.INT8), (made, DType.INT32)):
         builder.values[v] = replace(builder.values[v], dtype=dtype)
     return made
@@ -143,6 +159,7 @@ EXAMPLES: Mapping[str, Callable[[GraphBuilder], int]] = {
     "cuda/matmul": lambda builder: _product(builder, 33, 17, 40),
     "batch_matmul": lambda builder: _product(builder, 3, 4, 5),
     "quantized_conv": _quantized,
+    "quantized_transpose_conv": _quantized_transpose,
 }
 """For each implementation something that it computes, on a device that has its kernel."""
 

@@ -21,12 +21,14 @@ from litegpu.kernels.portable.conv import ConvPortable, ConvSplit
 from litegpu.kernels.portable.depthwise import DepthwisePortable
 from litegpu.kernels.portable.matmul import MatmulPortable
 from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable
+from litegpu.kernels.portable.quantized_transpose_conv import QuantizedTransposePortable
 from litegpu.ops.base import Target, get
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.depthwise_spec import DepthwiseSpec
 from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.placement import usual_storage
 from litegpu.ops.quantized_conv import QuantizedConvSpec
+from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
 IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
     ConvSpec: (
@@ -41,6 +43,7 @@ IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
     DepthwiseSpec: (Depthwise(), DepthwisePortable()),
     MatmulSpec: (Matmul(), MatmulPortable()),
     QuantizedConvSpec: (QuantizedConvPortable(),),
+    QuantizedTransposeSpec: (QuantizedTransposePortable(),),
 }
 """What computes the specs of a kind, the preferred first."""
 

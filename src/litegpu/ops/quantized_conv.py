@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import ABSENT, DType, Graph, Node
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.base import InternalOp, SpecContext, register
 from litegpu.ops.facts import product_by_output
 from litegpu.ops.pack_weights import whole_groups
@@ -77,8 +78,12 @@ class QuantizedConvSpec:
     @property
     def folded_bias(self) -> Sums:
         """The bias with all that does not hang on the input, for sums of x * w."""
-        sums = self.weights.astype(np.int64).sum(axis=(1, 2, 3))
-        terms = self.weights[0].size if self.weights.size else 0
+        return self.folded(self.weights)
+
+    def folded(self, weights: Bytes) -> Sums:
+        """Return the bias with what does not hang on the input, for some taps [O, ...] alone."""
+        sums = weights.astype(np.int64).sum(axis=(1, 2, 3))
+        terms = math.prod(weights.shape[1:])
         known = self.bias - self.input_zero * sums + terms * self.input_zero * self.weight_zero
         wrapped: Sums = known.astype(np.int64).astype(np.uint32).view(np.int32)
         return wrapped
@@ -96,11 +101,9 @@ class QuantizedConv(InternalOp):
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[QuantizedConvSpec]:
         attributes: QuantizedConvAttributes = node.attributes
-        source = ctx.value(node.inputs[0])
-        flip = _FLIP if source.dtype is DType.UINT8 else 0
-        stored = np.asarray(ctx.value(attributes.weights).data).reshape(attributes.shape)
-        weight_flip = _FLIP if stored.dtype == np.uint8 else 0
-        weights = (stored.astype(np.int16) - weight_flip).astype(np.int8)
+        flip = flip_of(ctx.value(node.inputs[0]))
+        weights, weight_flip = signed_weights(ctx.value(attributes.weights))
+        weights = weights.reshape(attributes.shape)
         zero = attributes.weight_zero - weight_flip
         groups = attributes.groups
         if not whole_groups(attributes.shape, groups):
@@ -112,7 +115,7 @@ class QuantizedConv(InternalOp):
                 attributes.window,
                 attributes.image,
                 weights,
-                _bias(attributes, ctx),
+                bias_sums(attributes.bias, attributes.shape[0], ctx),
                 groups,
                 attributes.input_zero - flip,
                 zero,
@@ -121,10 +124,22 @@ class QuantizedConv(InternalOp):
         )
 
 
-def _bias(attributes: QuantizedConvAttributes, ctx: SpecContext) -> Sums:
-    if attributes.bias == ABSENT:
-        return np.zeros(attributes.shape[0], np.int32)
-    return np.asarray(ctx.value(attributes.bias).data, np.int32).ravel()
+def flip_of(value: Value) -> int:
+    """Return what kernels take off the bytes of a value, to have signed ones."""
+    return _FLIP if value.dtype is DType.UINT8 else 0
+
+
+def signed_weights(value: Value) -> tuple[Bytes, int]:
+    """Return constant bytes as signed ones, and what was taken off them."""
+    flip = flip_of(value)
+    return (np.asarray(value.data).astype(np.int16) - flip).astype(np.int8), flip
+
+
+def bias_sums(bias: int, outputs: int, ctx: SpecContext) -> Sums:
+    """Return the constant bias (a value id, perhaps ABSENT) of each output."""
+    if bias == ABSENT:
+        return np.zeros(outputs, np.int32)
+    return np.asarray(ctx.value(bias).data, np.int32).ravel()
 
 
 def _spread(weights: Bytes, groups: int, zero: int) -> Bytes:

@@ -24,6 +24,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_2d import conv_nodes
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.exact.transpose_conv import ExactTransposeConv
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Unit
@@ -39,6 +40,7 @@ class TransposeConv(Op):
     max_version = 4
     shape_operands: ClassVar[tuple[int, ...]] = (_SHAPE,)
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.TRANSPOSED
+    exact = ExactTransposeConv(lambda graph, node: _check_geometry(graph, node))
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_input(graph, node, _IMAGE, (1,))
@@ -172,6 +174,13 @@ def transpose_kernel(
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:
+    return checks.first_of(
+        _check_geometry(graph, node),
+        lambda: weights.check_bias(graph, node, graph.values[node.inputs[1]].shape[0], _BIAS),
+    )
+
+
+def _check_geometry(graph: Graph, node: Node) -> str:
     reason = checks.integers(graph, node, 0, "The output shape")
     if reason:
         return reason
@@ -182,10 +191,7 @@ def _check_shapes(graph: Graph, node: Node) -> str:
         return f"Output shape {size}, filter {list(taps)}, input {list(image)}: all must be 4-D."
     if taps[3] != image[3] or min(size) < 1:
         return f"A filter of {list(taps)} does not make {size} of {list(image)}."
-    reason = checks.first_of(
-        weights.check_bias(graph, node, taps[0], _BIAS),
-        window.check_window(node.params, (taps[1], taps[2]), (size[1], size[2])),
-    )
+    reason = window.check_window(node.params, (taps[1], taps[2]), (size[1], size[2]))
     if reason:
         return reason
     made = window.result_shape(node.params, tuple(size), (taps[1], taps[2]), image[3])

@@ -129,6 +129,12 @@ EXACT: Mapping[str, Function] = {
     "REQUANTIZE": Function(
         "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, {e})", makes=INT
     ),
+    # Halves go up before element `end` of the whole value, then away from zero.
+    "REQUANTIZE_BODY": Function(
+        "ROUND_SHIFT4_I32(MULTIPLY_HIGH4_I32(SHIFT_LEFT4_I32({a}, {c}), {b}), {d}, "
+        "WHERE4_I32(LESS4_I32({i}, {end}), SPLAT4_I32(0), SPLAT4_I32(1)))",
+        makes=INT,
+    ),
     "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
     # Both inputs on one scale, where `left` bits more leave room for digits.
     "RESCALED_ADD": Function(_PLAIN_SUM, makes=INT),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +47,7 @@ class _QuantizedPlan(Plan):
         spec = self.spec
         pixels, blocks = choose_tile(self.problem, ctx)
         written = round_up(spec.dst.channel_blocks, blocks)
-        outputs, *_, depth = spec.weights.shape
-        inputs = -(-depth // 4)
+        outputs = len(spec.bias)
         image = spec.src.shape[1:3]
         bias = np.zeros(written * 4, np.int32)
         bias[:outputs] = spec.folded_bias
@@ -57,20 +57,15 @@ class _QuantizedPlan(Plan):
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
-            constants={"weights": _packed(spec, written), "bias": bias},
+            constants={"weights": packed(spec, written), "bias": bias},
             variables={
                 **spec.window.words(image),
+                **operand_words(spec),
                 "padded": spec.window.leaves(image, spec.dst.shape[1:3]),
                 "pointwise": spec.keeps_rows,
-                "input_blocks": inputs,
                 "weight_blocks": written,
                 "groups": spec.groups,
                 "group_outputs": outputs // spec.groups,
-                "flips": _FLIPS if spec.flips else 0,
-                "outside": INT.literal(_word(spec.input_zero)),
-                "weight_zero": spec.weight_zero,
-                "ones": _ONES,
-                "last_ones": _ONES >> 8 * (4 * inputs - depth),
                 "PIXELS": pixels,
                 "CHANNEL_BLOCKS": blocks,
             },
@@ -80,12 +75,26 @@ class _QuantizedPlan(Plan):
         )
 
 
+def operand_words(spec: QuantizedConvSpec) -> dict[str, Any]:
+    """Return what templates need to know of the bytes that they multiply."""
+    depth = spec.weights.shape[3]
+    inputs = -(-depth // 4)
+    return {
+        "input_blocks": inputs,
+        "flips": _FLIPS if spec.flips else 0,
+        "outside": INT.literal(_word(spec.input_zero)),
+        "weight_zero": spec.weight_zero,
+        "all_ones": _ONES,
+        "last_ones": _ONES >> 8 * (4 * inputs - depth),
+    }
+
+
 def _word(byte: int) -> int:
     """Return four times the same signed byte as a signed word."""
     return int(np.full(4, byte, np.int8).view(np.int32)[0])
 
 
-def _packed(spec: QuantizedConvSpec, blocks: int) -> npt.NDArray[np.int32]:
+def packed(spec: QuantizedConvSpec, blocks: int) -> npt.NDArray[np.int32]:
     """Arrange [O, H, W, I] as [H, W, input block, output block, 4 outputs] of words of 4 inputs."""
     outputs, height, width, depth = spec.weights.shape
     inputs = -(-depth // 4)

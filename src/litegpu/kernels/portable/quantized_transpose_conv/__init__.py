@@ -1,0 +1,81 @@
+"""Transposed convolutions of bytes in the dialect that every device understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from litegpu.codegen import INT, round_up
+from litegpu.graph import Node
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.portable.quantized_conv import operand_words, packed
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.portable_tiles import TileProblem, choose_tile
+from litegpu.ops.quantized_conv import Sums
+from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
+from litegpu.ops.units import Unit
+
+
+class QuantizedTransposePortable(Implementation):
+    """Each work item gathers what reaches pixels one stride apart, which share their weights."""
+
+    name = "quantized_transpose_conv"
+    general = True
+
+    def plan(self, spec: QuantizedTransposeSpec, target: Target) -> Plan | Rejected:
+        view, dst = spec.window, spec.dst
+        terms = (*view.kernel, *view.stride, spec.weights.shape[3])
+        problem = TileProblem(self.name, dst.rows, dst.channel_blocks, terms, spec.src.dtype.value)
+        return _TransposePlan(spec, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _TransposePlan(Plan):
+    """What decides about tiles."""
+
+    spec: QuantizedTransposeSpec
+    problem: TileProblem
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec, view, dst = self.spec, self.spec.window, self.spec.dst
+        n, height, width, _ = dst.shape
+        step = view.stride[1]
+        most = -(-width // step)
+        pixels, blocks = choose_tile(self.problem, ctx)
+        pixels = min(pixels, most)
+        columns = -(-most // pixels) * step
+        written = round_up(dst.channel_blocks, blocks)
+        taps = -(-view.kernel[0] // view.stride[0]) * -(-view.kernel[1] // step)
+        outputs, *_, depth = spec.weights.shape
+        return KernelRequest(
+            template="quantized_transpose_conv",
+            # Of work groups in the third dimension there may be 65535 at most.
+            grid=(written // blocks, columns * n * height, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            constants={"weights": packed(spec, written), "bias": _biases(spec, written * 4)},
+            variables={
+                **operand_words(spec),
+                "PIXELS": pixels,
+                "CHANNEL_BLOCKS": blocks,
+                "columns": columns,
+                "kernel": view.kernel,
+                "stride": view.stride,
+                "pads": view.pads,
+                "weight_blocks": written,
+            },
+            work={Unit.INT8_DOT: 2 * dst.rows * outputs * depth * taps},
+            accumulator=INT,
+        )
+
+
+def _biases(spec: QuantizedTransposeSpec, channels: int) -> Sums:
+    """Return the bias [stride y, stride x, channels] for the taps that begin at each place."""
+    rows, columns = spec.window.stride
+    found = np.zeros((rows, columns, channels), np.int32)
+    for y in range(rows):
+        for x in range(columns):
+            found[y, x, : len(spec.bias)] = spec.folded(spec.weights[:, y::rows, x::columns])
+    return found

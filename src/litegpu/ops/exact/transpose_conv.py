@@ -1,0 +1,81 @@
+"""TRANSPOSE_CONV of quantized tensors: sums in int32, requantized by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
+from litegpu.ops import checks
+from litegpu.ops.base import Exact, NewValue, constant_list
+from litegpu.ops.exact import numbers
+from litegpu.ops.exact.conv import check_products, requantized, weight_zero
+from litegpu.ops.exact.depthwise import away_by_channel
+from litegpu.ops.quantized_transpose_conv import (
+    QUANTIZED_TRANSPOSE_CONV,
+    QuantizedTransposeAttributes,
+)
+from litegpu.ops.weights import bias_of
+from litegpu.ops.window import window_of
+
+_BLOCK = 16
+"""Elements of uint8 that the CPU requantizes together."""
+
+
+class ExactTransposeConv(Exact):
+    """Halves are rounded up in whole blocks, of channels (int8) or of elements (uint8).
+
+    Elsewhere they are rounded away from zero.
+    """
+
+    def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
+        self._geometry = geometry
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return checks.first_of(
+            checks.input_count(node, 3, 4),
+            checks.operands(graph, node, (1, 2, 3, 4)),
+            lambda: check_products(graph, _seen(node), axis=0),
+            lambda: self._geometry(graph, node),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        seen = _seen(node)
+        image, weights = (graph.values[v] for v in seen.inputs[:2])
+        outputs, height, width, depth = weights.shape
+        size = constant_list(graph, node.inputs[0])
+        attributes = QuantizedTransposeAttributes(
+            window_of(node.params, (height, width), (size[1], size[2])),
+            weights.id,
+            bias_of(seen),
+            (outputs, height, width, depth),
+            numbers.zero_point(image),
+            weight_zero(weights) if image.dtype is DType.UINT8 else 0,  # as the CPU, which drops it
+        )
+        epilogue = requantized(
+            graph, seen, new_value, outputs, away_by_channel(image.dtype, outputs)
+        )
+        if image.dtype is DType.UINT8:
+            epilogue = (_up_in_blocks(epilogue[0], graph.values[node.outputs[0]]), *epilogue[1:])
+        made = Node(
+            node.index,
+            QUANTIZED_TRANSPOSE_CONV,
+            1,
+            (image.id,),
+            node.outputs,
+            attributes=attributes,
+            epilogue=epilogue,
+        )
+        return (made,)
+
+
+def _seen(node: Node) -> Node:
+    """Return a node with its operands in the order of a convolution."""
+    _, weights, image, *bias = node.inputs
+    return replace(node, inputs=(image, weights, *bias))
+
+
+def _up_in_blocks(requantize: EpilogueOp, result: Value) -> EpilogueOp:
+    """Return the step that rounds halves up in all whole blocks of a result."""
+    end = result.elements // _BLOCK * _BLOCK
+    return EpilogueOp("REQUANTIZE_BODY", requantize.operands[:3], attributes=(("end", end),))
