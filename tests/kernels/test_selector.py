@@ -21,7 +21,7 @@ from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.selector import select
 from litegpu.numeric_policy import FP16, FP32
 from litegpu.ops.base import KernelRequest, LowerContext, Target, get
-from litegpu.ops.batch_matmul import MatmulAttributes
+from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_transpose_conv import (
     QUANTIZED_TRANSPOSE_CONV,

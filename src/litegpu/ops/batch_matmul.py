@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,22 +18,14 @@ from litegpu.ops.base import (
     register,
 )
 from litegpu.ops.conv_spec import ConvSpec
-from litegpu.ops.matmul_spec import Batch, MatmulSpec
+from litegpu.ops.exact.batch_matmul import ExactBatchMatmul
+from litegpu.ops.matmul_spec import Batch, MatmulAttributes, MatmulSpec
 from litegpu.ops.traits import Trait
 from litegpu.ops.weights import Weights
 from litegpu.ops.window import POINT
 
 _BATCH_DIMS = 3
 """Dimensions before those of the matrices: at most 5 in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatmulAttributes:
-    """Which operands are transposed, the batch [a, b, c] of each and that of the result."""
-
-    transposed: tuple[bool, bool]
-    batches: tuple[Batch, Batch]
-    batch: Batch
 
 
 @register
@@ -43,6 +35,10 @@ class BatchMatmul(Op):
     name = "BATCH_MATMUL"
     max_version = 4
     traits = Trait.SUMS_PRODUCTS
+    exact = ExactBatchMatmul(
+        lambda graph, node: _check_shapes(graph, node),
+        lambda graph, node: _attributes(graph, node),
+    )
 
     def flops(self, graph: Graph, node: Node) -> int:
         value = graph.values.get(facts.operand(node.inputs, 0))
@@ -63,13 +59,7 @@ class BatchMatmul(Op):
         return ((*np.broadcast_shapes(batch, other), rows, columns),)
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        first, second = _batches(graph, node)
-        attributes = MatmulAttributes(
-            _transposed(node),
-            (_three(first), _three(second)),
-            _three(np.broadcast_shapes(first, second)),
-        )
-        return (replace(node, attributes=attributes),)
+        return (replace(node, attributes=_attributes(graph, node)),)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[ConvSpec | MatmulSpec]:
         attributes: MatmulAttributes = node.attributes
@@ -81,6 +71,15 @@ class BatchMatmul(Op):
             return (ConvSpec(left, dst, operand, POINT, image=False),)
         other = ctx.storage(node.inputs[1])
         return (MatmulSpec(left, other, dst, transposed, batches, batch),)
+
+
+def _attributes(graph: Graph, node: Node) -> MatmulAttributes:
+    first, second = _batches(graph, node)
+    return MatmulAttributes(
+        _transposed(node),
+        (_three(first), _three(second)),
+        _three(np.broadcast_shapes(first, second)),
+    )
 
 
 def _dense(right: Value, transposed: bool) -> Weights:

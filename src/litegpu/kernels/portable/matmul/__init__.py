@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from litegpu.codegen import register_of
 from litegpu.graph import Node
 from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.ops.base import KernelRequest, LowerContext, Target
@@ -45,6 +46,12 @@ class _MatmulPlan(Plan):
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"left": node.inputs[0], "right": node.inputs[1]},
-            variables={"PIXELS": pixels, "CHANNEL_BLOCKS": channel_blocks, **spec.words(blocks)},
-            work={Unit.FP32: spec.flops},
+            variables={
+                "PIXELS": pixels,
+                "CHANNEL_BLOCKS": channel_blocks,
+                "zeros": spec.zeros,
+                **spec.words(blocks),
+            },
+            work={Unit.INT32 if spec.of_integers else Unit.FP32: spec.flops},
+            accumulator=register_of(spec.left.dtype),
         )

@@ -84,7 +84,7 @@ def operand_words(spec: QuantizedConvSpec) -> dict[str, Any]:
         "flips": _FLIPS if spec.flips else 0,
         "outside": INT.literal(_word(spec.input_zero)),
         "weight_zero": spec.weight_zero,
-        "all_ones": _ONES,
+        "ones": _ONES,
         "last_ones": _ONES >> 8 * (4 * inputs - depth),
     }
 

@@ -1,0 +1,65 @@
+"""Cases of BATCH_MATMUL on quantized tensors, equal to the CPU in every bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from cases.base import EXACT, LARGE, SMALL, Case, Shape, Sheet
+from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedMatmul(Case):
+    """BATCH_MATMUL of int8; `left` and `right` are the batches, `kind` see cases.quantized."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    kind: str = ORDINARY
+    left: Shape = ()
+    right: Shape = ()
+    rows: int = 5
+    depth: int = 7
+    columns: int = 6
+    adj_x: bool = False
+    adj_y: bool = False
+    constant: bool = False
+    """Whether the second matrix is one."""
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one output."""
+        random = sheet.random
+        first, second = (quantization(random, "int8", self.kind) for _ in range(2))
+        left = (self.depth, self.rows) if self.adj_x else (self.rows, self.depth)
+        right = (self.columns, self.depth) if self.adj_y else (self.depth, self.columns)
+        a = sheet.input((*self.left, *left), Stored(), first)
+        shape = (*self.right, *right)
+        if self.constant:
+            b = sheet.constant(Stored().draw(shape, random), "int8", second)
+        else:
+            b = sheet.input(shape, Stored(), second)
+        options = {"adj_x": self.adj_x, "adj_y": self.adj_y}
+        result = quantization(random, "int8", self.kind, float(np.sqrt(self.depth)))
+        sheet.output(sheet.op("BATCH_MATMUL", [a, b], options, 2, "int8", result))
+
+
+CASES = [
+    *(QuantizedMatmul(kind=kind, left=(2,), right=(2,)) for kind in (ORDINARY, POWER, WIDE)),
+    *(
+        QuantizedMatmul(
+            adj_x=adj_x, adj_y=adj_y, constant=constant, kind=POWER, depth=33, columns=9
+        )
+        for adj_x, adj_y, constant in product((False, True), repeat=3)
+    ),
+    QuantizedMatmul(left=(2, 3), right=(3,), depth=16, columns=4, kind=POWER),
+    QuantizedMatmul(left=(1, 2), right=(3, 1), depth=1, rows=1, columns=1),
+    QuantizedMatmul(left=(2, 3), constant=True, kind=POWER, rows=3, depth=5, columns=17),
+    *(
+        QuantizedMatmul(items=items, rows=9, columns=19, adj_y=adj_y, left=(2,), right=(2,))
+        for items in (SMALL, LARGE)
+        for adj_y in (False, True)
+    ),
+]
