@@ -125,7 +125,7 @@ def _product(builder: GraphBuilder, rows: int, depth: int, columns: int) -> int:
 def _quantized(builder: GraphBuilder) -> int:
     source, shape = builder.input(1, 5, 5, 8), (6, 1, 1, 8)
     weights, bias = builder.constant(*shape, dtype="int8"), builder.constant(6, dtype="int32")
-    attributes = QuantizedConvAttributes(POINT, weights, bias, shape, 1, 0, 0, image=True)
+    attributes = QuantizedConvAttributes(POINT, weights, bias, shape, 1, 0, 0)
     return _sums(builder, QUANTIZED_CONV, source, (1, 5, 5, 6), attributes)
 
 

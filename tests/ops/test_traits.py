@@ -44,7 +44,7 @@ def nodes() -> list[tuple[Graph, Node]]:
 
 def test_windows_are_where_passes_look_for_them(nodes: list[tuple[Graph, Node]]) -> None:
     found = [node for _, node in nodes if has(node, Trait.WINDOWED)]
-    assert len({node.op for node in found}) == 5
+    assert len({node.op for node in found}) == 6
     assert all(isinstance(node.attributes.window, Window) for node in found)
 
 

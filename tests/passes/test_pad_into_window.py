@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from litegpu.graph import EpilogueOp, Graph
+from litegpu.graph import ABSENT, EpilogueOp, Graph
+from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.window import PoolAttributes, Window
 from litegpu.passes.pad_into_window import pad_into_window
 from litegpu.zoo.writer import TensorRef
@@ -74,6 +75,28 @@ def test_a_pool_counts_zeros_outside() -> None:
     (node,) = applied(pad_into_window, graph).graph.nodes
     assert node.inputs == (source,)
     assert node.attributes == PoolAttributes(Window((2, 3), (2, 2), pads=(1, 2)), outside=0.0)
+
+
+def _quantized(builder: GraphBuilder, fill: float) -> Graph:
+    """A depthwise convolution of bytes whose zero point is 3, of an image padded with `fill`."""
+    source, taps = builder.input(1, 6, 5, 4), builder.constant(1, 3, 3, 4, dtype="int8")
+    padded = builder.pad(source, NONE, (1, 1), (1, 1), NONE)
+    (pad,) = builder.nodes
+    builder.nodes[0] = replace(pad, attributes=replace(pad.attributes, fill=fill))
+    attributes = QuantizedDepthwiseAttributes(Window((3, 3), (1, 1)), taps, ABSENT, 3, 0)
+    made = builder.node(QUANTIZED_DEPTHWISE, [padded], (1, 6, 5, 4), attributes=attributes)
+    return builder.graph(made)
+
+
+def test_a_border_of_zero_points_is_zero() -> None:
+    result = applied(pad_into_window, _quantized(GraphBuilder(), 3.0))
+    assert ops(result) == [QUANTIZED_DEPTHWISE]
+    assert result.graph.nodes[0].attributes.window.pads == (1, 1)
+
+
+def test_a_border_of_other_integers_stays() -> None:
+    reason = "PAD 0: it pads with another value than a reader takes for zero"
+    assert untouched(pad_into_window, _quantized(GraphBuilder(), 0.0)).declined == (reason,)
 
 
 def test_only_the_last_pad_of_two_has_a_convolution_after_it() -> None:

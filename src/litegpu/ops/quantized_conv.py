@@ -30,7 +30,7 @@ Sums = npt.NDArray[np.int32]
 class QuantizedConvAttributes:
     """Window, constant weights of `shape` [O, H, W, I / groups] and bias [O] (value ids).
 
-    The zero points are those of stored integers. `image` tells that the window goes over H and W.
+    The zero points are those of stored integers.
     """
 
     window: Window
@@ -40,7 +40,6 @@ class QuantizedConvAttributes:
     groups: int
     input_zero: int
     weight_zero: int
-    image: bool
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -59,7 +58,6 @@ class QuantizedConvSpec:
     src: Storage
     dst: Storage
     window: Window
-    image: bool
     weights: Bytes
     """[O, H, W, I / groups]."""
     bias: Sums
@@ -72,8 +70,7 @@ class QuantizedConvSpec:
     @property
     def keeps_rows(self) -> bool:
         """Whether output pixel number p reads just pixel number p of `src`."""
-        same = not self.image or self.dst.shape[:3] == self.src.shape[:3]
-        return self.window.pointwise and same
+        return self.window.pointwise and self.dst.shape[:3] == self.src.shape[:3]
 
     @property
     def folded_bias(self) -> Sums:
@@ -94,7 +91,7 @@ class QuantizedConv(InternalOp):
     """A dense sum over channels of quantized values; only exact convolutions make it."""
 
     name = QUANTIZED_CONV
-    traits = Trait.SUMS_PRODUCTS
+    traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
 
     def flops(self, graph: Graph, node: Node) -> int:
         return product_by_output(graph, node)
@@ -113,7 +110,6 @@ class QuantizedConv(InternalOp):
                 ctx.storage(node.inputs[0]),
                 ctx.storage(node.outputs[0]),
                 attributes.window,
-                attributes.image,
                 weights,
                 bias_sums(attributes.bias, attributes.shape[0], ctx),
                 groups,

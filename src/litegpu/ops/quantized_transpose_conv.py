@@ -59,7 +59,6 @@ class QuantizedTransposeConv(InternalOp):
                 ctx.storage(node.inputs[0]),
                 ctx.storage(node.outputs[0]),
                 attributes.window,
-                True,
                 weights,
                 bias_sums(attributes.bias, attributes.shape[0], ctx),
                 1,

@@ -1,4 +1,4 @@
-"""Merges a zero PAD of H and W into the convolutions and pools that follow it."""
+"""Merges a PAD of H and W with zeros (or zero points) into convolutions and pools after it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,16 @@ def _obstacle(graph: Graph, node: Node, readers: list[Node]) -> str:
         return "it pads the batch or the channels"
     if any(_leaves_out(r, padded, graph.values[r.outputs[0]].shape4) for r in readers):
         return "a pool's own window leaves the image"
+    if any(_zero(r, node.attributes.fill) != node.attributes.fill for r in readers):
+        return "it pads with another value than a reader takes for zero"
     return ""
+
+
+def _zero(reader: Node, fill: float) -> float:
+    """Return what a reader sees outside of the image: stored integers have a zero point."""
+    if isinstance(reader.attributes, PoolAttributes):
+        return fill  # any value: pools are told
+    return getattr(reader.attributes, "input_zero", 0)
 
 
 def _leaves_out(reader: Node, image: tuple[int, ...], output: tuple[int, ...]) -> bool:

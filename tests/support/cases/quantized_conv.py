@@ -58,6 +58,8 @@ class QuantizedConv(Weighted):
     padding: str = "SAME"
     groups: int = 1
     size: Pair = (6, 5)
+    pads: tuple[Pair, Pair] | None = None
+    """Zeros that a PAD puts around H and W before the convolution."""
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
@@ -74,6 +76,9 @@ class QuantizedConv(Weighted):
         }
         shape = (self.batch, *self.size, self.channels)
         x = sheet.input(shape, Stored(dtype=self.dtype), source)
+        if self.pads:
+            pads = sheet.constant(((0, 0), *self.pads, (0, 0)), "int32")
+            x = sheet.op("PAD", [x, pads], None, 2, self.dtype, source)
         result = self.result(sheet, depth * self.kernel[0] * self.kernel[1])
         version = {"int8": 3, "uint8": 1}[self.dtype]
         made = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
@@ -121,6 +126,7 @@ CASES = [
     *_all_types(stride=(2, 1), padding="VALID", batch=3, kind=POWER),
     *_all_types(dilation=(2, 3), size=(9, 8), kind=POWER),
     *_all_types(kernel=(5, 2), batch=2),
+    *_all_types(pads=((1, 2), (2, 1)), stride=(2, 2), padding="VALID", kind=POWER),
     *(
         case
         for activation in ("RELU", "RELU6", "RELU_N1_TO_1")

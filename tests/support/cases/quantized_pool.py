@@ -24,6 +24,8 @@ class QuantizedPool(Case):
     stride: Pair = (1, 1)
     padding: str = "SAME"
     activation: str = "NONE"
+    pads: tuple[Pair, Pair] | None = None
+    """Zeros that a PAD puts around H and W before the pool."""
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
@@ -37,6 +39,9 @@ class QuantizedPool(Case):
             "fused_activation_function": self.activation,
         }
         x = sheet.input(self.image, Stored(dtype=self.dtype), held)
+        if self.pads:
+            pads = sheet.constant(((0, 0), *self.pads, (0, 0)), "int32")
+            x = sheet.op("PAD", [x, pads], None, 2, self.dtype, held)
         version = {"int8": 2, "uint8": 1, "int16": 3}[self.dtype]
         sheet.output(sheet.op(self.op, [x], options, version, self.dtype, held))
 
@@ -61,6 +66,8 @@ CASES = [
         for case in _cases(image=(1, 13, 12, 6), kernel=(13, 12), padding="VALID", items=items)
     ),
     *_cases(image=(2, 12, 13, 5), kernel=(12, 11), stride=(5, 4), items=LARGE),
+    # Zeros that count
+    *_cases(pads=((3, 0), (1, 4)), kernel=(3, 2), padding="VALID", kind=POWER),
     QuantizedPool(dtype="int16", image=(2, 5, 6, 7), kernel=(3, 3), activation="RELU6"),
     QuantizedPool(op="MAX_POOL_2D", dtype="int16", stride=(2, 2)),
 ]

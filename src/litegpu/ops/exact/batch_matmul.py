@@ -62,9 +62,7 @@ class ExactBatchMatmul(Exact):
         array = matrix if held.transposed[1] else np.ascontiguousarray(matrix.T)
         shape = (len(array), 1, 1, array.shape[1])
         weights = new_value(shape, array.reshape(shape), dtype=DType.INT8)
-        attributes = QuantizedConvAttributes(
-            POINT, weights, ABSENT, shape, 1, zeros[0], zeros[1], image=False
-        )
+        attributes = QuantizedConvAttributes(POINT, weights, ABSENT, shape, 1, zeros[0], zeros[1])
         return (replace(made, op=QUANTIZED_CONV, inputs=(left.id,), attributes=attributes),)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops import checks
@@ -46,14 +47,13 @@ class ExactConv2D(_ExactProducts):
             groups,
             numbers.zero_point(image),
             weight_zero(weights),
-            image=True,
         )
         epilogue = requantized(graph, node, new_value, outputs, away=[groups > 1])
         return (_conv_node(node, image.id, attributes, epilogue),)
 
 
 class ExactFullyConnected(_ExactProducts):
-    """FULLY_CONNECTED: halves are rounded up."""
+    """FULLY_CONNECTED: halves are rounded up. Each row of the input is a pixel."""
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, weights = (graph.values[v] for v in node.inputs[:2])
@@ -67,14 +67,19 @@ class ExactFullyConnected(_ExactProducts):
             1,
             numbers.zero_point(source),
             0 if per_channel and weights.dtype is DType.INT8 else weight_zero(weights),
-            image=False,
         )
         epilogue = requantized(graph, node, new_value, outputs, away=[False])
-        if source.shape and source.shape[-1] == inputs:
+        result = graph.values[node.outputs[0]]
+        if source.shape4 == (*result.shape4[:3], inputs):
             return (_conv_node(node, source.id, attributes, epilogue),)
-        flat = new_value((source.elements // inputs, inputs), dtype=source.dtype)
-        reshape = Node(node.index, "RESHAPE", 1, (source.id,), (flat,))
-        return (reshape, _conv_node(node, flat, attributes, epilogue))
+        rows = source.elements // inputs
+        flat, made = (new_value((rows, n), dtype=source.dtype) for n in (inputs, outputs))
+        conv = replace(_conv_node(node, flat, attributes, epilogue), outputs=(made,))
+        return (
+            Node(node.index, "RESHAPE", 1, (source.id,), (flat,)),
+            conv,
+            Node(node.index, "RESHAPE", 1, (made,), node.outputs),
+        )
 
 
 def check_products(
