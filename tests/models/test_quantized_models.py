@@ -15,6 +15,8 @@ from litegpu.tools import runtime
 from litegpu.zoo.cuts import CuttableModel
 from real_models import SIGNED, find, picture_paths, shown_to
 
+pytestmark = pytest.mark.long_kernels
+
 Array = npt.NDArray[Any]
 
 # With the operations that stay on the CPU.

@@ -43,13 +43,14 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Return (document, command) for each line that starts with a `$` prompt."""
-    return [
-        (document, line[2:])
-        for document, text in blocks("console")
+    """Return (document, command) for each line that starts with a `$` prompt, equal ones once."""
+    shown = {
+        line[2:]: document
+        for document, text in reversed(blocks("console"))
         for line in text.splitlines()
         if line.startswith("$ ")
-    ]
+    }
+    return [(document, command) for command, document in reversed(shown.items())]
 
 
 @pytest.fixture
