@@ -106,6 +106,7 @@ def test_json() -> None:
         "split": {"round_trips": 2, "copied_bytes": 2560, "seconds": 4.1e-5},
         "advice": [{"kind": "lanes", "text": "Fewer channels.", "nodes": [0], "seconds": None}],
         "notes": ["One more thing."],
+        "quantized": [],
         "subgraphs": [],
     }
 
