@@ -34,7 +34,7 @@ REPORT = DelegationReport(
     ),
     left_out=(LeftOut((4, 5), "Others are worth more.", Estimate(1e-6, 4e-5, 64)),),
     split=Split(2, 2560, 4.1e-5),
-    advice=(Advice("padded_channels", "Fewer channels.", (0,)),),
+    advice=(Advice("lanes", "Fewer channels.", (0,)),),
     notes=("One more thing.",),
 )
 

@@ -99,6 +99,11 @@ def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType]
     """Require tensors (value ids) of one of some types, each with one scale and one zero point."""
     for v in tensors:
         value = graph.values[v]
+        if value.dtype is DType.FLOAT32:
+            return (
+                f"tensor {v} is FLOAT32 beside quantized ones (dynamic-range quantization), which "
+                'quantized="float" computes.'
+            )
         if value.dtype not in dtypes:
             names = " or ".join(sorted(dtype.name for dtype in dtypes))
             return f"tensor {v} is {value.dtype.name}, {names} is handled beside quantized ones."

@@ -41,7 +41,8 @@ CASES = (
     rejected(
         "CONV_2D",
         (_image(dtype=DType.FLOAT32, quantization=None), FILTER, BIAS),
-        f"tensor 0 is FLOAT32, INT8 or UINT8 {_UNTYPED}",
+        "tensor 0 is FLOAT32 beside quantized ones (dynamic-range quantization), which "
+        'quantized="float" computes.',
     ),
     rejected(
         "CONV_2D",
