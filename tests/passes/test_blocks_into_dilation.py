@@ -14,7 +14,7 @@ from litegpu.ops.base import get
 from litegpu.ops.window import Window
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, GraphBuilder, Shape, applied, functions, ops, untouched
+from passes.graphs import BY_PLACE, RELU, GraphBuilder, Shape, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 Edges = tuple[tuple[int, int], ...]
@@ -237,6 +237,13 @@ def _reshaped_once(builder: GraphBuilder) -> Graph:
 
 
 _ALONE = "no BATCH_TO_SPACE_ND alone reads its result"
+
+
+def _by_place(builder: GraphBuilder) -> Graph:
+    made = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    return builder.graph(_join(builder, builder.steps(made, BY_PLACE)))
+
+
 _PIXELS = "a step's operand differs from pixel to pixel"
 _SHAPE = "its image has another shape than the blocks"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
@@ -249,6 +256,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_square, _ALONE),
     (_by_pixel, _PIXELS),
     (_own_step_by_pixel, _PIXELS),
+    (_by_place, "a step's result hangs on the places of elements"),
     (_broadcast, "a step broadcasts its result"),
     (_reshaped_otherwise, _SHAPE),
     (_reshaped_once, _SHAPE),

@@ -14,7 +14,7 @@ from litegpu.ops.window import Pair, PoolAttributes, Window
 from litegpu.passes import PassResult
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, check_numbers
 
 SHAPE = (2, 5, 6, 8)
@@ -171,6 +171,11 @@ def _not_by_pixels(builder: GraphBuilder) -> Graph:
     return builder.graph(strided(builder, made, 4))
 
 
+def _by_place(builder: GraphBuilder) -> Graph:
+    made = builder.steps(builder.input(*SHAPE), BY_PLACE)
+    return builder.graph(strided(builder, made, 4))
+
+
 _OTHERS = "CONV_2D 0: others read other pixels"
 
 
@@ -182,6 +187,7 @@ _OTHERS = "CONV_2D 0: others read other pixels"
         (_other_strides, _OTHERS),
         (_as_an_operand, _OTHERS),
         (_another_begin, _OTHERS),
+        (_by_place, "COPY 0: its steps hang on the places of elements"),
         (_not_by_pixels, "SOFTMAX 0: it does not make its pixels one by one"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cases.normalize import APPLIED, ROOTS, SQUARES, Normalization
 from comparing import mismatch
 from litegpu import backends
-from litegpu.graph import Graph
+from litegpu.graph import DType, Graph, Quantization
 from litegpu.ops.normalize import NormalizeAttributes, parts_of, sums_shape
 from litegpu.passes.find_normalization import find_normalization
 from op_runner import MODES, Mode, run
@@ -67,6 +67,15 @@ def test_a_normalization_becomes_one_node() -> None:
     assert node.attributes == NormalizeAttributes((1, 2), 0.25, centred=True)
     assert node.merged == (0, 1, 2, 3, 4, 5)
     assert result.applied == ("7 operations up to MUL 6 are one",)
+    assert result.declined == ()
+
+
+def test_quantized_operations_are_computed_one_by_one() -> None:
+    writer = Writer()
+    graph = writer.graph(whole(writer, writer.input(*SHAPE), 1, 2))
+    held = {"dtype": DType.INT8, "quantization": Quantization((0.5,), (0,))}
+    values = {v: replace(value, **held) for v, value in graph.values.items()}
+    result = untouched(find_normalization, replace(graph, values=values))
     assert result.declined == ()
 
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from cases.quantized_chains import QuantizedResidual
+from litegpu import backends
 from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.fuse_elementwise import MAX_OPERANDS, fuse_elementwise
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
+from op_runner import MODES, Outcome, run
+from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
@@ -91,6 +94,17 @@ def test_an_extended_operand_is_not_exchanged() -> None:
     assert untouched(fuse_elementwise, builder.graph(out)).declined
 
 
+def test_a_quantized_residual_is_one_kernel_after_that_of_its_input() -> None:
+    devices = backends.list_devices()
+    if not devices:
+        pytest.skip("there is no device of any backend")
+    (outcome,) = run((QuantizedResidual(),), devices[0], MODES[0]).values()
+    assert isinstance(outcome, Outcome)
+    copy, convolution = outcome.kernels
+    assert copy.startswith("copy_")
+    assert convolution.startswith("quantized_conv_")
+
+
 def test_operands_of_one_kernel_are_limited() -> None:
     builder = GraphBuilder()
     value = builder.conv(builder.input(*SHAPE), 8)
@@ -156,10 +170,15 @@ def _of_a_value_that_is_its_operand(builder: GraphBuilder) -> Graph:
     return builder.graph(builder.steps(made, EpilogueOp("ADD", (made,))))
 
 
+def _by_place_of_a_kernel_of_parts(builder: GraphBuilder) -> Graph:
+    made = builder.node("TRANSPOSE_CONV", [builder.input(*SHAPE)], SHAPE)
+    return builder.graph(builder.steps(made, BY_PLACE))
+
+
 DECLINED: list[Callable[[GraphBuilder], Graph]] = [
     *(_of_an_input, _of_an_output, _of_a_shared_value, _of_a_broadcast_value, _of_a_view),
     *(_of_a_concatenation, _of_one_of_two_outputs, _of_a_value_read_again_later),
-    _of_a_value_that_is_its_operand,
+    *(_of_a_value_that_is_its_operand, _by_place_of_a_kernel_of_parts),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
@@ -57,6 +57,26 @@ def test_a_repeated_part_is_computed_for_each_place() -> None:
     steps = [node for node in result.graph.nodes if node.op == "COPY"]
     assert [node.inputs for node in steps] == [(made,), (made,)]
     assert steps[0].outputs != steps[1].outputs
+
+
+def test_by_place_only_where_elements_keep_their_order() -> None:
+    builder = GraphBuilder()
+    flat = builder.node("RESHAPE", [builder.conv(builder.input(*SHAPE), 8)], (1, 128))
+    result = applied(hoist_elementwise, builder.graph(builder.steps(flat, BY_PLACE)))
+    assert ops(result) == ["CONV_2D", "COPY", "RESHAPE"]
+    builder = GraphBuilder()
+    parts = [builder.conv(builder.input(*SHAPE), 4) for _ in range(2)]
+    graph = builder.graph(builder.steps(builder.concat(3, *parts), BY_PLACE))
+    (line,) = untouched(hoist_elementwise, graph).declined
+    assert line == "steps after CONCATENATION 2: their results hang on the places of elements"
+
+
+def test_tables_are_the_same_for_all_elements() -> None:
+    builder = GraphBuilder()
+    parts = [builder.conv(builder.input(*SHAPE), 4) for _ in range(2)]
+    step = EpilogueOp("LOOKUP_FLOAT32", (builder.constant(256),))
+    graph = builder.graph(builder.steps(builder.concat(3, *parts), step))
+    assert ops(applied(hoist_elementwise, graph))[-1] == "CONCATENATION"
 
 
 def test_through_several_views() -> None:

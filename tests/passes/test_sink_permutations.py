@@ -11,7 +11,7 @@ from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.merge_permutations import merge_permutations
 from litegpu.passes.sink_permutations import sink_permutations
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (2, 3, 4, 5)
@@ -69,6 +69,21 @@ def test_constants_are_reordered(shape: tuple[int, ...]) -> None:
     moved = result.graph.values[operand]
     np.testing.assert_array_equal(np.broadcast_to(np.asarray(moved.data), SHAPE), expected)
     assert moved.data is not None and moved.shape == moved.data.shape
+
+
+def test_tables_stay_what_they_are() -> None:
+    builder = GraphBuilder()
+    table = builder.constant(256)
+    step = builder.steps(_first(builder), EpilogueOp("LOOKUP_FLOAT32", (table,)))
+    result = applied(sink_permutations, _last(builder, step))
+    assert result.graph.nodes[1].epilogue[0].operands == (table,)
+
+
+def test_steps_by_place_keep_their_places() -> None:
+    builder = GraphBuilder()
+    graph = _last(builder, builder.steps(_first(builder), BY_PLACE))
+    (line,) = untouched(sink_permutations, graph).declined
+    assert line == "INDEX_MAP 1 below COPY 2: results hang on the places of elements"
 
 
 def test_a_sum_of_two_that_are_moved_alike() -> None:

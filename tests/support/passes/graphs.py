@@ -20,6 +20,8 @@ from litegpu.passes import Pass, PassResult
 
 Shape = tuple[int, ...]
 RELU = EpilogueOp("RELU")
+BY_PLACE = EpilogueOp("WRAP_INT16_IN_BODY", attributes=(("run", 16), ("end", 8)))
+"""A step whose results hang on the places of elements."""
 
 
 @dataclass
