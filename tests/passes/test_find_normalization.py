@@ -73,8 +73,10 @@ def test_a_normalization_becomes_one_node() -> None:
 def test_quantized_operations_are_computed_one_by_one() -> None:
     writer = Writer()
     graph = writer.graph(whole(writer, writer.input(*SHAPE), 1, 2))
-    held = {"dtype": DType.INT8, "quantization": Quantization((0.5,), (0,))}
-    values = {v: replace(value, **held) for v, value in graph.values.items()}
+    scale = Quantization((0.5,), (0,))
+    values = {
+        v: replace(value, dtype=DType.INT8, quantization=scale) for v, value in graph.values.items()
+    }
     result = untouched(find_normalization, replace(graph, values=values))
     assert result.declined == ()
 

@@ -72,10 +72,16 @@ class Ties(Range):
     """Floats that are whole or half multiples of a scale, some beyond any stored integer."""
 
     scale: float = 1.0
+    at_end: bool = False
+    """Whether all are at the ends of int32: perhaps inside when divided, beyond when multiplied."""
 
     def draw(self, shape: Shape, random: np.random.Generator) -> Array:
         """Return seeded elements: ties and their neighbours; ends of floats and of integers."""
         scale = np.float32(self.scale)
+        if self.at_end:
+            end = scale * np.array([2**31, -(2**31)], np.float32)
+            near = np.nextafter(end, np.zeros(2, np.float32))
+            return random.choice(np.concatenate([end, near]), shape)
         tie = scale * (random.integers(-300, 300, shape) / 2).astype(np.float32)
         ends = random.choice(np.array([-np.inf, np.inf], np.float32), shape)
         near = random.choice(np.array([0, 1]), shape) == 0
@@ -101,13 +107,16 @@ class Quantize(Case):
     kind: str = ORDINARY
     shape: Shape = _SHAPE
     ratio: float = 1.0
+    at_end: bool = False
     draw: int = 0
 
     def write(self, sheet: Sheet) -> None:
         """One input, one operation, one output."""
         result = _without_zero(quantization(sheet.random, self.dtype, self.kind, 2.0), self.dtype)
+        if self.at_end:
+            result = dataclasses.replace(result, scale=(float(np.float32(0.03)),))
         if self.source == "float32":
-            x = sheet.input(self.shape, Ties(scale=result.scale[0]))
+            x = sheet.input(self.shape, Ties(scale=result.scale[0], at_end=self.at_end))
         else:
             held = _without_zero(
                 quantization(sheet.random, self.source, self.kind, 2.0 / self.ratio), self.source
@@ -177,6 +186,11 @@ CASES: tuple[Case, ...] = (
     QuantizedLookup(op="RELU", shape=(3, 33)),
     *(Quantize(dtype=dtype, kind=kind) for dtype in ("int8", "uint8") for kind in (ORDINARY, WIDE)),
     *(Quantize(shape=shape) for shape in ((), (5,), (3, 8), (1, 3, 3, 9))),
+    *(
+        Quantize(dtype=dtype, shape=(7,), at_end=True, draw=draw)
+        for dtype in ("int8", "uint8")
+        for draw in (1, 2)
+    ),
     Quantize(dtype="int16", shape=(2, 5, 3, 8)),
     *(Quantize(source=source, dtype=dtype, kind=POWER) for source, dtype in _BETWEEN),
     Quantize(source="uint8", kind=POWER, shape=(2, 5, 3, 16)),

@@ -118,9 +118,14 @@ def _one_if(condition: str) -> str:
 _BELOW = _one_if("LESS4({b}, LOOKUP4_F32({c}, {a}))")
 _ABOVE = _one_if("LESS_EQUAL4(LOOKUP4_F32({d}, {a}), {b})")
 _MENDED = f"ADD4_I32(SUB4_I32({{a}}, {_BELOW}), {_ABOVE})"
+_SATURATED = _where(
+    "LESS4({b}, SPLAT4({least}))",
+    "{low}",
+    _where("LESS4({b}, SPLAT4({most}))", _MENDED, "{high}"),
+)
 _INSIDE = _where(
     "LESS4({b}, SPLAT4({above}))",
-    _where("LESS4(SPLAT4({below}), {b})", _MENDED, "{beyond}"),
+    _where("LESS4(SPLAT4({below}), {b})", _SATURATED, "{beyond}"),
     "{beyond}",
 )
 
@@ -164,7 +169,8 @@ EXACT: Mapping[str, Function] = {
     # From floats, halves to the even integer.
     "ROUND_TO_INT": Function(_TO_INT, makes=INT),
     "LEAST_IF_BEYOND": Function(_BEYOND, makes=INT),
-    # {a} is off by one at most: {b} are the floats, {c} and {d} the least of {a} and of {a} + 1.
+    # From floats {b}: {a} is off by one at most where it is no end, {c} and {d} are the least
+    # floats of it and of the next integer. All from `most` on is `high`, before `least` `low`.
     "ROUND_TAIL": Function(_where("LESS4_I32({i}, {end})", "{a}", _INSIDE), makes=INT, tables=2),
 }
 """What quantized operations are made of."""

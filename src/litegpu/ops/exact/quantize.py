@@ -152,8 +152,14 @@ def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[Epi
     body = loops.body(source.shape, 8)
     if body.is_all:
         return rounded
-    bounds = (new_value((256,), each) for each in tables.least_floats(result))
-    attributes = {"end": body.end, **_beyond(result)}
+    own, following = tables.least_floats(result)
+    low, high = numbers.LIMITS[result.dtype]
+    attributes = {
+        **{"end": body.end, "low": low, "high": high},
+        **{"least": float(following[low & 255]), "most": float(own[high & 255])},
+        **_beyond(result),
+    }
+    bounds = new_value((256,), own), new_value((256,), following)
     tail = EpilogueOp("ROUND_TAIL", (source.id, *bounds), attributes=tuple(attributes.items()))
     return (*rounded, tail)
 
