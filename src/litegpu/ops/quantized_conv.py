@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.graph import ABSENT, DType, Node, Value
 from litegpu.ops.base import InternalOp, SpecContext, register
-from litegpu.ops.facts import product_by_output
 from litegpu.ops.pack_weights import whole_groups
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Window
@@ -92,9 +91,6 @@ class QuantizedConv(InternalOp):
 
     name = QUANTIZED_CONV
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
-
-    def flops(self, graph: Graph, node: Node) -> int:
-        return product_by_output(graph, node)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[QuantizedConvSpec]:
         attributes: QuantizedConvAttributes = node.attributes

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from litegpu.graph import ABSENT, Graph, Node
+from litegpu.graph import ABSENT, Node
 from litegpu.ops.base import InternalOp, SpecContext, register
 from litegpu.ops.depthwise_spec import DepthwiseSpec, Integers
-from litegpu.ops.facts import product_by_output
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Window
 
@@ -41,9 +40,6 @@ class QuantizedDepthwise(InternalOp):
 
     name = QUANTIZED_DEPTHWISE
     traits = Trait.SUMS_PRODUCTS | Trait.WINDOWED
-
-    def flops(self, graph: Graph, node: Node) -> int:
-        return product_by_output(graph, node)
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[DepthwiseSpec]:
         attributes: QuantizedDepthwiseAttributes = node.attributes

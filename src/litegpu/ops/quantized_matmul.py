@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, SpecContext, register
-from litegpu.ops.facts import elements
 from litegpu.ops.matmul_spec import MatmulAttributes, MatmulSpec
 from litegpu.ops.traits import Trait
 
@@ -19,11 +18,6 @@ class QuantizedMatmul(InternalOp):
 
     name = QUANTIZED_MATMUL
     traits = Trait.SUMS_PRODUCTS
-
-    def flops(self, graph: Graph, node: Node) -> int:
-        attributes: MatmulAttributes = node.attributes
-        depth = graph.values[node.inputs[0]].shape[-2 if attributes.transposed[0] else -1]
-        return 2 * elements(graph, node.outputs[0]) * depth
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[MatmulSpec]:
         attributes: MatmulAttributes = node.attributes

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import Graph, Node
-from litegpu.ops import facts
+from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, SpecContext, register
 from litegpu.ops.quantized_conv import QuantizedConvSpec, bias_sums, flip_of, signed_weights
 from litegpu.ops.traits import Trait
@@ -44,11 +42,6 @@ class QuantizedTransposeConv(InternalOp):
 
     name = QUANTIZED_TRANSPOSE_CONV
     traits = Trait.SUMS_PRODUCTS
-
-    def flops(self, graph: Graph, node: Node) -> int:
-        attributes: QuantizedTransposeAttributes = node.attributes
-        outputs = math.prod(attributes.shape[:3])
-        return 2 * facts.elements(graph, node.inputs[0]) * outputs
 
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[QuantizedTransposeSpec]:
         attributes: QuantizedTransposeAttributes = node.attributes
