@@ -23,8 +23,11 @@ from op_runner import MODES, Mode, problem_of, run, write
 from random_cases import CUSTOM_FAMILIES, FAMILIES, Family
 
 DEVICES = backends.list_devices()
-FIXED = {"LargeCast.target", "LargeCast.moved", "LargeCast.then"}
-"""What a case has from another class and must not change."""
+FIXED = {
+    *("LargeCast.target", "LargeCast.moved", "LargeCast.then"),
+    *("Quantize.at_end", "QuantizedConv.pads", "Dequantize.axis", "QuantizedLookup.options"),
+}
+"""What a case has from another class and must not change, or has cases of its own."""
 ITEMS = (None, SMALL, LARGE)
 MANY = 150
 """Draws of each family in which every attribute changes."""

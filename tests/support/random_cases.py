@@ -12,6 +12,7 @@ from cases.reshape import Reshape, Squeeze
 from dice import MAX_RANK, Dice
 from random_elements import ELEMENTS
 from random_layers import CUSTOM, LAYERS
+from random_quantized import QUANTIZED
 
 
 def pad(dice: Dice) -> Case:
@@ -236,7 +237,7 @@ MOVES: tuple[Family, ...] = (
     *(pad, strided_slice, masked_slice, transpose, split, repeat, blocks, mirror),
     *(gather_constants, part, reverse, expand, pack, reshape, squeeze),
 )
-FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES)
+FAMILIES: tuple[Family, ...] = (*LAYERS, *ELEMENTS, *MOVES, *QUANTIZED)
 """Families of cases whose answers the CPU's kernels know."""
 CUSTOM_FAMILIES: tuple[Family, ...] = CUSTOM
 """Families of cases whose answers NumPy knows."""
