@@ -5,7 +5,7 @@ from __future__ import annotations
 from cases.base import Case
 from cases.quantized import ORDINARY, POWER, WIDE
 from cases.quantized_conv import QuantizedConv, QuantizedMatrix
-from cases.quantized_unary import Dequantize, Quantize, QuantizedLookup
+from cases.quantized_unary import DequantizeStored, Quantize, QuantizedLookup
 from dice import Dice
 
 _BYTES = ("int8", "uint8")
@@ -64,7 +64,7 @@ def conversion(dice: Dice) -> Case:
 
 def real(dice: Dice) -> Case:
     """Bytes that become floats."""
-    return Dequantize(
+    return DequantizeStored(
         dtype=dice.one_of(*_BYTES),
         kind=dice.one_of(*_KINDS),
         shape=dice.shape(1, 4),

@@ -127,7 +127,7 @@ class Quantize(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dequantize(Case):
+class DequantizeStored(Case):
     """DEQUANTIZE, of `channels` with scales of their own along an `axis` if there are any."""
 
     tolerance: ClassVar[float] = EXACT
@@ -195,8 +195,8 @@ CASES: tuple[Case, ...] = (
     *(Quantize(source=source, dtype=dtype, kind=POWER) for source, dtype in _BETWEEN),
     Quantize(source="uint8", kind=POWER, shape=(2, 5, 3, 16)),
     Quantize(source="int8", kind=POWER, shape=(3, 5)),
-    *(Dequantize(dtype=dtype) for dtype in ("int8", "uint8", "int16")),
-    *(Dequantize(shape=shape) for shape in ((7,), (2, 3, 4, 8))),
-    *(Dequantize(axis=axis) for axis in (0, 3)),
-    *(Dequantize(constant=True, axis=axis) for axis in (None, 3)),
+    *(DequantizeStored(dtype=dtype) for dtype in ("int8", "uint8", "int16")),
+    *(DequantizeStored(shape=shape) for shape in ((7,), (2, 3, 4, 8))),
+    *(DequantizeStored(axis=axis) for axis in (0, 3)),
+    *(DequantizeStored(constant=True, axis=axis) for axis in (None, 3)),
 )
