@@ -41,6 +41,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "backend": ("opencl", "opencl"),
     "device": ("2", "2"),
     "precision": ("fp16", "fp16"),
+    "quantized": ("float", "float"),
     "inference_preference": ("sustained_speed", InferencePreference.SUSTAINED_SPEED),
     "inference_priority1": ("MIN_LATENCY", InferencePriority.MIN_LATENCY),
     "inference_priority2": ("2", InferencePriority.MIN_LATENCY),

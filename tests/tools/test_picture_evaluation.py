@@ -703,7 +703,9 @@ def test_accuracy_of_a_trained_model(
     gpu = figures("imagenet", model, capsys, "--delegate=gpu")["top_k_accuracies"]
     assert cpu[0] == pytest.approx(0.52, abs=0.011)
     assert cpu[4] == pytest.approx(0.765, abs=0.011)
-    assert np.abs(np.subtract(cpu, gpu)).max() <= 0.005
+    # XNNPACK, which the CPU's figures are of, is not exact to the kernels that the GPU is exact to.
+    pictures = 2 if kind == "quant" else 1
+    assert np.abs(np.subtract(cpu, gpu)).max() <= pictures / 200 + 1e-9
 
 
 @pytest.mark.real_model
