@@ -150,7 +150,7 @@ class _Thinner:
             return _ALL
         window = node.attributes.window
         single = replace(window, stride=_ALL).pointwise and window.plain
-        _, height, width, _ = self.graph.values[value].shape
+        _, height, width, _ = self.graph.values[value].shape4
         rows, columns = window.stride if single else _ALL
         return (rows if height > 1 else 1, columns if width > 1 else 1)
 

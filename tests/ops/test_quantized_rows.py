@@ -1,0 +1,29 @@
+"""Quantized products of rows, which passes over images must leave alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from litegpu import GpuDelegate
+from litegpu.graph import Quantization
+from litegpu.zoo.writer import ModelWriter
+from small_models import interpreter, reference, run
+
+HALF = Quantization((0.05,), (3,))
+
+
+def test_layers_of_rows_are_no_images() -> None:
+    writer = ModelWriter()
+    y = writer.input((3, 8), "int8", quantization=HALF)
+    for _ in range(2):
+        weights = np.random.default_rng(0).integers(-127, 128, (8, 8)).astype(np.int8)
+        held = writer.constant(weights, quantization=Quantization((0.01,), (0,)))
+        y = writer.op(
+            "FULLY_CONNECTED", [y, held], [(3, 8)], version=6, dtype="int8", quantization=HALF
+        )
+    writer.output(y)
+    x = np.random.default_rng(1).integers(-128, 128, (3, 8)).astype(np.int8)
+    delegate = GpuDelegate()
+    (got,) = run(interpreter(writer.build(), delegate), x)
+    assert delegate.report is not None and delegate.report.whole_graph, delegate.error
+    np.testing.assert_array_equal(got, reference(writer.build(), x)[0])
