@@ -167,7 +167,7 @@ def microseconds(layer: Layer, precision: str, tile: MmaTile) -> float:
     held: Any = seats.kernels()[-1]
     context = held.compiled.context
     profiler, kernels = context.profiler(), context.host_graph().kernels
-    times = [context.settled(partial(profiler.of_nodes, kernels * _CHAIN)) for _ in range(5)]
+    times = [context.synchronized(partial(profiler.of_nodes, kernels * _CHAIN)) for _ in range(5)]
     return statistics.median(times) / _CHAIN * 1e6
 
 

@@ -99,7 +99,7 @@ UNCHECKED static void visit(Cell *cells, size_t start, int size, bool writes, bo
     for (int i = 0; i < size; ++i) noted.before[i] = place[i];
 }
 // Called before another thread goes on. Not sooner: the compiler may write later than it says.
-UNCHECKED static void settle() {
+UNCHECKED static void finish_rewrites() {
     const int count = checks.rewrite_count;
     checks.rewrite_count = 0;
     for (int r = 0; r < count; ++r) {

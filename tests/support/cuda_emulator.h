@@ -134,7 +134,7 @@ asm(".text\n.globl switch_stack\nswitch_stack:\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
 
 static void yield() {
-    if (checks.rewrite_count) settle();
+    if (checks.rewrite_count) finish_rewrites();
     switch_stack(&me->stack_pointer, scheduler);
 }
 

@@ -203,24 +203,24 @@ class CUDAContext(ExecutionContext):
     def check_alive(self) -> None:
         """Raise ExecutionError if nothing can run; see that nothing else runs."""
         if self.in_flight is not None:
-            self.settle()
+            self.synchronize()
         if self._closed:
             raise ExecutionError("This partition was released. Make the interpreter anew.")
         if self.device.lost:
             raise self.device.loss()
         self.ready = True
 
-    def settled(self, work: Callable[[], _Result]) -> _Result:
+    def synchronized(self, work: Callable[[], _Result]) -> _Result:
         """Call `work` in the device's context; leave nothing in flight, whatever it raises."""
 
-        def settle() -> _Result:
+        def synchronize() -> _Result:
             try:
                 return work()
             finally:
                 self.wait()
 
         self.check_alive()
-        return self.device.within(settle)
+        return self.device.within(synchronize)
 
     def profiler(self) -> CUDAProfiler:
         return CUDAProfiler(self)
@@ -228,7 +228,7 @@ class CUDAContext(ExecutionContext):
     def read_memory(self) -> Bytes:
         host = np.empty(self.program.memory_bytes, np.uint8)
         ends = (host.ctypes.data, self._memory, host.nbytes)
-        self.settled(partial(call, driver().cuMemcpyDtoH, *ends))
+        self.synchronized(partial(call, driver().cuMemcpyDtoH, *ends))
         # Outputs that kernels write straight to the host have a place all the same, with their
         # padding channels.
         direct = self._bound.direct if self._bound else {}
@@ -243,7 +243,7 @@ class CUDAContext(ExecutionContext):
         """Release the graphs, the stream and all memory; of a lost device nothing."""
         if is_inherited(TITLE):
             return
-        self.settle()
+        self.synchronize()
         self._closed, self.ready = True, False
         try:
             self.device.release(self, self.owned, self.wait)

@@ -34,7 +34,7 @@ class CUDAProfiler(Profiler):
 
     def durations(self) -> list[float]:
         """Time each launch in a batch of its own, warm in cache and without overlap."""
-        return self._context.settled(self._durations)
+        return self._context.synchronized(self._durations)
 
     def _durations(self) -> list[float]:
         context = self._context
@@ -49,7 +49,7 @@ class CUDAProfiler(Profiler):
 
         What kernels write straight to the host is part of it.
         """
-        return self._context.settled(lambda: self.of_nodes(self._context.host_graph().kernels))
+        return self._context.synchronized(lambda: self.of_nodes(self._context.host_graph().kernels))
 
     def of_nodes(self, nodes: Sequence[KernelNode]) -> float:
         """Return the seconds of launches as one graph, captured at the first call.
@@ -66,7 +66,7 @@ class CUDAProfiler(Profiler):
         """Return the device seconds of the whole run, with its copies."""
         submission = self._context.bind(bindings)
         submission.stage()
-        seconds = self._context.settled(partial(self._seconds, submission.launch))
+        seconds = self._context.synchronized(partial(self._seconds, submission.launch))
         submission.deliver()
         return seconds
 
@@ -87,7 +87,7 @@ class CUDAProfiler(Profiler):
                 step()
                 found[name] = time.perf_counter() - start
 
-        context.settled(measure)
+        context.synchronized(measure)
         return found
 
     def _of_graph(self, graph: Any) -> float:

@@ -115,7 +115,7 @@ class ExecutionContext(ABC):
     def close(self) -> None:
         """Release what the context has on the device. Harmless when repeated."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for what was submitted last; whoever waits for it is told its error."""
         event = self.in_flight
         if event is not None:
@@ -148,7 +148,7 @@ class Submission(ABC):
         Raises ExecutionError when the device fails.
         """
         context = self._context
-        context.settle()
+        context.synchronize()
         event = Event(self, context)
         self.start()
         context.in_flight = event

@@ -100,7 +100,7 @@ class OpenCLContext(ExecutionContext):
     def check_alive(self) -> None:
         """Raise ExecutionError if nothing can run; see that nothing else runs."""
         if self.in_flight is not None:
-            self.settle()
+            self.synchronize()
         if self.device.lost:
             raise self.device.loss()
         if self._closed:
@@ -137,7 +137,7 @@ class OpenCLContext(ExecutionContext):
         """Release commands, kernels and memory now instead of at the next collection."""
         if is_inherited(TITLE):
             return
-        self.settle()
+        self.synchronize()
         if not (self.ready or self._closed or self.device.lost):
             self.finish_all()
         self._closed, self.ready = True, False

@@ -113,7 +113,7 @@ class OpenGLContext(ExecutionContext):
         return OpenGLProfiler(self)
 
     def read_memory(self) -> Bytes:
-        self.settle()
+        self.synchronize()
         host = np.empty(self.program.memory_bytes, np.uint8)
         self.device.call(partial(self._read, host))
         return host
@@ -129,7 +129,7 @@ class OpenGLContext(ExecutionContext):
 
     def close(self) -> None:
         """Release the buffers now instead of at the next collection."""
-        self.settle()
+        self.synchronize()
         self._release()
 
     def _release(self) -> None:

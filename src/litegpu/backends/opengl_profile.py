@@ -30,7 +30,7 @@ class OpenGLProfiler(Profiler):
         return spans[-1][1] - spans[0][0] if spans else 0.0
 
     def _spans(self) -> list[tuple[float, float]]:
-        self._context.settle()
+        self._context.synchronize()
         return self._context.device.call(self._measured)
 
     def _measured(self) -> list[tuple[float, float]]:

@@ -125,5 +125,5 @@ class OpenGLSubmission(Submission):
 def _run(context: OpenGLContext, work: _Call, _bound: Bindings) -> None:
     """Have the work of a run made by the context's thread. `_bound` is kept for it."""
     if context.in_flight is not None:
-        context.settle()
+        context.synchronize()
     context.device.call(work, context.timeout)

@@ -112,7 +112,7 @@ class WebGPUContext(ExecutionContext):
         return WebGPUProfiler(self)
 
     def read_memory(self) -> Bytes:
-        self.settle()
+        self.synchronize()
         with self.device.lock, self.typed:
             self.open_reader()
             held = self.device.device.queue.read_buffer(self.memory)
@@ -122,13 +122,13 @@ class WebGPUContext(ExecutionContext):
         """Release buffers now instead of at the next collection."""
         if is_inherited(TITLE):
             return
-        self.settle()
+        self.synchronize()
         if self._given_up:
             return
         with self.running, self.device.lock:
             self._closed = True
             if self._reader is not None:
-                self._reader.settle()
+                self._reader.release_mapping()
             made = self._buffers.destroy()
         # An error may keep this object, through its traceback, but not what wgpu made.
         held = [made, self._groups, self._reader]

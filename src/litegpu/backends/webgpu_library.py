@@ -142,7 +142,8 @@ class Reader:
 
     The library ends the process when a mapped buffer is submitted, or when the memory of one is
     asked for that is not mapped. An interrupt may come between any two steps, so what the buffer
-    is like is noted before each step, by what may have happened; `settle` makes it known again.
+    is like is noted before each step, by what may have happened; `release_mapping`
+    makes it known again.
     """
 
     def __init__(self, calls: NativeCalls, device: Any, buffer: Any, nbytes: int) -> None:
@@ -174,7 +175,7 @@ class Reader:
         """Whether the buffer may be mapped, or about to be."""
         return self._busy
 
-    def settle(self) -> None:
+    def release_mapping(self) -> None:
         """Give the buffer back to the device, in whatever state an interrupt has left it."""
         if self._busy:
             with contextlib.suppress(self._calls.error):  # it may not be mapped

@@ -31,7 +31,7 @@ class WebGPUProfiler(Profiler):
 
         Where the device has none, by the host's, with the time that a submission takes.
         """
-        self._context.settle()
+        self._context.synchronize()
         with self._device.lock, self._context.typed:
             timed = self._by_device if self._device.timed else self._by_host
             return [seconds for part in self._parts() for seconds in timed(part)]

@@ -52,7 +52,7 @@ class WebGPUSubmission(Submission):
     def _run(self) -> None:
         context = self._on
         if context.in_flight is not None:
-            context.settle()
+            context.synchronize()
         with context.running, context.typed:
             reader = self._submit()
             self._deliver(reader)
@@ -61,7 +61,7 @@ class WebGPUSubmission(Submission):
         context = self._on
         with context.device.lock:
             reader = context.open_reader()
-            reader.settle()
+            reader.release_mapping()
             self._write()
             context.commands.submit(self._before, self._after)
             reader.map()

@@ -87,7 +87,7 @@ class Worker:
                 self._ask(call)
         finally:
             if not call.over:
-                self._settle(call)
+                self._wait_for_end(call)
 
     def _ask(self, call: _Call[Any]) -> None:
         if not self.ended:
@@ -108,12 +108,12 @@ class Worker:
             raise TimeoutError(f"no answer from {self._thread.name}")
         return not call.over and self._answers()
 
-    def _settle(self, call: _Call[Any]) -> None:
+    def _wait_for_end(self, call: _Call[Any]) -> None:
         """Return when a call is over, given up or will never begin."""
-        settled = call.over
-        while not settled:
+        done = call.over
+        while not done:
             try:  # noqa: SIM105 - contextlib.suppress has steps of its own
-                settled = self._wait_out(call)
+                done = self._wait_out(call)
             except BaseException:
                 pass  # what was raised first is raised in the end
 
