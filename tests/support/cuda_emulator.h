@@ -51,9 +51,9 @@ static inline unsigned int __float_as_uint(float f) { unsigned int i; memcpy(&i,
 static inline float __int_as_float(int i) { return __uint_as_float(i); }
 static inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int selected) {
     const uint64_t bytes = (uint64_t)b << 32 | a;
-    unsigned int made = 0;
-    for (int k = 0; k < 4; ++k) made |= (unsigned int)(bytes >> (selected >> 4 * k & 7) * 8 & 255) << 8 * k;
-    return made;
+    unsigned int result = 0;
+    for (int k = 0; k < 4; ++k) result |= (unsigned int)(bytes >> (selected >> 4 * k & 7) * 8 & 255) << 8 * k;
+    return result;
 }
 static inline long long multiply_add(int a, int b, long long c) { return (long long)a * b + c; }
 static inline int __dp4a(int a, int b, int c) {
@@ -387,7 +387,7 @@ template <int N> static void group_wait() {
     meet(my_block().groups[me->warp / 4], 128, [] {});
 }
 
-template <class T, int M, int N> static void sums_made(T (&)[M][N]) {}
+template <class T, int M, int N> static void sums_done(T (&)[M][N]) {}
 
 static void cluster_wait() { barrier(CLUSTER, cluster_meeting, (int)fibers.size(), [] {}); }
 static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
@@ -407,8 +407,8 @@ static unsigned short to_half(float f) {
 }
 
 static unsigned int saturated_halves(float low, float high) {
-    const auto kept = [](float f) { return f != f ? half_of(f) : half_of(fminf(fmaxf(f, -65504.0f), 65504.0f)); };
-    return (unsigned int)kept(low) | (unsigned int)kept(high) << 16;
+    const auto bounded = [](float f) { return f != f ? half_of(f) : half_of(fminf(fmaxf(f, -65504.0f), 65504.0f)); };
+    return (unsigned int)bounded(low) | (unsigned int)bounded(high) << 16;
 }
 
 // Launches

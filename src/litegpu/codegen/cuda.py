@@ -12,7 +12,7 @@ GRID_LIMITS = (65535, 2**31 - 1, 65535)
 """Most blocks of a launch on each axis (x, y, z), in any version of CUDA."""
 # The y axis holds rows, of which there are most: it takes the grid's x.
 _GRID = {"X": "((int)blockIdx.y)", "Y": "((int)blockIdx.x)", "Z": "((int)blockIdx.z)"}
-_GRID_WORDS = "".join(f"#define GROUP_{axis} {place}\n" for axis, place in _GRID.items())
+_GRID_WORDS = "".join(f"#define GROUP_{axis} {index}\n" for axis, index in _GRID.items())
 
 _PRELUDE = _GRID_WORDS + included(
     "cuda/include/words.cuh",
@@ -56,9 +56,9 @@ def _leave(text: KernelText) -> str:
 
 def _folded(text: KernelText, written: str) -> str:
     """Return a kernel whose groups are all on two axes; other kernels may follow it."""
-    places = "".join(f"#define GROUP_{axis} {place}\n" for axis, place, _ in text.places())
+    indices = "".join(f"#define GROUP_{axis} {index}\n" for axis, index, _ in text.grid_indices())
     nothing = "".join(f"#undef GROUP_{axis}\n" for axis in _GRID)
-    return f"{nothing}{places}{written}{nothing}{_GRID_WORDS}"
+    return f"{nothing}{indices}{written}{nothing}{_GRID_WORDS}"
 
 
 STATIC_SHARED_BYTES = 48 << 10

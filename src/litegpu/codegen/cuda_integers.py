@@ -7,9 +7,9 @@ _LANES = "xyzw"
 
 def _of(type_: str, name: str, parameters: str, lane: str) -> str:
     """Return a function that computes each lane by an expression with {0} for its name."""
-    made = ", ".join(lane.format(lane_name) for lane_name in _LANES)
+    lanes = ", ".join(lane.format(lane_name) for lane_name in _LANES)
     return (
-        f"__device__ __forceinline__ {type_} {name}({parameters}) {{\n    return {{{made}}};\n}}\n"
+        f"__device__ __forceinline__ {type_} {name}({parameters}) {{\n    return {{{lanes}}};\n}}\n"
     )
 
 

@@ -56,15 +56,15 @@ class KernelText:
     body: str
     attributes: LaunchAttributes = PLAIN_LAUNCH
 
-    def places(self) -> Iterator[tuple[str, str, int]]:
-        """Yield each axis, the place of a work group on it and its items, of a folded grid.
+    def grid_indices(self) -> Iterator[tuple[str, str, int]]:
+        """Yield each axis, the index of a work group on it and its items, of a folded grid.
 
-        In the places GROUP stands for the number of the work group in the launch.
+        In the indices GROUP stands for the number of the work group in the launch.
         """
         if self.attributes.folded is not None:
             x, y, _ = self.attributes.folded
-            places = (f"(GROUP % {x})", f"(GROUP / {x} % {y})", f"(GROUP / {x * y})")
-            yield from zip("XYZ", places, self.local_size, strict=True)
+            grid_indices = (f"(GROUP % {x})", f"(GROUP / {x} % {y})", f"(GROUP / {x * y})")
+            yield from zip("XYZ", grid_indices, self.local_size, strict=True)
 
 
 _INTEGER_WORD = re.compile(r"int4|Long4|ROUND4_F16|_[ISU](8|16|64|32)\b")

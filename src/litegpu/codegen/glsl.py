@@ -250,7 +250,9 @@ class GLSLDialect(Dialect):
         lines = [f"// {text.name}", *_folded_words(text)]
         sizes = zip("xyz", text.local_size, strict=True)
         lines.append(f"layout({', '.join(f'local_size_{a} = {size}' for a, size in sizes)}) in;")
-        lines += [self._declare(place, argument) for place, argument in enumerate(text.arguments)]
+        lines += [
+            self._declare(binding, argument) for binding, argument in enumerate(text.arguments)
+        ]
         lines += [f"shared {_SHARED[kind]} {name}[{length}];" for kind, name, length in text.shared]
         lines.append("void main() {")
         if text.attributes.folded is not None:
@@ -261,18 +263,18 @@ class GLSLDialect(Dialect):
         """Whether a buffer is declared read-only."""
         return argument.constant if self._flavour.one_access else not argument.written
 
-    def _declare(self, place: int, argument: Argument) -> str:
+    def _declare(self, binding: int, argument: Argument) -> str:
         element = self._flavour.elements[argument.kind, argument.vector]
         access = "readonly " if self.fixed(argument) else ""
         block = f"buffer block_{argument.name} {{ {element} {argument.name}[]; }};"
-        return f"layout(std430, binding = {place}) {access}{block}"
+        return f"layout(std430, binding = {binding}) {access}{block}"
 
 
 _SHARED = {"float": "float", "float4": "vec4", "int": "int", "int4": "ivec4"}
 
 
 def _folded_words(text: KernelText) -> Iterator[str]:
-    for axis, place, size in text.places():
+    for axis, index, size in text.grid_indices():
         item = f"int(gl_LocalInvocationID.{axis.lower()})"
-        yield f"#undef GROUP_{axis}\n#define GROUP_{axis} {place}"
-        yield f"#undef GLOBAL_{axis}\n#define GLOBAL_{axis} ({place} * {size} + {item})"
+        yield f"#undef GROUP_{axis}\n#define GROUP_{axis} {index}"
+        yield f"#undef GLOBAL_{axis}\n#define GLOBAL_{axis} ({index} * {size} + {item})"

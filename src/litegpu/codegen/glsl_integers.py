@@ -7,9 +7,9 @@ _LANES = "xyzw"
 
 def _of(type_: str, name: str, parameters: str, lane: str) -> str:
     """Return a function that computes each lane by an expression with {0} for its name."""
-    made = ", ".join(lane.format(lane_name) for lane_name in _LANES)
-    made_by = {"int4": "ivec4", "float4": "vec4"}.get(type_, type_)
-    return f"{made_by} {name}({parameters}) {{\n    return {made_by}({made});\n}}\n"
+    values = ", ".join(lane.format(lane_name) for lane_name in _LANES)
+    constructor = {"int4": "ivec4", "float4": "vec4"}.get(type_, type_)
+    return f"{constructor} {name}({parameters}) {{\n    return {constructor}({values});\n}}\n"
 
 
 def _packed(kind: str, bits: int, signed: bool) -> str:
@@ -17,8 +17,8 @@ def _packed(kind: str, bits: int, signed: bool) -> str:
     sign = "int" if signed else "uint"
     per_word = 32 // bits
     shift = {4: 2, 2: 1}[per_word]
-    place = f"((i) & {per_word - 1}) * {bits}"
-    one = f"int(bitfieldExtract({sign}(buffer[(i) >> {shift}]), {place}, {bits}))"
+    bit = f"((i) & {per_word - 1}) * {bits}"
+    one = f"int(bitfieldExtract({sign}(buffer[(i) >> {shift}]), {bit}, {bits}))"
     from_words = ", ".join(
         f"bitfieldExtract({sign}(words{'' if bits == 8 else '.' + _LANES[k // 2]}), "
         f"{k % per_word * bits}, {bits})"
@@ -36,7 +36,7 @@ def _packed(kind: str, bits: int, signed: bool) -> str:
     lane = (
         one
         if bits == 8
-        else f"int(bitfieldExtract({sign}(buffer[(i) >> 2][((i) >> 1) & 1]), {place}, {bits}))"
+        else f"int(bitfieldExtract({sign}(buffer[(i) >> 2][((i) >> 1) & 1]), {bit}, {bits}))"
     )
     return f"""\
 #define LOAD4_{kind}(buffer, i) from_{kind}({vector})
@@ -220,11 +220,12 @@ _HALF = """\
 /* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
 vec4 ROUND4_F16(vec4 v) {
     uvec4 size = floatBitsToUint(v) & uvec4(0x7fffffffu);
-    uvec4 kept = (size + uvec4(0xfffu) + ((size >> uvec4(13u)) & uvec4(1u))) & uvec4(0xffffe000u);
+    uvec4 odd = (size >> uvec4(13u)) & uvec4(1u);
+    uvec4 rounded = (size + uvec4(0xfffu) + odd) & uvec4(0xffffe000u);
     uvec4 tiny = floatBitsToUint(roundEven(abs(v) * 16777216.0f) * 5.96046448e-8f);
-    uvec4 made = uvec4(half_of(size.x, kept.x, tiny.x), half_of(size.y, kept.y, tiny.y),
-                       half_of(size.z, kept.z, tiny.z), half_of(size.w, kept.w, tiny.w));
-    return uintBitsToFloat(made | (floatBitsToUint(v) & uvec4(0x80000000u)));
+    uvec4 result = uvec4(half_of(size.x, rounded.x, tiny.x), half_of(size.y, rounded.y, tiny.y),
+                         half_of(size.z, rounded.z, tiny.z), half_of(size.w, rounded.w, tiny.w));
+    return uintBitsToFloat(result | (floatBitsToUint(v) & uvec4(0x80000000u)));
 }
 """
 
@@ -301,8 +302,8 @@ INTEGERS = (
     + _LONG
     + _LONG_LANES
     + """\
-uint half_of(uint size, uint kept, uint tiny) {
-    uint normal = kept > 0x477fe000u ? 0x7f800000u : kept;
+uint half_of(uint size, uint rounded, uint tiny) {
+    uint normal = rounded > 0x477fe000u ? 0x7f800000u : rounded;
     return size > 0x7f800000u ? size : size < 0x38800000u ? tiny : normal;
 }
 """

@@ -54,9 +54,9 @@ def telling_range(body: str, names: Sequence[str], groups: int) -> str:
         f"""\
     if (noted_{name} > 0.0f) {{
         const int kind = noted_{name} > {HALF_MAX}f ? 0 : noted_{name} < {HALF_TINY}f ? 1 : 2;
-        if (kind < 2 || {some}) {RANGE}[{place * RANGE_WORDS} + kind] = 1u;
+        if (kind < 2 || {some}) {RANGE}[{number * RANGE_WORDS} + kind] = 1u;
     }}
 """
-        for place, name in enumerate(names)
+        for number, name in enumerate(names)
     )
     return "".join((declared, body, *reports))

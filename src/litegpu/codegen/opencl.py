@@ -97,11 +97,11 @@ class OpenCLDialect(Dialect):
         """Return the entry point as an OpenCL kernel function."""
         x, y, z = text.local_size
         arguments = ", ".join(_declare(argument) for argument in text.arguments)
-        places = "".join(_place(argument) for argument in text.arguments)
+        parameters = "".join(_parameter(argument) for argument in text.arguments)
         shared = "".join(f"    __local {kind} {name}[{n}];\n" for kind, name, n in text.shared)
         return (
             f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\n"
-            f"void {text.name}({arguments}) {{\n{places}{shared}{text.body}}}\n"
+            f"void {text.name}({arguments}) {{\n{parameters}{shared}{text.body}}}\n"
         )
 
 
@@ -143,10 +143,10 @@ def _declare(argument: Argument) -> str:
     return f"{_pointer(argument)}{argument.name}_buffer, const uint {argument.name}_begin"
 
 
-def _place(argument: Argument) -> str:
+def _parameter(argument: Argument) -> str:
     step = OFFSET_UNIT // _SIZES[_ELEMENTS[argument.kind, argument.vector]]
-    place = f"{argument.name}_buffer + (size_t){argument.name}_begin * {step}"
-    return f"    {_pointer(argument)}{argument.name} = {place};\n"
+    pointer = f"{argument.name}_buffer + (size_t){argument.name}_begin * {step}"
+    return f"    {_pointer(argument)}{argument.name} = {pointer};\n"
 
 
 def _pointer(argument: Argument) -> str:

@@ -139,11 +139,11 @@ int4 ROUND_SHIFT4_I32(int4 a, int4 n, int4 away) {
 /* To the nearest half, ties to even; what is beyond 65504 becomes infinite. */
 float4 round_f16(float4 v) {
     const uint4 size = as_uint4(v) & 0x7fffffffu;
-    const uint4 kept = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
-    const uint4 normal = select(kept, (uint4)(0x7f800000u), kept > 0x477fe000u);
+    const uint4 rounded = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
+    const uint4 normal = select(rounded, (uint4)(0x7f800000u), rounded > 0x477fe000u);
     const uint4 tiny = as_uint4(rint(as_float4(size) * 16777216.0f) * 5.96046448e-8f);
-    const uint4 made = select(normal, tiny, size < 0x38800000u);
-    const uint4 found = select(made, size, size > 0x7f800000u);
+    const uint4 result = select(normal, tiny, size < 0x38800000u);
+    const uint4 found = select(result, size, size > 0x7f800000u);
     return as_float4(found | (as_uint4(v) & 0x80000000u));
 }
 """

@@ -63,20 +63,20 @@ class Epilogue:
         x: str = "0",
     ) -> str:
         """Statements that finish `value` for channel block `s` at a row, or at (n, y, x)."""
-        at = self._place(row, n, y, x)
+        at = self._position_text(row, n, y, x)
         lines = ["{", f"{self.dst.register.type} result;", *self._finish(s, value, "result", at)]
         lines += [self.dst.write(at, s, "result", is_bounded(self.ops)), "}"]
         return "\n".join(lines)
 
     def finish(self, s: str, value: str, result: str, row: str) -> str:
         """Statements that set variable `result`, of type `finished`, to what `value` becomes."""
-        return "\n".join(self._finish(s, value, result, self._place(row)))
+        return "\n".join(self._finish(s, value, result, self._position_text(row)))
 
     def write(self, s: str, result: str, row: str) -> str:
         """Statements that store what `finish` made."""
-        return self.dst.write(self._place(row), s, result, is_bounded(self.ops))
+        return self.dst.write(self._position_text(row), s, result, is_bounded(self.ops))
 
-    def _place(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
+    def _position_text(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
         return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
 
     def _finish(self, s: str, value: str, result: str, at: Position) -> list[str]:
@@ -108,12 +108,12 @@ def apply_epilogue(
     alike = len(set(registers)) == 1
     running = result if alike else "step_0"
     lines = [] if running == value else [f"{running} = {value};"]
-    for place, epilogue_op in enumerate(ops, 1):
+    for number, epilogue_op in enumerate(ops, 1):
         operands = [
             ref if isinstance(ref, str) else ref.read(at, s, shape, reach)
             for ref in epilogue_op.operands
         ]
-        register = result if alike else f"step_{place}"
+        register = result if alike else f"step_{number}"
         numbers = _numbers(at, s, shape) if "{i}" in epilogue_op.expression else ""
         lines.append(
             f"{register} = {epilogue_op.expression.format(*operands, x=running, i=numbers)};"

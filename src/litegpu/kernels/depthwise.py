@@ -68,8 +68,8 @@ class DepthwisePlan(Plan):
 
     def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
         spec, view, src, dst = self.spec, self.spec.window, self.spec.src, self.spec.dst
-        made = (*dst.shape[:3], dst.channel_blocks)
-        problem = (self.template, src.shape, src.dtype.value, made, view)
+        result = (*dst.shape[:3], dst.channel_blocks)
+        problem = (self.template, src.shape, src.dtype.value, result, view)
         rows, columns = tile = ctx.choose(problem, self.tiles)
         return KernelRequest(
             template=self.template,

@@ -62,11 +62,11 @@ class Arg(Op):
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         shape, axis = graph.values[node.inputs[0]].shape, axis_of(graph, node)
         source, shape, axis, nodes = four_dimensions(graph, node, shape, axis, new_value)
-        kept = new_value((*shape[:axis], 1, *shape[axis + 1 :]))
+        unsqueezed = new_value((*shape[:axis], 1, *shape[axis + 1 :]))
         dtype = graph.values[node.outputs[0]].dtype
         attributes = ArgAttributes(axis + 4 - len(shape), dtype=dtype)
-        found = replace(node, inputs=(source,), outputs=(kept,), attributes=attributes)
-        return (*nodes, found, reshape_node(node, kept, node.outputs[0]))
+        found = replace(node, inputs=(source,), outputs=(unsqueezed,), attributes=attributes)
+        return (*nodes, found, reshape_node(node, unsqueezed, node.outputs[0]))
 
     def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
@@ -92,7 +92,9 @@ class Arg(Op):
                 "as_index": f"CAST4_F32_{register.kind}",
                 **(resize_words(resize, src.shape, dst.shape) if resize else {}),
             },
-            shared=(("float4", "scratch", items), ("float4", "places", items)) if items > 1 else (),
+            shared=(("float4", "scratch", items), ("float4", "indices", items))
+            if items > 1
+            else (),
             work={Unit.FP32: (9 if resize else 1) * dst.rows * src.shape[axis] * dst.channels},
             accumulator=register,
         )

@@ -39,13 +39,13 @@ def fitted(graph: Graph, node: Node, new_value: NewValue) -> tuple[list[int], li
     wanted = graph.values[node.outputs[0]].shape
     outer = max(len(wanted) - 3, 0)
     inputs, nodes = list(node.inputs), []
-    for place, v in enumerate(inputs):
+    for position, v in enumerate(inputs):
         shape = (1,) * (len(wanted) - len(graph.values[v].shape)) + graph.values[v].shape
         if outer < 2 or shape[:outer] in ((1,) * outer, wanted[:outer]):
             continue
         whole = (*wanted[:outer], *shape[outer:])
-        inputs[place] = new_value(whole, dtype=graph.values[v].dtype)
-        repeated = replace(node, inputs=(v,), outputs=(inputs[place],))
+        inputs[position] = new_value(whole, dtype=graph.values[v].dtype)
+        repeated = replace(node, inputs=(v,), outputs=(inputs[position],))
         nodes.append(broadcast_node(graph, repeated, whole))
     return inputs, nodes
 

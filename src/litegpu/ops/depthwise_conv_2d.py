@@ -52,10 +52,10 @@ class DepthwiseConv2D(Op):
     def specs(self, node: Node, ctx: SpecContext) -> Sequence[DepthwiseSpec]:
         attributes: DepthwiseAttributes = node.attributes
         src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-        bias, held = weights.read_bias(ctx, attributes.bias), ctx.value(attributes.weights)
-        if held.is_constant:
-            return (DepthwiseSpec(src, dst, attributes.window, as_float32(held)[0], bias),)
-        return (DepthwiseSpec(src, dst, attributes.window, None, bias, held.id),)
+        bias, weight_value = weights.read_bias(ctx, attributes.bias), ctx.value(attributes.weights)
+        if weight_value.is_constant:
+            return (DepthwiseSpec(src, dst, attributes.window, as_float32(weight_value)[0], bias),)
+        return (DepthwiseSpec(src, dst, attributes.window, None, bias, weight_value.id),)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

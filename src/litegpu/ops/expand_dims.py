@@ -26,5 +26,5 @@ class ExpandDims(Reshape):
     def _wanted(self, graph: Graph, node: Node) -> Shape:
         shape = graph.values[node.inputs[0]].shape
         (axis,) = constant_list(graph, node.inputs[1])
-        place = axis % (len(shape) + 1)
-        return (*shape[:place], 1, *shape[place:])
+        position = axis % (len(shape) + 1)
+        return (*shape[:position], 1, *shape[position:])

@@ -66,8 +66,8 @@ def is_conversion(view: _HasValues, node: Node) -> bool:
     """Whether a node of a view is one of the conversions, from float32 to float32."""
     if node.op not in CONVERSIONS or (len(node.inputs), len(node.outputs)) != (1, 1):
         return False
-    held = [view.values.get(v) for v in (*node.inputs, *node.outputs)]
-    return all(value is not None and value.dtype is DType.FLOAT32 for value in held)
+    viewed = [view.values.get(v) for v in (*node.inputs, *node.outputs)]
+    return all(value is not None and value.dtype is DType.FLOAT32 for value in viewed)
 
 
 def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:
@@ -125,14 +125,14 @@ class _View:
 
     def rewritten(self, node: Node) -> Iterator[Node]:
         """Yield the nodes that a node becomes."""
-        made = {v: self._real(self.graph.values[v]) for v in node.outputs if self._is_viewed(v)}
+        reals = {v: self._real(self.graph.values[v]) for v in node.outputs if self._is_viewed(v)}
         node = node.reading(self.names)
-        outputs = tuple(made.get(v, v) for v in node.outputs)
+        outputs = tuple(reals.get(v, v) for v in node.outputs)
         node = replace(node, outputs=outputs)
         if is_conversion(self, node):
             node = Node(node.index, COPY, 1, node.inputs, outputs)
         yield node
-        for v, real in made.items():
+        for v, real in reals.items():
             yield from self._ended(v, real)
 
     def _ended(self, v: int, real: int) -> Iterator[Node]:

@@ -202,8 +202,8 @@ def _casts(source: Register) -> Mapping[str, Function]:
         cut = f"MAX4_I32(MIN4_I32({as_int}, {high}), {low})"
         casts[target] = (cut if from_float else f"WRAP4_{_WRAPS[target]}({as_int})", INT)
     return {
-        cast_name(source, target): Function(text, makes=made)
-        for target, (text, made) in casts.items()
+        cast_name(source, target): Function(text, makes=result)
+        for target, (text, result) in casts.items()
     }
 
 
@@ -332,7 +332,7 @@ def keeps_sum(epilogue_op: EpilogueOp) -> bool:
     return epilogue_op.function in _OF_SUMS
 
 
-def hangs_on_place(epilogue: Iterable[EpilogueOp]) -> bool:
+def depends_on_position(epilogue: Iterable[EpilogueOp]) -> bool:
     """Whether results of steps hang on the places of elements: they are not made elsewhere."""
     return any(FUNCTIONS[epilogue_op.function].positional for epilogue_op in epilogue)
 

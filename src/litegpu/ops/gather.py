@@ -54,8 +54,8 @@ class Gather(Op):
         shape, indices = (graph.values[v].shape for v in node.inputs)
         axis, batch = _axis(graph, node), _batch_dims(graph, node)
         inner = len(indices) - batch
-        places = (*range(batch), *range(axis, axis + inner))
-        terms = tuple(zip(places, strides(indices), strict=True))
+        axes = (*range(batch), *range(axis, axis + inner))
+        terms = tuple(zip(axes, strides(indices), strict=True))
         fixed = graph.values[node.inputs[1]].is_constant
         table = tuple(constant_list(graph, node.inputs[1])) if fixed else None
         sources = [

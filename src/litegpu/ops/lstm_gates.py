@@ -45,13 +45,13 @@ def infer(graph: Graph, node: Node) -> tuple[Shape, ...]:
 def normalize(graph: Graph, node: Node) -> Sequence[Node]:
     """Return a concatenation, a matrix product, and what makes the gates of its result."""
     data, before, weights, bias, state = node.inputs
-    activation, new_state, joined, gates, *kept = node.outputs
+    activation, new_state, joined, gates, *copies = node.outputs
     outputs, inputs = graph.values[weights].shape
     dense = ConvAttributes(POINT, weights, bias, (outputs, 1, 1, inputs))
     return (
         Node(node.index, "CONCATENATION", 1, (data, before), (joined,), attributes=_LAST),
         Node(node.index, "FULLY_CONNECTED", 1, (joined,), (gates,), attributes=dense),
-        Node(node.index, _GATES, 1, (gates, state), (activation, new_state, *kept)),
+        Node(node.index, _GATES, 1, (gates, state), (activation, new_state, *copies)),
     )
 
 
@@ -73,7 +73,9 @@ class LstmGates(InternalOp):
             local=(8, 8, 1),
             output=node.outputs[0],
             reads={"gates": node.inputs[0], "before": node.inputs[1]},
-            writes=dict(zip(("state", "kept", "kept_state"), node.outputs[1:], strict=True)),
+            writes=dict(
+                zip(("state", "activation_copy", "state_copy"), node.outputs[1:], strict=True)
+            ),
             variables={
                 "sigmoid": UNARY["LOGISTIC"].expression.format,
                 "whole": dst.channels % 4 == 0,

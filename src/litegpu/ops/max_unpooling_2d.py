@@ -58,7 +58,7 @@ class MaxUnpooling2D(Op):
 
 
 def _check_pair(graph: Graph, node: Node) -> str:
-    values, places = (list(graph.values[v].shape) for v in node.inputs)
-    if values != places:
-        return f"Values of {values} and places of {places} do not belong together."
+    values, indices = (list(graph.values[v].shape) for v in node.inputs)
+    if values != indices:
+        return f"Values of {values} and places of {indices} do not belong together."
     return ""

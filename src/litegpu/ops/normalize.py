@@ -56,11 +56,11 @@ class NormalizeAttributes:
 def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
     """Return in how many parts a value's pixels should be summed up; 1: in one kernel with all."""
     space = _Space(shape, axes)
-    groups = space.kept * -(-space.columns // 2)
+    groups = space.reductions * -(-space.columns // 2)
     work = space.taps * (space.channel_blocks if space.over_channels else min(space.columns, 2))
     if work <= _AT_ONCE or (groups >= _MANY_GROUPS and work <= _MOST_STEPS):
         return 1
-    wide = space.kept * -(-space.columns // _Space.MOST_WIDTH)
+    wide = space.reductions * -(-space.columns // _Space.MOST_WIDTH)
     wanted = min(max(_MANY_GROUPS // wide, 1), _MOST_PARTS)
     wanted = max(wanted, -(-space.taps // _MOST_STEPS))
     return -(-space.taps // -(-space.taps // wanted))
@@ -69,7 +69,7 @@ def parts_of(shape: Shape4, axes: tuple[int, ...]) -> int:
 def sums_shape(shape: Shape4, axes: tuple[int, ...], parts: int) -> Shape:
     """Return the shape of what STATISTICS makes: mean and sum of squared differences per part."""
     space = _Space(shape, axes)
-    return (space.kept, parts, 2, 1 if space.over_channels else shape[3])
+    return (space.reductions, parts, 2, 1 if space.over_channels else shape[3])
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Space:
         return math.prod(self.shape[axis] for axis in self.axes if axis < 3)
 
     @property
-    def kept(self) -> int:
+    def reductions(self) -> int:
         return math.prod(self.shape[axis] for axis in range(3) if axis not in self.axes)
 
     @property
@@ -176,7 +176,7 @@ def _request(
     width = min(1 << (columns - 1).bit_length(), 2 if attributes.parts == 1 else space.MOST_WIDTH)
     groups = chunks * -(-columns // width)
     across = space.channel_blocks if space.over_channels else width
-    items = shared_items(groups * space.kept, length * across, ctx)
+    items = shared_items(groups * space.reductions, length * across, ctx)
     if items == 1:
         width, groups = 1, chunks * columns
     variables: dict[str, Any] = {
@@ -188,7 +188,7 @@ def _request(
         "centred": attributes.centred,
         "epsilon": literal(attributes.epsilon),
         "coordinates": space.coordinates,
-        "kept": space.kept,
+        "reductions": space.reductions,
         "taps": space.taps,
         "per_pixel": literal(space.per_pixel),
         "count": literal(space.taps * space.per_pixel),
@@ -203,7 +203,7 @@ def _request(
     elements = math.prod(src.shape)
     return KernelRequest(
         template="normalize",
-        grid=(groups * items, space.kept, 1),
+        grid=(groups * items, space.reductions, 1),
         local=(items, 1, 1) if items > 1 else (8, 8, 1),
         output=node.outputs[0],
         reads=dict(zip(("src", "sums"), node.inputs, strict=False)),

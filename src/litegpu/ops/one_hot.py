@@ -50,8 +50,8 @@ class OneHot(Op):
         indices = graph.values[node.inputs[0]].dtype
         column = new_value((*before, 1, *after), dtype=indices)
         target = new_value((*before, depth, *after)) if flat else node.outputs[0]
-        places = (depth, *(1,) * len(after))
-        numbers = new_value(places, np.arange(depth, dtype=indices.value).reshape(places))
+        classes = (depth, *(1,) * len(after))
+        numbers = new_value(classes, np.arange(depth, dtype=indices.value).reshape(classes))
         epilogue = (EpilogueOp("INTEGER_EQUAL", (numbers,)), EpilogueOp("SELECT", node.inputs[2:]))
         return (
             reshape_node(node, node.inputs[0], column),

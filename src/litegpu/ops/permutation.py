@@ -99,11 +99,11 @@ def _on_axes(
     found = []
     for (size, step), unit in zip(permutation, strides([s for s, _ in permutation]), strict=True):
         outer = _split(size, unit, strides(out))
-        for count, place in outer or ():
-            inner = _split(count, step * (place // unit), strides(shape))
+        for count, distance in outer or ():
+            inner = _split(count, step * (distance // unit), strides(shape))
             if inner is None:
                 return None
-            found += [(n, s, place * (s // (step * (place // unit)))) for n, s in inner]
+            found += [(n, s, distance * (s // (step * (distance // unit)))) for n, s in inner]
         if outer is None:
             return None
     return found

@@ -75,10 +75,10 @@ def pool_kernel(
     """
     view = attributes.window
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-    held = register_of(src.dtype)
-    unit = Unit.FP32 if held is FLOAT else Unit.INT32
+    register = register_of(src.dtype)
+    unit = Unit.FP32 if register is FLOAT else Unit.INT32
     taps = view.kernel[0] * view.kernel[1]
-    small = held is not FLOAT and taps <= _MOST_TAPS
+    small = register is not FLOAT and taps <= _MOST_TAPS
     items = 1 if small else shared_items(dst.rows * dst.channel_blocks, taps // 2, ctx)
     kernel = KernelRequest(
         template="pool_2d",
@@ -94,10 +94,10 @@ def pool_kernel(
             "stride": view.stride,
             "pads": view.pads,
         },
-        shared=((held.type, "scratch", items),) if items > 1 else (),
+        shared=((register.type, "scratch", items),) if items > 1 else (),
         work={unit: dst.rows * dst.channels * taps},
         needed={"src": view.elements_read(dst.rows, src.padded_channels)},
-        accumulator=held,
+        accumulator=register,
     )
     return _of_neighbours(kernel, view, src, dst, ctx) if small else kernel
 

@@ -66,11 +66,11 @@ def _tables(
     """
     found = np.array(between, np.float64)
     if integer:
-        return {f"{name}_places": found.astype(np.int32)}
-    places = np.zeros((len(between), 4), np.int32)
+        return {f"{name}_coordinates": found.astype(np.int32)}
+    table = np.zeros((len(between), 4), np.int32)
     weights = np.zeros((len(between), 4), np.float32)
-    places[:, :2], weights[:, :2] = found[:, :2], found[:, 2:]
-    return {f"{name}_places": places, f"{name}_weights": weights}
+    table[:, :2], weights[:, :2] = found[:, :2], found[:, 2:]
+    return {f"{name}_coordinates": table, f"{name}_weights": weights}
 
 
 def scale_of(size: int, out: int, align_corners: bool) -> float:

@@ -101,9 +101,9 @@ class Reduction(Op):
         self.traits = kind.traits  # type: ignore[misc]
         self.takes = (kind.types, INTEGERS)  # type: ignore[misc]
         self.gives = None if kind.types.common else kind.types  # type: ignore[misc]
-        makers = {"MEAN": ExactMean, "SUM": ExactSum}
-        if name in makers:
-            self.exact = makers[name](self.check, reduced)  # type: ignore[misc]
+        exact_ops = {"MEAN": ExactMean, "SUM": ExactSum}
+        if name in exact_ops:
+            self.exact = exact_ops[name](self.check, reduced)  # type: ignore[misc]
         self.kind = kind
 
     def flops(self, graph: Graph, node: Node) -> int:
@@ -190,12 +190,12 @@ def reduced(graph: Graph, node: Node, new_value: NewValue, partial: DType) -> Se
     shape, axes = graph.values[node.inputs[0]].shape, _axes(graph, node)
     nodes: list[Node] = []
     source, present = node.inputs[0], shape
-    for before, after, places in _steps(shape, axes):
+    for before, after, over in _steps(shape, axes):
         if present != before:
             view = new_value(before, dtype=partial if nodes else graph.values[source].dtype)
             nodes.append(reshape_node(node, source, view))
             source = nodes[-1].outputs[0]
-        target, attributes = new_value(after, dtype=partial), ReduceAttributes(places)
+        target, attributes = new_value(after, dtype=partial), ReduceAttributes(over)
         nodes.append(replace(node, inputs=(source,), outputs=(target,), attributes=attributes))
         source, present = target, after
     if nodes and present == graph.values[node.outputs[0]].shape:
@@ -237,8 +237,8 @@ def direct_steps(shape: Shape, axes: set[int]) -> list[tuple[Shape, Shape, tuple
     steps, before = [], shape
     for group in filter(None, groups):
         after = tuple(1 if axis in group else size for axis, size in enumerate(before))
-        places = tuple(axis + 4 - len(shape) for axis in sorted(group))
-        steps.append((before, after, places))
+        padded_axes = tuple(axis + 4 - len(shape) for axis in sorted(group))
+        steps.append((before, after, padded_axes))
         before = after
     return steps
 

@@ -71,7 +71,7 @@ def nearest(size: int, out: int, align_corners: bool, half_pixel: bool) -> tuple
     """Return the input index for each output index, in float32 as the runtime computes it."""
     scale = np.float32(scale_of(size, out, align_corners))
     offset = np.float32(0.5 if half_pixel else 0.0)
-    places = (np.arange(out, dtype=np.float32) + offset) * scale
+    coordinates = (np.arange(out, dtype=np.float32) + offset) * scale
     # Aligned corners are rounded halves up; places are never negative.
-    indices = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
+    indices = np.floor(coordinates + np.float32(0.5)) if align_corners else np.floor(coordinates)
     return tuple(int(i) for i in np.clip(indices, 0, size - 1))

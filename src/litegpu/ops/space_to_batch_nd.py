@@ -89,8 +89,8 @@ class BatchToSpace(_Batch):
 
     def divides(self, shape: Shape, blocks: list[int], edges: list[Edge]) -> bool:
         sizes = zip(shape[1:], blocks, edges, strict=False)
-        kept = all(size * block > sum(pair) for size, block, pair in sizes)
-        return kept and shape[0] % math.prod(blocks) == 0
+        nonempty = all(size * block > sum(pair) for size, block, pair in sizes)
+        return nonempty and shape[0] % math.prod(blocks) == 0
 
     def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
         shape = graph.values[node.inputs[0]].shape

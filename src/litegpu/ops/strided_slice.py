@@ -39,8 +39,8 @@ def part_nodes(
     There is one range per dimension of `source`; the shape of `target` may lack some of size 1.
     """
     whole = tuple(map(len, ranges))
-    kept = target if whole == graph.values[target].shape else new_value(whole)
-    part = replace(node, op=STRIDED_SLICE, inputs=(source,), outputs=(kept,))
+    unsqueezed = target if whole == graph.values[target].shape else new_value(whole)
+    part = replace(node, op=STRIDED_SLICE, inputs=(source,), outputs=(unsqueezed,))
     if len(whole) <= 4:
         lead = 4 - len(whole)
         begin = four([0] * lead + [r.start for r in ranges])
@@ -49,9 +49,9 @@ def part_nodes(
     else:
         sources = [Source(((axis, r.step),), r.start) for axis, r in enumerate(ranges)]
         part = index_map_node(graph, part, plain(whole), sources)
-    if kept == target:
+    if unsqueezed == target:
         return (part,)
-    return part, reshape_node(node, kept, target)
+    return part, reshape_node(node, unsqueezed, target)
 
 
 @register
@@ -185,7 +185,7 @@ def _leaves(graph: Graph, node: Node) -> bool:
     """Whether an end that counts from its begin is none of the input: the CPU does not clamp it."""
     shape = graph.values[node.inputs[0]].shape
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
-    for entry, size in zip(_kept(graph, node), shape, strict=True):
+    for entry, size in zip(_axis_entries(graph, node), shape, strict=True):
         if entry is None:
             continue
         begin, end, stride = (bound[entry] for bound in bounds)
@@ -195,7 +195,7 @@ def _leaves(graph: Graph, node: Node) -> bool:
     return False
 
 
-def _kept(graph: Graph, node: Node) -> list[int | None]:
+def _axis_entries(graph: Graph, node: Node) -> list[int | None]:
     """Return the entry of each input dimension (None: it has none)."""
     return [e for e in _entries(graph, node) if e is None or not _bit(node, "new_axis", e)]
 
@@ -211,7 +211,7 @@ def _ranges(graph: Graph, node: Node) -> list[range]:
     """Return the input indices that a slice takes, one range per input dimension."""
     shape = graph.values[node.inputs[0]].shape
     bounds = [constant_list(graph, v) for v in node.inputs[1:4]]
-    entries = _kept(graph, node)
+    entries = _axis_entries(graph, node)
     return [
         range(size) if entry is None else _range(node, entry, size, *(b[entry] for b in bounds))
         for entry, size in zip(entries, shape, strict=True)

@@ -195,10 +195,10 @@ def _check_geometry(graph: Graph, node: Node) -> str:
     reason = window.check_window(node.params, (taps[1], taps[2]), (size[1], size[2]))
     if reason:
         return reason
-    made = window.result_shape(node.params, tuple(size), (taps[1], taps[2]), image[3])
-    if made != image or size[3] != taps[0]:
+    convolved = window.result_shape(node.params, tuple(size), (taps[1], taps[2]), image[3])
+    if convolved != image or size[3] != taps[0]:
         return (
             f"The output shape {size} does not belong to an input of {list(image)} with "
-            f"padding {node.params['padding']}: a convolution makes {list(made)} of it."
+            f"padding {node.params['padding']}: a convolution makes {list(convolved)} of it."
         )
     return ""

@@ -57,8 +57,8 @@ def is_quantized(graph: Graph, node: Node) -> bool:
 
 def stored_zero(value: Value) -> int:
     """Return what stands for 0 in a value: its zero point, if it is quantized with one scale."""
-    held = value.quantization if value.dtype in QUANTIZED_TYPES else None
-    return held.zero_point[0] if held is not None and len(held.scale) == 1 else 0
+    parameters = value.quantization if value.dtype in QUANTIZED_TYPES else None
+    return parameters.zero_point[0] if parameters is not None and len(parameters.scale) == 1 else 0
 
 
 def check(

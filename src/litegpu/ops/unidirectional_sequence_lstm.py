@@ -104,10 +104,17 @@ class SequenceLstm(Op):
             projection_clip=node.params["proj_clip"],
             time_major=bool(node.params.get("time_major", True)),
         )
-        made = new_value((*shape[:-1], project.channels(sizes.cells)))
+        projected = new_value((*shape[:-1], project.channels(sizes.cells)))
         return (
-            Node(node.index, PROJECT_INPUT, 1, (node.inputs[_DATA],), (made,), attributes=project),
-            replace(node, op=CELLS, inputs=(made, *self.states(node)), attributes=cells),
+            Node(
+                node.index,
+                PROJECT_INPUT,
+                1,
+                (node.inputs[_DATA],),
+                (projected,),
+                attributes=project,
+            ),
+            replace(node, op=CELLS, inputs=(projected, *self.states(node)), attributes=cells),
         )
 
     def _check_states(self, graph: Graph, node: Node) -> str:

@@ -119,11 +119,11 @@ class Editor:
 
     def result(self, nodes: Iterable[Node] | None = None) -> PassResult:
         """Build the result, dropping values that nothing refers to any more."""
-        kept = tuple(self._all() if nodes is None else nodes)
-        used = {v for node in kept for v in (*node.operands, *node.outputs, *_constants(node))}
+        remaining = tuple(self._all() if nodes is None else nodes)
+        used = {v for node in remaining for v in (*node.operands, *node.outputs, *_constants(node))}
         used.update(self.graph.inputs, self.graph.outputs)
         values = {v: value for v, value in self.values.items() if v in used}
-        graph = Graph(values, kept, self.graph.inputs, self.graph.outputs)
+        graph = Graph(values, remaining, self.graph.inputs, self.graph.outputs)
         return PassResult(graph, tuple(self.applied), tuple(self.declined))
 
 

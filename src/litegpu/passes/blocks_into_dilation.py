@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, Shape, has
-from litegpu.ops.functions import hangs_on_place
+from litegpu.ops.functions import depends_on_position
 from litegpu.ops.reshape import RESHAPE, reshape_node
 from litegpu.ops.space_to_batch_nd import Blocks, batch_blocks, space_blocks
 from litegpu.ops.traits import Trait
@@ -87,7 +87,7 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
     if cut.sizes != join.sizes:
         return f"blocks {list(cut.sizes)} before it and {list(join.sizes)} after it"
     for step in (chain.convolution, *chain.steps):
-        if hangs_on_place(step.epilogue):
+        if depends_on_position(step.epilogue):
             return "a step's result hangs on the places of elements"
         operands = [v for epilogue_op in step.epilogue for v in epilogue_op.operands if v != SELF]
         if any(graph.values[v].shape4[:3] != (1, 1, 1) for v in operands):

@@ -14,7 +14,7 @@ import numpy as np
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, has
 from litegpu.ops.copy import CopyAttributes
-from litegpu.ops.functions import hangs_on_place
+from litegpu.ops.functions import depends_on_position
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Pair
@@ -127,7 +127,7 @@ class _Thinner:
         single = node.op == COPY or has(node, Trait.WINDOWED)
         if not single or len(self.graph.values[node.outputs[0]].shape) != 4:
             return "it does not make its pixels one by one"
-        if hangs_on_place(node.epilogue):
+        if depends_on_position(node.epilogue):
             return "its steps hang on the places of elements"
         return ""
 

@@ -227,8 +227,8 @@ class _Finder:
     def _lines_up(self, value: Value, of: _Of) -> bool:
         """Whether a statistic is broadcast along just the axes that it is of."""
         whole = self.graph.values[of.source].shape
-        kept = tuple(1 if axis in of.axes else size for axis, size in enumerate(whole))
-        return (1,) * (len(whole) - len(value.shape)) + value.shape == kept
+        reduced = tuple(1 if axis in of.axes else size for axis, size in enumerate(whole))
+        return (1,) * (len(whole) - len(value.shape)) + value.shape == reduced
 
     def _both(self, node: Node) -> tuple[_Sum, _Sum] | None:
         """Return both inputs as sums around the same value, if one of them has to do with it."""
@@ -340,8 +340,8 @@ class _Finder:
         scale = _Sum(form.of, (_Term("one", scaled=True),), replace(form, power=1.0))
         if self._number(first) == 1.0:
             return scale
-        held = self._as_sum(first, form.of)
-        return held and _product(held, scale)
+        total = self._as_sum(first, form.of)
+        return total and _product(total, scale)
 
 
 def _joined(left: _Sum, right: _Sum, terms: list[_Term]) -> _Sum | None:

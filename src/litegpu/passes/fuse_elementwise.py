@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, has
-from litegpu.ops.functions import hangs_on_place
+from litegpu.ops.functions import depends_on_position
 from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
@@ -53,7 +53,7 @@ def _fits(graph: Graph, producer: Node, step: Node, consumers: Mapping[int, list
     value = step.inputs[0]
     if has(producer, Trait.HOLDS_INPUTS) or len(producer.outputs) > 1:
         return False
-    if has(producer, Trait.TRANSPOSED) and hangs_on_place(step.epilogue):
+    if has(producer, Trait.TRANSPOSED) and depends_on_position(step.epilogue):
         return False  # its kernels see their own share of the result alone
     if only_consumer(value, consumers, graph.outputs) is None or step.operands.count(value) > 1:
         return False

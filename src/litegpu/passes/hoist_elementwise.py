@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, has
-from litegpu.ops.functions import element_operands, hangs_on_place
+from litegpu.ops.functions import depends_on_position, element_operands
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
 from litegpu.passes.base import Editor, PassResult, label, only_consumer
@@ -48,9 +48,9 @@ def _hoist_one(graph: Graph) -> PassResult:
             nodes.append(replace(node, inputs=(v,), outputs=(renamed[-1],)))
         moved = replace(view, inputs=tuple(renamed), outputs=node.outputs)
         at = edit.position(view)
-        kept = [n for i, n in enumerate(graph.nodes) if i not in (at, position)]
+        rest = [n for i, n in enumerate(graph.nodes) if i not in (at, position)]
         edit.applied.append(f"{'+'.join(s.function for s in node.epilogue)} above {label(view)}")
-        return edit.result([*kept[:at], *nodes, moved, *kept[at:]])
+        return edit.result([*rest[:at], *nodes, moved, *rest[at:]])
     return edit.result()
 
 
@@ -59,11 +59,11 @@ def _obstacle(graph: Graph, node: Node, view: Node) -> str:
     shape = graph.values[node.inputs[0]].shape
     if shape != graph.values[node.outputs[0]].shape:
         return "they broadcast their input"
-    if hangs_on_place(node.epilogue) and view.op != RESHAPE:
+    if depends_on_position(node.epilogue) and view.op != RESHAPE:
         return "their results hang on the places of elements"
     rows = {graph.values[v].shape4[3] for v in (*view.inputs, *view.outputs)}
-    kept = rows == {shape[-1]} if shape else False
-    channels = (1, 1, 1, shape[-1]) if kept else ()
+    by_channel = rows == {shape[-1]} if shape else False
+    channels = (1, 1, 1, shape[-1]) if by_channel else ()
     read = {v for epilogue_op in node.epilogue for v in element_operands(epilogue_op)} - {SELF}
     operands = [graph.values[v] for v in read]
     if not all(v.is_constant and (v.elements == 1 or v.shape4 == channels) for v in operands):

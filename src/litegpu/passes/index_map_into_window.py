@@ -59,8 +59,8 @@ def _view(graph: Graph, node: Node) -> tuple[Window, str]:
     zoom: Pair = (max(moved[1] // shape[1], 1), max(moved[2] // shape[2], 1))
     for axis, source in enumerate(rows, 1):
         table = tuple(i // zoom[axis - 1] for i in range(shape[axis] * zoom[axis - 1]))
-        held = source.table or tuple(range(moved[axis]))
-        if source != Source(((axis, 1),), table=source.table) or held != table:
+        read = source.table or tuple(range(moved[axis]))
+        if source != Source(((axis, 1),), table=source.table) or read != table:
             return window, "it neither mirrors nor enlarges rows and columns"
     return replace(window, zoom=zoom), ""
 

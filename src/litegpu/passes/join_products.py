@@ -26,17 +26,17 @@ def join_products(graph: Graph) -> PassResult:
     """Let an ADD of two pointwise products become one product of their inputs side by side."""
     edit = Editor(graph)
     producers, consumers = graph.producers(), graph.consumers()
-    taken: set[int] = set()
+    claimed: set[int] = set()
     for position, node in enumerate(graph.nodes):
         pair = _pair(node, producers)
         if pair is None:
             continue
         first, second = sorted(pair, key=lambda each: _depth(graph, each) % _WIDTH != 0)
-        reason = _obstacle(graph, (first, second), consumers, producers, taken)
+        reason = _obstacle(graph, (first, second), consumers, producers, claimed)
         if reason:
             edit.declined.append(f"{label(first)} and {label(second)}: {reason}")
             continue
-        taken |= {first.inputs[0], second.inputs[0]}
+        claimed |= {first.inputs[0], second.inputs[0]}
         _join(edit, position, node, (first, second))
     return edit.result()
 
@@ -61,7 +61,7 @@ def _obstacle(
     pair: tuple[Node, Node],
     consumers: Mapping[int, list[Node]],
     producers: Mapping[int, Node],
-    taken: set[int],
+    claimed: set[int],
 ) -> str:
     values = graph.values
     sources = [values[node.inputs[0]] for node in pair]
@@ -74,7 +74,7 @@ def _obstacle(
             return f"{label(node)} is more than a product of each pixel"
         if only_consumer(node.outputs[0], consumers, graph.outputs) is None:
             return f"others read the result of {label(node)}"
-        if source.id in taken or source.id in graph.outputs or source.id not in producers:
+        if source.id in claimed or source.id in graph.outputs or source.id not in producers:
             return f"the input of {label(node)} has a place already"
         others = (producers[source.id], *consumers[source.id])
         views = (Trait.HOLDS_INPUTS, Trait.LIES_IN_INPUT)

@@ -30,7 +30,7 @@ class _Choice:
     """The last permutation of a chain as it would read from the chain's start."""
 
     node: Node
-    order_kept: bool
+    in_order: bool
     saved: int
     """Kernels that are saved."""
     alone: bool
@@ -49,7 +49,7 @@ class _Merger:
         """Merge what ends in a node, if that saves a kernel or a view."""
         choices, end = self._choices(node)
         best = max(choices, key=lambda each: (each.saved, len(each.passed)), default=None)
-        if best is None or best.saved < 0 or (best.saved == 0 and not best.order_kept):
+        if best is None or best.saved < 0 or (best.saved == 0 and not best.in_order):
             shared = best is not None and not best.alone
             reason = end or ("others read it too" if shared else "no kernel would be saved")
             if choices or end:

@@ -32,8 +32,8 @@ def pad_into_operand(graph: Graph) -> PassResult:
 def _appends_channels(graph: Graph, node: Node) -> bool:
     source = graph.values[node.inputs[0]].shape4
     padded = graph.values[node.outputs[0]].shape4
-    held = node.attributes
-    zeros_behind = held.begin == (0, 0, 0, 0) and held.fill == 0
+    padding = node.attributes
+    zeros_behind = padding.begin == (0, 0, 0, 0) and padding.fill == 0
     return zeros_behind and not node.epilogue and source[:3] == padded[:3]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY
-from litegpu.ops.functions import element_operands, hangs_on_place
+from litegpu.ops.functions import depends_on_position, element_operands
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
 from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, then
 from litegpu.passes.base import Editor, PassResult, label
@@ -49,7 +49,7 @@ class _Sinker:
         mover, values = self._mover(node.inputs[0]), self.graph.values
         if mover is None or not self._undone(node, mover):
             return
-        if hangs_on_place(node.epilogue):
+        if depends_on_position(node.epilogue):
             self.edit.declined.append(
                 f"{label(mover)} below {label(node)}: results hang on the places of elements"
             )
@@ -123,12 +123,12 @@ class _Sinker:
 
     def _constant(self, value: int, mover: Node) -> int | None:
         """Return a constant with its axes in the order of the permutation's input."""
-        axes, held = _axes(mover.attributes), self.graph.values[value]
-        if axes is None or held.data is None or len(axes) > 4:
+        axes, operand = _axes(mover.attributes), self.graph.values[value]
+        if axes is None or operand.data is None or len(axes) > 4:
             return None
-        whole = (1,) * (len(axes) - len(held.shape)) + held.shape
-        moved = np.ascontiguousarray(np.reshape(held.data, whole).transpose(axes))
-        return self.edit.new_value(held, shape=moved.shape, data=moved)
+        whole = (1,) * (len(axes) - len(operand.shape)) + operand.shape
+        moved = np.ascontiguousarray(np.reshape(operand.data, whole).transpose(axes))
+        return self.edit.new_value(operand, shape=moved.shape, data=moved)
 
 
 def _axes(attributes: IndexMapAttributes) -> list[int] | None:

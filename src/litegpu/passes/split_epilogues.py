@@ -32,14 +32,14 @@ def split_epilogues(graph: Graph, fusions: Fusions) -> PassResult:
         if split is None:
             continue
         current, last = node, 0
-        made = _registers(graph, node)
+        kinds = _registers(graph, node)
         while split is not None:
             result = graph.values[node.outputs[0]]
             last += split
-            changes = {"dtype": _WIDE[made[last]], "quantization": None, "precise": True}
+            changes = {"dtype": _WIDE[kinds[last]], "quantization": None, "precise": True}
             middle = edit.new_value(result, **changes)
-            taken = replace(current, outputs=(middle,), epilogue=current.epilogue[:split])
-            edit.insert_before(position, taken)
+            first = replace(current, outputs=(middle,), epilogue=current.epilogue[:split])
+            edit.insert_before(position, first)
             rest = current.epilogue[split:]
             current = Node(node.index, COPY, 1, (middle,), node.outputs, epilogue=rest)
             split = _split(replace(graph, values=edit.values), current, most - _OWN_OF_COPY)
@@ -54,8 +54,8 @@ def _split(graph: Graph, node: Node, room: int) -> int | None:
     count = sum(end <= room for end in ends)
     if count == len(node.epilogue):
         return None
-    held = _registers(graph, node)[count]
-    in_place = _WIDE[held] is graph.values[node.outputs[0]].dtype
+    register = _registers(graph, node)[count]
+    in_place = _WIDE[register] is graph.values[node.outputs[0]].dtype
     return None if in_place else count
 
 

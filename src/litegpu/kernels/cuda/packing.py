@@ -44,9 +44,9 @@ def pack_bytes(weights: _BYTES, part: int, steps: int, columns: int) -> npt.NDAr
 
 def pack_ones(weights: _BYTES, part: int, steps: int) -> npt.NDArray[np.uint32]:
     """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2."""
-    held = spread_taps(np.ones_like(weights[:1]), 1, part, steps * BYTE_STEP)
+    ones = spread_taps(np.ones_like(weights[:1]), 1, part, steps * BYTE_STEP)
     # [step, half of the inputs, lane % 4, four inputs]
-    return held.reshape(steps, 2, 4, 4).transpose(0, 2, 1, 3).reshape(-1).view(np.uint32)
+    return ones.reshape(steps, 2, 4, 4).transpose(0, 2, 1, 3).reshape(-1).view(np.uint32)
 
 
 def _in_lanes(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.uint32]:
@@ -101,5 +101,5 @@ def _in_tiles(
     tiles = np.stack(parts).reshape(len(parts), -1, columns, k_tiles, CHUNKS, part)
     rows = np.arange(columns)[:, None]
     from_chunk = np.arange(CHUNKS)[None, :] ^ (rows >> 1 & 3)
-    shuffled = tiles.transpose(1, 3, 0, 2, 4, 5)[:, :, :, rows, from_chunk]
-    return np.ascontiguousarray(shuffled).reshape(-1).view(np.uint32)
+    swizzled = tiles.transpose(1, 3, 0, 2, 4, 5)[:, :, :, rows, from_chunk]
+    return np.ascontiguousarray(swizzled).reshape(-1).view(np.uint32)

@@ -44,26 +44,28 @@ class ExactBatchMatmul(Exact):
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         left, right = (graph.values[v] for v in node.inputs)
-        held = self._attributes(graph, node)
+        matmul = self._attributes(graph, node)
         zeros = (numbers.zero_point(left), numbers.zero_point(right))
-        made = Node(
+        product = Node(
             node.index,
             QUANTIZED_MATMUL,
             1,
             node.inputs,
             node.outputs,
-            attributes=QuantizedMatmulAttributes(held.transposed, held.batches, held.batch, zeros),
+            attributes=QuantizedMatmulAttributes(
+                matmul.transposed, matmul.batches, matmul.batch, zeros
+            ),
             epilogue=_requantized(graph, node, new_value),
         )
-        if right.data is None or held.batches[1] != (1, 1, 1) or held.transposed[0]:
-            return (made,)
+        if right.data is None or matmul.batches[1] != (1, 1, 1) or matmul.transposed[0]:
+            return (product,)
         # All rows are multiplied with one matrix, as those of a fully connected layer are.
         matrix = np.asarray(right.data).reshape(right.shape[-2:])
-        array = matrix if held.transposed[1] else np.ascontiguousarray(matrix.T)
+        array = matrix if matmul.transposed[1] else np.ascontiguousarray(matrix.T)
         shape = (len(array), 1, 1, array.shape[1])
         weights = new_value(shape, array.reshape(shape), dtype=DType.INT8)
         attributes = QuantizedConvAttributes(POINT, weights, ABSENT, shape, 1, zeros[0], zeros[1])
-        return (replace(made, op=QUANTIZED_CONV, inputs=(left.id,), attributes=attributes),)
+        return (replace(product, op=QUANTIZED_CONV, inputs=(left.id,), attributes=attributes),)
 
 
 def _requantized(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:

@@ -42,9 +42,9 @@ class ExactConv2D(ExactProducts):
         image, weights = (graph.values[v] for v in node.inputs[:2])
         outputs, height, width, depth = weights.shape
         groups = image.shape[3] // depth
-        held = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
+        view = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
         attributes = QuantizedConvAttributes(
-            held,
+            view,
             weights.id,
             bias_of(node),
             (outputs, height, width, depth),
@@ -78,11 +78,11 @@ class ExactFullyConnected(ExactProducts):
         if source.shape4 == (*result.shape4[:3], inputs):
             return (conv,)
         rows = source.elements // inputs
-        flat, made = (new_value((rows, n), dtype=source.dtype) for n in (inputs, outputs))
+        flat, result_rows = (new_value((rows, n), dtype=source.dtype) for n in (inputs, outputs))
         return (
             Node(node.index, "RESHAPE", 1, (source.id,), (flat,)),
-            replace(conv, inputs=(flat,), outputs=(made,)),
-            Node(node.index, "RESHAPE", 1, (made,), node.outputs),
+            replace(conv, inputs=(flat,), outputs=(result_rows,)),
+            Node(node.index, "RESHAPE", 1, (result_rows,), node.outputs),
         )
 
 

@@ -46,12 +46,12 @@ class FloatRows:
         shape = self._shape_of_scales
         self.scale = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
         self.inverse = self.new_value(shape, dtype=DType.FLOAT32, precise=True)
-        made: tuple[int, ...] = (self.scale, self.inverse)
+        outputs: tuple[int, ...] = (self.scale, self.inverse)
         if not self.symmetric:
             self.zero = self.new_value(shape, dtype=DType.INT32)
-            made = (*made, self.zero)
+            outputs = (*outputs, self.zero)
         attributes = RowScalesAttributes(self.symmetric)
-        self._append(ROW_SCALES, (low, high), made, attributes=attributes)
+        self._append(ROW_SCALES, (low, high), outputs, attributes=attributes)
 
     def stored(self) -> int:
         """Return the bytes (a value id)."""
@@ -59,8 +59,8 @@ class FloatRows:
 
     def centred(self) -> int:
         """Return the bytes without their zero points: integers of 9 bits."""
-        taken_off = () if self.symmetric else (EpilogueOp(of_integers("SUB"), (self.zero,)),)
-        return self._rounded(self.source.id, DType.INT32, taken_off)
+        subtraction = () if self.symmetric else (EpilogueOp(of_integers("SUB"), (self.zero,)),)
+        return self._rounded(self.source.id, DType.INT32, subtraction)
 
     def image(self, window: Window, result: Shape) -> tuple[int, Window]:
         """Return an image of bytes, and the window over it: outside of it lie zero points.
@@ -68,13 +68,13 @@ class FloatRows:
         `result` is what the window makes of the source, [N, H, W, C].
         """
         batch, *size, channels = self.source.shape
-        made = (result[1], result[2])
-        if self.symmetric or not window.leaves((size[0], size[1]), made):
+        result_size = (result[1], result[2])
+        if self.symmetric or not window.leaves((size[0], size[1]), result_size):
             return self.stored(), window
         reached = [
             max((out - 1) * stride + (taps - 1) * dilation + 1, pad + own)
             for out, stride, taps, dilation, pad, own in zip(
-                *(made, window.stride, window.kernel, window.dilation, window.pads, size),
+                *(result_size, window.stride, window.kernel, window.dilation, window.pads, size),
                 strict=True,
             )
         ]
@@ -93,10 +93,10 @@ class FloatRows:
         shape = self.source.shape
         reduced = {axis + len(shape) for axis in range(-self.axes, 0)}
         current = self.source.id
-        for _, after, places in direct_steps(shape, reduced):
-            made = self.new_value(after, dtype=DType.FLOAT32, precise=True)
-            self._append(op, (current,), (made,), attributes=ReduceAttributes(places))
-            current = made
+        for _, after, over in direct_steps(shape, reduced):
+            reduced_value = self.new_value(after, dtype=DType.FLOAT32, precise=True)
+            self._append(op, (current,), (reduced_value,), attributes=ReduceAttributes(over))
+            current = reduced_value
         return current
 
     def _rounded(self, source: int, dtype: DType, more: tuple[EpilogueOp, ...] = ()) -> int:
@@ -109,9 +109,9 @@ class FloatRows:
         if not self.symmetric:
             steps = (*steps, EpilogueOp(of_integers("ADD"), (self.zero,)))
         steps = (*steps, numbers.clamp((-high if self.symmetric else low, high)), *more)
-        made = self.new_value(self.source.shape, dtype=dtype)
-        self._append(COPY, (source,), (made,), epilogue=steps)
-        return made
+        output = self.new_value(self.source.shape, dtype=dtype)
+        self._append(COPY, (source,), (output,), epilogue=steps)
+        return output
 
     def _append(
         self, op: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **others: Any

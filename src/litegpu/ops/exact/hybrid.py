@@ -82,10 +82,10 @@ class HybridConv2D(_Hybrid):
         outputs, height, width, depth = weights.shape
         groups = image.shape[3] // depth
         rows = FloatRows(node.index, image, _IMAGE, _is_symmetric(graph, node), new_value)
-        held = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
-        source, held = rows.image(held, graph.values[node.outputs[0]].shape)
+        geometry = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
+        source, geometry = rows.image(geometry, graph.values[node.outputs[0]].shape)
         attributes = QuantizedConvAttributes(
-            held, weights.id, ABSENT, (outputs, height, width, depth), groups, 0, 0
+            geometry, weights.id, ABSENT, (outputs, height, width, depth), groups, 0, 0
         )
         scaled = _scaled(rows, weights, ("SCALE_BY_WEIGHTS" if groups > 1 else "SCALE_SUM",))
         epilogue = (*_less_zero_point(rows, weights), *scaled, *_ended(graph, node, new_value))
@@ -109,8 +109,8 @@ class HybridDepthwise(_Hybrid):
         _, height, width, outputs = weights.shape
         rows = FloatRows(node.index, image, _IMAGE, False, new_value)
         source = rows.centred()
-        held = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
-        attributes = QuantizedDepthwiseAttributes(held, weights.id, ABSENT, 0, 0)
+        geometry = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
+        attributes = QuantizedDepthwiseAttributes(geometry, weights.id, ABSENT, 0, 0)
         ways = ("SCALE_BY_WEIGHTS", "SCALE_BY_ROWS")
         scaled = _scaled(rows, weights, ways, Body(outputs, outputs // 4 * 4))
         epilogue = (*scaled, *_ended(graph, node, new_value))
@@ -151,9 +151,9 @@ class HybridFullyConnected(_Hybrid):
         conv = quantized_node(node, QUANTIZED_CONV, rows.stored(), attributes, epilogue)
         if not flat:
             return (*rows.nodes, conv)
-        made = new_value((source.shape[0], outputs), dtype=DType.FLOAT32)
-        last = Node(node.index, "RESHAPE", 1, (made,), node.outputs)
-        return (*ends, *rows.nodes, replace(conv, outputs=(made,)), last)
+        product = new_value((source.shape[0], outputs), dtype=DType.FLOAT32)
+        last = Node(node.index, "RESHAPE", 1, (product,), node.outputs)
+        return (*ends, *rows.nodes, replace(conv, outputs=(product,)), last)
 
     def _check_numbers(self, graph: Graph, node: Node) -> str:
         return _check_least(graph.values[node.inputs[1]])

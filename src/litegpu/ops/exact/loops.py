@@ -35,8 +35,8 @@ class Body:
             return () if tail is None else (tail,)
         if self.is_all:
             return (replace(epilogue_op, function=function),)
-        places = (("run", self.run), ("end", self.end))
-        attributes = (*epilogue_op.attributes, *places)
+        ends = (("run", self.run), ("end", self.end))
+        attributes = (*epilogue_op.attributes, *ends)
         return (replace(epilogue_op, function=in_body(function), attributes=attributes),)
 
 

@@ -136,10 +136,10 @@ def check_ends(graph: Graph, node: Node) -> str:
 
 def check_same_types(graph: Graph, tensors: Sequence[int]) -> str:
     """Require tensors (value ids) of one type."""
-    held = [graph.values[v].dtype for v in tensors]
-    if len(set(held)) == 1:
+    dtypes = [graph.values[v].dtype for v in tensors]
+    if len(set(dtypes)) == 1:
         return ""
-    return f"Its quantized tensors have different types: {', '.join(d.name for d in held)}."
+    return f"Its quantized tensors have different types: {', '.join(d.name for d in dtypes)}."
 
 
 def check_multiplier(multiplier: Multiplier) -> str:
@@ -158,8 +158,8 @@ def vector(new_value: NewValue, numbers: Sequence[int]) -> int:
     """Return a constant of int32 with an element for each channel; one if all are alike."""
     if len(set(numbers)) == 1:
         return scalar(new_value, numbers[0])
-    held = [(int(n) + 2**31) % 2**32 - 2**31 for n in numbers]
-    return new_value((len(held),), np.array(held, np.int32), dtype=DType.INT32)
+    wrapped = [(int(n) + 2**31) % 2**32 - 2**31 for n in numbers]
+    return new_value((len(wrapped),), np.array(wrapped, np.int32), dtype=DType.INT32)
 
 
 def requantize(

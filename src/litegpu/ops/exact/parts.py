@@ -46,18 +46,20 @@ def rescaled_parts(
     """
     result = graph.values[node.outputs[0]]
     values, inputs, nodes = dict(graph.values), list(node.inputs), []
-    for place, v in enumerate(node.inputs):
+    for position, v in enumerate(node.inputs):
         part = graph.values[v]
         if _alike(part, result):
             continue
         table = _table(part, result)
         data = None if part.data is None else table[part.data]
-        made = new_value(part.shape, data, dtype=part.dtype)
-        values[made] = replace(part, id=made, data=data, quantization=result.quantization)
-        inputs[place] = made
+        requantized = new_value(part.shape, data, dtype=part.dtype)
+        values[requantized] = replace(
+            part, id=requantized, data=data, quantization=result.quantization
+        )
+        inputs[position] = requantized
         if data is None:
             epilogue_op = EpilogueOp(lookup_name(DType.UINT8), (new_value((256,), table),))
-            nodes.append(Node(node.index, COPY, 1, (v,), (made,), epilogue=(epilogue_op,)))
+            nodes.append(Node(node.index, COPY, 1, (v,), (requantized,), epilogue=(epilogue_op,)))
     return replace(graph, values=values), replace(node, inputs=tuple(inputs)), nodes
 
 

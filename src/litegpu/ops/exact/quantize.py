@@ -92,8 +92,8 @@ def dequantized(value: Value) -> npt.NDArray[np.float32]:
         scale, zero = _by_channel(value)
         return scale * (data - zero).astype(np.float32)
     body, tail = (tables.dequantize(value, tail=tail) for tail in (False, True))
-    places, bits = np.arange(data.size).reshape(data.shape), data.view(np.uint8)
-    in_body = places < loops.body(data.shape, 8).end
+    positions, bits = np.arange(data.size).reshape(data.shape), data.view(np.uint8)
+    in_body = positions < loops.body(data.shape, 8).end
     return np.where(in_body, body[bits], tail[bits])
 
 
@@ -127,12 +127,12 @@ def _looked_up(
     """
     body, tail = found
     function = lookup_name(DType(body.dtype.name))
-    place = loops.body(source.shape, vector)
-    if place.is_all or not place.end or body.tobytes() == tail.tobytes():
-        table = body if place.is_all else tail
+    coordinate = loops.body(source.shape, vector)
+    if coordinate.is_all or not coordinate.end or body.tobytes() == tail.tobytes():
+        table = body if coordinate.is_all else tail
         return (EpilogueOp(function, (new_value((256,), table),)),)
     both = new_value((256,), body), new_value((256,), tail)
-    return place.step(function, EpilogueOp(function, both))
+    return coordinate.step(function, EpilogueOp(function, both))
 
 
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:

@@ -43,11 +43,11 @@ def _of_integers(size: int, out: int, align_corners: bool, half_pixel: bool) -> 
         step = (ONE * (size - 1) + (out - 1) // 2) // (out - 1)
     else:
         step = (ONE * size + out // 2) // out
-    places = [i * step + (step // 2 - ONE // 2 if half_pixel else 0) for i in range(out)]
+    coordinates = [i * step + (step // 2 - ONE // 2 if half_pixel else 0) for i in range(out)]
     found = []
-    for place in places:
-        low, high = max(int(place / ONE), 0), min(int((place + ONE - 1) / ONE), size - 1)
-        near = place - ONE * low
+    for coordinate in coordinates:
+        low, high = max(int(coordinate / ONE), 0), min(int((coordinate + ONE - 1) / ONE), size - 1)
+        near = coordinate - ONE * low
         # Beyond the last pixel the CPU reads what lies in memory there.
         found.append((min(low, size - 1), high, float(ONE - near), float(near)))
     return tuple(found)
@@ -57,10 +57,10 @@ def _of_floats(size: int, out: int, align_corners: bool, half_pixel: bool) -> tu
     """Return two indices for each pixel, and what counts of each."""
     step = np.float32(scale_of(size, out, align_corners))
     half = np.float32(0.5 if half_pixel else 0)
-    places = (np.arange(out, dtype=np.float32) + half) * step - half
-    low = np.maximum(np.floor(places), 0)
-    high = np.minimum(np.ceil(places), size - 1)
-    near = places - low
+    coordinates = (np.arange(out, dtype=np.float32) + half) * step - half
+    low = np.maximum(np.floor(coordinates), 0)
+    high = np.minimum(np.ceil(coordinates), size - 1)
+    near = coordinates - low
     far = np.float32(1) - near
     rows = zip(low.tolist(), high.tolist(), far.tolist(), near.tolist(), strict=True)
     return tuple((int(a), int(b), c, d) for a, b, c, d in rows)

@@ -32,7 +32,7 @@ class ExactRows(Exact):
         zero = self._zero(numbers.zero_point(result), result.dtype)
         limits = numbers.LIMITS[result.dtype]
         epilogue = (*numbers.shifted(new_value, zero), numbers.clamp(limits))
-        made = Node(
+        product = Node(
             node.index,
             QUANTIZED_SOFTMAX,
             1,
@@ -41,7 +41,7 @@ class ExactRows(Exact):
             attributes=self._attributes(graph, node),
             epilogue=epilogue,
         )
-        return (made,)
+        return (product,)
 
     @abstractmethod
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:

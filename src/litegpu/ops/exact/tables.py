@@ -107,8 +107,8 @@ def relu(low: float, high: float) -> Callable[[Node, Value, Value], Table]:
             for limit, end in zip((low, high), ends, strict=True)
         ]
         found = requantized(centred(source), ratio(source, result)) + zero
-        kept = np.clip(found, max(bounds[0], ends[0]), min(bounds[1], ends[1]))
-        return kept.astype(result.dtype.value)
+        clipped = np.clip(found, max(bounds[0], ends[0]), min(bounds[1], ends[1]))
+        return clipped.astype(result.dtype.value)
 
     return table
 
@@ -133,9 +133,9 @@ def hard_swish(node: Node, source: Value, result: Value) -> Table:
     found = _shift16(found, gate.right)
     product = ((found + 2**15) >> 1) * before
     cut = np.sign(product) * (np.abs(product) >> 15)
-    made = _shift16(cut, outer.right) + numbers.zero_point(result)
+    sums = _shift16(cut, outer.right) + numbers.zero_point(result)
     low, high = numbers.LIMITS[result.dtype]
-    return np.clip(made.astype(np.int16), low, high).astype(result.dtype.value)
+    return np.clip(sums.astype(np.int16), low, high).astype(result.dtype.value)
 
 
 def check_hard_swish(node: Node, source: Value, result: Value) -> str:
@@ -172,8 +172,8 @@ def rsqrt(node: Node, source: Value, result: Value) -> Table:
     found = [_rsqrt(int(each), scaling) for each in centred(source)]
     low, high = numbers.LIMITS[result.dtype]
     zero = numbers.zero_point(result)
-    made = [high if each is None else min(max(each + zero, low), high) for each in found]
-    return np.array(made, result.dtype.value)
+    entries = [high if each is None else min(max(each + zero, low), high) for each in found]
+    return np.array(entries, result.dtype.value)
 
 
 def _rsqrt(number: int, scaling: Multiplier) -> int | None:
@@ -197,8 +197,8 @@ def _inverse_root(number: int) -> tuple[int, int]:
     for _ in range(5):
         cube = _saturated32(_high(_high(x, x), x) << 6)
         x = _saturated32((_high(3 << 27, x) - _high(half, cube)) << 3)
-    made, right = _high(x, _HALF_ROOT), 11 - pairs
-    return (made << -right, 0) if right < 0 else (made, right)
+    product, right = _high(x, _HALF_ROOT), 11 - pairs
+    return (product << -right, 0) if right < 0 else (product, right)
 
 
 _HALF_ROOT = 1518500250

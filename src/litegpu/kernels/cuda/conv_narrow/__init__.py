@@ -138,11 +138,11 @@ def arrange_quads(
     """
     run, seen = problem.run, set[Pair]()
     index = []
-    for place in (place for quad in problem.quads for place in quad):
-        for value in (2 * place[1], 2 * place[1] + 1):
-            known = value < run and place not in seen
-            index.append(place[0] * run + value if known else -1)
-        seen.add(place)
+    for tap in (tap for quad in problem.quads for tap in quad):
+        for value in (2 * tap[1], 2 * tap[1] + 1):
+            known = value < run and tap not in seen
+            index.append(tap[0] * run + value if known else -1)
+        seen.add(tap)
     lanes = np.pad(weights, [(0, 0)] * 3 + [(0, problem.channels - weights.shape[3])])
     flat = lanes.reshape(lanes.shape[0], -1)
     # What the index -1 takes is a column of zeros.

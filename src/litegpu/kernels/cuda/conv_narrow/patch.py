@@ -77,14 +77,17 @@ class NarrowProblem(SplitProblem):
         """Return what the k axis consists of."""
         return _quads(self.view.kernel[0], -(-self.run // 2))
 
-    def places(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
+    def tap_offsets(self, pitch: int) -> list[tuple[tuple[int, ...], int]]:
         """Return for each four how far its pairs lie from its first, and where that lies.
 
         Rows of the image lie `pitch` halves apart.
         """
         line = self.view.dilation[0] * pitch
-        places = [[y * line + 2 * x for y, x in quad] for quad in self.quads]
-        return [(tuple(at - place[0] for at in place), place[0]) for place in places]
+        tap_offsets = [[y * line + 2 * x for y, x in quad] for quad in self.quads]
+        return [
+            (tuple(at - distances[0] for at in distances), distances[0])
+            for distances in tap_offsets
+        ]
 
     @property
     def steps(self) -> int:
@@ -107,7 +110,7 @@ def _pitch(problem: NarrowProblem, least: int, unit: int) -> int:
 
     def conflicts(pitch: int) -> int:
         total = 0
-        for pattern in {pattern for pattern, _ in problem.places(pitch)}:
+        for pattern in {pattern for pattern, _ in problem.tap_offsets(pitch)}:
             starts = range(0, 8 * problem.step, problem.step)
             words = {(start + offset) // 2 for start in starts for offset in pattern}
             banks = [word % _BANKS for word in words]
@@ -175,8 +178,8 @@ class Patch:
 
     def words(self) -> dict[str, Any]:
         """Return what the template needs to know."""
-        places = self.problem.places(self.pitch)
-        patterns = list(dict.fromkeys(pattern for pattern, _ in places))
+        tap_offsets = self.problem.tap_offsets(self.pitch)
+        patterns = list(dict.fromkeys(pattern for pattern, _ in tap_offsets))
         last = self.problem.run // 2
         # Half of a pair belongs to the next pixel where a run is odd.
         odd = self.problem.run % 2 > 0
@@ -184,7 +187,7 @@ class Patch:
         masks = [mask for mask in dict.fromkeys(cut) if any(mask)]
         quads = [
             (patterns.index(pattern), at, masks.index(mask) if any(mask) else None)
-            for (pattern, at), mask in zip(places, cut, strict=True)
+            for (pattern, at), mask in zip(tap_offsets, cut, strict=True)
         ]
         return {
             "PATCH_ROWS": self.rows,

@@ -51,8 +51,8 @@ class QuantizedConvNarrow(Implementation):
 
 def _is_whole(src: Storage) -> bool:
     """Whether rows of `src` consist of whole groups of 4 pixels, which are whole words."""
-    places = (src.shape[2], *src.strides[:2], src.offset)
-    return src.pitch == src.padded_channels and not any(length % 4 for length in places)
+    layout = (src.shape[2], *src.strides[:2], src.offset)
+    return src.pitch == src.padded_channels and not any(length % 4 for length in layout)
 
 
 def _kernel(
@@ -85,5 +85,5 @@ def _pack(
 
 def _ones(weights: Bytes, problem: NarrowProblem) -> npt.NDArray[np.uint32]:
     """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2."""
-    held = _pack(np.ones_like(weights[:1]).repeat(COLUMNS, axis=0), problem, COLUMNS, 1)
-    return held.reshape(problem.steps, 32, 4)[:, :4, :2].reshape(-1)
+    packed_ones = _pack(np.ones_like(weights[:1]).repeat(COLUMNS, axis=0), problem, COLUMNS, 1)
+    return packed_ones.reshape(problem.steps, 32, 4)[:, :4, :2].reshape(-1)

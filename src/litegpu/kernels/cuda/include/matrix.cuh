@@ -28,17 +28,17 @@ __device__ __forceinline__ void multiply_unsigned(int (&d)[4], const unsigned in
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 // Whatever adds to sums is done here, by all lanes: it may not move to where only some need them.
-template <int N> __device__ __forceinline__ void sums_made(float (&d)[N][4]) {
+template <int N> __device__ __forceinline__ void sums_done(float (&d)[N][4]) {
 #pragma unroll
     for (int j = 0; j < N; ++j)
         asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3]) :: "memory");
 }
-template <int N> __device__ __forceinline__ void sums_made(int (&d)[N][4]) {
+template <int N> __device__ __forceinline__ void sums_done(int (&d)[N][4]) {
 #pragma unroll
     for (int j = 0; j < N; ++j)
         asm volatile("" : "+r"(d[j][0]), "+r"(d[j][1]), "+r"(d[j][2]), "+r"(d[j][3]) :: "memory");
 }
-template <int M, int N> __device__ __forceinline__ void sums_made(int4 (&d)[M][N]) {
+template <int M, int N> __device__ __forceinline__ void sums_done(int4 (&d)[M][N]) {
 #pragma unroll
     for (int i = 0; i < M; ++i)
 #pragma unroll

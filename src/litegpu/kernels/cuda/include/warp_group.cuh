@@ -1,7 +1,7 @@
 // Matrix instructions of four warps, which only compute capability 9.0 has.
 #if __CUDA_ARCH__ == 900
 // 4 warps multiply 64 rows of one matrix by the rows of another, in shared memory in rows of 64
-// bytes, whose 16-byte chunks are shuffled as the hardware has it. Of floats the first matrix is in
+// bytes, whose 16-byte chunks are swizzled as the hardware has it. Of floats the first matrix is in
 // registers: each warp holds 16 rows x 8 as for multiply_tf32.
 __device__ __forceinline__ unsigned long long matrix_at(const void *first) {
     const unsigned long long at = __cvta_generic_to_shared(first);
@@ -23,7 +23,7 @@ template <int N> __device__ __forceinline__ void group_wait() {
 // Wait for all, and keep the compiler from reading sums before.
 template <class T, int N> __device__ __forceinline__ void group_done(T (&d)[N][4]) {
     group_wait<0>();
-    sums_made(d);
+    sums_done(d);
 }
 // Operands of the sums of 64 rows x 8 columns, and those of more columns with their numbers.
 #define SUMS_8(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
