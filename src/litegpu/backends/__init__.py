@@ -100,8 +100,8 @@ def next_after(current: DeviceInfo) -> Device | None:
     A software device is no help to a GPU: the runtime's own CPU kernels are faster.
     """
     order = _all_candidates()
-    place = [info.title for info in order].index(current.title)
-    for info in order[place + 1 :]:
+    position = [info.title for info in order].index(current.title)
+    for info in order[position + 1 :]:
         if info.backend != current.backend and info.software == current.software:
             with contextlib.suppress(LitegpuError):
                 return _open(info)

@@ -81,18 +81,18 @@ class HostBuffer(Buffer):
             raise BindingError(
                 "A buffer needs an array in C order without gaps. Copy it: np.ascontiguousarray."
             )
-        made = cls(ctypes.c_void_p(array.ctypes.data), array.nbytes)
-        made._owner = array
-        return made
+        wrapped = cls(ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        wrapped._owner = array
+        return wrapped
 
     @classmethod
     def allocate(cls, nbytes: int, kind: MemoryKind = MemoryKind.HOST) -> HostBuffer:
         """Return memory of its own that begins at a page."""
-        held = np.empty(nbytes + _PAGE, np.uint8)
-        start = -held.ctypes.data % _PAGE
-        made = cls.of(held[start : start + nbytes])
-        made.kind = kind
-        return made
+        memory = np.empty(nbytes + _PAGE, np.uint8)
+        start = -memory.ctypes.data % _PAGE
+        wrapped = cls.of(memory[start : start + nbytes])
+        wrapped.kind = kind
+        return wrapped
 
     @property
     def address(self) -> int:
@@ -100,8 +100,8 @@ class HostBuffer(Buffer):
         return self.pointer.value or 0
 
     def write(self, data: npt.NDArray[Any]) -> None:
-        held = self._fitting(data)
-        ctypes.memmove(self.address, held.ctypes.data, held.nbytes)
+        source = self._fitting(data)
+        ctypes.memmove(self.address, source.ctypes.data, source.nbytes)
 
     def read(self) -> Bytes:
         self.check_open()
@@ -211,18 +211,18 @@ class Staging:
         """What the device is to use: staged memory, or the buffer itself."""
         self._copies: list[tuple[HostBuffer, HostBuffer, int]] = []
         for buffer, size in zip(buffers, sizes, strict=True):
-            place = buffer
+            staged = buffer
             if isinstance(buffer, HostBuffer) and buffer.kind is MemoryKind.HOST:
-                place = HostBuffer.of(np.zeros(size, np.uint8))
-                self._copies.append((buffer, place, size))
-            self.buffers.append(place)
+                staged = HostBuffer.of(np.zeros(size, np.uint8))
+                self._copies.append((buffer, staged, size))
+            self.buffers.append(staged)
 
     def fill(self) -> None:
         """Copy what the host's buffers hold."""
-        for buffer, place, size in self._copies:
-            ctypes.memmove(place.pointer, buffer.pointer, size)
+        for buffer, staged, size in self._copies:
+            ctypes.memmove(staged.pointer, buffer.pointer, size)
 
     def deliver(self) -> None:
         """Copy back to the host's buffers."""
-        for buffer, place, size in self._copies:
-            ctypes.memmove(buffer.pointer, place.pointer, size)
+        for buffer, staged, size in self._copies:
+            ctypes.memmove(buffer.pointer, staged.pointer, size)

@@ -125,16 +125,16 @@ class CUDAContext(ExecutionContext):
             for (address, size), part, skip in zip(self.inputs, program.inputs, inputs, strict=True)
             if not skip
         ]
-        places = zip(self.outputs, program.outputs, outputs, strict=True)
+        spans = zip(self.outputs, program.outputs, outputs, strict=True)
         copies_out = [
             self._transfer(self.address(part), address, size)
-            for number, ((address, size), part, skip) in enumerate(places)
+            for number, ((address, size), part, skip) in enumerate(spans)
             if not (skip or program.sole_writers.get(number) in direct)
         ]
         kernels = tuple(self.kernel_nodes(direct, overlap=True))
         handle = self.owned.capture(self.stream, [*copies_in, *kernels, *copies_out])
-        made = self._graphs[external] = Graph(handle, kernels, direct)
-        return made
+        graph = self._graphs[external] = Graph(handle, kernels, direct)
+        return graph
 
     def address(self, part: BufferRange) -> int:
         """Return where a range lies in the GPU's memory."""
@@ -188,11 +188,11 @@ class CUDAContext(ExecutionContext):
     def pinned(self) -> Bindings:
         """Return the staging buffers. See ExecutionContext.pinned."""
 
-        def held(places: list[tuple[int, int]]) -> tuple[HostBuffer, ...]:
+        def host_buffers(spans: list[tuple[int, int]]) -> tuple[HostBuffer, ...]:
             kind = MemoryKind.PINNED
-            return tuple(HostBuffer(ctypes.c_void_p(at), size, kind) for at, size in places)
+            return tuple(HostBuffer(ctypes.c_void_p(at), size, kind) for at, size in spans)
 
-        return Bindings(held(self.inputs), held(self.outputs))
+        return Bindings(host_buffers(self.inputs), host_buffers(self.outputs))
 
     def bind(self, bindings: Bindings) -> CUDASubmission:
         """Prepare calls that stage inputs, launch a graph, wait and copy outputs."""

@@ -18,7 +18,7 @@ from litegpu.errors import ExecutionError, InvokeTimeoutError
 if TYPE_CHECKING:
     from litegpu.backends.cuda_context import CUDAContext
 
-_Place = tuple[int, int]
+_Span = tuple[int, int]
 _Move = tuple[ctypes.c_void_p, int, int]
 """A pointer to data of the host, the address of its pinned buffer, and bytes."""
 _Call = partial[int]
@@ -39,8 +39,8 @@ class CUDASubmission(Submission):
         outputs = list(zip(bindings.outputs, context.outputs, strict=True))
         self.graph = context.graph_of(
             (
-                tuple(_is_external(buffer, place) for buffer, place in inputs),
-                tuple(_is_external(buffer, place) for buffer, place in outputs),
+                tuple(_is_external(buffer, span) for buffer, span in inputs),
+                tuple(_is_external(buffer, span) for buffer, span in outputs),
             )
         )
         self._moves_in, self._moves_out = list(_moves(inputs)), list(_moves(outputs))
@@ -61,11 +61,11 @@ class CUDASubmission(Submission):
         )
 
     def _copies(
-        self, pairs: Iterable[tuple[Buffer, _Place]], parts: Sequence[BufferRange], into: bool
+        self, pairs: Iterable[tuple[Buffer, _Span]], parts: Sequence[BufferRange], into: bool
     ) -> Iterable[_Call]:
         """Yield the copies that the graph leaves out."""
-        for (buffer, place), part in zip(pairs, parts, strict=True):
-            if _is_external(buffer, place):
+        for (buffer, span), part in zip(pairs, parts, strict=True):
+            if _is_external(buffer, span):
                 if isinstance(buffer, DeviceBuffer):
                     outside: int | ctypes.c_void_p = buffer.handle + buffer.offset
                 else:
@@ -156,8 +156,8 @@ class CUDASubmission(Submission):
         cu = driver()
         if statuses[0] and self._popped.value:  # what was popped is not what was not pushed
             ready("cuCtxPushCurrent", self._popped.value)()
-        made = zip((*names, "cuCtxPopCurrent"), statuses, strict=True)
-        name, status = next((name, status) for name, status in made if status)
+        results = zip((*names, "cuCtxPopCurrent"), statuses, strict=True)
+        name, status = next((name, status) for name, status in results if status)
         error = failure(getattr(cu, name), cu.CUresult(status))
         self._on.device.note(error)
         raise error
@@ -188,14 +188,14 @@ def _run(
             ctypes.memmove(pointer, own, size)
 
 
-def _is_external(buffer: Buffer, place: _Place) -> bool:
+def _is_external(buffer: Buffer, span: _Span) -> bool:
     """Return whether a buffer is memory that the GPU reaches, and no staging buffer."""
     if isinstance(buffer, HostBuffer):
-        return buffer.kind is MemoryKind.PINNED and buffer.address != place[0]
+        return buffer.kind is MemoryKind.PINNED and buffer.address != span[0]
     return True
 
 
-def _moves(pairs: Iterable[tuple[Buffer, _Place]]) -> Iterable[_Move]:
-    for buffer, place in pairs:
-        if isinstance(buffer, HostBuffer) and not _is_external(buffer, place):
-            yield buffer.pointer, *place
+def _moves(pairs: Iterable[tuple[Buffer, _Span]]) -> Iterable[_Move]:
+    for buffer, span in pairs:
+        if isinstance(buffer, HostBuffer) and not _is_external(buffer, span):
+            yield buffer.pointer, *span

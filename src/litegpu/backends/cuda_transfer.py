@@ -23,13 +23,13 @@ def transfer_kernel(nbytes: int) -> KernelText:
     stride = transfer_items(nbytes)
     body = f"""\
     for (int first = GLOBAL_X; first < {units}; first += {_AT_ONCE * stride}) {{
-        uint4 held[{_AT_ONCE}];
+        uint4 values[{_AT_ONCE}];
 #pragma unroll
         for (int k = 0; k < {_AT_ONCE}; ++k)
-            if (first + k * {stride} < {units}) held[k] = src[first + k * {stride}];
+            if (first + k * {stride} < {units}) values[k] = src[first + k * {stride}];
 #pragma unroll
         for (int k = 0; k < {_AT_ONCE}; ++k)
-            if (first + k * {stride} < {units}) dst[first + k * {stride}] = held[k];
+            if (first + k * {stride} < {units}) dst[first + k * {stride}] = values[k];
     }}
 """
     arguments = (Argument("src", "U32", True, False), Argument("dst", "U32", True, True))

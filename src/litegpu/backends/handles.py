@@ -44,9 +44,9 @@ class Handle:
         """Release the handle; return what that returned, None if there is none or it is null."""
         done: list[Any] = []
         if self._results:
-            taken = map(list.pop, [self._results])
-            taken = map(self._pick, taken) if self._pick else taken
-            done.extend(map(self.function, filter(None, taken)))
+            released = map(list.pop, [self._results])
+            released = map(self._pick, released) if self._pick else released
+            done.extend(map(self.function, filter(None, released)))
         return done[0] if done else None
 
 

@@ -53,13 +53,13 @@ class OpenCLPinnedBuffer(HostBuffer):
         """Allocate and map. Raises DeviceMemoryError."""
         cl = device.cl
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        self._held = _allocated(device, flags, nbytes)
+        self._memory = _allocated(device, flags, nbytes)
         keep_in_children(self)
         try:
             self._queue = cl.CommandQueue(device.context)
             access = cl.map_flags.READ | cl.map_flags.WRITE
             self._mapped, _ = cl.enqueue_map_buffer(
-                *(self._queue, self._held, access, 0, (nbytes,), np.uint8), is_blocking=True
+                *(self._queue, self._memory, access, 0, (nbytes,), np.uint8), is_blocking=True
             )
         except cl.Error as error:
             raise device.typed(error, nbytes) from error
@@ -72,7 +72,7 @@ class OpenCLPinnedBuffer(HostBuffer):
             self.closed, self.pointer.value = True, None
             self._mapped.base.release(self._queue)
             self._queue.finish()
-            self._held.release()
+            self._memory.release()
 
     def __del__(self) -> None:
         """Release what was never closed."""

@@ -27,9 +27,9 @@ def build(cl: Any, context: Any, source: str, options: str, cache: DiskCache) ->
             except cl.Error as error:
                 cache.discard(str(error), *key)
         built = _from_source(cl, context, source, options)
-        (made,) = built.get_info(cl.program_info.BINARIES)
-        if made:  # a driver may give none
-            cache.store(bytes(made), *key)
+        (binaries,) = built.get_info(cl.program_info.BINARIES)
+        if binaries:  # a driver may give none
+            cache.store(bytes(binaries), *key)
         return built
 
 

@@ -52,8 +52,8 @@ class CommandBuffer:
             return None
         queues = (c_void_p * 1)(queue.int_ptr)
         status = c_int32()
-        made = (1, queues, None, ctypes.byref(status))
-        handle = owned.make(functions.create, functions.release, *made)
+        creation = (1, queues, None, ctypes.byref(status))
+        handle = owned.make(functions.create, functions.release, *creation)
         if status.value or not handle:
             return None
         wait: Any = None

@@ -113,11 +113,11 @@ class OpenCLContext(ExecutionContext):
         self.finish()
         self.ready = True
 
-    def give_up(self, *places: object) -> None:
+    def give_up(self, *immune: object) -> None:
         """Never release what the device may still use, nor `places`."""
         self.device.lost = self._closed = True
         self.ready = False
-        immortal((places, self.queue, self.memory, self.owned, self.executable))
+        immortal((immune, self.queue, self.memory, self.owned, self.executable))
         self.owned = Handles()
 
     def profiler(self) -> OpenCLProfiler:

@@ -143,8 +143,8 @@ class Kernel:
         the status of the call that failed.
         """
         status, lib = c_int32(), library()
-        made = (program, name.encode(), ctypes.byref(status))
-        self.handle = c_void_p(owned.make(lib.clCreateKernel, lib.clReleaseKernel, *made))
+        kernel_call = (program, name.encode(), ctypes.byref(status))
+        self.handle = c_void_p(owned.make(lib.clCreateKernel, lib.clReleaseKernel, *kernel_call))
         _check(status.value, f"clCreateKernel({name})")
         self.global_size = (c_size_t * 3)(*global_size)
         self.local_size = (c_size_t * 3)(*local_size)

@@ -81,15 +81,15 @@ class OpenCLProfiler(Profiler):
             cl, device = self._context.cl, self._context.device
             timed = cl.command_queue_properties.PROFILING_ENABLE
             self._queue = cl.CommandQueue(device.context, properties=timed)
-        made = [c_void_p() for _ in commands]
+        handles = [c_void_p() for _ in commands]
         try:
-            for command, event in zip(commands, made, strict=True):
+            for command, event in zip(commands, handles, strict=True):
                 status = command(self._queue.int_ptr, ctypes.byref(event))
                 if status:
                     raise self._context.device.failed(status)
         finally:
             self._queue.finish()
-            events = [Event.from_int_ptr(each.value, retain=False) for each in made if each]
+            events = [Event.from_int_ptr(each.value, retain=False) for each in handles if each]
         return [(event.profile.start * 1e-9, event.profile.end * 1e-9) for event in events]
 
 

@@ -65,8 +65,8 @@ class OpenCLSubmission(Submission):
             return bound(copy, queue, source, target, first, to, part.size, *events)
         assert isinstance(buffer, HostBuffer)
         copy = lib.clEnqueueWriteBuffer if into else lib.clEnqueueReadBuffer
-        place = (part.offset, part.size, buffer.pointer)
-        return bound(copy, queue, memory, int(wait), *place, *events)
+        span = (part.offset, part.size, buffer.pointer)
+        return bound(copy, queue, memory, int(wait), *span, *events)
 
     def start(self) -> None:
         """Enqueue everything, from and to memory of this run's own."""

@@ -85,8 +85,8 @@ class OpenGLContext(ExecutionContext):
         if gl.glBindBuffersRange is None:
             ranges = zip(buffers, parts, sizes, strict=True)
             return [
-                bound(gl.glBindBufferRange, target, place, buffer, part.offset, size)
-                for place, (buffer, part, size) in enumerate(ranges)
+                bound(gl.glBindBufferRange, target, binding, buffer, part.offset, size)
+                for binding, (buffer, part, size) in enumerate(ranges)
             ]
         count = len(parts)
         arrays = (

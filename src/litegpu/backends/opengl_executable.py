@@ -44,16 +44,16 @@ class OpenGLExecutable(Executable):
             key = (source, device.info.name, device.info.driver)
             binary = cache.load(*key)
             try:
-                made = device.programs.get(source, partial(device.link, source, binary))
+                linked = device.programs.get(source, partial(device.link, source, binary))
             except CompilationError as error:
                 message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
-            if binary is not None and binary == made.refused:
+            if binary is not None and binary == linked.refused:
                 cache.discard("the driver refuses it", *key)
                 binary = None
             if cache.wanted and binary is None:
-                cache.store(device.gl.binary(made.number), *key)
-            self.programs[text.name] = made
+                cache.store(device.gl.binary(linked.number), *key)
+            self.programs[text.name] = linked
 
     def _make_context(self) -> ExecutionContext:
         return self.device.call(partial(OpenGLContext, self))

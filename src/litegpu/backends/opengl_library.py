@@ -179,9 +179,9 @@ class OpenGL:
 
     def fence(self) -> int | None:
         """Return what is reached once everything so far is done; None if the driver fails."""
-        made: int | None = self.call.glFenceSync(_COMMANDS_COMPLETE, 0)
+        sync: int | None = self.call.glFenceSync(_COMMANDS_COMPLETE, 0)
         self.call.glFlush()
-        return made
+        return sync
 
     def is_reached(self, fence: int | None, seconds: float = 0.0) -> bool:
         """Wait for a fence for so long; return whether it is reached.

@@ -19,20 +19,20 @@ class Recent(Generic[_Value]):
     def __init__(self, most: int = 256) -> None:
         """Keep at most so many."""
         self._most = most
-        self._made: OrderedDict[str, _Value] = OrderedDict()
+        self._compiled: OrderedDict[str, _Value] = OrderedDict()
 
     def get(self, text: str, make: Callable[[], _Value]) -> _Value:
         """Return what was made for a text, or what `make` makes now."""
-        if text not in self._made:
-            self._made[text] = make()
-            if len(self._made) > self._most:
-                self._made.popitem(last=False)
-        self._made.move_to_end(text)
-        return self._made[text]
+        if text not in self._compiled:
+            self._compiled[text] = make()
+            if len(self._compiled) > self._most:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(text)
+        return self._compiled[text]
 
     def clear(self) -> None:
         """Forget everything."""
-        self._made.clear()
+        self._compiled.clear()
 
 
 def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelText, str]]:

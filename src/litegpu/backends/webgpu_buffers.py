@@ -63,12 +63,12 @@ class Buffers:
     def __init__(self, device: WebGPUDevice) -> None:
         """Hold none yet."""
         self._device = device
-        self.made: list[Any] = []
+        self.created: list[Any] = []
 
     def make(self, nbytes: int, usage: int) -> Any:
         """Return a buffer of wgpu-py's. Raises its errors."""
         buffer = self._device.device.create_buffer(size=max(nbytes, WORD_BYTES), usage=usage)
-        self.made.append(buffer)
+        self.created.append(buffer)
         return buffer
 
     def storage(self, nbytes: int) -> Any:
@@ -100,11 +100,11 @@ class Buffers:
 
     def destroy(self) -> list[Any]:
         """Release the memory now; return what is left, to be dropped by the device's worker."""
-        made, self.made = self.made, []
-        for buffer in made:
+        created, self.created = self.created, []
+        for buffer in created:
             with contextlib.suppress(self._device.wgpu.GPUError):
                 buffer.destroy()
-        return made
+        return created
 
 
 class WebGPUBuffer(DeviceBuffer):
@@ -138,17 +138,17 @@ class WebGPUBuffer(DeviceBuffer):
         check_words(offset)
         with self._device.lock, self._typed:
             size = words(host.nbytes)
-            held = self._device.device.queue.read_buffer(self.handle, offset, size)
-            host[:] = np.frombuffer(held, np.uint8)[: host.nbytes]
+            data = self._device.device.queue.read_buffer(self.handle, offset, size)
+            host[:] = np.frombuffer(data, np.uint8)[: host.nbytes]
 
     def close(self) -> None:
         """Release the memory."""
         if not is_inherited(TITLE):
             self.closed = True
             with self._device.lock:
-                held = [self._buffers.destroy(), self.handle]
+                resources = [self._buffers.destroy(), self.handle]
             self.handle = None
-            self._device.worker.post(held.clear)
+            self._device.worker.post(resources.clear)
 
 
 def check_words(offset: int) -> None:

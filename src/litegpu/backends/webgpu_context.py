@@ -74,8 +74,8 @@ class WebGPUContext(ExecutionContext):
         texts = {kernel.name: kernel for kernel in self.program.kernels}
         for launch in self.program.launches:
             entries = [
-                {"binding": place, "resource": self._range(part)}
-                for place, part in enumerate(launch.ranges)
+                {"binding": binding, "resource": self._range(part)}
+                for binding, part in enumerate(launch.ranges)
             ]
             layout = self.executable.layout(texts[launch.kernel])
             bound = self.device.device.create_bind_group(layout=layout, entries=entries)
@@ -115,8 +115,8 @@ class WebGPUContext(ExecutionContext):
         self.synchronize()
         with self.device.lock, self.typed:
             self.open_reader()
-            held = self.device.device.queue.read_buffer(self.memory)
-        return np.frombuffer(held, np.uint8)[: self.program.memory_bytes]
+            data = self.device.device.queue.read_buffer(self.memory)
+        return np.frombuffer(data, np.uint8)[: self.program.memory_bytes]
 
     def close(self) -> None:
         """Release buffers now instead of at the next collection."""
@@ -129,11 +129,11 @@ class WebGPUContext(ExecutionContext):
             self._closed = True
             if self._reader is not None:
                 self._reader.release_mapping()
-            made = self._buffers.destroy()
+            destroyed = self._buffers.destroy()
         # An error may keep this object, through its traceback, but not what wgpu made.
-        held = [made, self._groups, self._reader]
+        resources = [destroyed, self._groups, self._reader]
         self._groups = []
         self.memory = self.results = self._reader = None
         self.launches.clear()
-        self.device.worker.post(held.clear)
+        self.device.worker.post(resources.clear)
         self.executable.leave(self)

@@ -49,13 +49,13 @@ class WebGPUExecutable(Executable):
         for text, source in sources_of(self.program, device.dialect):
             device.worker.check()
             try:
-                made = device.pipelines.get(source, partial(self._pipeline, text, source))
+                pipeline = device.pipelines.get(source, partial(self._pipeline, text, source))
             except device.wgpu.GPUError as error:
                 if device.is_loss(error) or device.is_shortage(error):
                     raise
                 message = refused(device.info.title, text.name, str(error))
                 raise CompilationError(message) from error
-            self.pipelines[text.name] = made
+            self.pipelines[text.name] = pipeline
 
     def _pipeline(self, text: KernelText, source: str) -> Any:
         device = self.device.device
@@ -75,8 +75,8 @@ class WebGPUExecutable(Executable):
         if kinds not in self._layouts:
             self._layouts[kinds] = self.device.device.create_bind_group_layout(
                 entries=[
-                    {"binding": place, "visibility": _COMPUTE, "buffer": {"type": kind}}
-                    for place, kind in enumerate(kinds)
+                    {"binding": binding, "visibility": _COMPUTE, "buffer": {"type": kind}}
+                    for binding, kind in enumerate(kinds)
                 ]
             )
         return self._layouts[kinds]
@@ -88,7 +88,7 @@ class WebGPUExecutable(Executable):
         if is_inherited(TITLE):
             return
         with self.device.lock:
-            held = [self._buffers.destroy(), self._layouts, self.pipelines]
+            resources = [self._buffers.destroy(), self._layouts, self.pipelines]
         # An error may keep this object, through its traceback, but not what wgpu made.
         self._layouts, self.pipelines, self.constants = {}, {}, None
-        self.device.worker.post(held.clear)
+        self.device.worker.post(resources.clear)

@@ -50,8 +50,8 @@ class NativeCalls:
         wanted = ffi.new("WGPUShaderModuleDescriptor *")
         wanted.nextInChain = ffi.cast("WGPUChainedStruct *", source)
         wanted.label = {"data": texts[1], "length": len(texts[1]) - 1}
-        made = self._make_module(device._internal, wanted, _CHECKS)
-        return self._native.GPUShaderModule(label, made, device)
+        module = self._make_module(device._internal, wanted, _CHECKS)
+        return self._native.GPUShaderModule(label, module, device)
 
     def write(self, queue: Any, buffer: Any, offset: int, address: int, nbytes: int) -> None:
         """Queue a copy from a host address into a buffer; `nbytes` is a multiple of 4.
