@@ -1,10 +1,10 @@
-"""Times tiles that cuda/conv_mma could use for typical layers, and judges the cost model by them.
+"""Times tiles that cuda/conv_mma could use for typical layers, beside what the cost model expects.
 
     python benchmarks/conv_tiles.py measure --out benchmarks/results/h200_conv_tiles.json
-    python benchmarks/conv_tiles.py judge benchmarks/results/h200_conv_tiles.json
+    python benchmarks/conv_tiles.py compare benchmarks/results/h200_conv_tiles.json
 
 `measure` needs a GPU: microseconds of a launch, in a chain of 24 that overlap as in a run.
-`judge` needs none: what the model chooses for each layer, beside the best tile that was measured.
+`compare` needs none: what the model chooses for each layer, beside the best tile that was measured.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def microseconds(layer: Layer, precision: str, tile: MmaTile) -> float:
     noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
     target.set_tensor(detail["index"], noise)
     target.invoke()
-    held: Any = seats.kernels()[-1]
-    context = held.compiled.context
+    kernel: Any = seats.kernels()[-1]
+    context = kernel.compiled.context
     profiler, kernels = context.profiler(), context.host_graph().kernels
     times = [context.synchronized(partial(profiler.of_nodes, kernels * _CHAIN)) for _ in range(5)]
     return statistics.median(times) / _CHAIN * 1e6
@@ -193,7 +193,7 @@ def _shape(tile: MmaTile) -> dict[str, Any]:
     return {name: value for name, value in asdict(tile).items() if name != "problem"}
 
 
-def judge(path: Path) -> float:
+def compare(path: Path) -> float:
     """Print what the model chooses; return how much longer it takes than the best, in the mean."""
     losses = []
     for name, layer in json.loads(path.read_text())["layers"].items():
@@ -201,8 +201,8 @@ def judge(path: Path) -> float:
         chosen = min(tile_candidates(problem, PAPER), key=lambda t: t.clocks(PAPER))
         best = layer["rows"][0]["us"]
         times = [row["us"] for row in layer["rows"] if row["tile"] == _shape(chosen)]
-        told = f"{times[0]:6.2f}" if times else "  not measured"
-        print(f"{name:28} best {best:6.2f} us, chosen {told}  {_shape(chosen)}")
+        measured_text = f"{times[0]:6.2f}" if times else "  not measured"
+        print(f"{name:28} best {best:6.2f} us, chosen {measured_text}  {_shape(chosen)}")
         losses += [math.log(time / best) for time in times]
     mean = math.expm1(statistics.mean(losses))
     print(f"in the mean {mean:.1%} longer than the best of a layer")
@@ -218,12 +218,12 @@ def main() -> None:
     measuring.add_argument("--out", type=Path, required=True)
     measuring.add_argument("--precision", default="fp16")
     measuring.add_argument("--layers", default="", help="only those with this in their name")
-    commands.add_parser("judge").add_argument("results", type=Path)
+    commands.add_parser("compare").add_argument("results", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "measure":
         measure(arguments.out, arguments.precision, arguments.layers)
     else:
-        judge(arguments.results)
+        compare(arguments.results)
 
 
 if __name__ == "__main__":

@@ -146,8 +146,8 @@ The numbers 7 to 9 were never given.
 def _decision(path: Path) -> tuple[str, str, str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     number, _, title = lines[0].removeprefix("# ").partition(". ")
-    told = [line.removeprefix("Status: ") for line in lines if line.startswith("Status: ")]
-    return number, f"[{title}]({path.name})", told[0].rstrip(".") if told else "in force"
+    statuses = [line.removeprefix("Status: ") for line in lines if line.startswith("Status: ")]
+    return number, f"[{title}]({path.name})", statuses[0].rstrip(".") if statuses else "in force"
 
 
 def layers_page() -> str:

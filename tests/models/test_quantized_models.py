@@ -35,7 +35,7 @@ def without_custom(content: bytes, every_tensor: bool = False) -> bytes:
     """Return a model without its custom operations; every tensor may be an output of it."""
     model = CuttableModel(content)
     nodes = [n for n, op in enumerate(model.ops) if not op.startswith("TFLite_")]
-    outputs = model.made(nodes) if every_tensor else model.read_by_others(nodes)
+    outputs = model.written_by(nodes) if every_tensor else model.read_by_others(nodes)
     return model.cut(nodes, outputs, {}).content
 
 

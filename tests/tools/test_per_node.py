@@ -321,6 +321,6 @@ def test_a_part_has_only_its_own_constants() -> None:
     content = branched()
     model = CuttableModel(content)
     values = {0: random(1, 8, 6, 4)}
-    alone = model.cut([0], model.made([0]), values).content
-    everything = model.cut(range(7), model.made([6]), values).content
+    alone = model.cut([0], model.written_by([0]), values).content
+    everything = model.cut(range(7), model.written_by([6]), values).content
     assert len(alone) < len(everything) - 3 * 3 * 8 * 4 * 4

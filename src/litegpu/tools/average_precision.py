@@ -123,10 +123,10 @@ def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list
 
     It takes the free object of its picture that it overlaps most, if it does so enough.
     """
-    taken: dict[int, set[int]] = {}
+    matched: dict[int, set[int]] = {}
     result = []
     for number, shares in overlaps:
-        used = taken.setdefault(number, set())
+        used = matched.setdefault(number, set())
         free = [place for place in range(len(shares)) if place not in used]
         best = max(free, key=shares.__getitem__, default=None)
         hit = best is not None and shares[best] >= threshold

@@ -26,14 +26,16 @@ class OutputColumns:
     the tensor's name, shape, type and quantization as JSON, under the key `litegpu`.
     """
 
-    def __init__(self, plan: Plan, names: Sequence[str], taken: Iterable[str], real: bool) -> None:
+    def __init__(
+        self, plan: Plan, names: Sequence[str], reserved: Iterable[str], real: bool
+    ) -> None:
         """Take what outputs are called; `real` stores quantized ones as real numbers.
 
         Raises:
             ModelError: an output has a type that no table has.
         """
         self._tensors, self._real = plan.outputs, real
-        used = {NAME, ERROR, *taken}
+        used = {NAME, ERROR, *reserved}
         self._names = [_free(name, used) for name in names]
         for tensor in self._tensors:
             if tensor.dtype.kind not in _KINDS:

@@ -41,8 +41,8 @@ class OutputTable:
             ModelError: an output has a type that no table has.
         """
         self._args, self._source = args, source
-        self._kept = _Kept(source, args.keep)
-        self._columns = OutputColumns(plan, names, self._kept.names, args.dequantize)
+        self._copied_columns = _KeepColumns(source, args.keep)
+        self._columns = OutputColumns(plan, names, self._copied_columns.names, args.dequantize)
         self._rows = rows_of_part(self._columns.row_bytes, plan.batch)
         about = self._about(model, plan)
         self.schema = self._schema(about)
@@ -55,9 +55,13 @@ class OutputTable:
     def _schema(self, about: dict[str, Any]) -> Any:
         import pyarrow as pa
 
-        fields = [pa.field(NAME, pa.string()), *self._kept.fields(), *self._columns.fields()]
-        told = {f"litegpu.{name}": str(value) for name, value in about.items()}
-        return pa.schema([*fields, pa.field(ERROR, pa.string())], metadata=told)
+        fields = [
+            pa.field(NAME, pa.string()),
+            *self._copied_columns.fields(),
+            *self._columns.fields(),
+        ]
+        described = {f"litegpu.{name}": str(value) for name, value in about.items()}
+        return pa.schema([*fields, pa.field(ERROR, pa.string())], metadata=described)
 
     def _about(self, model: FoundModel, plan: engines.Plan) -> dict[str, Any]:
         """Return what decides about rows: a run with something else cannot go on with them."""
@@ -104,7 +108,7 @@ class OutputTable:
         part = pa.table(
             [
                 pa.array([each.name for each in results], pa.string()),
-                *self._kept.columns(self._parts.done * self._rows, len(results)),
+                *self._copied_columns.columns(self._parts.done * self._rows, len(results)),
                 *self._columns.arrays([each.value for each in results]),
                 pa.array(errors, pa.string()),
             ],
@@ -129,16 +133,16 @@ class OutputTable:
         )
 
 
-class _Kept:
+class _KeepColumns:
     """Columns that go from a table of samples to the output as they are."""
 
-    def __init__(self, source: FileSource | TableSource, asked: str | None) -> None:
-        self.names = [each for each in (asked or "").split(",") if each]
+    def __init__(self, source: FileSource | TableSource, requested: str | None) -> None:
+        self.names = [each for each in (requested or "").split(",") if each]
         self._source = source if isinstance(source, TableSource) else None
         if self._source:
-            for taken in {NAME, ERROR}.intersection(self.names):
+            for clash in {NAME, ERROR}.intersection(self.names):
                 raise OptionsError(
-                    f"--keep={asked}: the output has a column '{taken}' of its own. Rename the "
+                    f"--keep={requested}: the output has a column '{clash}' of its own. Rename the "
                     "input's column, or leave it out."
                 )
             self._source.require(self.names)

@@ -114,8 +114,8 @@ class TableSource:
     def fingerprint(self) -> str:
         """Return what changes when a file comes, goes, or changes its size or time."""
         stats = [(file, os.stat(file)) for file in self._files]
-        told = [(file, each.st_size, each.st_mtime_ns) for file, each in stats]
-        return hashlib.sha256(repr((told, self._columns)).encode()).hexdigest()
+        listing = [(file, each.st_size, each.st_mtime_ns) for file, each in stats]
+        return hashlib.sha256(repr((listing, self._columns)).encode()).hexdigest()
 
     def chunks(self, first: int, size: int) -> list[tuple[Span, ...]]:
         """Return the rows from number `first` on, in pieces that may span row groups."""
@@ -267,9 +267,9 @@ def _column_of(
 ) -> str:
     """Return the column of an input: as told, of its name, or the only one that there is."""
     plain = tensor.name.removeprefix("serving_default_").split(":")[0]
-    told = columns.get(tensor.name) or columns.get(plain)
-    if told:
-        return told
+    column_name = columns.get(tensor.name) or columns.get(plain)
+    if column_name:
+        return column_name
     for each in (tensor.name, plain):
         if each in known:
             return each

@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     prepare_report(args.report)
     model = find_model(args.model)
     delegate = make_delegate(args)
-    kept = with_delegate(model.content, delegate)
+    delegated = with_delegate(model.content, delegate)
     report = delegate.report
     if not prints_json(args):
         note(f"model: {model.source}")
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
         verdict = report.summary() if report else ""
         page = Page("check", model.name, verdict, [overview(facts), *parts])
         write_report(args.report, page)
-    del kept
+    del delegated
     return 0 if report and report.delegated_nodes else 1
 
 

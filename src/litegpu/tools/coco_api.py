@@ -51,12 +51,12 @@ def coco_figures(
         truth.createIndex()
         if not results:
             return CocoFigures(0.0, 0.0, 0.0)
-        judge = COCOeval(truth, truth.loadRes(results), "bbox")
-        judge.params.imgIds = [each["id"] for each in images]
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    mean, at_50, at_75 = (max(float(each), 0.0) for each in judge.stats[:3])
+        evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+        evaluation.params.imgIds = [each["id"] for each in images]
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    mean, at_50, at_75 = (max(float(each), 0.0) for each in evaluation.stats[:3])
     return CocoFigures(mean, at_50, at_75)
 
 

@@ -203,8 +203,8 @@ def detection_task(args: argparse.Namespace) -> DetectionTask:
     paths = evaluation.files_in(folder, (labels_file, truth_file))
     labels = evaluation.read_lines(labels_file, "model output labels")
     truth = read_ground_truth(truth_file, labels) if truth_file else None
-    kept = tuple(paths[: args.num_images or None])
-    return DetectionTask(kept, truth, tuple(labels), args.debug_mode)
+    chosen = tuple(paths[: args.num_images or None])
+    return DetectionTask(chosen, truth, tuple(labels), args.debug_mode)
 
 
 KIND = evaluation.Kind("coco_object_detection", "Finished", 7, detection_task, detections)

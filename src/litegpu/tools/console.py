@@ -49,17 +49,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """
     cells = [[column.lstrip("?>") for column in columns], *([_clean(c) for c in r] for r in rows)]
     room = terminal_width() or sys.maxsize
-    kept = list(range(len(columns)))
-    table = _Table(columns, cells, kept, room)
-    optional = [place for place in kept if columns[place].startswith("?")]
+    shown_columns = list(range(len(columns)))
+    table = _Table(columns, cells, shown_columns, room)
+    optional = [place for place in shown_columns if columns[place].startswith("?")]
     while table.width > room and optional:
-        kept.remove(optional.pop())
-        table = _Table(columns, cells, kept, room)
+        shown_columns.remove(optional.pop())
+        table = _Table(columns, cells, shown_columns, room)
     table.fold(room)
     heading, *body = ([*table.lines(row)] for row in cells)
     lines = [*heading, "─" * table.width, *(line for row in body for line in row)]
     print("\n" + "\n".join(lines))
-    if hidden := [head for place, head in enumerate(cells[0]) if place not in kept]:
+    if hidden := [head for place, head in enumerate(cells[0]) if place not in shown_columns]:
         print_text(f"(on a wider terminal: {', '.join(hidden)})")
 
 
@@ -124,13 +124,13 @@ _drawn = 0
 
 def _pace(done: int, total: int, seconds: float) -> str:
     """Return a bar, how much of it is done, how much that is a second, and the time left."""
-    told = f"{done} of {total}"
+    progress_text = f"{done} of {total}"
     if not done or not seconds:
-        return told
+        return progress_text
     rate = done / seconds
     bar = "#" * (_BAR * done // max(total, 1))
     left = datetime.timedelta(seconds=round(max(total - done, 0) / rate))
-    return f"[{bar:.<{_BAR}}] {told}, {rate:.3g}/s, {left} left"
+    return f"[{bar:.<{_BAR}}] {progress_text}, {rate:.3g}/s, {left} left"
 
 
 def _clean(cell: str) -> str:
@@ -144,10 +144,10 @@ class _Table:
         self,
         columns: Sequence[str],
         cells: Sequence[Sequence[str]],
-        kept: Iterable[int],
+        shown_columns: Iterable[int],
         room: int,
     ) -> None:
-        self._widths = {place: max(len(row[place]) for row in cells) for place in kept}
+        self._widths = {place: max(len(row[place]) for row in cells) for place in shown_columns}
         self._right = {place for place in self._widths if ">" in columns[place]}
         self._gap = _GAP
         if self.width > room:

@@ -141,9 +141,9 @@ def recommend(model: bytes, gpu: GpuDelegate | None, refusal: str) -> Recommenda
     if gpu is None:
         runtime.interpreter(model)
         return _cpu(f"There is no GPU to use: {refusal}")
-    kept = with_delegate(model, gpu, threads)
+    delegated = with_delegate(model, gpu, threads)
     report = gpu.report
-    del kept
+    del delegated
     if report is None or not report.delegated_nodes:
         first = [f"{each.op}: {each.reason}" for each in report.rejected[:1]] if report else []
         return _cpu(" ".join(["The GPU would run none of its operations.", *first]))
@@ -182,10 +182,10 @@ def _gpu_entry(gpu: GpuDelegate | None, refusal: str) -> Entry:
 
 
 def _gpu_takes(gpu: GpuDelegate, model: bytes) -> bool:
-    kept = with_delegate(model, gpu, builtin_kernels=True)
-    taken = bool(gpu.report and gpu.report.whole_graph)
-    del kept
-    return taken
+    delegated = with_delegate(model, gpu, builtin_kernels=True)
+    whole = bool(gpu.report and gpu.report.whole_graph)
+    del delegated
+    return whole
 
 
 def _xnnpack_entry() -> Entry:

@@ -160,7 +160,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def _first_of_each(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words that count, a flag and its value in one, and those that do not."""
-        kept: dict[str, str] = {}
+        valid: dict[str, str] = {}
         left = []
         rest = iter(words)
         for word in rest:
@@ -168,12 +168,12 @@ class FlagParser(argparse.ArgumentParser):
             if name[2:] in self._flags and not equals:
                 word = "=".join([word, *itertools.islice(rest, 1)])
             known = not name.startswith("--") or name[2:] in self._flags or name == "--help"
-            key = name if name.startswith("--") else f"{len(kept)} {name}"
-            if known and key not in kept:
-                kept[key] = word
+            key = name if name.startswith("--") else f"{len(valid)} {name}"
+            if known and key not in valid:
+                valid[key] = word
             else:
                 left.append(word)
-        return [*kept.values()], left
+        return [*valid.values()], left
 
     def _check(self, word: str) -> None:
         """Say in the known words what value a flag cannot have."""

@@ -50,11 +50,13 @@ class Loaded:
     trial_seconds: float
 
 
-def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None = None) -> Loaded:
+def load(
+    spelling: str, path: str, options: Mapping[str, str], model: bytes | None = None
+) -> Loaded:
     """Return the delegate of a shared library, for the runtime's interpreter.
 
     Args:
-        asked: the flag with its value that asked for it, for errors.
+        spelling: the flag with its value that asked for it, for errors.
         path: the file, or a name that the system's loader finds.
         options: keys and values that the library understands.
         model: a .tflite file that another process runs once with this delegate, to begin with.
@@ -68,19 +70,19 @@ def load(asked: str, path: str, options: Mapping[str, str], model: bytes | None 
     tried = run_module(__name__, [known, json.dumps(dict(options))], PATIENCE_SECS, model or b"")
     said = [line for line in tried.errors.split("\n") if _tells(line)]
     if tried.status == _REFUSED and said:
-        raise DelegateLibraryError(f"{asked}: {said[-1]}")
+        raise DelegateLibraryError(f"{spelling}: {said[-1]}")
     if tried.status != 0:
         words = f" Its last words: '{said[-1]}'." if said else ""
         limit = f" for {PATIENCE_SECS:g} s" if tried.status is None else ""
         raise DelegateLibraryError(
-            f"{asked}: The library {tried.how()}{limit}. It was tried in a process of its own."
+            f"{spelling}: The library {tried.how()}{limit}. It was tried in a process of its own."
             f"{words} Use another build of it, or run without it."
         )
     spent = time.perf_counter() - start
     try:
         return Loaded(_create(known, options), spent)
     except DelegateLibraryError as error:
-        raise DelegateLibraryError(f"{asked}: {error}") from error
+        raise DelegateLibraryError(f"{spelling}: {error}") from error
 
 
 def _tells(line: str) -> bool:

@@ -161,7 +161,7 @@ def covered_by(kernel: Mapping[str, Any], ops: Sequence[Mapping[str, Any]]) -> s
         kernel: what the runtime tells of it: `inputs` and `outputs`.
         ops: the same of all nodes, with `index` and `op_name`.
     """
-    made_by = {
+    produced_by = {
         int(tensor): int(op["index"])
         for op in ops
         if op["op_name"] != "DELEGATE"
@@ -172,7 +172,7 @@ def covered_by(kernel: Mapping[str, Any], ops: Sequence[Mapping[str, Any]]) -> s
     waiting = list(map(int, kernel["outputs"]))
     while waiting:
         tensor = waiting.pop()
-        node = made_by.get(tensor)
+        node = produced_by.get(tensor)
         if tensor not in bounds and node is not None and node not in covered:
             covered.add(node)
             waiting += [int(each) for each in ops[node]["inputs"]]
@@ -200,17 +200,17 @@ def _with_kernels(
 def execution_plan(nodes: Sequence[NodeState]) -> tuple[int, ...]:
     """Return the nodes that run, in the order of the file, each after what makes its inputs."""
     running = {node.index: node for node in nodes if node.delegated_to is None}
-    maker = {tensor: node.index for node in running.values() for tensor in node.outputs}
+    producer = {tensor: node.index for node in running.values() for tensor in node.outputs}
     waits = {
-        index: {maker[t] for t in node.inputs if maker.get(t, index) != index}
+        index: {producer[t] for t in node.inputs if producer.get(t, index) != index}
         for index, node in running.items()
     }
     users: dict[int, list[int]] = {}
-    for index, makers in waits.items():
-        for each in makers:
+    for index, producers in waits.items():
+        for each in producers:
             users.setdefault(each, []).append(index)
     place = {index: min((index, *node.replaces)) for index, node in running.items()}
-    ready = [(place[index], index) for index, makers in waits.items() if not makers]
+    ready = [(place[index], index) for index, producers in waits.items() if not producers]
     heapq.heapify(ready)
     plan = []
     while ready:

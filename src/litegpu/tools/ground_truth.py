@@ -65,8 +65,8 @@ def read_ground_truth(path: str, labels: Sequence[str] = ()) -> GroundTruth:
             else _from_text(content.decode(), labels)
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        told = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        raise _unreadable(path, told) from error
+        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise _unreadable(path, reason) from error
     return GroundTruth(_by_name(pictures), _as_dataset(pictures))
 
 

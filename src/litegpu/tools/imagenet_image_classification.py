@@ -152,10 +152,10 @@ def classification(args: argparse.Namespace) -> Classification:
     truth = evaluation.read_lines(truth_file, "ground truth labels")
     if len(paths) != len(truth):
         others = [path for path in paths if not path.lower().endswith((".jpg", ".jpeg", ".rgb8"))]
-        told = f", of which {len(others)} are no pictures, such as '{others[0]}'" if others else ""
+        note = f", of which {len(others)} are no pictures, such as '{others[0]}'" if others else ""
         raise FileError(
             f"Number of images and ground truth labels is not same: '{folder}' has {len(paths)} "
-            f"files{told}, and '{truth_file}' {len(truth)} lines. "
+            f"files{note}, and '{truth_file}' {len(truth)} lines. "
             "Give a folder of pictures only, and one line for each."
         )
     labels = evaluation.read_lines(labels_file, "model output labels")
@@ -165,17 +165,19 @@ def classification(args: argparse.Namespace) -> Classification:
             "lines. Give the labels of a model that tells more classes apart."
         )
     denied = _denied(args.denylist_file_path, len(paths))
-    kept = [place for place in range(len(paths)) if place + 1 not in denied]
-    kept = kept[: args.num_images or None]
+    chosen = [place for place in range(len(paths)) if place + 1 not in denied]
+    chosen = chosen[: args.num_images or None]
     names = frozenset(labels)
-    unknown = [truth[place] for place in kept if truth[place] not in names]
+    unknown = [truth[place] for place in chosen if truth[place] not in names]
     if unknown:
         warn(
-            f"{len(unknown)} of {len(kept)} ground truth labels are none of the model's, such as "
+            f"{len(unknown)} of {len(chosen)} ground truth labels are none of the model's, such as "
             f"'{unknown[0]}': these pictures count as wrong."
         )
     return Classification(
-        tuple(paths[place] for place in kept), tuple(truth[place] for place in kept), tuple(labels)
+        tuple(paths[place] for place in chosen),
+        tuple(truth[place] for place in chosen),
+        tuple(labels),
     )
 
 

@@ -94,8 +94,8 @@ class Search:
         return Parting(found, segment, exposed, self._run(segment, found, exposed))
 
     def _is_beyond(self, errors: dict[int, float], node: int) -> bool:
-        made = self.model.node_outputs[node]
-        return any(errors.get(tensor, 0.0) > self.tolerance for tensor in made)
+        written = self.model.node_outputs[node]
+        return any(errors.get(tensor, 0.0) > self.tolerance for tensor in written)
 
     def _parts(self, segment: Segment, nodes: Sequence[int], exposed: bool) -> bool:
         errors = self._errors(segment, nodes, exposed)
@@ -113,8 +113,8 @@ class Search:
     ) -> dict[int, NDArray[Any]]:
         """Return what nodes make of the CPU's values; nothing where these cannot be read."""
         model, values = self.model, self.values
-        made = model.made(nodes) if exposed else model.read_by_others(nodes)
-        outputs = [tensor for tensor in made if tensor in values]
+        written_by = model.written_by(nodes) if exposed else model.read_by_others(nodes)
+        outputs = [tensor for tensor in written_by if tensor in values]
         if not outputs or any(tensor not in values for tensor in model.read_from_outside(nodes)):
             return {}
         cut = model.cut(nodes, outputs, values)

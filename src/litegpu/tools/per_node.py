@@ -150,23 +150,25 @@ class PerNode:
         results cannot be read are left out.
         """
         with quietly():
-            kept = self._delegates.interpreter(self._content)
+            delegated = self._delegates.interpreter(self._content)
             search = Search(self._model, self._values, 0.0)
             found: dict[int, float] = {}
             for segment in self._segments():
                 found |= search.node_errors(segment)
-            del kept
+            del delegated
         return found
 
     def _segments(self) -> Iterator[Segment]:
         """Yield the delegate's partitions and the nodes between them, by their first nodes."""
         gpu = self._delegates.gpu
         report = gpu.report if gpu else None
-        taken = {n: part.nodes for part in report.partitions for n in part.nodes} if report else {}
+        partition_of = (
+            {n: part.nodes for part in report.partitions for n in part.nodes} if report else {}
+        )
         others = [each for each in self._delegates.applied if not gpu or each.delegate is not gpu]
         rest = replace(self._delegates, applied=tuple(others))
         everything = range(len(self._model.ops))
-        groups = itertools.groupby(everything, lambda node: taken.get(node, ()))
+        groups = itertools.groupby(everything, lambda node: partition_of.get(node, ()))
         seen: set[tuple[int, ...]] = set()
         for part, group in groups:
             if not part:
@@ -185,7 +187,7 @@ class PerNode:
 
     def _describe(self, found: Parting, tolerance: float, whole: Any) -> Finding:
         node = found.nodes[-1]
-        errors = {t: relative_error(made, self._values[t]) for t, made in found.results.items()}
+        errors = {t: relative_error(result, self._values[t]) for t, result in found.results.items()}
         own = [errors[t] for t in self._model.node_outputs[node] if t in errors]
         return Finding(
             node=node,
@@ -202,13 +204,13 @@ class PerNode:
 
     def _ranges(self, found: Parting) -> Iterator[TensorRange]:
         model, values = self._model, self._values
-        made = model.made(found.nodes)
+        written = model.written_by(found.nodes)
         roles = dict.fromkeys(model.read_from_outside(found.nodes), "input")
         for tensor in itertools.chain(*(model.node_inputs[n] for n in found.nodes)):
-            if tensor not in made:
+            if tensor not in written:
                 roles.setdefault(tensor, "constant")
         last = model.node_outputs[found.nodes[-1]]
-        roles |= {tensor: "result" if tensor in last else "between" for tensor in made}
+        roles |= {tensor: "result" if tensor in last else "between" for tensor in written}
         for tensor, role in roles.items():
             if tensor not in values:
                 continue

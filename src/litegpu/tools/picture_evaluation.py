@@ -41,7 +41,7 @@ from litegpu.tools.reports.timing import latency_sections
 from litegpu.tools.stats import figure
 from litegpu.tools.wire import message
 
-Judged = TypeVar("Judged", contravariant=True)
+Predicted = TypeVar("Predicted", contravariant=True)
 
 LABELS = Flag(
     *("model_output_labels", str, ""),
@@ -74,7 +74,7 @@ TASK_FLAGS = (
 """What both evaluations on pictures take."""
 
 
-class Task(Protocol[Judged]):
+class Task(Protocol[Predicted]):
     """One of the evaluations, with the pictures and the truth that its flags name."""
 
     @property
@@ -84,10 +84,10 @@ class Task(Protocol[Judged]):
     def check(self, plan: Plan) -> Preprocessing:
         """Return how pictures are prepared. Raises ModelError for a model of another kind."""
 
-    def take(self, path: str, value: Judged) -> None:
+    def take(self, path: str, value: Predicted) -> None:
         """Look at the value of a picture as soon as it is its turn. Raises what spoils all."""
 
-    def result(self, values: Sequence[Judged | None]) -> Figures:
+    def result(self, values: Sequence[Predicted | None]) -> Figures:
         """Return the figures of the values, None for each picture that was left out."""
 
 
@@ -190,7 +190,7 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
 
 
 def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: Figures) -> Page:
-    told = ", ".join(f"{name} {value}" for name, value in figures.headline)
+    headline_text = ", ".join(f"{name} {value}" for name, value in figures.headline)
     left_out = f" {len(found.skipped)} could not be read." if found.skipped else ""
     headline = [
         *figures.headline,
@@ -215,7 +215,7 @@ def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: F
         *latency_sections({"inference": [each / 1e3 for each in found.times_us]}),
         *delegation_sections(model.content, found.report),
     ]
-    verdict = f"{told or 'Evaluated'}, on {found.runs} pictures.{left_out}"
+    verdict = f"{headline_text or 'Evaluated'}, on {found.runs} pictures.{left_out}"
     return Page(kind.tool, model.name, verdict, sections)
 
 
@@ -319,7 +319,7 @@ WAITED = ", for most of the time went by while workers began"
 
 def print_stages(meter: engines.Meter) -> None:
     """Say how fast each stage is by itself, and how far they overlapped."""
-    told = [
+    lines = [
         f"{each.name} {figure(round(each.rate, 1))}"
         for each in meter.stages()
         if each.name != "write"
@@ -327,7 +327,7 @@ def print_stages(meter: engines.Meter) -> None:
     rest = WAITED if meter.alone_s < meter.wall_s else ""
     info(
         f"Throughput: {figure(round(meter.rate, 1))} images/s; each stage by itself: "
-        f"{', '.join(told)} images/s; overlap: {meter.overlap:.0%}{rest}"
+        f"{', '.join(lines)} images/s; overlap: {meter.overlap:.0%}{rest}"
     )
 
 

@@ -93,8 +93,8 @@ def _chosen(args: argparse.Namespace, instances: str) -> Sequence[TruePicture]:
             f"({len(found)})."
         )
     elif args.num_images:
-        kept = sorted(each.image_id for each in found)[: args.num_images]
-        return [each for each in found if each.image_id in kept]
+        chosen = sorted(each.image_id for each in found)[: args.num_images]
+        return [each for each in found if each.image_id in chosen]
     return found
 
 

@@ -184,22 +184,22 @@ def make_delegates(args: argparse.Namespace, model: bytes | None = None) -> Dele
         DelegateLibraryError: the library of an external delegate cannot be used.
     """
     _warn_of_unused(args)
-    made: list[tuple[int, Applied]] = []
+    pairs: list[tuple[int, Applied]] = []
     for provider in PROVIDERS:
         if getattr(args, provider.flag) and (each := provider.make(args, model)):
-            if not made:
+            if not pairs:
                 info(f"{each.name} delegate created.")
-            made.append((_position(args, provider.flag), each))
+            pairs.append((_position(args, provider.flag), each))
     return Delegates(
-        applied=_in_order(made),
+        applied=_in_order(pairs),
         threads=None if args.num_threads == -1 else max(args.num_threads, 1),
         builtin_kernels="use_xnnpack" in args.given and not args.use_xnnpack,
     )
 
 
-def _in_order(made: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
+def _in_order(pairs: list[tuple[int, Applied]]) -> tuple[Applied, ...]:
     """Return the delegates by the place of their flags, but XNNPACK last."""
-    wanted = [each for _, each in sorted(made, key=lambda pair: pair[0])]
+    wanted = [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
     possible = sorted(wanted, key=lambda each: each.delegate is None)
     if possible != wanted:
         warn("The Python runtime applies XNNPACK by itself, after all other delegates.")
@@ -259,8 +259,8 @@ class Provider:
 def _external(args: argparse.Namespace, model: bytes | None) -> Applied | None:
     options = foreign.parse_options("external_delegate_options", args.external_delegate_options)
     path = args.external_delegate_path
-    asked = f"--external_delegate_path={path}"
-    return _of_library("EXTERNAL", foreign.load(asked, path, options, model))
+    requested = f"--external_delegate_path={path}"
+    return _of_library("EXTERNAL", foreign.load(requested, path, options, model))
 
 
 def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
@@ -273,10 +273,10 @@ def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
 
 
 def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
-    kept = bool(args.delegate_serialize_dir and args.delegate_serialize_token)
+    serialized = bool(args.delegate_serialize_dir and args.delegate_serialize_token)
     flags = ExperimentalFlags.ENABLE_QUANT if args.gpu_experimental_enable_quant else 0
     options: dict[str, Any] = {
-        "experimental_flags": flags | (ExperimentalFlags.ENABLE_SERIALIZATION if kept else 0),
+        "experimental_flags": flags | (ExperimentalFlags.ENABLE_SERIALIZATION if serialized else 0),
         "max_delegated_partitions": max(args.max_delegated_partitions, 1),
         "first_delegate_node_index": args.first_delegate_node_index,
         "last_delegate_node_index": args.last_delegate_node_index,
@@ -285,7 +285,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "quantized": args.gpu_quantized or None,
         "device": getattr(args, "gpu_device", None),  # no flag: workers on several GPUs set it
     }
-    if kept:
+    if serialized:
         options["serialization_dir"] = args.delegate_serialize_dir
         options["model_token"] = args.delegate_serialize_token
     if args.gpu_inference_for_sustained_speed:
@@ -328,8 +328,8 @@ class Elsewhere:
         try:
             if platform() in self.platforms:
                 path = os.path.join(getattr(args, where, ""), self.library)
-                asked = f"--{self.flag}=true ({path})"
-                return _of_library(self.name, foreign.load(asked, path, options, model))
+                requested = f"--{self.flag}=true ({path})"
+                return _of_library(self.name, foreign.load(requested, path, options, model))
         except DelegateLibraryError as error:
             warn(str(error))
         warn(self.warning)

@@ -165,7 +165,7 @@ class Run:
                         save_picture("output", output, drawing)
                 if example:
                     self.examples.append(shown_picture(drawing, Path(path).name, finding.brief()))
-            return self._kept(finding, file=path, output=outputs[path])
+            return self._recorded(finding, file=path, output=outputs[path])
 
         drawn = spread(draw, answered(), _THREADS)
         done = list(progress(drawn, "pictures", len(outputs)))
@@ -206,8 +206,12 @@ class Run:
         if film.damaged:
             note(f"{counted(film.damaged, 'packet')} of {args.image} could not be decoded")
         if interrupted:
-            kept = writer.frames if writer else 0
-            note(f"stopped; {args.output} has {counted(kept, 'frame')}" if kept else "stopped")
+            frame_count = writer.frames if writer else 0
+            note(
+                f"stopped; {args.output} has {counted(frame_count, 'frame')}"
+                if frame_count
+                else "stopped"
+            )
             raise KeyboardInterrupt
         if self.shown:
             self.clock.print("frame", count)
@@ -245,14 +249,14 @@ class Run:
                 if example and len(self.examples) < MOST_EXAMPLES:
                     title = f"frame {frame.number}, {frame.seconds:.2f} s"
                     self.examples.append(shown_picture(drawing, title, finding.brief()))
-            return self._kept(finding, frame=frame.number, seconds=frame.seconds)
+            return self._recorded(finding, frame=frame.number, seconds=frame.seconds)
 
         with ahead(decoded(), _AHEAD) as frames:
             # One thread draws: frames are written in their order.
             found = ((frame, self.answer(frame.picture, inputs)) for frame, inputs in frames)
             yield from spread(draw, found, 1)
 
-    def _kept(self, finding: Finding, **about: Any) -> Answer:
+    def _recorded(self, finding: Finding, **about: Any) -> Answer:
         """Return what is kept of a finding, which may hold large arrays."""
         found = {"found": finding.to_dict()} if self._args.json is not None else {}
         return Answer(finding.brief(), {**about, **found})

@@ -116,9 +116,9 @@ def _numbers(values: Iterable[int]) -> str:
 def _cut(text: str, length: int, from_the_end: bool = False) -> str:
     """Return text with so many characters, with `...` for what has no room."""
     if len(text) > length:
-        kept = max(length - 3, 0)
+        room = max(length - 3, 0)
         dots = "..."[:length]
-        text = dots + text[len(text) - kept :] if from_the_end else text[:kept] + dots
+        text = dots + text[len(text) - room :] if from_the_end else text[:room] + dots
     return text.ljust(length)
 
 

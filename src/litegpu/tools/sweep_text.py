@@ -99,12 +99,12 @@ def _cells(place: int, row: Row, joules: bool) -> list[str]:
     return cells
 
 
-_TOLD = ("software", "init_us", "median_us", "p90_us", "p99_us", "max_error", "relative_l2")
+_REPORTED = ("software", "init_us", "median_us", "p90_us", "p99_us", "max_error", "relative_l2")
 
 
-def _told(row: Row, rank: int | None) -> dict[str, Any]:
+def _reported(row: Row, rank: int | None) -> dict[str, Any]:
     """Return a row as plain data; without figures where there are none."""
-    figures = {name: None if row.failed else getattr(row, name) for name in _TOLD}
+    figures = {name: None if row.failed else getattr(row, name) for name in _REPORTED}
     nodes = row.nodes or (None, None)
     return {
         "rank": rank,
@@ -124,15 +124,15 @@ def _told(row: Row, rank: int | None) -> dict[str, Any]:
 
 def _table(found: Sweep, goal: Goal) -> list[dict[str, Any]]:
     order = ranked(found.rows, goal)
-    told = [_told(row, place) for place, row in enumerate(order, 1)]
-    return [*told, *(_told(row, None) for row in found.rows if row.failed)]
+    reported = [_reported(row, place) for place, row in enumerate(order, 1)]
+    return [*reported, *(_reported(row, None) for row in found.rows if row.failed)]
 
 
 def as_csv(found: Sweep, goal: Goal) -> str:
     """Return the ranking, then what failed, with a heading."""
     target = io.StringIO()
     table = _table(found, goal)
-    names = list(_told(Row(Combination("", "", 0)), None))
+    names = list(_reported(Row(Combination("", "", 0)), None))
     writer = csv.DictWriter(target, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(table)

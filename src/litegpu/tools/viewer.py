@@ -103,8 +103,8 @@ class Viewer:
     @property
     def fit(self) -> str:
         """How pictures get the input's shape."""
-        told: str | None = self._args.fit
-        return told or (self.task.reader.fit if self.task else CROP)
+        requested: str | None = self._args.fit
+        return requested or (self.task.reader.fit if self.task else CROP)
 
     def inputs(self, picture: Image.Image) -> list[NDArray[Any]]:
         """Return what `show` does for the inputs, and remember the frame for `read`.
@@ -161,9 +161,9 @@ class Viewer:
 
     @property
     def _min_score(self) -> float:
-        told: float | None = self._args.min_score
-        if told is not None or self.task is None:
-            return told or 0.0
+        requested: float | None = self._args.min_score
+        if requested is not None or self.task is None:
+            return requested or 0.0
         return self.task.reader.min_score
 
     def _place(self) -> int:
@@ -171,19 +171,19 @@ class Viewer:
 
     def _scaling(self, place: int) -> tuple[Scale, Scale]:
         """Return mean and deviation of pixels: as told, else by the file, else the default."""
-        if not self._scaling_is_told():
+        if not self._scaling_is_given():
             known = self._facts.scaling(place) if self._facts else None
             if known:
                 return known
         return self._args.input_mean, self._args.input_std
 
-    def _scaling_is_told(self) -> bool:
+    def _scaling_is_given(self) -> bool:
         return bool({"input_mean", "input_std"} & set(self._args.given))
 
     def _scaling_is_known(self, place: int) -> bool:
         floats = np.dtype(self._details[place]["dtype"]).kind == "f"
         known = self._facts is not None and self._facts.scaling(place) is not None
-        return not floats or known or self._scaling_is_told()
+        return not floats or known or self._scaling_is_given()
 
 
 _SCALING = (

@@ -33,7 +33,7 @@ class CuttableModel:
         """Parse the file. Raises MissingDependencyError without the packages that it takes."""
         self._model = objects.parse(content)
         self._graph = self._model.subgraphs[0]
-        self._held = [len(objects.content(buffer)) > 0 for buffer in self._model.buffers]
+        self._has_data = [len(objects.content(buffer)) > 0 for buffer in self._model.buffers]
         names = {number: name for name, number in schema.members("BuiltinOperator").items()}
         self.ops = [self._op_name(node, names) for node in self._graph.operators]
         self.node_inputs = [_present(node.inputs) for node in self._graph.operators]
@@ -82,18 +82,18 @@ class CuttableModel:
     def is_constant(self, tensor: int) -> bool:
         """Return whether the file holds what the tensor holds."""
         buffer: int = self._graph.tensors[tensor].buffer
-        return self._held[buffer]
+        return self._has_data[buffer]
 
     def read_from_outside(self, nodes: Sequence[int]) -> list[int]:
         """Return the tensors that nodes, in their order, read and neither make nor keep."""
-        made: set[int] = set()
+        written: set[int] = set()
         found: dict[int, None] = {}
         for node in nodes:
             for tensor in self.node_inputs[node]:
-                kept = self.is_constant(tensor) or self._graph.tensors[tensor].isVariable
-                if tensor not in made and not kept:
+                stored = self.is_constant(tensor) or self._graph.tensors[tensor].isVariable
+                if tensor not in written and not stored:
                     found[tensor] = None
-            made.update(self.node_outputs[node])
+            written.update(self.node_outputs[node])
         return list(found)
 
     def read_by_others(self, nodes: Sequence[int]) -> list[int]:
@@ -102,9 +102,9 @@ class CuttableModel:
         others = (n for n in range(len(self.ops)) if n not in own)
         wanted = {tensor for node in others for tensor in self.node_inputs[node]}
         wanted.update(map(int, self._graph.outputs))
-        return [tensor for tensor in self.made(nodes) if tensor in wanted]
+        return [tensor for tensor in self.written_by(nodes) if tensor in wanted]
 
-    def made(self, nodes: Iterable[int]) -> list[int]:
+    def written_by(self, nodes: Iterable[int]) -> list[int]:
         """Return all tensors that nodes make."""
         return [tensor for node in nodes for tensor in self.node_outputs[node]]
 
@@ -119,7 +119,7 @@ class CuttableModel:
         graph.inputs, graph.outputs = inputs, list(outputs)
         used = {*inputs, *outputs, *(t for n in nodes for t in self.node_inputs[n])}
         graph.tensors = [
-            self._tensor(number, values, held=number in used)
+            self._tensor(number, values, has_data=number in used)
             for number in range(len(self._graph.tensors))
         ]
         model = copy.copy(self._model)
@@ -133,12 +133,12 @@ class CuttableModel:
         model.signatureDefs = model.metadata = model.metadataBuffer = None
         return Cut(objects.pack(model), tuple(inputs), tuple(outputs))
 
-    def _tensor(self, number: int, values: Values, held: bool) -> Any:
+    def _tensor(self, number: int, values: Values, has_data: bool) -> Any:
         tensor = copy.copy(self._graph.tensors[number])
         if number in values and not self.is_constant(number):
             tensor.shape = [int(size) for size in np.shape(values[number])]
             tensor.shapeSignature = None
-        if not held:
+        if not has_data:
             tensor.buffer = 0
         return tensor
 

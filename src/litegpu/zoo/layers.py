@@ -202,7 +202,7 @@ class Net:
         version: int = 1,
     ) -> Signal:
         """Add an operation on `x`, which is one of its `inputs`; `moments` are its result's."""
-        held = self._quantization(x, builtin, moments, options or {})
+        output_quantization = self._quantization(x, builtin, moments, options or {})
         ref = self.writer.op(
             builtin,
             inputs,
@@ -211,9 +211,9 @@ class Net:
             version=self._version(builtin, version),
             dtype=self.dtype,
             name=name,
-            quantization=held,
+            quantization=output_quantization,
         )
-        return Signal(ref, moments, held)
+        return Signal(ref, moments, output_quantization)
 
     def _version(self, builtin: str, version: int) -> int:
         """Return the version of an operation that has `version` on floats."""

@@ -44,9 +44,9 @@ class QuantizedNet(Net):
         return self.writer.op("DEQUANTIZE", [x.ref], [x.shape], version=2, name=name)
 
     def _input(self, shape: tuple[int, ...], name: str, moments: Moments) -> Signal:
-        held = _quantization(*_IMAGE)
-        ref = self.writer.input(shape, self.dtype, name=name, quantization=held)
-        return Signal(ref, moments, held)
+        image_quantization = _quantization(*_IMAGE)
+        ref = self.writer.input(shape, self.dtype, name=name, quantization=image_quantization)
+        return Signal(ref, moments, image_quantization)
 
     def _version(self, builtin: str, version: int) -> int:
         return _VERSIONS.get(builtin, 2)

@@ -288,7 +288,7 @@ def test_labels_stay_on_the_picture_and_off_each_other() -> None:
     pen = Ink(picture)
     for _ in range(3):
         pen.label((270, 2, 299, 60), "a rather long name", ink.colour(0))
-    spots = pen._taken
+    spots = pen._occupied
     assert all(box[0] >= 0 and box[2] <= 300 and box[1] >= 0 and box[3] <= 200 for box in spots)
     for one, other in itertools.combinations(spots, 2):
         assert one[3] <= other[1] or other[3] <= one[1]

@@ -211,14 +211,14 @@ def suppressed(
     best = scores.max(1)
     rows = np.flatnonzero(best >= scene.min_score)
     rows = rows[np.argsort(-best[rows], kind="stable")][:_MOST_BOXES]
-    kept: list[int] = []
+    remaining: list[int] = []
     for row in rows:
-        same = [each for each in kept if classes[each] == classes[row]]
+        same = [each for each in remaining if classes[each] == classes[row]]
         if not same or overlaps(corners[row], corners[same]).max() <= _LEAST_IOU:
-            kept.append(int(row))
+            remaining.append(int(row))
     names = object_names(scene, scores.shape[1]) if scores.shape[1] > 1 or scene.named else ()
-    chosen = points[kept] if points is not None else None
-    return detections(corners[kept], best[kept], classes[kept], names, scene, chosen)
+    chosen = points[remaining] if points is not None else None
+    return detections(corners[remaining], best[remaining], classes[remaining], names, scene, chosen)
 
 
 def overlaps(box: Array, others: Array) -> Array:

@@ -143,9 +143,9 @@ def detections(
         points: `[N, K, 2]`: x and y of points of each object, from 0 to 1 over the input.
     """
     order = np.argsort(-scores, kind="stable")
-    kept = [i for i in order if scores[i] >= scene.min_score and np.isfinite(corners[i]).all()]
+    remaining = [i for i in order if scores[i] >= scene.min_score and np.isfinite(corners[i]).all()]
     found = []
-    for i in kept:
+    for i in remaining:
         first, last = scene.frame.places(corners[i].reshape(2, 2)).tolist()
         spots = scene.frame.places(points[i]).tolist() if points is not None else []
         box = _within((*first, *last), scene.frame.picture)

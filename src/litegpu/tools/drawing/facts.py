@@ -70,16 +70,16 @@ class ModelFacts:
         step = _WHITE / (found[1] - found[0])
         return (-found[0] * step,), (step,)
 
-    def maker(self, tensor: int) -> int | None:
+    def producer(self, tensor: int) -> int | None:
         """Return the node that makes a tensor, past those that only move its values."""
-        node = self._makers.get(tensor)
+        node = self._producers.get(tensor)
         while node is not None and self.model.ops[node] in _KEEPS_VALUES:
-            node = self._makers.get(self.model.node_inputs[node][0])
+            node = self._producers.get(self.model.node_inputs[node][0])
         return node
 
     def op_of(self, output: int) -> str:
         """Return the operation whose values an output has; empty where there is none."""
-        node = self.maker(self.outputs[output])
+        node = self.producer(self.outputs[output])
         return "" if node is None else self.model.ops[node]
 
     def is_probability(self, output: int) -> bool:
@@ -90,7 +90,7 @@ class ModelFacts:
         return self._is_probability(self.outputs[output], 0)
 
     def _is_probability(self, tensor: int, depth: int) -> bool:
-        node = self.maker(tensor)
+        node = self.producer(tensor)
         if node is None or depth > _MOST_CONCATENATIONS:
             return False
         if self.model.ops[node] == "CONCATENATION":
@@ -100,12 +100,12 @@ class ModelFacts:
 
     def read_by(self, output: int) -> tuple[int, ...]:
         """Return the shape of what the operation behind an output reads first."""
-        node = self.maker(self.outputs[output])
+        node = self.producer(self.outputs[output])
         return () if node is None else self.model.shape_of(self.model.node_inputs[node][0])
 
     def place_in_post_process(self, output: int) -> int | None:
         """Return which output of a detector's last operation this is; None of any other model."""
-        node = self._makers.get(self.outputs[output])
+        node = self._producers.get(self.outputs[output])
         if node is None or self.model.ops[node] != POST_PROCESS:
             return None
         return self.model.node_outputs[node].index(self.outputs[output])
@@ -128,7 +128,7 @@ class ModelFacts:
         return self._grids(self.outputs[output], 0)
 
     def _grids(self, tensor: int, depth: int) -> list[Grid]:
-        node = self._makers.get(tensor)
+        node = self._producers.get(tensor)
         shape = self.model.shape_of(tensor)
         if node is None or depth > _MOST_CONCATENATIONS:
             return []
@@ -143,9 +143,9 @@ class ModelFacts:
         return []
 
     @cached_property
-    def _makers(self) -> Mapping[int, int]:
-        made = enumerate(self.model.node_outputs)
-        return {tensor: node for node, tensors in made for tensor in tensors}
+    def _producers(self) -> Mapping[int, int]:
+        written = enumerate(self.model.node_outputs)
+        return {tensor: node for node, tensors in written for tensor in tensors}
 
 
 _MOST_CONCATENATIONS = 32

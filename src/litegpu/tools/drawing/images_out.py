@@ -42,15 +42,15 @@ class Painting:
         """
         from PIL import Image
 
-        made = Image.fromarray(self.pixels)
+        image = Image.fromarray(self.pixels)
         (left, top, _, _), (width, height) = self.frame.box, self.frame.size
-        finer = max(1.0, min(made.width / width, made.height / height))
+        finer = max(1.0, min(image.width / width, image.height / height))
         x0, y0, x1, y1 = self.frame.visible
-        parts = [(x - left) / width * made.width for x in (x0, x1)]
-        rows = [(y - top) / height * made.height for y in (y0, y1)]
+        parts = [(x - left) / width * image.width for x in (x0, x1)]
+        rows = [(y - top) / height * image.height for y in (y0, y1)]
         size = max(round((x1 - x0) * finer), 1), max(round((y1 - y0) * finer), 1)
         box = (parts[0], rows[0], parts[1], rows[1])
-        return made.resize(size, Image.Resampling.BICUBIC, box=box)
+        return image.resize(size, Image.Resampling.BICUBIC, box=box)
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return one row: size, and the values that are black and white."""

@@ -80,7 +80,7 @@ class Ink:
         self._draw = ImageDraw.Draw(picture)
         self._font: ImageFont.ImageFont | ImageFont.FreeTypeFont
         self._font = ImageFont.load_default(self.text_size)
-        self._taken: list[Box] = []
+        self._occupied: list[Box] = []
 
     @property
     def line_height(self) -> int:
@@ -139,9 +139,9 @@ class Ink:
         tops = [box[1] - height, box[1], box[3] - height, box[3]]
         within = [min(max(top, 0), max(self.size[1] - height, 0)) for top in tops]
         spots = [(left, top, left + width, top + height) for top in within]
-        free = [s for s in spots if not any(_overlap(s, other) for other in self._taken)]
+        free = [s for s in spots if not any(_overlap(s, other) for other in self._occupied)]
         spot = free[0] if free else spots[0]
-        self._taken.append(spot)
+        self._occupied.append(spot)
         self._draw.rectangle(spot, fill=fill)
         place = (left + _PADDING * self.text_size, spot[1] + height / 2)
         self.text(place, text, contrasting(fill))

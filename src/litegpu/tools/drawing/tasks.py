@@ -72,17 +72,17 @@ def candidates(outputs: Outputs, facts: ModelFacts) -> list[tuple[str, Reader, E
     return found
 
 
-def choose(outputs: Outputs, facts: ModelFacts, told: str | None) -> Task | None:
+def choose(outputs: Outputs, facts: ModelFacts, requested: str | None) -> Task | None:
     """Return the task that was told, or the one that is certain; None where none is.
 
     Where several readers serve a task that was told, the one with evidence does.
     """
     possible = candidates(outputs, facts)
-    if told is not None:
+    if requested is not None:
         for name, reader, seen in possible:
-            if name == told:
+            if name == requested:
                 return Task(name, reader, seen.why)
-        return Task(told, TASKS[told][0], "--task says so")
+        return Task(requested, TASKS[requested][0], "--task says so")
     certain = [each for each in possible if each[2].certain]
     if not certain:
         return None

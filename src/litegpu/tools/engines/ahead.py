@@ -27,7 +27,7 @@ def ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
     thread = threading.Thread(target=channel.fill, args=(items,), daemon=True)
     thread.start()
     try:
-        yield channel.taken()
+        yield channel.received()
     finally:
         channel.close()
         thread.join(_PATIENCE_S)
@@ -61,7 +61,7 @@ class _Channel(Generic[Item]):
                 self._ended = True
                 self._changed.notify_all()
 
-    def taken(self) -> Iterator[Item]:
+    def received(self) -> Iterator[Item]:
         """Yield the items."""
         while True:
             with self._changed:

@@ -110,7 +110,7 @@ def _report_sections(report: DelegationReport) -> Iterator[Section]:
 
 def _nodes(graph: ModelGraph, facts: NodeFacts, title: str) -> Table:
     """Return all nodes as a table; columns of which nothing is known are left out."""
-    timed, judged = bool(facts.kernels), bool(facts.errors)
+    timed, compared = bool(facts.kernels), bool(facts.errors)
     rows = []
     for node in graph.nodes:
         own = facts.own(node.index)
@@ -123,14 +123,14 @@ def _nodes(graph: ModelGraph, facts: NodeFacts, title: str) -> Table:
                 *(str(node.index), short(node.op, 60)),
                 "; ".join(f"{shape_text(each.shape)} {each.type}" for each in outputs),
                 *((_time(seconds), _floor(floors, seconds)) if timed else ()),
-                *(("" if error is None else f"{error:.3g}",) if judged else ()),
+                *(("" if error is None else f"{error:.3g}",) if compared else ()),
                 facts.place(node.index)[1],
             )
         )
     columns = (
         *(">node", "operation", "makes"),
         *((">µs", ">of floor") if timed else ()),
-        *((">error",) if judged else ()),
+        *((">error",) if compared else ()),
         "runs",
     )
     return Table(title, columns, rows, folded=True)

@@ -134,17 +134,17 @@ def _note(carried: Mapping[int, int]) -> str:
 
 def _carried(graph: ModelGraph) -> dict[int, int]:
     """Return the nodes that read constants only, with the node that they are drawn in."""
-    makers = graph.makers()
+    producers = graph.producers()
     readers: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes:
         for tensor in node.inputs:
-            if tensor in makers:
-                readers[makers[tensor]].append(node.index)
+            if tensor in producers:
+                readers[producers[tensor]].append(node.index)
     constant: set[int] = set()
     for node in graph.nodes:
-        read = (graph.tensors[t].constant or makers.get(t) in constant for t in node.inputs)
-        kept = not set(node.outputs) & set(graph.outputs)
-        if node.inputs and all(read) and kept and readers[node.index]:
+        read = (graph.tensors[t].constant or producers.get(t) in constant for t in node.inputs)
+        inner = not set(node.outputs) & set(graph.outputs)
+        if node.inputs and all(read) and inner and readers[node.index]:
             constant.add(node.index)
     found: dict[int, int] = {}
     for index in sorted(constant, reverse=True):
@@ -194,16 +194,16 @@ _SIZE = (_WIDTH, _HEIGHT)
 
 def _edges(graph: ModelGraph, carried: Mapping[int, int], ends: _Ends) -> dict[Edge, str]:
     """Return the connections, and in words what flows there."""
-    makers = {**ends.inputs, **graph.makers()}
+    producers = {**ends.inputs, **graph.producers()}
     found: dict[Edge, list[int]] = defaultdict(list)
     for node in graph.nodes:
         for tensor in node.inputs:
-            maker = makers.get(tensor)
-            if maker is not None and node.index not in carried and maker not in carried:
-                found[maker, node.index].append(tensor)
+            producer = producers.get(tensor)
+            if producer is not None and node.index not in carried and producer not in carried:
+                found[producer, node.index].append(tensor)
     for tensor, output in ends.outputs.items():
-        if tensor in makers:
-            found[makers[tensor], output].append(tensor)
+        if tensor in producers:
+            found[producers[tensor], output].append(tensor)
     return {edge: _flow(graph, tensors) for edge, tensors in found.items()}
 
 

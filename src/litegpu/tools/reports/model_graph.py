@@ -48,7 +48,7 @@ class ModelGraph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def makers(self) -> dict[int, int]:
+    def producers(self) -> dict[int, int]:
         """Return the node that makes each tensor."""
         return {tensor: node.index for node in self.nodes for tensor in node.outputs}
 
@@ -73,11 +73,11 @@ def _name(number: int, graph: Any, signature: str) -> str:
 def _graph(model: Any, graph: Any, name: str) -> ModelGraph:
     ops = {number: op for op, number in schema.members("BuiltinOperator").items()}
     types = {number: each.lower() for each, number in schema.members("TensorType").items()}
-    held = [len(objects.content(buffer)) > 0 for buffer in model.buffers]
+    has_data = [len(objects.content(buffer)) > 0 for buffer in model.buffers]
     return ModelGraph(
         name,
         [_node(index, each, model, ops) for index, each in enumerate(_all(graph.operators))],
-        [_tensor(each, held, types) for each in _all(graph.tensors)],
+        [_tensor(each, has_data, types) for each in _all(graph.tensors)],
         _numbers(graph.inputs),
         _numbers(graph.outputs),
     )
@@ -103,7 +103,7 @@ def _custom_options(content: Any) -> Mapping[str, Any]:
         return {"custom_options": f"{len(given)} bytes"}
 
 
-def _tensor(tensor: Any, held: Sequence[bool], types: Mapping[int, str]) -> Tensor:
+def _tensor(tensor: Any, has_data: Sequence[bool], types: Mapping[int, str]) -> Tensor:
     shape = tensor.shapeSignature
     if shape is None or not len(shape):
         shape = tensor.shape
@@ -111,7 +111,7 @@ def _tensor(tensor: Any, held: Sequence[bool], types: Mapping[int, str]) -> Tens
         _text(tensor.name),
         tuple(int(size) for size in _all(shape)),
         types.get(tensor.type, str(tensor.type)),
-        held[tensor.buffer] if tensor.buffer < len(held) else False,
+        has_data[tensor.buffer] if tensor.buffer < len(has_data) else False,
         _quantization(tensor.quantization),
     )
 
