@@ -87,11 +87,11 @@ def _on_blockers(selection: Selection, choice: PartitionChoice) -> Iterator[Advi
     gone: list[_Obstacle] = []
     while rest and len(gone) < _MOST_BLOCKERS:
         tried = [(selection.choose(obstacles.behind([*gone, key])), key) for key in rest]
-        then, key = min(tried, key=lambda each: selection.costs.invoke_seconds(each[0].taken))
+        then, key = min(tried, key=lambda each: selection.costs.invoke_seconds(each[0].delegated))
         seconds = selection.costs.invoke_seconds
-        saved = seconds(choice.taken) - seconds(then.taken)
-        whole = len(then.taken) == 1 and len(then.taken[0].nodes) == total
-        before, after = nodes_of(choice.taken), nodes_of(then.taken)
+        saved = seconds(choice.delegated) - seconds(then.delegated)
+        whole = len(then.delegated) == 1 and len(then.delegated[0].nodes) == total
+        before, after = nodes_of(choice.delegated), nodes_of(then.delegated)
         if not whole and (not counts(saved) or after <= before):
             return
         effect = "the whole graph" if whole else _effect(len(before), len(after))
@@ -168,14 +168,14 @@ def _on_limit(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]
     if not choice.left:
         return
     every = selection.choose(limit=_MANY)
-    saved = selection.costs.invoke_seconds(choice.taken) - selection.costs.invoke_seconds(
-        every.taken
+    saved = selection.costs.invoke_seconds(choice.delegated) - selection.costs.invoke_seconds(
+        every.delegated
     )
-    more = nodes_of(every.taken) - nodes_of(choice.taken)
-    if more and counts(saved) and len(every.taken) > max(len(choice.taken), 1):
+    more = nodes_of(every.delegated) - nodes_of(choice.delegated)
+    if more and counts(saved) and len(every.delegated) > max(len(choice.delegated), 1):
         yield Advice(
             "partitions",
-            f"max_delegated_partitions={len(every.taken)} would put "
+            f"max_delegated_partitions={len(every.delegated)} would put "
             f"{counted(len(more), 'more node')} on the GPU, {_saving(saved)}.",
             tuple(sorted(more)),
             saved,
@@ -222,7 +222,7 @@ def _on_data_movement(
 def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator[Advice]:
     """Tell which channel counts are stored with much padding."""
     stored = wasted = 0
-    padding, makers = Counter[tuple[int, int]](), list[int]()
+    padding, producing = Counter[tuple[int, int]](), list[int]()
     for partition in compiled:
         producers = partition.layout.graph.producers()
         for v, storage in partition.layout.bases.items():
@@ -232,7 +232,7 @@ def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator
             wasted += waste
             if waste and v in producers:
                 padding[storage.channels, storage.padded_channels] += 1
-                makers.append(producers[v].index)
+                producing.append(producers[v].index)
     if wasted < _PADDING_FROM * stored or not padding:
         return
     listed = ", ".join(
@@ -244,7 +244,7 @@ def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator
         "lanes",
         f"{wasted / stored:.0%} of what kernels store is padding: {listed}. Multiples of 4 "
         "channels (8 where values are stored as half) need none.",
-        _sorted_nodes(index for index in makers if index in known),
+        _sorted_nodes(index for index in producing if index in known),
     )
 
 

@@ -114,8 +114,8 @@ class CostModel:
 
     def invoke_seconds(self, subsets: Collection[Subset]) -> float:
         """Return the time of an invoke with these partitions and the other nodes on the CPU."""
-        taken = {index for subset in subsets for index in subset.nodes}
-        rest = self.cpu_seconds(index for index in self._nodes if index not in taken)
+        delegated = {index for subset in subsets for index in subset.nodes}
+        rest = self.cpu_seconds(index for index in self._nodes if index not in delegated)
         return rest + sum(self.estimate(subset).gpu_seconds for subset in subsets)
 
     def split(self, subsets: Collection[Subset]) -> Split | None:
@@ -131,12 +131,12 @@ class CostModel:
         """Return what a partition reads of others' results, and what others read of its own."""
         own = set(subset.nodes)
         others = [node for node in self._graph.nodes if node.index not in own]
-        made = {v for node in others for v in node.outputs}
+        written = {v for node in others for v in node.outputs}
         read = {v for node in others for v in node.inputs}
         return [
             v
             for v in self._transferred(subset)
-            if (v in made and v in subset.inputs) or (v in read and v in subset.outputs)
+            if (v in written and v in subset.inputs) or (v in read and v in subset.outputs)
         ]
 
 

@@ -82,7 +82,7 @@ class GpuDelegate:
         self.error: BaseException | None = None
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
-        self._taken: list[weakref.ref[PartitionKernel]] = []
+        self._kernels: list[weakref.ref[PartitionKernel]] = []
         self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
         self._described = weakref.WeakKeyDictionary()
         self._closed = False
@@ -144,7 +144,7 @@ class GpuDelegate:
         """Choose and compile the partitions of an interpreter's graph."""
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
-            self._taken.clear()
+            self._kernels.clear()
             self._budget = ReadBudget()
         graph = read_graph(context, self._budget)
         support = check_support(graph, self.options.quantized_mode())
@@ -168,9 +168,9 @@ class GpuDelegate:
     def _notes_on_rounding(self, graph: Graph, choice: PartitionChoice) -> list[str]:
         """Return what to know of exact results beside those of this machine's CPU."""
         reason = host_cpu.other_rounding()
-        taken = {index for subset in choice.taken for index in subset.nodes}
+        delegated = {index for subset in choice.delegated for index in subset.nodes}
         exact = self.options.quantized_mode() == "exact" and any(
-            node.index in taken and is_quantized(graph, node) for node in graph.nodes
+            node.index in delegated and is_quantized(graph, node) for node in graph.nodes
         )
         if not reason or not exact:
             return []
@@ -201,7 +201,7 @@ class GpuDelegate:
         while True:
             choice = selection.choose()
             kernels: list[tuple[Subset, PartitionKernel]] = []
-            for subset in choice.taken:
+            for subset in choice.delegated:
                 try:
                     alone = len(subset.nodes) == len(graph.nodes)
                     kernels.append((subset, self._compile(extract(graph, subset), alone)))
@@ -250,7 +250,7 @@ class GpuDelegate:
         the GPU (with the reasons), OptionsError for `repeats` below 1, ExecutionError when the
         device fails.
         """
-        kernels = [kernel for held in self._taken if (kernel := held()) is not None]
+        kernels = [kernel for reference in self._kernels if (kernel := reference()) is not None]
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
         if interpreter is not None:
@@ -262,7 +262,7 @@ class GpuDelegate:
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
-        self._taken.append(weakref.ref(kernel))
+        self._kernels.append(weakref.ref(kernel))
         kernel.changed = weakref.WeakMethod(self._changed)
         return kernel
 
@@ -315,7 +315,7 @@ class GpuDelegate:
             rejected=_rejected(graph, reasons),
             partitions=tuple(partitions),
             left_out=selection.left_out(choice),
-            split=costs.split(choice.taken),
+            split=costs.split(choice.delegated),
             advice=advise(
                 selection, choice, [kernel.compiled for _, kernel in kernels], self.precision
             ),

@@ -150,7 +150,7 @@ class PartitionKernel:
         What was cut hides from the values after it whether they fit.
         """
         before, layout = self._precise, self.compiled.layout
-        wide = layout.made_after(lost) if again else lost
+        wide = layout.written_after(lost) if again else lost
         self._precise = before.union(*map(layout.beside, wide))
         try:
             compiled = self._compile(self.graph)

@@ -310,7 +310,7 @@ def test_what_is_left_out_is_judged_no_more_but_the_rest_is_judged_again() -> No
 
     graph = line(["ABS"] * 7)
     choice = choose(Candidates(graph, {0, 1, 3, 5, 6}), preview, NodeCountPolicy(2), 1)
-    assert [subset.nodes for subset in choice.taken] == [(0, 1, 5, 6)]
+    assert [subset.nodes for subset in choice.delegated] == [(0, 1, 5, 6)]
     assert [subset.nodes for subset, _ in choice.left] == [(3,)]
 
 
@@ -322,14 +322,14 @@ def test_a_whole_graph_in_several_partitions_is_taken_and_not_judged() -> None:
 
     graph = line(["DEQUANTIZE", "ABS", "EXP"])
     choice = choose(Candidates(graph, {0, 1, 2}, {0}), preview, NodeCountPolicy(9), 1)
-    assert [subset.nodes for subset in choice.taken] == [(1,), (2,)]
+    assert [subset.nodes for subset in choice.delegated] == [(1,), (2,)]
     assert choice.left == ()
 
 
 def test_ties_go_to_the_first() -> None:
     graph = line(["ABS"] * 8)
     choice = choose(Candidates(graph, {0, 1, 3, 4, 6, 7}), runs, NodeCountPolicy(0), 2)
-    assert [subset.nodes for subset in choice.taken] == [(0, 1), (3, 4)]
+    assert [subset.nodes for subset in choice.delegated] == [(0, 1), (3, 4)]
 
 
 def test_every_backend_has_rates() -> None:

@@ -26,9 +26,9 @@ class ConstantBudget:
     @classmethod
     def of(cls, graph: Graph) -> ConstantBudget:
         """Return the budget of a graph."""
-        held = [value.data for value in graph.values.values() if value.data is not None]
+        arrays = [value.data for value in graph.values.values() if value.data is not None]
         # The same bytes may be a constant twice.
-        sizes = {(array.ctypes.data, array.nbytes) for array in held}
+        sizes = {(array.ctypes.data, array.nbytes) for array in arrays}
         return cls(_FREE_BYTES + _FACTOR * sum(nbytes for _, nbytes in sizes))
 
     def take(self, nbytes: int) -> None:

@@ -33,8 +33,8 @@ def dependencies(launches: Sequence[Launch]) -> list[frozenset[int]]:
                 if (each.written or other.written) and each.span.overlaps(other.span)
             )
         )
-        taken = [each.span for each in own if each.written]
-        earlier = [each for each in earlier if not any(s.covers(each.span) for s in taken)]
+        overwritten = [each.span for each in own if each.written]
+        earlier = [each for each in earlier if not any(s.covers(each.span) for s in overwritten)]
         earlier += own
     return found
 

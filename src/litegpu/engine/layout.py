@@ -45,7 +45,7 @@ class Layout:
         halves = self.graph.values[value_id].dtype is DType.FLOAT16
         return self.storages[value_id].dtype is DType.FLOAT16 and not halves
 
-    def made_after(self, values: Collection[int]) -> list[int]:
+    def written_after(self, values: Collection[int]) -> list[int]:
         """Return `values`, and what is stored as half and made after the first of them."""
         order = [v for node in self.graph.nodes for v in node.outputs]
         first = min((order.index(v) for v in values), default=len(order))

@@ -309,7 +309,7 @@ class _Buffers:
         texts = []
         for i, (epilogue_op, is_sum) in enumerate(zip(epilogue, sums, strict=False)):
             read = [running if v == SELF else self._register(v) for v in epilogue_op.operands]
-            typed, made = registers(epilogue_op, running, read)
+            typed, result = registers(epilogue_op, running, read)
             elements = len(element_operands(epilogue_op))
             operands = (
                 self._operand(f"{prefix}{i}_{k}", v, epilogue_op.extend, k >= elements)
@@ -317,8 +317,8 @@ class _Buffers:
                 if v != SELF
             )
             text = expression(epilogue_op, is_sum, typed)
-            texts.append(EpilogueText(text, tuple(operands), is_bounded(epilogue_op), made))
-            running = made
+            texts.append(EpilogueText(text, tuple(operands), is_bounded(epilogue_op), result))
+            running = result
         return tuple(texts)
 
     def _register(self, value_id: int) -> Register:

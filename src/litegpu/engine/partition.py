@@ -79,7 +79,7 @@ def _rewrite_and_place(
         rewritten = rewrite(keeping(graph, precise), target, apart)
         padded_channels = target.info.half_lanes
         selected = place(rewritten, target, padded_channels, stage_boundary, precise)
-        undone = {made for node in selected.not_accepted() for made in merged_values(node)}
+        undone = {merged for node in selected.not_accepted() for merged in merged_values(node)}
         if not undone:
             return rewritten, selected
         apart |= undone
@@ -117,7 +117,7 @@ def normalize(graph: Graph) -> Graph:
     values = dict(graph.values)
     fresh = iter(graph.fresh_ids())
     budget = ConstantBudget.of(graph)
-    made_for = DType.FLOAT32
+    result_dtype = DType.FLOAT32
 
     def new_value(
         shape: tuple[int, ...],
@@ -129,13 +129,13 @@ def normalize(graph: Graph) -> Graph:
         v = next(fresh)
         if data is not None:
             budget.take(data.nbytes)
-        made = made_for if data is None else DType(data.dtype.name)
-        values[v] = Value(v, f"litegpu_{v}", shape, dtype or made, data, precise=precise)
+        inferred = result_dtype if data is None else DType(data.dtype.name)
+        values[v] = Value(v, f"litegpu_{v}", shape, dtype or inferred, data, precise=precise)
         return v
 
     nodes: list[Node] = []
     for node in graph.nodes:
-        made_for = graph.values[node.outputs[0]].dtype
+        result_dtype = graph.values[node.outputs[0]].dtype
         op = get(node.op)
         exact = op.exact if is_quantized(graph, node) else None
         nodes += (exact or op).normalize(graph, node, new_value)

@@ -182,7 +182,7 @@ def _usages(
     layout: Layout, launches: Sequence[KernelLaunch], bases: Iterable[int]
 ) -> Iterable[memory.Usage]:
     """Yield size and life of each base; inputs live from the start, outputs to the end."""
-    given, kept = set(layout.graph.inputs), set(layout.graph.outputs)
+    given, results = set(layout.graph.inputs), set(layout.graph.outputs)
     users: dict[int, list[int]] = {}
     for number, launch in enumerate(launches):
         for base in launch.bases:
@@ -191,6 +191,6 @@ def _usages(
     for base in bases:
         kernels = users.get(base, [])
         first = 0 if base in given or not kernels else kernels[0]
-        last = end if base in kept else max(kernels, default=first)
+        last = end if base in results else max(kernels, default=first)
         size = round_up(layout.storages[base].nbytes, 16)
         yield memory.Usage(size, first, last)

@@ -65,6 +65,6 @@ class RangeWatch:
         if not found.size:
             self._harmless = returned
         return {
-            self._words.values[launch][place]: _TOO_LARGE if large[launch, place] else _TOO_SMALL
-            for launch, place in found
+            self._words.values[launch][offset]: _TOO_LARGE if large[launch, offset] else _TOO_SMALL
+            for launch, offset in found
         }

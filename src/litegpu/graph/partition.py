@@ -41,7 +41,7 @@ class PartitionPolicy(Protocol):
 class PartitionChoice:
     """The subsets to delegate, the best first, and those left to the CPU, each with its reason."""
 
-    taken: tuple[Subset, ...] = ()
+    delegated: tuple[Subset, ...] = ()
     left: tuple[tuple[Subset, str], ...] = ()
 
 
@@ -76,15 +76,15 @@ def choose(
         choice = PartitionChoice(tuple(s for s in preview(plan) if real & set(s.nodes)))
     else:
         choice = _best(plan, real, preview, policy, max_partitions)
-    if len(choice.taken) != 1 or len(choice.taken[0].nodes) < len(plan):
+    if len(choice.delegated) != 1 or len(choice.delegated[0].nodes) < len(plan):
         choice = _in_order(candidates, choice)
-    chosen = {index for subset in choice.taken for index in subset.nodes}
+    chosen = {index for subset in choice.delegated for index in subset.nodes}
     joining = _readable_inside(graph, chosen, folded) - chosen
     if not chosen or not joining:
         return choice
     joined = preview([index for index in plan if index in chosen | joining])
-    if len(joined) == len(choice.taken) and all(chosen & set(s.nodes) for s in joined):
-        return replace(choice, taken=_sorted(joined, policy))
+    if len(joined) == len(choice.delegated) and all(chosen & set(s.nodes) for s in joined):
+        return replace(choice, delegated=_sorted(joined, policy))
     return choice
 
 
@@ -97,9 +97,9 @@ def _best(
 ) -> PartitionChoice:
     """Give nodes up until the runtime makes few enough partitions of the others, all worth it."""
     left: list[tuple[Subset, str]] = []
-    kept = set(real)
-    while kept:
-        found = _sorted(preview([index for index in plan if index in kept]), policy)
+    remaining = set(real)
+    while remaining:
+        found = _sorted(preview([index for index in plan if index in remaining]), policy)
         declined = [
             (subset, reason) for subset in found if (reason := policy.reason_against(subset))
         ]
@@ -110,7 +110,7 @@ def _best(
         if not declined:
             return PartitionChoice(found, tuple(left))
         left += declined
-        kept -= {index for subset, _ in declined for index in subset.nodes}
+        remaining -= {index for subset, _ in declined for index in subset.nodes}
     return PartitionChoice((), tuple(left))
 
 
@@ -129,7 +129,7 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
     that one needs the other's results, or that one partition has both.
     """
     graph, inside = candidates.graph, dict[int, int]()
-    for number, subset in enumerate(choice.taken):
+    for number, subset in enumerate(choice.delegated):
         inside.update(dict.fromkeys(subset.nodes, number))
     shared: dict[int, list[Node]] = {}
     for node in graph.nodes if inside else ():
@@ -144,19 +144,19 @@ def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoic
                     f"Nodes {first.index} and {second.index} share the state tensor {v}, and the "
                     "runtime might run them in another order if the graph was split."
                 )
-                left = tuple((subset, reason) for subset in choice.taken)
+                left = tuple((subset, reason) for subset in choice.delegated)
                 return PartitionChoice((), (*choice.left, *left))
     return choice
 
 
 def _needs(graph: Graph, node: Node, other: Node) -> bool:
     """Whether a node reads what follows from the results of an earlier one."""
-    made = set(other.outputs)
+    written = set(other.outputs)
     for between in graph.nodes:
-        if made.intersection(between.inputs):
+        if written.intersection(between.inputs):
             if between is node:
                 return True
-            made.update(between.outputs)
+            written.update(between.outputs)
     return False
 
 
@@ -199,9 +199,9 @@ def extract(graph: Graph, subset: Subset) -> Graph:
 
 def sources(graph: Graph) -> tuple[int, ...]:
     """Return the values that come from outside, those among them whose shape alone is read."""
-    made = {v for node in graph.nodes for v in node.outputs}
+    written = {v for node in graph.nodes for v in node.outputs}
     read = dict.fromkeys(v for node in graph.nodes for v in node.inputs if v != ABSENT)
-    return tuple(v for v in read if v not in made and not graph.values[v].is_constant)
+    return tuple(v for v in read if v not in written and not graph.values[v].is_constant)
 
 
 def with_shapes(graph: Graph, shapes: Iterable[tuple[int, tuple[int, ...]]]) -> Graph:

@@ -202,8 +202,8 @@ _unseated = Callback(_not_seated, _report_not_seated)
 _registration = _make_registration()
 
 # The runtime keeps their addresses: they must survive the teardown of this module.
-for _held in (_unseated, _registration, _CUSTOM_NAME):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
+for _immortal in (_unseated, _registration, _CUSTOM_NAME):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
 
 def live_kernels() -> int:

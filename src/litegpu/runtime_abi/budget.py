@@ -57,15 +57,15 @@ class ReadBudget:
         self._count(size // 4)
         return ctypes.string_at(address, size)
 
-    def name(self, held: bytes | None) -> str:
+    def name(self, raw: bytes | None) -> str:
         """Return the beginning of a name."""
-        found = (held or b"")[:_MOST_NAME_BYTES]
+        found = (raw or b"")[:_MOST_NAME_BYTES]
         self._count(len(found) // 4)
         return found.decode("utf-8", "replace")
 
-    def shown_name(self, held: bytes | None) -> str:
+    def shown_name(self, raw: bytes | None) -> str:
         """Return the name of an operation of the model's own, which is shown everywhere."""
-        return printable(self.name(held))
+        return printable(self.name(raw))
 
     def spread(self, stored: int, dense: int) -> bool:
         """Whether a sparse constant of so many bytes may become one of `dense` bytes."""

@@ -142,11 +142,11 @@ def _delivery(error: BaseException) -> object:
         _raiser.error = error
         end = partial(_add_pending_call, _IS_TRUE, _raiser)
     else:
-        end = partial(_raise_in_thread, threading.get_ident(), _maker(error))
+        end = partial(_raise_in_thread, threading.get_ident(), _type_of(error))
     return type("Delivery", (), {"__del__": staticmethod(end)})()
 
 
-def _maker(error: BaseException) -> type[BaseException]:
+def _type_of(error: BaseException) -> type[BaseException]:
     """Return the class that stands for an exception: a thread can be told to raise classes."""
     original = type(error)
     names = {"__module__": original.__module__, "__qualname__": original.__qualname__}

@@ -210,7 +210,7 @@ class Seat:
     def _leave(self) -> None:
         self._hold(_NOBODY)
         self.owner = self._error = None
-        if _taken.pop(self.number, None) is not None:
+        if _occupied.pop(self.number, None) is not None:
             _idle.append(self)
 
     @property
@@ -249,7 +249,7 @@ class Seat:
 
 _numbers = itertools.count(1)
 _idle: list[Seat] = []
-_taken: dict[int, Seat] = {}
+_occupied: dict[int, Seat] = {}
 _apis: set[str] = set()
 
 
@@ -259,14 +259,14 @@ def take_seat() -> Seat:
     if seat.running:  # the thread that left it is still on its way out
         _idle.insert(0, seat)
         seat = Seat()
-    _taken[seat.number] = seat
+    _occupied[seat.number] = seat
     return seat
 
 
 def kernels() -> list[Kernel]:
     """Return the kernels that interpreters hold at present."""
     # An interrupt may come between a seat and the kernel that was to sit there.
-    return [seat.kernel for seat in list(_taken.values()) if seat.kernel is not _NOBODY]
+    return [seat.kernel for seat in list(_occupied.values()) if seat.kernel is not _NOBODY]
 
 
 def retire_all(owner: Owner, instead: Kernel) -> None:
@@ -274,7 +274,7 @@ def retire_all(owner: Owner, instead: Kernel) -> None:
 
     Raises InterpreterError when this thread itself is: it would wait for itself.
     """
-    seats = [seat for seat in list(_taken.values()) if seat.owner is owner]
+    seats = [seat for seat in list(_occupied.values()) if seat.owner is owner]
     if any(seat.running_here for seat in seats):
         raise InterpreterError(
             "The delegate cannot be closed by what it is running, such as a signal handler. "
@@ -296,7 +296,7 @@ def close_at_exit(api: str) -> None:
 
 
 def _close_all() -> None:
-    for seat in list(_taken.values()):
+    for seat in list(_occupied.values()):
         try:
             seat.retire(_AT_THE_END, _EXIT_SECONDS)
         except Exception as error:
@@ -304,7 +304,7 @@ def _close_all() -> None:
 
 
 def _abandon_all() -> None:
-    for seat in list(_taken.values()):
+    for seat in list(_occupied.values()):
         seat.abandon(_IN_A_CHILD)
 
 

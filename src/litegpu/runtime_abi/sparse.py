@@ -75,15 +75,15 @@ def densify(
     """Return the dense array, zero where nothing is stored; None if the description is damaged."""
     if any(size < 0 for size in shape):
         return None
-    places = _places(shape, sparsity, len(stored))
-    if places is None or len(places) > len(stored):
+    offsets = _offsets(shape, sparsity, len(stored))
+    if offsets is None or len(offsets) > len(stored):
         return None
     dense = np.zeros(math.prod(shape), stored.dtype)
-    dense[places] = stored[: len(places)]
+    dense[offsets] = stored[: len(offsets)]
     return dense.reshape(shape)
 
 
-def _places(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | None:
+def _offsets(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | None:
     """Return where each of at most `stored` elements belongs in the flat array."""
     rank, order, blocked = len(shape), sparsity.order, sparsity.blocked
     known = sorted(order) == list(range(rank + len(blocked))) and len(order) == len(sparsity.levels)
@@ -99,8 +99,8 @@ def _places(shape: Sequence[int], sparsity: Sparsity, stored: int) -> _Ints | No
         entered = _enter(entries, level, most)
         if entered is None:
             return None
-        parents, entries, places = entered
-        found = {before: struct[parents] for before, struct in found.items()} | {dim: places}
+        parents, entries, coordinates = entered
+        found = {before: struct[parents] for before, struct in found.items()} | {dim: coordinates}
     for number, dim in enumerate(blocked):
         size = sparsity.levels[order.index(rank + number)].size
         found[dim] = found[dim] * size + found[rank + number]
@@ -122,8 +122,8 @@ def _enter(entries: _Ints, level: Level, most: int) -> tuple[_Ints, _Ints, _Ints
         if len(entries) * size > most:
             return None
         parents = np.repeat(np.arange(len(entries)), size)
-        places = np.tile(np.arange(size), len(entries))
-        return parents, entries[parents] * size + places, places
+        coordinates = np.tile(np.arange(size), len(entries))
+        return parents, entries[parents] * size + coordinates, coordinates
     segments, indices = level.segments, level.indices
     if len(entries) and entries.max() + 1 >= len(segments):
         return None
