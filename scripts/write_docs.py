@@ -18,7 +18,7 @@ from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
 from litegpu.ops.types import MOVED, STORABLE, Types
-from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
+from litegpu.passes.base import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -177,17 +177,20 @@ def passes_page() -> str:
     files = layers.modules()
     before, after, fusions = (
         _table(
-            ("pass", "what it does"),
-            ((f"`{name}`", _summary(files[f"litegpu.passes.{name}"])) for name in group),
+            ("pass", "what it does", "why here"),
+            (
+                (f"`{name}`", _summary(files[f"litegpu.passes.{name}"]), phase.reasons[name])
+                for name in phase.in_order()
+            ),
         )
-        for group in (BEFORE_NORMALIZE, PASSES, FUSIONS)
+        for phase in (BEFORE_NORMALIZE, PASSES, FUSIONS)
     )
     return f"""{_NOTE}
 
 # Passes
 
-What rewrites the graph of a partition, in this order; `passes/__init__.py` says why each stands
-where it does. With `LITEGPU_DEBUG=1` each pass logs what it did, and why it declined what looked
+What rewrites the graph of a partition, in this order, which follows from what each pass says of its
+neighbours. With `LITEGPU_DEBUG=1` each pass logs what it did, and why it declined what looked
 like its pattern. How they are used: [architecture](architecture.md).
 
 ## On the model's own operations

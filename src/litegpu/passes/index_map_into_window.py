@@ -7,9 +7,10 @@ from dataclasses import replace
 from litegpu.graph import Graph, Node
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.window import Pair, Window
-from litegpu.passes.base import Editor, PassResult, label
+from litegpu.passes.base import PASSES, Editor, PassResult, label
 
 
+@PASSES.add(after="pad_into_window", because="after it: zeros around an enlarged image")
 def index_map_into_window(graph: Graph) -> PassResult:
     """Walk from the end, so that a border is merged before the enlargement in front of it."""
     edit = Editor(graph)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import Shape
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, index_map_node, plain
-from litegpu.passes.base import Editor, PassResult, label, only_consumer
+from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class _Lookup:
     indices: tuple[int, ...]
 
 
+@PASSES.add(after="index_map_into_window", because="what convolutions do not see by themselves")
 def merge_index_maps(graph: Graph) -> PassResult:
     """Let the second of two such index maps look its elements up in the input of the first."""
     edit = Editor(graph)

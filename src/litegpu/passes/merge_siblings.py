@@ -18,7 +18,7 @@ from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import Editor, PassResult, label
+from litegpu.passes.base import PASSES, Editor, PassResult, label
 
 _MOST_ELEMENTS = 1 << 18
 """Elements of all results from which it matters less how many launches make them."""
@@ -51,6 +51,7 @@ class _Group:
         return True
 
 
+@PASSES.add(after="join_products", because="before fusion, which makes them different")
 def merge_siblings(graph: Graph) -> PassResult:
     """Let one convolution make what several made, where that saves launches."""
     edit = Editor(graph)
