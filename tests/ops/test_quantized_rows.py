@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from litegpu import GpuDelegate
 from litegpu.graph import Quantization
@@ -27,3 +28,19 @@ def test_layers_of_rows_are_no_images() -> None:
     (got,) = run(interpreter(writer.build(), delegate), x)
     assert delegate.report is not None and delegate.report.whole_graph, delegate.error
     np.testing.assert_array_equal(got, reference(writer.build(), x)[0])
+
+
+@pytest.mark.parametrize("step", [0.003, 0.1, 1.7])
+def test_logarithms_of_many_rows(step: float) -> None:
+    source, result = Quantization((step,), (3,)), Quantization((1 / 16,), (127,))
+    writer = ModelWriter()
+    x = writer.input((1 << 13, 24), "int8", quantization=source)
+    y = writer.op("LOG_SOFTMAX", [x], [(1 << 13, 24)], version=2, dtype="int8", quantization=result)
+    writer.output(y)
+    random = np.random.default_rng(1)
+    ends = random.integers(-128, 128, (2, 1 << 13, 1))
+    drawn = random.integers(ends.min(0), ends.max(0) + 1, (1 << 13, 24)).astype(np.int8)
+    delegate = GpuDelegate()
+    (got,) = run(interpreter(writer.build(), delegate), drawn)
+    assert delegate.report is not None and delegate.report.whole_graph, delegate.error
+    np.testing.assert_array_equal(got, reference(writer.build(), drawn)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litegpu.ops.base import register
+from litegpu.ops.exact.rows import ExactLogSoftmax
 from litegpu.ops.softmax import Softmax
 
 
@@ -12,4 +13,4 @@ class LogSoftmax(Softmax):
 
     name = "LOG_SOFTMAX"
     cpu_bytes_per_second = 5e9
-    exact_rows = None
+    exact_rows = ExactLogSoftmax

@@ -10,6 +10,7 @@ import numpy as np
 from litegpu.codegen import INT, literal
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register, shared_items
+from litegpu.ops.exact import logarithms
 from litegpu.ops.units import Unit
 
 QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
@@ -19,8 +20,9 @@ QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
 class QuantizedSoftmaxAttributes:
     """What is made of each row, before the zero point of the result is added.
 
-    `exponentials`, for softmax, are those of what 0 to 255 below the maximum stand for, and results
-    are `scale` apart. `zero` is the zero point of the input; `signed` tells of which kind it is.
+    `exponentials`, for softmax and its logarithm, are those of what 0 to 255 below the maximum
+    stand for. Results of softmax are `scale` apart; those of its logarithm are 1/16 apart, its
+    inputs `scale`. `zero` is the zero point of the input; `signed` tells of which kind it is.
     """
 
     kind: str
@@ -32,7 +34,7 @@ class QuantizedSoftmaxAttributes:
 
 @register
 class QuantizedSoftmax(InternalOp):
-    """Softmax, or division by the length of the row; only exact operations make it."""
+    """Softmax, its logarithm, or division by the length of the row, of exact operations alone."""
 
     name = QUANTIZED_SOFTMAX
 
@@ -46,18 +48,22 @@ class QuantizedSoftmax(InternalOp):
         table = (*attributes.exponentials, 0, 0, 0, 0)
         if attributes.exponentials:
             shared.append(("float4", "scratch", items))
+        constants = {"table": np.array(table, np.float32)} if attributes.exponentials else {}
+        if attributes.kind == "log_softmax":
+            constants["logs"] = logarithms.table(dst.channels)
         request = KernelRequest(
             template="quantized_softmax",
             grid=(items, dst.rows, 1),
             local=(items, 1, 1) if items > 1 else (1, 32, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
-            constants={"table": np.array(table, np.float32)} if attributes.exponentials else {},
+            constants=constants,
             variables={
                 "kind": attributes.kind,
                 "signed": attributes.signed,
                 "zero_point": attributes.zero,
                 "scale": literal(attributes.scale),
+                "logs": logarithms.template_words(),
                 "ITEMS": items,
                 "real_blocks": channel_blocks,
             },

@@ -12,6 +12,8 @@ from litegpu.graph import Quantization
 _RESULTS = {
     ("SOFTMAX", "int8"): Quantization((1 / 256,), (-128,)),
     ("SOFTMAX", "uint8"): Quantization((1 / 256,), (0,)),
+    ("LOG_SOFTMAX", "int8"): Quantization((1 / 16,), (127,)),
+    ("LOG_SOFTMAX", "uint8"): Quantization((1 / 16,), (255,)),
     ("L2_NORMALIZATION", "int8"): Quantization((1 / 128,), (0,)),
     ("L2_NORMALIZATION", "uint8"): Quantization((1 / 128,), (128,)),
 }

@@ -1,4 +1,4 @@
-"""SOFTMAX and L2_NORMALIZATION of bytes, over the last axis."""
+"""SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION of bytes, over the last axis."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from litegpu.graph import DType, Graph, Node
+from litegpu.graph import DType, Graph, Node, Value
 from litegpu.ops.base import Exact, NewValue
-from litegpu.ops.exact import numbers
+from litegpu.ops.exact import logarithms, numbers
 from litegpu.ops.exact.c_library import expf
 from litegpu.ops.quantized_softmax import QUANTIZED_SOFTMAX, QuantizedSoftmaxAttributes
 
@@ -57,18 +57,27 @@ class ExactSoftmax(ExactRows):
 
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-        factor = np.float32(-numbers.scale(source)) * np.float32(node.params.get("beta", 1.0))
-        table = expf(factor * np.arange(256, dtype=np.float32))
-        return QuantizedSoftmaxAttributes(
-            "softmax",
-            source.dtype is DType.INT8,
-            0,
-            numbers.scale(result),
-            tuple(table.tolist()),
-        )
+        table = _exponentials(source, node.params.get("beta", 1.0))
+        signed = source.dtype is DType.INT8
+        return QuantizedSoftmaxAttributes("softmax", signed, 0, numbers.scale(result), table)
 
     def _zero(self, zero: int, dtype: DType) -> int:
         return 0 if dtype is DType.UINT8 else zero
+
+
+class ExactLogSoftmax(ExactRows):
+    """LOG_SOFTMAX: the logarithm of such a sum, to the last bit; the scale is 1/16."""
+
+    def check(self, graph: Graph, node: Node) -> str:
+        return super().check(graph, node) or _check_logarithms()
+
+    def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
+        source = graph.values[node.inputs[0]]
+        signed, table = source.dtype is DType.INT8, _exponentials(source, 1.0)
+        return QuantizedSoftmaxAttributes("log_softmax", signed, 0, numbers.scale(source), table)
+
+    def _zero(self, zero: int, dtype: DType) -> int:
+        return zero
 
 
 class ExactL2Normalization(ExactRows):
@@ -81,6 +90,22 @@ class ExactL2Normalization(ExactRows):
 
     def _zero(self, zero: int, dtype: DType) -> int:
         return 128 if dtype is DType.UINT8 else 0
+
+
+def _exponentials(source: Value, beta: float) -> tuple[float, ...]:
+    """Return the exponentials of what 0 to 255 below the maximum stand for."""
+    factor = np.float32(-numbers.scale(source)) * np.float32(beta)
+    found: list[float] = expf(factor * np.arange(256, dtype=np.float32)).tolist()
+    return tuple(found)
+
+
+def _check_logarithms() -> str:
+    if logarithms.known():
+        return ""
+    return (
+        "This machine's C library has another logf than glibc, whose last bit is known; the CPU "
+        "rounds by it."
+    )
 
 
 def _check_activation(node: Node) -> str:
