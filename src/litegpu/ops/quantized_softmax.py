@@ -11,6 +11,7 @@ from litegpu.codegen import INT, literal
 from litegpu.graph import Node
 from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register, shared_items
 from litegpu.ops.exact import logarithms
+from litegpu.ops.facts import Array
 from litegpu.ops.units import Unit
 
 QUANTIZED_SOFTMAX = "QUANTIZED_SOFTMAX"
@@ -48,7 +49,9 @@ class QuantizedSoftmax(InternalOp):
         table = (*attributes.exponentials, 0, 0, 0, 0)
         if attributes.exponentials:
             shared.append(("float4", "scratch", items))
-        constants = {"table": np.array(table, np.float32)} if attributes.exponentials else {}
+        constants: dict[str, Array] = {}
+        if attributes.exponentials:
+            constants["table"] = np.array(table, np.float32)
         if attributes.kind == "log_softmax":
             constants["logs"] = logarithms.table(dst.channels)
         request = KernelRequest(
