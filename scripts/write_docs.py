@@ -14,6 +14,7 @@ import layers
 
 from litegpu.config import VARIABLES
 from litegpu.graph import DType
+from litegpu.kernels.selector import IMPLEMENTATIONS
 from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
@@ -204,6 +205,34 @@ like its pattern. How they are used: [architecture](architecture.md).
 {fusions}"""
 
 
+def kernels_page() -> str:
+    """Return what computes each kind of spec, in the order in which they are asked."""
+    tables = []
+    for spec, ways in IMPLEMENTATIONS.items():
+        rows = (
+            (
+                f"`{each.name}`",
+                each.backend or "all",
+                "general" if each.general else "special",
+                _first(each.__doc__),
+                str(each.example),
+            )
+            for each in ways
+        )
+        head = ("kernel", "devices", "sort", "what it does", "selected for, as an example")
+        tables.append(f"## {spec.__name__}\n\n{_first(spec.__doc__)}\n\n{_table(head, rows)}")
+    return f"""{_NOTE}
+
+# Kernels that are selected
+
+What computes each kind of spec, in the order in which it is asked. A special kernel that tells its
+clocks is taken where it should be so much faster than the general ones; a general one takes what
+is left. The examples are run by the tests; those of CUDA hold for an H100 at fp16. How kernels are
+selected: [architecture](architecture.md#how-kernels-are-selected).
+
+{chr(10).join(tables)}"""
+
+
 def glossary_page() -> str:
     """Return the classes that the layers speak in, each with its summary and its file."""
     rows = []
@@ -245,6 +274,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "decisions/README.md": decisions_page,
     "layers.md": layers_page,
     "passes.md": passes_page,
+    "kernels.md": kernels_page,
     "glossary.md": glossary_page,
 }
 

@@ -13,7 +13,6 @@ import pytest
 import cases
 import turns
 from cases.base import SMALL, Case
-from cases.batch_matmul import Matmul
 from cases.conv_2d import Conv
 from cases.quantized_conv import QuantizedConv
 from cases.quantized_depthwise import QuantizedDepthwise
@@ -95,7 +94,6 @@ def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("case", "mode", "template"),
     [
-        (Conv(image=(2, 5, 4, 33), filters=20, kernel=(3, 3)), FLOATS, "cuda_conv_mma"),
         *(
             (Conv(image=image, filters=filters, kernel=kernel, items=SMALL), mode, "cuda_conv_tile")
             for mode in (FLOATS, HALVES)
@@ -119,7 +117,6 @@ def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.Monk
             )
         ),
         (Separable(image=(1, 14, 14, 96), filters=130, items=SMALL), HALVES, "cuda_conv_mma"),
-        (Matmul(rows=33, depth=70, columns=41, batch=(1,)), FLOATS, "cuda_matmul"),
     ],
 )
 def test_templates_agree_with_the_cpu(case: Case, mode: Mode, template: str) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 from litegpu.codegen import literal, round_up
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
 from litegpu.kernels.cuda.halves import halves_of, padded, parts_of
 from litegpu.kernels.cuda.packing import STEP, pack_halves, pack_tf32
 from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.units import Unit
@@ -30,11 +31,14 @@ _MOST_TAPS, _MOST_MEANS = 64, 16
 """Pixels of a mean, which are written out in the kernel, and means, which each block computes."""
 
 
+@implements(ConvSpec)
 class ConvMma(Implementation):
     """Gathers its operand pixel by pixel: for any window, best for few pixels."""
 
     name = "cuda/conv_mma"
     general = True
+    example = ConvExample((1, 96, 96, 32), 32)
+    small = ConvExample((2, 5, 4, 33), 20, kernel=3)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         found = obstacle(spec, target) or _obstacle(spec)

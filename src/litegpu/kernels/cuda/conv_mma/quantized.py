@@ -6,23 +6,27 @@ from functools import partial
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import conv_kernel
 from litegpu.kernels.cuda.conv_mma import tile_variables
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
 from litegpu.kernels.cuda.packing import BYTE_PART, BYTE_STEP, pack_bytes
 from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 from litegpu.ops.units import Unit
 
 
+@implements(QuantizedConvSpec)
 class QuantizedConvMma(Implementation):
     """Gathers its operand pixel by pixel: for any window, best for few pixels."""
 
     name = "cuda/conv_mma"
     general = True
+    example = QuantizedConvExample((1, 14, 14, 64), 64)
+    small = QuantizedConvExample((1, 5, 4, 36), 20, kernel=3)
 
     def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
         found = quantized.obstacle(spec, target)

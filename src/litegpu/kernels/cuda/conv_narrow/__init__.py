@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle_to_halves
 from litegpu.kernels.cuda.conv_narrow.patch import COLUMNS, NarrowProblem
 from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile, candidates
 from litegpu.kernels.cuda.halves import halves_of, parts_of
 from litegpu.kernels.cuda.packing import pack_halves
 from litegpu.kernels.cuda.tiles import TOO_LARGE, TilePlan, choose
+from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.window import Pair, Window
@@ -33,10 +34,13 @@ _MARGIN = 0.6
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
 
+@implements(ConvSpec, after="cuda/separable")
 class ConvNarrow(Implementation):
     """Keeps whole rows of an image with few channels on the chip."""
 
     name = "cuda/conv_narrow"
+    example = ConvExample((1, 384, 384, 3), 8, kernel=9)
+    small = ConvExample((1, 13, 21, 3), 8, kernel=5)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         found = obstacle_to_halves(spec, target)

@@ -9,22 +9,26 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import Packed, conv_kernel
 from litegpu.kernels.cuda.conv_narrow import arrange_quads, plan_tiles, tile_variables
 from litegpu.kernels.cuda.conv_narrow.patch import BYTES_OF_PIXEL, COLUMNS, NarrowProblem
 from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile
 from litegpu.kernels.cuda.packing import pack_bytes
+from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 from litegpu.ops.units import Unit
 
 
+@implements(QuantizedConvSpec)
 class QuantizedConvNarrow(Implementation):
     """Keeps whole rows of an image with few channels on the chip: a word for each pixel."""
 
     name = "cuda/conv_narrow"
+    example = QuantizedConvExample((1, 1024, 1024, 3), 32, kernel=7)
+    small = QuantizedConvExample((1, 12, 20, 3), 24, kernel=5)
 
     def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
         found = quantized.obstacle(spec, target)

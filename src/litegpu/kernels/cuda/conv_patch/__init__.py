@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle_to_halves
 from litegpu.kernels.cuda.conv_patch.tile import PART, PatchProblem, PatchTile, candidates
 from litegpu.kernels.cuda.halves import halves_of, parts_of, spread_taps
 from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.halves import as_halves
@@ -26,10 +27,13 @@ _MARGIN = 0.7
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 
 
+@implements(ConvSpec, after="cuda/conv_tile")
 class ConvPatch(Implementation):
     """Keeps a patch of the image on the chip: for windows that overlap."""
 
     name = "cuda/conv_patch"
+    example = ConvExample((1, 96, 96, 32), 32, kernel=3)
+    small = ConvExample((1, 12, 17, 12), 20, kernel=3)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         found = obstacle_to_halves(spec, target)

@@ -9,7 +9,7 @@ from typing import Any
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_tile.tile import (
     NARROWEST,
@@ -22,6 +22,7 @@ from litegpu.kernels.cuda.conv_tile.tile import (
 from litegpu.kernels.cuda.halves import Halves, halves_of
 from litegpu.kernels.cuda.packing import CHUNKS, PART, pack_tiles
 from litegpu.kernels.cuda.tiles import TOO_LARGE, TilePlan, choose
+from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.window import Window
@@ -51,10 +52,13 @@ def plan_tiles(
     return TilePlan(("conv_tile", problem), tiles, kernel, rounds_input=rounds_input)
 
 
+@implements(ConvSpec, after="cuda/conv_narrow")
 class ConvTile(Implementation):
     """Multiplies large tiles from shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
+    example = ConvExample((1, 102, 512, 64), 60, kernel=3)
+    small = ConvExample((1, 9, 17, 9), 70, kernel=3)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         found = obstacle(spec, target) or _obstacle(spec, target)

@@ -6,20 +6,24 @@ from functools import partial
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import conv_kernel
 from litegpu.kernels.cuda.conv_tile import plan_tiles, tile_variables
 from litegpu.kernels.cuda.conv_tile.tile import NARROWEST, WideProblem, WideTile
 from litegpu.kernels.cuda.packing import BYTE_PART, CHUNKS, pack_byte_tiles
+from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
+@implements(QuantizedConvSpec, after="cuda/conv_narrow")
 class QuantizedConvTile(Implementation):
     """Multiplies large tiles of bytes from shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
+    example = QuantizedConvExample((1, 256, 256, 64), 64)
+    small = QuantizedConvExample((1, 13, 11, 48), 40)
 
     def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
         found = quantized.obstacle(spec, target)

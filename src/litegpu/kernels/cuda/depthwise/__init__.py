@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
+from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import Target
 from litegpu.ops.depthwise_spec import DepthwiseSpec
 
@@ -16,10 +17,13 @@ _WHOLE = 1 << 22
 """What whole numbers must stay below so that kernels make integers of floats."""
 
 
+@implements(DepthwiseSpec)
 class Depthwise(Implementation):
     """Leaves loads out that fall outside of the image, and counts them as zeros."""
 
     name = "cuda/depthwise"
+    example = DepthwiseExample((16, 64, 64, 64))
+    small = DepthwiseExample((1, 15, 17, 64))
 
     def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
         if not target.model.tensor_cores:

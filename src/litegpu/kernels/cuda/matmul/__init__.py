@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.units import Unit
@@ -17,10 +18,12 @@ _SMALLEST = 16
 """Smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
 
 
+@implements(MatmulSpec)
 class Matmul(Implementation):
     """Makes tiles of 64 x 64, by tf32."""
 
     name = "cuda/matmul"
+    example = MatmulExample(33, 17, 40)
 
     def plan(self, spec: MatmulSpec, target: Target) -> Plan | Rejected:
         if not target.model.tensor_cores:

@@ -11,7 +11,7 @@ import numpy as np
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.kernels.cuda.packing import pack_tiles
@@ -24,6 +24,7 @@ from litegpu.kernels.cuda.separable.tile import (
     wasted_pixels,
 )
 from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.units import Unit
@@ -43,10 +44,12 @@ _ERROR = 0.02
 """What estimates are off by: of tiles that differ by less, small blocks come first."""
 
 
+@implements(ConvSpec)
 class Separable(Implementation):
     """Makes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
 
     name = "cuda/separable"
+    example = ConvExample((16, 64, 64, 64), 128, depthwise=True)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         middle = spec.depthwise

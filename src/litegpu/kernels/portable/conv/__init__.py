@@ -7,7 +7,8 @@ from typing import Any
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.examples import ConvExample
 from litegpu.ops import weights
 from litegpu.ops.base import KernelRequest, LowerContext, Target, can_share
 from litegpu.ops.conv_spec import ConvSpec
@@ -19,11 +20,13 @@ _SPLIT_K_ITEMS = (64, 32)
 """Work items that may share out one sum; the first that the device allows."""
 
 
+@implements(ConvSpec, after="cuda/conv_mma")
 class ConvSplit(Implementation):
     """Work items share out each sum: for so few outputs that they would not keep a device busy."""
 
     name = "conv_2d_split_k"
     general = True
+    example = ConvExample((1, 1, 1, 1024), 11)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         if spec.depthwise is not None:
@@ -58,11 +61,13 @@ class _SplitKPlan(Plan):
         )
 
 
+@implements(ConvSpec, after="conv_2d_split_k")
 class ConvPortable(Implementation):
     """Each work item makes a tile of pixels and channel blocks: for all that is left."""
 
     name = "conv_2d"
     general = True
+    example = ConvExample((1, 5, 5, 7), 6)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         if spec.depthwise is not None:

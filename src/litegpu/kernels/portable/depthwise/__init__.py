@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
+from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import Target
 from litegpu.ops.depthwise_spec import DepthwiseSpec
 
 
+@implements(DepthwiseSpec)
 class DepthwisePortable(Implementation):
     """Loads at clamped places what several neighbours read: any weights, any multiplier."""
 
     name = "depthwise_conv_2d"
     general = True
+    example = DepthwiseExample((1, 5, 5, 7))
 
     def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
         return DepthwisePlan(self.name, spec, tiles_of(spec, target))

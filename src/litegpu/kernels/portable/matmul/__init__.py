@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from litegpu.codegen import register_of
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
@@ -14,21 +15,25 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 from litegpu.ops.units import Unit
 
 
+@implements(MatmulSpec)
 class MatmulPortable(Implementation):
     """Each work item makes a tile of rows and blocks of 4 columns."""
 
     name = "batch_matmul"
     general = True
+    example = MatmulExample(3, 4, 5)
 
     def plan(self, spec: MatmulSpec, target: Target) -> Plan | Rejected:
         return _MatmulPlan(spec, _problem(self.name, spec), Unit.FP32)
 
 
+@implements(QuantizedMatmulSpec)
 class QuantizedMatmulPortable(Implementation):
     """The same of bytes, four products at a time."""
 
     name = "quantized_matmul"
     general = True
+    example = MatmulExample(3, 4, 5, quantized=True)
 
     def plan(self, spec: QuantizedMatmulSpec, target: Target) -> Plan | Rejected:
         return _MatmulPlan(spec, _problem(self.name, spec), Unit.INT8_DOT)

@@ -8,7 +8,8 @@ import numpy as np
 
 from litegpu.codegen import INT, round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.kernels.portable.quantized_conv import operand_words, packed
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
@@ -17,11 +18,13 @@ from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 from litegpu.ops.units import Unit
 
 
+@implements(QuantizedTransposeSpec)
 class QuantizedTransposePortable(Implementation):
     """Each work item gathers what reaches pixels one stride apart, which share their weights."""
 
     name = "quantized_transpose_conv"
     general = True
+    example = QuantizedConvExample((1, 5, 5, 8), 6, kernel=2, times=2)
 
     def plan(self, spec: QuantizedTransposeSpec, target: Target) -> Plan | Rejected:
         view, dst = spec.window, spec.dst

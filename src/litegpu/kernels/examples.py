@@ -1,0 +1,187 @@
+"""Small descriptions of what implementations compute, for docs/kernels.md and for their tests."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.matmul_spec import MatmulAttributes
+from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
+from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
+from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
+from litegpu.ops.window import DepthwiseAttributes, Shape4, Window
+
+_BATCH = (1, 1, 1)
+
+
+@dataclass
+class _Sketch:
+    """A graph of normalized nodes in the making; constants are seeded."""
+
+    values: dict[int, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    ids: Iterator[int] = field(default_factory=itertools.count)
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def value(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType = DType.FLOAT32,
+        data: npt.NDArray[Any] | None = None,
+    ) -> int:
+        v = next(self.ids)
+        self.values[v] = Value(v, f"v{v}", shape, dtype, data)
+        return v
+
+    def floats(self, *shape: int) -> int:
+        return self.value(shape, data=self.random.uniform(-1, 1, shape).astype(np.float32))
+
+    def integers(self, dtype: DType, limit: int, *shape: int) -> int:
+        data = self.random.integers(-limit, limit, shape).astype(dtype.value)
+        return self.value(shape, dtype, data)
+
+    def node(
+        self, op: str, inputs: tuple[int, ...], shape: Shape4, attributes: Any, dtype: DType
+    ) -> int:
+        result = self.value(shape, dtype)
+        self.nodes.append(Node(len(self.nodes), op, 1, inputs, (result,), attributes=attributes))
+        return result
+
+    def graph(self, output: int) -> Graph:
+        inputs = (v for node in self.nodes for v in node.inputs if v < self.nodes[0].outputs[0])
+        read = tuple(v for v in dict.fromkeys(inputs) if self.values[v].data is None)
+        return Graph(self.values, tuple(self.nodes), read, (output,))
+
+
+class Example(ABC):
+    """Something that an implementation computes; its text is a line of the docs."""
+
+    @abstractmethod
+    def graph(self) -> Graph:
+        """Return a sound graph of normalized nodes, the last of which it computes."""
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+@dataclass(frozen=True)
+class ConvExample(Example):
+    """A convolution that keeps the size of its image, perhaps of what a depthwise one makes."""
+
+    image: Shape4
+    filters: int
+    kernel: int = 1
+    depthwise: bool = False
+    """Whether a depthwise convolution of 3x3 makes the image, for one kernel that does both."""
+
+    def __str__(self) -> str:
+        depthwise = "depthwise 3×3, then " if self.depthwise else ""
+        size = f"{self.kernel}×{self.kernel}"
+        return f"{_shape(self.image)}: {depthwise}{self.filters} filters of {size}"
+
+    def graph(self) -> Graph:
+        sketch = _Sketch()
+        source = sketch.value(self.image)
+        if self.depthwise:
+            source = _depthwise(sketch, source, 3)
+        n, height, width, depth = sketch.values[source].shape
+        window = _window(self.kernel)
+        shape = (self.filters, *window.kernel, depth)
+        weights, bias = sketch.floats(*shape), sketch.floats(self.filters)
+        attributes = ConvAttributes(window, weights, bias, shape)
+        size = (n, height, width, self.filters)
+        return sketch.graph(sketch.node("CONV_2D", (source,), size, attributes, DType.FLOAT32))
+
+
+@dataclass(frozen=True)
+class DepthwiseExample(Example):
+    """A depthwise convolution."""
+
+    image: Shape4
+    kernel: int = 3
+
+    def __str__(self) -> str:
+        return f"{_shape(self.image)}: depthwise {self.kernel}×{self.kernel}"
+
+    def graph(self) -> Graph:
+        sketch = _Sketch()
+        return sketch.graph(_depthwise(sketch, sketch.value(self.image), self.kernel))
+
+
+@dataclass(frozen=True)
+class MatmulExample(Example):
+    """A product of two computed matrices, of floats or of bytes."""
+
+    rows: int
+    depth: int
+    columns: int
+    quantized: bool = False
+
+    def __str__(self) -> str:
+        kind = " of bytes" if self.quantized else ""
+        return f"{self.rows}×{self.depth} times {self.depth}×{self.columns}{kind}"
+
+    def graph(self) -> Graph:
+        sketch, given = _Sketch(), DType.INT8 if self.quantized else DType.FLOAT32
+        left = sketch.value((1, 1, self.rows, self.depth), given)
+        right = sketch.value((1, 1, self.depth, self.columns), given)
+        shape = (1, 1, self.rows, self.columns)
+        common = ((False, False), (_BATCH, _BATCH), _BATCH)
+        if self.quantized:
+            quantized = QuantizedMatmulAttributes(*common, (3, -4))
+            result = sketch.node(QUANTIZED_MATMUL, (left, right), shape, quantized, DType.INT32)
+        else:
+            attributes = MatmulAttributes(*common)
+            result = sketch.node("BATCH_MATMUL", (left, right), shape, attributes, given)
+        return sketch.graph(result)
+
+
+@dataclass(frozen=True)
+class QuantizedConvExample(Example):
+    """A convolution of bytes that keeps the size of its image, or enlarges it `times`."""
+
+    image: Shape4
+    filters: int
+    kernel: int = 1
+    times: int = 1
+
+    def __str__(self) -> str:
+        transposed = f"transposed, stride {self.times}, " if self.times > 1 else ""
+        size = f"{self.kernel}×{self.kernel}"
+        return f"{_shape(self.image)} bytes: {transposed}{self.filters} filters of {size}"
+
+    def graph(self) -> Graph:
+        sketch = _Sketch()
+        source = sketch.value(self.image, DType.INT8)
+        n, height, width, depth = self.image
+        shape = (self.filters, self.kernel, self.kernel, depth)
+        weights = sketch.integers(DType.INT8, 128, *shape)
+        bias = sketch.integers(DType.INT32, 1000, self.filters)
+        window = _window(self.kernel)
+        if self.times > 1:
+            window = Window((self.kernel, self.kernel), (self.times, self.times))
+        attributes = QuantizedConvAttributes(window, weights, bias, shape, 1, 3, 0)
+        op = QUANTIZED_TRANSPOSE_CONV if self.times > 1 else QUANTIZED_CONV
+        size = (n, height * self.times, width * self.times, self.filters)
+        return sketch.graph(sketch.node(op, (source,), size, attributes, DType.INT32))
+
+
+def _window(kernel: int) -> Window:
+    return Window((kernel, kernel), (1, 1), pads=(kernel // 2, kernel // 2))
+
+
+def _depthwise(sketch: _Sketch, source: int, kernel: int) -> int:
+    n, height, width, channels = sketch.values[source].shape
+    weights = sketch.floats(1, kernel, kernel, channels)
+    attributes = DepthwiseAttributes(_window(kernel), weights, ABSENT)
+    size = (n, height, width, channels)
+    return sketch.node("DEPTHWISE_CONV_2D", (source,), size, attributes, DType.FLOAT32)
