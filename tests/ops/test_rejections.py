@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases.rejected import CASES, Rejected
+from cases import REJECTED
+from cases.rejected import Rejected
 from litegpu import GpuDelegate, ops
 from litegpu.ops.support import check_support
 from litegpu.tools import runtime
@@ -21,7 +22,7 @@ ELSEWHERE = ("support.py", "dynamic.py")
 """Modules whose reasons depend on several nodes; tests of their own hold those."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.reason}")
+@pytest.mark.parametrize("case", REJECTED, ids=lambda case: f"{case.op}-{case.reason}")
 def test_reason(case: Rejected) -> None:
     assert check_support(case.graph()).reasons == {0: case.reason}
 
@@ -58,7 +59,7 @@ def test_every_reason_has_a_case() -> None:
     missing = [
         (name, pattern)
         for name, pattern in patterns
-        if not any(re.fullmatch(pattern, case.reason) for case in CASES)
+        if not any(re.fullmatch(pattern, case.reason) for case in REJECTED)
     ]
     assert missing == []
 

@@ -1,4 +1,4 @@
-"""Nodes that stay on the CPU, and the reason that is given for each.
+"""Nodes that stay on the CPU of operations whose cases lie elsewhere, or of several.
 
 Each module here holds those of a family of operations in `CASES`; nothing lists the modules.
 """
