@@ -186,18 +186,18 @@ def _on_data_movement(
     selection: Selection, compiled: Sequence[CompiledPartition]
 ) -> Iterator[Advice]:
     """Tell which kernels are there to move data, where that is much of what is moved."""
-    launches = [launch for each in compiled for launch in each.built.launches]
+    launches = [launch for each in compiled for launch in each.facts.launches]
     movers = [
         each
         for each in launches
-        if each.template in _DATA_MOVEMENT or not (each.flops or each.node.epilogue)
+        if each.template in _DATA_MOVEMENT or not (each.flops or each.has_epilogue)
     ]
     names = {node.index: node.op for node in selection.support.graph.nodes}
     bytes_of, launched = Counter[str](), Counter[str]()
     for launch in movers:
-        if launch.node.index in names:
-            bytes_of[names[launch.node.index]] += launch.nbytes
-            launched[names[launch.node.index]] += 1
+        if launch.node in names:
+            bytes_of[names[launch.node]] += launch.nbytes
+            launched[names[launch.node]] += 1
     moved = bytes_of.total()
     if not moved or moved < _DATA_MOVEMENT_FROM * sum(launch.nbytes for launch in launches):
         return
@@ -214,7 +214,7 @@ def _on_data_movement(
         "moves",
         f"{subject} there to move data: {listed}. A model that does without would save at least "
         f"{shown_time(seconds)} an invoke.",
-        _sorted_nodes(launch.node.index for launch in movers if launch.node.index in names),
+        _sorted_nodes(launch.node for launch in movers if launch.node in names),
         seconds,
     )
 
@@ -224,15 +224,15 @@ def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator
     stored = wasted = 0
     padding, producing = Counter[tuple[int, int]](), list[int]()
     for partition in compiled:
-        producers = partition.layout.graph.producers()
-        for v, storage in partition.layout.bases.items():
+        for value in partition.facts.allocations:
+            storage = value.storage
             size = storage.dtype.size * storage.rows
             waste = size * (storage.padded_channels - storage.channels)
             stored += size * storage.padded_channels
             wasted += waste
-            if waste and v in producers:
+            if waste and value.node is not None:
                 padding[storage.channels, storage.padded_channels] += 1
-                producing.append(producers[v].index)
+                producing.append(value.node)
     if wasted < _PADDING_FROM * stored or not padding:
         return
     listed = ", ".join(
@@ -249,7 +249,7 @@ def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator
 
 
 def _on_precision(compiled: Sequence[CompiledPartition], precision: str) -> Iterator[Advice]:
-    weights = sum(each.built.program.constants.nbytes for each in compiled)
+    weights = sum(each.program.constants.nbytes for each in compiled)
     if precision == "fp32" and weights >= _WEIGHTS_FROM:
         yield Advice(
             "precision",

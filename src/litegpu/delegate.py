@@ -384,14 +384,14 @@ def _with_partition(report: DelegationReport, old: Partition, new: Partition) ->
 def _describe(
     nodes: tuple[int, ...], kernel: PartitionKernel, estimate: Estimate | None
 ) -> Partition:
-    built = kernel.compiled.built
+    facts, program = kernel.compiled.facts, kernel.compiled.program
     values = kernel.graph.values
     return Partition(
         nodes=nodes,
-        kernels=len(built.launches),
-        arena_bytes=built.program.memory_bytes,
-        lower_bound_bytes=built.lower_bound,
-        constant_bytes=int(built.program.constants.size),
+        kernels=len(facts.launches),
+        arena_bytes=program.memory_bytes,
+        lower_bound_bytes=facts.lower_bound,
+        constant_bytes=int(program.constants.size),
         inputs=tuple(values[v].name for v in kernel.graph.inputs),
         outputs=tuple(values[v].name for v in kernel.graph.outputs),
         estimate=estimate,

@@ -149,9 +149,9 @@ class PartitionKernel:
 
         What was cut hides from the values after it whether they fit.
         """
-        before, layout = self._precise, self.compiled.layout
-        wide = layout.written_after(lost) if again else lost
-        self._precise = before.union(*map(layout.beside, wide))
+        before, facts = self._precise, self.compiled.facts
+        wide = facts.written_after(lost) if again else lost
+        self._precise = before.union(*map(facts.beside, wide))
         try:
             compiled = self._compile(self.graph)
         except BaseException:
@@ -160,7 +160,7 @@ class PartitionKernel:
         self._zero_copy.unbind(context, keep=True)
         self._tensors, old, self.compiled = 0, self.compiled, compiled
         old.close()
-        names = {v: layout.graph.values[v].name for v in wide}
+        names = {v: facts.values[v].name for v in wide}
         self.kept_float32 = tuple(dict.fromkeys((*self.kept_float32, *names.values())))
         for why in sorted(set(lost.values())):
             names_of = list(dict.fromkeys(names[v] for v in lost if lost[v] == why))

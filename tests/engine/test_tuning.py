@@ -383,9 +383,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, opencl_device: OpenCLDevice) -> li
     found: list[int] = []
     real = tuning._measure
 
-    def counted(compiled: Any) -> tuning.Seconds:
-        found.append(len(compiled.built.launches))
-        return real(compiled)
+    def counted(compiled: Any, built: Any) -> tuning.Seconds:
+        found.append(len(built.launches))
+        return real(compiled, built)
 
     monkeypatch.setattr(tuning, "_measure", counted)
     return found

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from litegpu.engine.facts import LaunchFacts
 from litegpu.engine.layout import Layout, assign
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.peaks import Peaks
@@ -36,7 +37,7 @@ def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
     assert first.shape == (1, 5, 3, 7)
     weights = 8 * 8 * 4
     assert second.nbytes == 15 * (8 + 6) * 4 + weights
-    assert second.flops == 2 * 15 * 7 * 6
+    assert LaunchFacts.of(second).flops == 2 * 15 * 7 * 6
     assert (first.template, second.template) == ("copy", "conv_2d")
 
 
@@ -113,12 +114,13 @@ def test_products_are_counted_by_the_unit_that_makes_them(
     built = build_program(layout, TENSOR_CORES, graph.inputs, graph.outputs)
     plain, conv = built.launches
     assert (plain.template, conv.template) == ("copy", f"cuda/{template}")
-    assert conv.flops == 2 * size**2 * 32 * 64
+    facts = LaunchFacts.of(conv)
+    assert facts.flops == 2 * size**2 * 32 * 64
     unit, products = each
-    assert conv.operations == {unit: products * conv.flops}
-    assert not plain.operations
+    assert facts.operations == {unit: products * facts.flops}
+    assert not LaunchFacts.of(plain).operations
     for launch in built.launches:
-        assert ("multiply" in launch.kernel.body) == bool(launch.operations)
+        assert ("multiply" in launch.kernel.body) == bool(launch.work)
 
 
 # Floors

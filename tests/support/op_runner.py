@@ -24,6 +24,9 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.codegen import HALF_MAX, HALF_TINY, Storage
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.choices import Choices
+from litegpu.engine.compiled import PlacedPartition
+from litegpu.engine.layout import Layout
+from litegpu.engine.program import BuiltProgram
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node
 from litegpu.options import InferencePriority
@@ -163,12 +166,16 @@ def _run_together(
     cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
 ) -> Mapping[str, Outcome]:
     # To the end: values that half cannot hold make a partition compile anew when it runs.
-    with _as_asked(mode, cases[0].items):
-        return _run_as_asked(cases, device, mode, scale)
+    with _as_asked(mode, cases[0].items) as made:
+        return _run_as_asked(cases, device, mode, scale, made)
+
+
+_Made = dict[int, tuple[Layout, BuiltProgram]]
+"""Of each compiled partition, by its identity, what it was compiled from."""
 
 
 def _run_as_asked(
-    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
+    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale, made: _Made
 ) -> Mapping[str, Outcome]:
     model = write(cases, scale)
     delegate = GpuDelegate(backend=device.backend, device=device.index, **mode.options())
@@ -180,7 +187,7 @@ def _run_as_asked(
     assert isinstance(kernel, partition_kernel.PartitionKernel)
     first = _inputs(model, 0, mode.half)
     got = invoke(interpreter, first)
-    places = _Places(model.pieces, kernel.compiled)
+    places = _Places(model.pieces, kernel.compiled, *made[id(kernel.compiled)])
     faults = places.faults() if mode.staged else {}
     invoke(interpreter, _inputs(model, 1, mode.half))
     interpreter.reset_all_variables()
@@ -202,13 +209,24 @@ def _run_as_asked(
 
 
 @contextlib.contextmanager
-def _as_asked(mode: Mode, items: int | None) -> Iterator[None]:
+def _as_asked(mode: Mode, items: int | None) -> Iterator[_Made]:
+    made: _Made = {}
+    compile_placed = PlacedPartition.compile
+
+    def noted(
+        self: PlacedPartition, built: BuiltProgram, cache_dir: str | None = None
+    ) -> CompiledPartition:
+        compiled = compile_placed(self, built, cache_dir)
+        made[id(compiled)] = (self.selected.layout, built)
+        return compiled
+
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(PlacedPartition, "compile", noted))
         if mode.staged:
             staged = functools.partial(compile_partition, share_memory=False, stage_boundary=True)
             stack.enter_context(mock.patch.object(partition_kernel, "compile_partition", staged))
         stack.enter_context(kept_busy_by(items))
-        yield
+        yield made
 
 
 @contextlib.contextmanager
@@ -277,22 +295,22 @@ class _Places:
 
     pieces: Mapping[str, Piece]
     compiled: CompiledPartition
+    layout: Layout
+    built: BuiltProgram
 
     def kernels(self, name: str) -> tuple[str, ...]:
         """Return the names of the kernels that were made for a case."""
         nodes = self.pieces[name].nodes
         return tuple(
-            launch.kernel.name
-            for launch in self.compiled.built.launches
-            if launch.node.index in nodes
+            launch.kernel.name for launch in self.built.launches if launch.node.index in nodes
         )
 
     def faults(self) -> dict[str, list[str]]:
         """Return what is wrong in device memory: padding that is not zero, channels left NaN."""
         memory = self.compiled.context.read_memory()
-        offsets = self.compiled.built.offsets
+        offsets = self.built.offsets
         found: dict[str, list[str]] = {}
-        for v, storage in self.compiled.layout.storages.items():
+        for v, storage in self.layout.storages.items():
             if storage.base not in offsets or not storage.vector:
                 continue
             lanes = _lanes(memory[offsets[storage.base] :], storage)
@@ -302,7 +320,7 @@ class _Places:
 
     def _owner(self, value: int) -> str:
         """Return the case that a value belongs to."""
-        producers = self.compiled.layout.graph.producers()
+        producers = self.layout.graph.producers()
         while True:
             for name, piece in self.pieces.items():
                 node = producers.get(value)

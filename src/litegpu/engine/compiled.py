@@ -15,8 +15,9 @@ from litegpu import config
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.execution import Executable, ExecutionContext, Submission
+from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
-from litegpu.engine.layout import Layout
+from litegpu.engine.facts import PartitionFacts
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.engine.ranges import RangeWatch
 from litegpu.engine.selected import Selected
@@ -37,10 +38,35 @@ class CompiledPartition:
     outputs: tuple[int, ...]
     executable: Executable
     context: ExecutionContext
-    layout: Layout
-    built: BuiltProgram
+    facts: PartitionFacts
     constants: Mapping[int, npt.NDArray[Any]]
     watch: RangeWatch | None
+
+    @classmethod
+    def create(
+        cls,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        executable: Executable,
+        facts: PartitionFacts,
+        constants: Mapping[int, npt.NDArray[Any]],
+    ) -> CompiledPartition:
+        """Make a context of an executable, which belongs to the partition from now on.
+
+        Raises DeviceMemoryError or ExecutionError; the executable is released then.
+        """
+        try:
+            context = executable.context()
+        except BaseException:
+            executable.close()
+            raise
+        watch = RangeWatch(facts.words) if facts.words else None
+        return cls(inputs, outputs, executable, context, facts, constants, watch)
+
+    @property
+    def program(self) -> Program:
+        """The program as the device runs it."""
+        return self.executable.program
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Run on host addresses of unpadded tensors, in the order of `inputs` and `outputs`."""
@@ -51,7 +77,7 @@ class CompiledPartition:
 
         The pointers are read at each run.
         """
-        program, watch = self.built.program, self.watch
+        program, watch = self.program, self.watch
         if watch is not None:
             inputs = (*inputs, c_void_p(watch.source))
             outputs = (*outputs, c_void_p(watch.target))
@@ -68,7 +94,7 @@ class CompiledPartition:
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return each input and then each output with its bytes."""
-        program = self.built.program
+        program = self.program
         ins = zip(self.inputs, program.inputs, strict=False)
         outs = zip(self.outputs, program.outputs, strict=False)
         return [(v, part.size) for v, part in (*ins, *outs)]
@@ -80,7 +106,7 @@ class CompiledPartition:
 
     def buffers(self) -> dict[int, npt.NDArray[Any]]:
         """Return zeros for each input and output."""
-        values = self.layout.graph.values
+        values = self.facts.values
         boundary = (*self.inputs, *self.outputs)
         return {v: np.zeros(values[v].shape, values[v].dtype.value) for v in boundary}
 
@@ -129,14 +155,6 @@ class PlacedPartition:
             for kernel in built.program.kernels:
                 _log.info("%s", self.device.dialect.kernel(kernel))
         executable = self.device.compile(built.program, cache_dir)
-        try:
-            context = executable.context()
-        except BaseException:
-            executable.close()
-            raise
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
-        watch = RangeWatch(built.words) if built.words else None
-        layout = self.selected.layout
-        return CompiledPartition(
-            self.inputs, outputs, executable, context, layout, built, self.constants, watch
-        )
+        facts = PartitionFacts.of(self.selected.layout, built)
+        return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)

@@ -45,21 +45,6 @@ class Layout:
         halves = self.graph.values[value_id].dtype is DType.FLOAT16
         return self.storages[value_id].dtype is DType.FLOAT16 and not halves
 
-    def written_after(self, values: Collection[int]) -> list[int]:
-        """Return `values`, and what is stored as half and made after the first of them."""
-        order = [v for node in self.graph.nodes for v in node.outputs]
-        first = min((order.index(v) for v in values), default=len(order))
-        return [
-            v
-            for storage, v in enumerate(order)
-            if v in values or (storage >= first and self.is_rounded(v))
-        ]
-
-    def beside(self, value_id: int) -> set[int]:
-        """Return the values that lie in the same allocation as a computed one, itself included."""
-        base = self.storages[value_id].base
-        return {v for v, storage in self.storages.items() if storage.base == base}
-
 
 def assign(
     graph: Graph,

@@ -80,19 +80,6 @@ class KernelLaunch:
     """The values that it rounds to half and notes the range of."""
 
     @property
-    def flops(self) -> int:
-        """The operations that must be done, on whatever units."""
-        return sum(self.work.values())
-
-    @property
-    def operations(self) -> Operations:
-        """What each unit does for them, with all products of split values."""
-        return {
-            unit: count * (self.products if unit.is_matrix else 1)
-            for unit, count in self.work.items()
-        }
-
-    @property
     def bases(self) -> set[int]:
         found = {index for index, constant in self.bindings if not constant}
         return found - {RANGE_BINDING}

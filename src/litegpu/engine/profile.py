@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.engine.compiled import CompiledPartition
-from litegpu.engine.lowering import KernelLaunch
+from litegpu.engine.facts import LaunchFacts
 from litegpu.engine.peaks import Peaks
 
 
@@ -139,7 +139,7 @@ def profile_partition(
         nodes=tuple(ops),
         kernels=tuple(
             _kernel(launch, seconds, ops, peaks)
-            for launch, seconds in zip(compiled.built.launches, times, strict=True)
+            for launch, seconds in zip(compiled.facts.launches, times, strict=True)
         ),
         chain_seconds=_median(chain),
         device_seconds=_median(device),
@@ -148,16 +148,15 @@ def profile_partition(
 
 
 def _kernel(
-    launch: KernelLaunch, seconds: float, ops: Mapping[int, str], peaks: Peaks | None
+    launch: LaunchFacts, seconds: float, ops: Mapping[int, str], peaks: Peaks | None
 ) -> KernelProfile:
-    node = launch.node
     floor = peaks.floor(launch.operations, launch.nbytes) if peaks else None
     return KernelProfile(
-        name=launch.kernel.name,
+        name=launch.kernel,
         template=launch.template,
-        op=ops.get(node.index, node.op),
-        node=node.index,
-        merged=node.merged,
+        op=ops.get(launch.node, launch.op),
+        node=launch.node,
+        merged=launch.merged,
         shape=launch.shape,
         seconds=seconds,
         flops=launch.flops,

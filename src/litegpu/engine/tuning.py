@@ -85,7 +85,7 @@ class Tuner:
                 selected = {problem: number for problem, count in unknown.items() if number < count}
                 built = placed.build(Choices({**self._known, **selected}))
             try:
-                rounds.append(_measure(placed.compile(built)))
+                rounds.append(_measure(placed.compile(built), built))
             except LitegpuError as error:
                 _log.info("tuning: candidates %d are left out: %s", number, error)
                 rounds.append({})
@@ -136,7 +136,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _measure(compiled: CompiledPartition) -> Seconds:
+def _measure(compiled: CompiledPartition, built: BuiltProgram) -> Seconds:
     """Return the median times of a program by problem, and release it. Raises ExecutionError."""
     try:
         compiled.warm_up()
@@ -145,7 +145,7 @@ def _measure(compiled: CompiledPartition) -> Seconds:
     finally:
         compiled.close()
     found: dict[str, float] = {}
-    for launch, times in zip(compiled.built.launches, zip(*samples, strict=True), strict=True):
+    for launch, times in zip(built.launches, zip(*samples, strict=True), strict=True):
         for problem in launch.problems:
             found[problem] = found.get(problem, 0.0) + float(np.median(times))
     return found
