@@ -22,7 +22,7 @@ _MOST_BLOCKERS, _MOST_TRIED = 5, 8
 _MANY = 1 << 16
 """More partitions than any graph has."""
 _DATA_MOVEMENT = ("concat", "index_map", "reshape")
-"""Templates of kernels that would not be there for the steps that are fused into them."""
+"""Templates of kernels that only move elements, but for their epilogues."""
 _DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
 """Shares of a partition's bytes from which on advice is given."""
 _WEIGHTS_FROM = 1 << 20

@@ -405,6 +405,6 @@ def test_every_range_begins_where_the_device_allows(
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     target = interpreter(model, GpuDelegate(backend="opencl", device=0))
     assert_close(run_model(target, x), reference(model, x))
-    slots = [slot for step in recorded[0].launches for slot in step.ranges]
-    assert any(slot.constant and slot.offset for slot in slots)
-    assert all(slot.offset % alignment == 0 for slot in slots)
+    ranges = [one for launched in recorded[0].launches for one in launched.ranges]
+    assert any(one.constant and one.offset for one in ranges)
+    assert all(one.offset % alignment == 0 for one in ranges)

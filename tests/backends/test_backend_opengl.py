@@ -495,16 +495,16 @@ def test_a_program_under_another_kernels_name_is_not_used(
     texts = (ADD_ONE, ADD_ONE.replace("1.0f", "2.0f"))
     assert len({*texts}) == 2
     for text in texts:
-        step = launch("add", 1, 0)
-        ready(device, program([kernel("add", text)], [step], [0], [1]), str(tmp_path)).close()
+        launched = launch("add", 1, 0)
+        ready(device, program([kernel("add", text)], [launched], [0], [1]), str(tmp_path)).close()
     first, second = tmp_path.iterdir()
     held = first.read_bytes(), second.read_bytes()
     first.write_bytes(held[1])
     second.write_bytes(held[0])
     device.worker.call(device.programs.clear)
     for number, text in enumerate(texts, start=1):
-        step = launch("add", 1, 0)
-        context = ready(device, program([kernel("add", text)], [step], [0], [1]), str(tmp_path))
+        launched = launch("add", 1, 0)
+        context = ready(device, program([kernel("add", text)], [launched], [0], [1]), str(tmp_path))
         np.testing.assert_array_equal(run(context, [floats()])[0], floats() + number)
         context.close()
     assert (first.read_bytes(), second.read_bytes()) == held, "both are repaired"

@@ -204,8 +204,8 @@ def test_data_stays_on_the_device_between_programs(device: Device) -> None:
 
 
 def test_mixed_buffers_and_parts_of_one(device: Device) -> None:
-    step = launch("add", 3, 1, 2)
-    wanted = program([kernel("add", ADD, ("src", "other"))], [step], [2, 1], [3, 1])
+    launched = launch("add", 3, 1, 2)
+    wanted = program([kernel("add", ADD, ("src", "other"))], [launched], [2, 1], [3, 1])
     context = ready(device, wanted)
     whole = device.allocate(4 * CELL)
     whole.write(np.concatenate([floats(i) for i in range(4)]))

@@ -87,8 +87,8 @@ def test_larger_ones_have_a_kernel_of_their_own() -> None:
 
 def test_folded_work_items_know_their_place(device: Device) -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
-    step = Launch("where", (cell(1),), (16, 4, 4), (8, 2, 1))
-    context = ready(device, program([text], [step], [], [1]))
+    launched = Launch("where", (cell(1),), (16, 4, 4), (8, 2, 1))
+    context = ready(device, program([text], [launched], [], [1]))
     z, y, x = np.meshgrid(range(4), range(4), range(16), indexing="ij")
     expected = x + 100 * y + 10000 * z + 1000000 * (x // 8)
     np.testing.assert_array_equal(run(context, [])[0][: expected.size], expected.ravel())
@@ -97,8 +97,8 @@ def test_folded_work_items_know_their_place(device: Device) -> None:
 
 def test_folded_groups_share_memory(device: Device) -> None:
     text = kernel("reverse", REVERSE, vector=False, shared=(("float", "scratch", 64),))
-    step = Launch("reverse", (cell(1), cell(0)), (FLOATS - 64, 1, 1), GROUP)
-    context = ready(device, program([text], [step], [0], [1]))
+    launched = Launch("reverse", (cell(1), cell(0)), (FLOATS - 64, 1, 1), GROUP)
+    context = ready(device, program([text], [launched], [0], [1]))
     (got,) = run(context, [floats()])
     np.testing.assert_array_equal(got[:-64], floats()[:-64].reshape(-1, 64)[:, ::-1].ravel())
     assert np.isnan(got[-64:]).all(), "groups beyond the last do nothing"

@@ -227,9 +227,9 @@ def test_a_kernel_that_is_not_in_the_program(opencl_device: OpenCLDevice) -> Non
 
 
 def test_a_kernel_with_too_many_buffers(opencl_device: OpenCLDevice) -> None:
-    step = launch("here", 1, 0, cell(2))
+    launched = launch("here", 1, 0, cell(2))
     with pytest.raises(ExecutionError, match=r"clSetKernelArg\(here, 4\) fails with INVALID_ARG_I"):
-        ready(opencl_device, program([kernel("here", BODY)], [step], [0], [1]))
+        ready(opencl_device, program([kernel("here", BODY)], [launched], [0], [1]))
 
 
 RUNNING = tuple(

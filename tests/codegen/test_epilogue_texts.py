@@ -21,7 +21,9 @@ def kernel_text(epilogue: list[EpilogueOp], *, of_sum: bool, half: bool) -> str:
     builder = GraphBuilder()
     source = builder.input(1, 6, 6, 8)
     made = (
-        builder.conv(source, 8, epilogue=epilogue) if of_sum else builder.steps(source, *epilogue)
+        builder.conv(source, 8, epilogue=epilogue)
+        if of_sum
+        else builder.elementwise(source, *epilogue)
     )
     graph = builder.graph(builder.conv(made, 8))
     return build(assign(graph, FP16_ALL if half else FP32)).launches[0].kernel.body

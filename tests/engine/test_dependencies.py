@@ -210,8 +210,8 @@ def branches(count: int, joined: bool) -> Graph:
         return builder.graph(builder.conv(whole, 8))
     total = ends[0]
     for end in ends[1:]:
-        total = builder.steps(total, EpilogueOp("ADD", (end,)))
-    return builder.graph(builder.steps(total, RELU))
+        total = builder.elementwise(total, EpilogueOp("ADD", (end,)))
+    return builder.graph(builder.elementwise(total, RELU))
 
 
 @pytest.mark.parametrize("joined", [False, True])

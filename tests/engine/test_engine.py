@@ -35,7 +35,7 @@ def separable(channels: int = 16, side: int = 6) -> Graph:
     """Return a depthwise convolution, a pointwise one and a RELU, normalized."""
     builder = GraphBuilder()
     between = builder.depthwise(builder.input(1, side, side, channels))
-    return builder.graph(builder.steps(builder.conv(between, 8), RELU))
+    return builder.graph(builder.elementwise(builder.conv(between, 8), RELU))
 
 
 @pytest.fixture
@@ -69,7 +69,9 @@ def test_passes_say_what_they_did(
     builder = GraphBuilder()
     source = builder.input(1, 4, 4, 4)
     made = builder.conv(source, 4)
-    graph = builder.graph(builder.steps(made, RELU), builder.steps(source, EpilogueOp("NEG")))
+    graph = builder.graph(
+        builder.elementwise(made, RELU), builder.elementwise(source, EpilogueOp("NEG"))
+    )
     monkeypatch.setenv("LITEGPU_DEBUG", "1")
     with caplog.at_level(logging.INFO, "litegpu"):
         partition.rewrite(graph)
@@ -106,15 +108,17 @@ def test_a_constant_that_two_kernels_read_is_packed_once() -> None:
     builder = GraphBuilder()
     source = builder.input(1, 4, 4, 8)
     scale = builder.constant(4, 4, 8)
-    one = builder.steps(source, EpilogueOp("MUL", (scale,)))
+    one = builder.elementwise(source, EpilogueOp("MUL", (scale,)))
     once = constant_bytes(builder.graph(one)).size
-    two = builder.steps(source, EpilogueOp("ADD", (scale,)))
+    two = builder.elementwise(source, EpilogueOp("ADD", (scale,)))
     assert constant_bytes(builder.graph(one, two)).size == once
 
 
 def test_scalars_are_part_of_the_text() -> None:
     builder = GraphBuilder()
-    out = builder.steps(builder.input(1, 4, 4, 8), EpilogueOp("MUL", (builder.constant(1, 1),)))
+    out = builder.elementwise(
+        builder.input(1, 4, 4, 8), EpilogueOp("MUL", (builder.constant(1, 1),))
+    )
     built = build(assign(builder.graph(out), FP32))
     assert built.program.constants.size == 0
     assert "SPLAT4(1.0f)" in built.program.kernels[0].body
@@ -123,7 +127,7 @@ def test_scalars_are_part_of_the_text() -> None:
 def test_operands_are_padded_as_their_storage_is() -> None:
     builder = GraphBuilder()
     scale = builder.constant(2, 3)
-    out = builder.steps(builder.input(1, 4, 2, 3), EpilogueOp("MUL", (scale,)))
+    out = builder.elementwise(builder.input(1, 4, 2, 3), EpilogueOp("MUL", (scale,)))
     packed = constant_bytes(builder.graph(out)).view(np.float32)
     np.testing.assert_array_equal(packed[:8].reshape(2, 4), [[1, 2, 3, 0], [4, 5, 6, 0]])
 
@@ -144,7 +148,7 @@ def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     builder = GraphBuilder()
     held = builder.constant(data.size)
     builder.values[held] = replace(builder.values[held], data=data)
-    out = builder.steps(builder.input(1, 1, 1, data.size), EpilogueOp("MUL", (held,)))
+    out = builder.elementwise(builder.input(1, 1, 1, data.size), EpilogueOp("MUL", (held,)))
     return constant_bytes(builder.graph(out), FP16_ALL)
 
 
@@ -188,7 +192,7 @@ def test_copies_are_as_long_as_the_tensors() -> None:
 
 def test_launches_cover_the_grid_in_whole_groups() -> None:
     builder = GraphBuilder()
-    out = builder.steps(builder.input(1, 5, 3, 7), RELU)
+    out = builder.elementwise(builder.input(1, 5, 3, 7), RELU)
     (launch,) = build(assign(builder.graph(out), FP32)).program.launches
     assert all(
         size % local == 0 for size, local in zip(launch.global_size, launch.local_size, strict=True)

@@ -108,7 +108,7 @@ def test_half_storage_begins_at_a_size() -> None:
     large = builder.conv(small, 16)
     scale = builder.constant(1, 4, 4, 16)
     layout = assign(
-        builder.graph(builder.steps(builder.conv(large, 3), RELU), scale),
+        builder.graph(builder.elementwise(builder.conv(large, 3), RELU), scale),
         NumericPolicy(4 * 4 * 16 * 4),
     )
     assert layout.storages[small].dtype is DType.FLOAT32
@@ -122,7 +122,9 @@ def test_what_must_be_precise_is_never_half() -> None:
     source = builder.input(1, 4, 3, 4)
     exact, rounded = builder.conv(source, 4), builder.conv(source, 4)
     builder.values[exact] = replace(builder.values[exact], precise=True)
-    layout = assign(builder.graph(builder.concat(1, builder.steps(exact, RELU), rounded)), FP16_ALL)
+    layout = assign(
+        builder.graph(builder.concat(1, builder.elementwise(exact, RELU), rounded)), FP16_ALL
+    )
     assert layout.storages[exact].dtype is DType.FLOAT32
 
 
@@ -130,7 +132,7 @@ def test_constants_are_half_by_their_size_too() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(1, 4, 4, 4), 8)
     large, small = builder.constant(4, 4, 8), builder.constant(8)
-    out = builder.steps(made, EpilogueOp("MUL", (large,)), EpilogueOp("ADD", (small,)))
+    out = builder.elementwise(made, EpilogueOp("MUL", (large,)), EpilogueOp("ADD", (small,)))
     layout = assign(builder.graph(out), NumericPolicy(4 * 4 * 8 * 4))
     assert layout.storages[large].dtype is DType.FLOAT16
     assert layout.storages[small].dtype is DType.FLOAT32
@@ -138,8 +140,8 @@ def test_constants_are_half_by_their_size_too() -> None:
 
 def test_low_ranks_get_leading_ones() -> None:
     builder = GraphBuilder()
-    between = builder.steps(builder.input(3, 6), RELU)
-    layout = assign(builder.graph(builder.steps(between, RELU)), FP32)
+    between = builder.elementwise(builder.input(3, 6), RELU)
+    layout = assign(builder.graph(builder.elementwise(between, RELU)), FP32)
     assert layout.storages[between].shape == (1, 1, 3, 6)
 
 

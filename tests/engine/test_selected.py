@@ -86,7 +86,7 @@ def test_what_is_not_read_by_such_a_kernel_in_the_end_stays_float32() -> None:
 def test_a_selection_is_made_once_where_nothing_moved() -> None:
     builder = GraphBuilder()
     between = builder.conv(builder.input(1, 102, 512, 3), 64)
-    graph = builder.graph(builder.conv(builder.steps(builder.conv(between, 60), RELU), 4))
+    graph = builder.graph(builder.conv(builder.elementwise(builder.conv(between, 60), RELU), 4))
     seen: list[Any] = []
     original = conv_spec.ConvSpec.obstacle
 

@@ -143,7 +143,7 @@ def placed(device: Device, *widths: int) -> PlacedPartition:
     builder = GraphBuilder()
     value = builder.input(1, 16, 16, 8)
     for width in widths:
-        value = builder.steps(builder.conv(value, width), RELU)
+        value = builder.elementwise(builder.conv(value, width), RELU)
     return of_graph(device, builder.graph(value))
 
 
@@ -217,7 +217,7 @@ def test_launches_of_one_problem_are_added_up() -> None:
 def test_without_candidates_nothing_is_measured() -> None:
     device = ToldDevice(most)
     builder = GraphBuilder()
-    alone = of_graph(device, builder.graph(builder.steps(builder.input(1, 4, 4, 4), RELU)))
+    alone = of_graph(device, builder.graph(builder.elementwise(builder.input(1, 4, 4, 4), RELU)))
     assert len(Tuner(device.info, None, Tuning.MEASURED).build(alone).launches) == 1
     assert device.recorded == []
 

@@ -25,8 +25,8 @@ def built(request: pytest.FixtureRequest) -> BuiltProgram:
     builder = GraphBuilder()
     source = builder.conv(builder.input(1, 4, 4, 8), 8)
     first, second = builder.conv(source, 8), builder.conv(source, 8)
-    total = builder.steps(first, EpilogueOp("ADD", (second,)))
-    graph = builder.graph(builder.steps(builder.conv(total, 8), RELU))
+    total = builder.elementwise(first, EpilogueOp("ADD", (second,)))
+    graph = builder.graph(builder.elementwise(builder.conv(total, 8), RELU))
     return build(assign(graph, request.param))
 
 

@@ -30,7 +30,7 @@ def launches(layout: Layout) -> tuple[KernelLaunch, ...]:
 def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
     """Unpadded on the partition's borders, padded to whole channel blocks inside."""
     builder = GraphBuilder()
-    inside = builder.steps(builder.input(1, 5, 3, 7), RELU)
+    inside = builder.elementwise(builder.input(1, 5, 3, 7), RELU)
     out = builder.conv(inside, 6)
     first, second = launches(assign(builder.graph(out), FP32))
     assert first.nbytes == 15 * (7 + 8) * 4
@@ -43,9 +43,9 @@ def test_inputs_and_outputs_are_counted_as_they_lie() -> None:
 
 def test_half_storage_is_half_the_bytes() -> None:
     builder = GraphBuilder()
-    inside = builder.steps(builder.input(1, 5, 3, 16), RELU)
-    other = builder.steps(inside, EpilogueOp("NEG"))
-    out = builder.steps(other, RELU)
+    inside = builder.elementwise(builder.input(1, 5, 3, 16), RELU)
+    other = builder.elementwise(inside, EpilogueOp("NEG"))
+    out = builder.elementwise(other, RELU)
     sizes = [launch.nbytes for launch in launches(assign(builder.graph(out), FP16_ALL))]
     value = 15 * 16
     assert sizes == [value * (4 + 2), value * (2 + 2), value * (2 + 4)]
@@ -54,7 +54,7 @@ def test_half_storage_is_half_the_bytes() -> None:
 def test_parts_of_a_concatenation_count_only_themselves() -> None:
     builder = GraphBuilder()
     source = builder.input(1, 4, 4, 8)
-    joined = builder.concat(3, builder.steps(source, RELU), builder.conv(source, 12))
+    joined = builder.concat(3, builder.elementwise(source, RELU), builder.conv(source, 12))
     out = builder.conv(joined, 4)
     layout = assign(builder.graph(out), FP32)
     assert len({layout.storages[v].base for v in layout.graph.nodes[2].inputs}) == 1
@@ -68,7 +68,7 @@ def test_a_value_that_is_read_twice_is_counted_once() -> None:
     builder = GraphBuilder()
     source = builder.input(1, 4, 4, 8)
     scale = builder.constant(8)
-    out = builder.steps(source, EpilogueOp("MUL", (source,)), EpilogueOp("ADD", (scale,)))
+    out = builder.elementwise(source, EpilogueOp("MUL", (source,)), EpilogueOp("ADD", (scale,)))
     (launch,) = launches(assign(builder.graph(out), FP32))
     assert len(launch.bindings) == 4
     assert launch.nbytes == 16 * (8 + 8) * 4 + 8 * 4
@@ -108,7 +108,7 @@ def test_products_are_counted_by_the_unit_that_makes_them(
     template: str, policy: NumericPolicy, size: int, each: tuple[Unit, int]
 ) -> None:
     builder = GraphBuilder()
-    inside = builder.steps(builder.input(1, size, size, 32), RELU)
+    inside = builder.elementwise(builder.input(1, size, size, 32), RELU)
     layout = assign(builder.graph(builder.conv(inside, 64)), policy)
     graph = layout.graph
     built = build_program(layout, TENSOR_CORES, graph.inputs, graph.outputs)

@@ -53,7 +53,7 @@ def test_fresh_ids_are_not_in_use() -> None:
 
 def test_verify_finds_a_value_read_too_early() -> None:
     builder = GraphBuilder()
-    out = builder.conv(builder.steps(builder.input(1, 4, 4, 4), RELU), 2)
+    out = builder.conv(builder.elementwise(builder.input(1, 4, 4, 4), RELU), 2)
     graph = builder.graph(out)
     with pytest.raises(ValueError, match=r"node 1 \(CONV_2D\) reads value 1 too early"):
         replace(graph, nodes=graph.nodes[::-1]).verify()

@@ -159,7 +159,7 @@ def lowered(layout: Layout, **facts: Any) -> tuple[KernelLaunch, ...]:
 )
 def test_each_phase_is_a_kernel(policy: NumericPolicy, units: int, template: str) -> None:
     builder = GraphBuilder()
-    inside = builder.steps(builder.input(1, 16, 16, 32), RELU)
+    inside = builder.elementwise(builder.input(1, 16, 16, 32), RELU)
     out = transposed(builder, inside, 64, (3, 3), (2, 2), (31, 32))
     layout = assign(builder.graph(out), policy)
     _, *made = lowered(layout, compute_units=units)
@@ -246,7 +246,7 @@ def read_many(body: str, phase: Phase, p: int, block: int, image: Array) -> Arra
     halves = "float4 high" in body
     pairs = -(-channel_blocks // 2)
     chunk = block // channel_blocks * pairs + block % channel_blocks // 2 if halves else block
-    at: dict[str, Any] = {"p": p, "chunk": chunk, "i": 0, "row": [p], "held": True}
+    at: dict[str, Any] = {"p": p, "chunk": chunk, "i": 0, "row": [p], "inside_k": True}
     at |= {"part": chunk, "dy": 0, "dx": 0}
     if "const int tap" in body:
         for name in ("tap", "part", "dy", "dx"):
@@ -272,7 +272,7 @@ def ran(launch: KernelLaunch, phase: Phase, read: Read, image: Array, memory: Ar
     taps = phase.weights.reshape(outputs, -1, 4)
     assert depth % 4 == 0
     stores = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
-    store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("made[u]", "result")
+    store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("outputs[u]", "result")
     for p in range(phase.dst.rows):
         sums = np.zeros(-(-outputs // 4) * 4)
         for block in range(taps.shape[1]):

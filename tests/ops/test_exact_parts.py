@@ -48,5 +48,7 @@ def test_parts_take_no_kernel(other: Quantization) -> None:
     assert check_support(graph).reasons == {}
     launches = build(assign(rewrite(graph), FP32)).launches
     assert [launch.node.op for launch in launches[:3]] == [INDEX_MAP, INDEX_MAP, "REDUCE_MAX"]
-    looked_up = [step.function for launch in launches for step in launch.node.epilogue]
+    looked_up = [
+        epilogue_op.function for launch in launches for epilogue_op in launch.node.epilogue
+    ]
     assert looked_up == (["LOOKUP_UINT8"] if other is OTHER else [])

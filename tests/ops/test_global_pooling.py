@@ -36,7 +36,7 @@ def pooled(shape: Shape, mean: bool) -> tuple[KernelLaunch, ...]:
     """Return the launches of a global pool, and of a product with a matrix after it."""
     builder = GraphBuilder()
     n, h, w, c = shape
-    source = builder.steps(builder.input(*shape), RELU)
+    source = builder.elementwise(builder.input(*shape), RELU)
     if mean:
         made = builder.normalized("MEAN", source, (n, 1, 1, c), (1, 2), keep_dims=True)
     else:

@@ -14,7 +14,7 @@ from litegpu.ops.base import get
 from litegpu.ops.window import Window
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import BY_PLACE, RELU, GraphBuilder, Shape, applied, functions, ops, untouched
+from passes.graphs import BY_POSITION, RELU, GraphBuilder, Shape, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 Edges = tuple[tuple[int, int], ...]
@@ -97,12 +97,12 @@ def test_padding_and_dilation_inside_count_in_blocks() -> None:
     assert node.attributes.window == Window((3, 3), (1, 1), (2, 4), (0 + 2 - 1, 1 + 4 - 0))
 
 
-def test_steps_in_between_go_over_the_whole_image() -> None:
+def test_epilogue_ops_in_between_go_over_the_whole_image() -> None:
     builder = GraphBuilder()
     batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
-    steps = builder.steps(batches, EpilogueOp("MUL", (builder.constant(4),)), RELU)
-    steps = builder.steps(steps, EpilogueOp("ADD", (builder.number(1.0),)))
-    graph = builder.graph(_join(builder, steps))
+    epilogue_ops = builder.elementwise(batches, EpilogueOp("MUL", (builder.constant(4),)), RELU)
+    epilogue_ops = builder.elementwise(epilogue_ops, EpilogueOp("ADD", (builder.number(1.0),)))
+    graph = builder.graph(_join(builder, epilogue_ops))
     result = applied(blocks_into_dilation, graph)
     assert ops(result) == ["DEPTHWISE_CONV_2D", "COPY", "COPY"]
     first, second, third = result.graph.nodes
@@ -118,8 +118,8 @@ def test_sequences_that_are_seen_as_images(upright: bool) -> None:
     batches = _cut(builder, builder.input(2, 9, 4), (2,), ((2, 1),))
     image = builder.node("RESHAPE", [batches], (4, 6, 1, 4) if upright else (4, 1, 6, 4))
     made = builder.conv(image, 5)
-    made = builder.steps(made, RELU)
-    flat = builder.steps(builder.node("RESHAPE", [made], (4, 6, 5)), EpilogueOp("ABS"))
+    made = builder.elementwise(made, RELU)
+    flat = builder.elementwise(builder.node("RESHAPE", [made], (4, 6, 5)), EpilogueOp("ABS"))
     graph = builder.graph(_join(builder, flat, (2,), ((1, 0),)))
     result = applied(blocks_into_dilation, graph)
     assert ops(result) == ["RESHAPE", "CONV_2D", "COPY", "COPY", "RESHAPE"]
@@ -180,7 +180,7 @@ def _other_blocks(builder: GraphBuilder) -> Graph:
 
 def _read_elsewhere(builder: GraphBuilder) -> Graph:
     batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
-    return builder.graph(_join(builder, batches), builder.steps(batches, RELU))
+    return builder.graph(_join(builder, batches), builder.elementwise(batches, RELU))
 
 
 def _output(builder: GraphBuilder) -> Graph:
@@ -200,25 +200,29 @@ def _pooled(builder: GraphBuilder) -> Graph:
 
 def _square(builder: GraphBuilder) -> Graph:
     batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
-    return builder.graph(_join(builder, builder.steps(batches, EpilogueOp("MUL", (batches,)))))
+    return builder.graph(
+        _join(builder, builder.elementwise(batches, EpilogueOp("MUL", (batches,))))
+    )
 
 
 def _by_pixel(builder: GraphBuilder) -> Graph:
     batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
     grid = builder.constant(4, 3, 1)
-    return builder.graph(_join(builder, builder.steps(batches, EpilogueOp("MUL", (grid,)))))
+    return builder.graph(_join(builder, builder.elementwise(batches, EpilogueOp("MUL", (grid,)))))
 
 
-def _own_step_by_pixel(builder: GraphBuilder) -> Graph:
+def _own_epilogue_op_by_pixel(builder: GraphBuilder) -> Graph:
     batches = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
-    step = EpilogueOp("ADD", (builder.constant(8, 1, 1, 4),))
-    builder.nodes[-1] = replace(builder.nodes[-1], epilogue=(step,))
+    epilogue_op = EpilogueOp("ADD", (builder.constant(8, 1, 1, 4),))
+    builder.nodes[-1] = replace(builder.nodes[-1], epilogue=(epilogue_op,))
     return builder.graph(_join(builder, batches))
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
     batches = builder.conv(_cut(builder, builder.input(*SHAPE)), 1)
-    wide = builder.steps(batches, EpilogueOp("MUL", (builder.constant(5),)), shape=(8, 6, 5, 5))
+    wide = builder.elementwise(
+        batches, EpilogueOp("MUL", (builder.constant(5),)), shape=(8, 6, 5, 5)
+    )
     return builder.graph(_join(builder, wide))
 
 
@@ -239,12 +243,12 @@ def _reshaped_once(builder: GraphBuilder) -> Graph:
 _ALONE = "no BATCH_TO_SPACE_ND alone reads its result"
 
 
-def _by_place(builder: GraphBuilder) -> Graph:
+def _by_position(builder: GraphBuilder) -> Graph:
     made = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
-    return builder.graph(_join(builder, builder.steps(made, BY_PLACE)))
+    return builder.graph(_join(builder, builder.elementwise(made, BY_POSITION)))
 
 
-_PIXELS = "a step's operand differs from pixel to pixel"
+_PIXELS = "an epilogue op's operand differs from pixel to pixel"
 _SHAPE = "its image has another shape than the blocks"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_strides, "it has strides"),
@@ -255,9 +259,9 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_pooled, _ALONE),
     (_square, _ALONE),
     (_by_pixel, _PIXELS),
-    (_own_step_by_pixel, _PIXELS),
-    (_by_place, "a step's result hangs on the places of elements"),
-    (_broadcast, "a step broadcasts its result"),
+    (_own_epilogue_op_by_pixel, _PIXELS),
+    (_by_position, "an epilogue op depends on the positions of elements"),
+    (_broadcast, "an epilogue op broadcasts its result"),
     (_reshaped_otherwise, _SHAPE),
     (_reshaped_once, _SHAPE),
 ]

@@ -34,7 +34,7 @@ def _pair(builder: GraphBuilder, channels: int = 16) -> int:
     return builder.depthwise(builder.input(1, 6, 5, channels))
 
 
-def test_the_pointwise_convolution_takes_the_depthwise_one_with_its_steps() -> None:
+def test_the_pointwise_convolution_takes_the_depthwise_one_with_its_epilogues() -> None:
     builder = GraphBuilder()
     between = _pair(builder)
     slope = builder.constant(16)
@@ -43,14 +43,17 @@ def test_the_pointwise_convolution_takes_the_depthwise_one_with_its_steps() -> N
     result = applied(depthwise_into_pointwise, graph)
     (node,) = result.graph.nodes
     first, second = graph.nodes
-    step = node.attributes.depthwise
+    operand = node.attributes.depthwise
     assert node.inputs == graph.inputs
     assert node.epilogue == (RELU,)
     assert node.merged == (0,)
-    assert (step.attributes, step.epilogue) == (first.attributes, first.epilogue)
-    assert step.shape == (1, 4, 3, 16)
+    assert (operand.attributes, operand.epilogue) == (
+        first.attributes,
+        first.epilogue,
+    )
+    assert operand.shape == (1, 4, 3, 16)
     assert replace(node.attributes, depthwise=None) == second.attributes
-    # The constants of both stay, those of the steps too: `applied` compares the values kept.
+    # The constants of both stay, those of the epilogues too: `applied` compares the values kept.
     assert slope in node.attributes.constants
     assert result.applied == ("DEPTHWISE_CONV_2D 0 into CONV_2D 1",)
 
@@ -152,7 +155,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_multiplied, "it multiplies channels"),
     (_large, "its result is so large that each is better made by itself"),
     (_computed_weights, "CONV_2D 1 has computed weights"),
-    (_computed_operand, "it reads computed weights, or its steps do computed values"),
+    (_computed_operand, "it reads computed weights, or its epilogue does computed values"),
 ]
 
 
@@ -176,10 +179,13 @@ def test_means_are_computed_inside_too(pool: bool) -> None:
     builder = GraphBuilder()
     graph = builder.graph(builder.conv(_mean(builder, (2, 7, 5, 16), pool), 8))
     (node,) = applied(depthwise_into_pointwise, graph).graph.nodes
-    step = node.attributes.depthwise
+    operand = node.attributes.depthwise
     assert node.inputs == graph.inputs
-    assert (step.attributes.window, step.epilogue) == (Window((7, 5), (1, 1)), (RELU,))
-    assert (step.attributes.weights, step.shape) == (ABSENT, (2, 1, 1, 16))
+    assert (operand.attributes.window, operand.epilogue) == (
+        Window((7, 5), (1, 1)),
+        (RELU,),
+    )
+    assert (operand.attributes.weights, operand.shape) == (ABSENT, (2, 1, 1, 16))
 
 
 def test_views_between_vanish() -> None:

@@ -14,7 +14,7 @@ from litegpu.ops.window import Pair, PoolAttributes, Window
 from litegpu.passes import PassResult
 from litegpu.passes.drop_dead_pixels import drop_dead_pixels
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_POSITION, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, check_numbers
 
 SHAPE = (2, 5, 6, 8)
@@ -44,7 +44,7 @@ def cut(builder: GraphBuilder, source: int, stride: Pair, begin: int = 0) -> int
 
 
 def added(builder: GraphBuilder, left: int, right: int) -> int:
-    return builder.steps(left, EpilogueOp("ADD", (right,)), RELU)
+    return builder.elementwise(left, EpilogueOp("ADD", (right,)), RELU)
 
 
 def windows(result: PassResult) -> list[tuple[Pair, Pair]]:
@@ -60,7 +60,7 @@ def shape_of(result: PassResult, node: Node) -> tuple[int, ...]:
 def test_the_end_of_a_residual_epilogue_op() -> None:
     """All the way up to the last 3x3; the shortcut, read whole elsewhere, is read in part."""
     builder = GraphBuilder()
-    shortcut = builder.steps(builder.input(*SHAPE), RELU)
+    shortcut = builder.elementwise(builder.input(*SHAPE), RELU)
     reduced = builder.conv(shortcut, 4)
     inner = builder.conv(builder.conv(reduced, 4, 3), 8)
     total = added(builder, shortcut, inner)
@@ -116,17 +116,17 @@ def test_operands_that_are_broadcast_stay_so() -> None:
     builder = GraphBuilder()
     source = builder.conv(builder.input(*SHAPE), 8, 3)
     row, pixel = builder.constant(6, 8), builder.input(2, 1, 1, 8)
-    steps = (
+    epilogue_ops = (
         EpilogueOp("MUL", (pixel,)),
         EpilogueOp("ADD", (row,)),
         EpilogueOp("ADD", (builder.number(2.0),)),
     )
-    made = builder.steps(source, *steps)
+    made = builder.elementwise(source, *epilogue_ops)
     graph = builder.graph(strided(builder, made, 4))
     result = applied(drop_dead_pixels, graph)
     (node,) = (n for n in result.graph.nodes if n.op == "COPY")
     (mul,), (add,), (number,) = (epilogue_op.operands for epilogue_op in node.epilogue)
-    assert (mul, number) == (pixel, steps[2].operands[0])
+    assert (mul, number) == (pixel, epilogue_ops[2].operands[0])
     held = result.graph.values[add].data
     np.testing.assert_array_equal(held, graph.values[row].data[::2])  # type: ignore[index]
 
@@ -157,7 +157,7 @@ def _other_strides(builder: GraphBuilder) -> Graph:
 
 def _as_an_operand(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8, 3)
-    other = builder.steps(builder.input(*SHAPE), EpilogueOp("ADD", (made,)))
+    other = builder.elementwise(builder.input(*SHAPE), EpilogueOp("ADD", (made,)))
     return builder.graph(strided(builder, made, 4), other)
 
 
@@ -171,8 +171,8 @@ def _not_by_pixels(builder: GraphBuilder) -> Graph:
     return builder.graph(strided(builder, made, 4))
 
 
-def _by_place(builder: GraphBuilder) -> Graph:
-    made = builder.steps(builder.input(*SHAPE), BY_PLACE)
+def _by_position(builder: GraphBuilder) -> Graph:
+    made = builder.elementwise(builder.input(*SHAPE), BY_POSITION)
     return builder.graph(strided(builder, made, 4))
 
 
@@ -187,7 +187,7 @@ _OTHERS = "CONV_2D 0: others read other pixels"
         (_other_strides, _OTHERS),
         (_as_an_operand, _OTHERS),
         (_another_begin, _OTHERS),
-        (_by_place, "COPY 0: its steps hang on the places of elements"),
+        (_by_position, "COPY 0: its epilogue depends on the positions of elements"),
         (_not_by_pixels, "SOFTMAX 0: it does not make its pixels one by one"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_shift_may_be_subtracted() -> None:
     assert ops(applied(find_normalization, writer.graph(out))) == ["NORMALIZE", "SUB"]
 
 
-def test_its_own_activation_becomes_a_step() -> None:
+def test_its_own_activation_becomes_a_epilogue_op() -> None:
     writer = Writer()
     source = writer.input(*SHAPE)
     mean = writer.mean(source, 3)

@@ -1,4 +1,4 @@
-"""Element-wise steps become part of the kernel before them."""
+"""Element-wise ops become part of the kernel before them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.fuse_elementwise import MAX_OPERANDS, fuse_elementwise
 from litegpu.zoo.writer import TensorRef
 from op_runner import MODES, Outcome, run
-from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_POSITION, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
@@ -23,9 +23,9 @@ NO_KERNEL = "no kernel before it is free"
 def test_a_chain_collapses_into_its_first_kernel() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 8, epilogue=[RELU])
-    value = builder.steps(made, EpilogueOp("NEG"))
-    value = builder.steps(value, EpilogueOp("MUL", (builder.constant(8),)), RELU)
-    out = builder.steps(value, EpilogueOp("ADD", (SELF,)))
+    value = builder.elementwise(made, EpilogueOp("NEG"))
+    value = builder.elementwise(value, EpilogueOp("MUL", (builder.constant(8),)), RELU)
+    out = builder.elementwise(value, EpilogueOp("ADD", (SELF,)))
     result = applied(fuse_elementwise, builder.graph(out))
     (node,) = result.graph.nodes
     assert functions(node) == ["RELU", "NEG", "MUL", "RELU", "ADD"]
@@ -34,21 +34,21 @@ def test_a_chain_collapses_into_its_first_kernel() -> None:
     assert result.applied[0] == "NEG 1 into CONV_2D 0"
 
 
-def test_a_chain_without_a_kernel_collapses_into_its_first_step() -> None:
+def test_a_chain_without_a_kernel_collapses_into_its_first_epilogue_op() -> None:
     builder = GraphBuilder()
-    out = builder.steps(builder.steps(builder.input(*SHAPE), RELU), EpilogueOp("NEG"))
+    out = builder.elementwise(builder.elementwise(builder.input(*SHAPE), RELU), EpilogueOp("NEG"))
     result = applied(fuse_elementwise, builder.graph(out))
     assert [functions(node) for node in result.graph.nodes] == [["RELU", "NEG"]]
     assert result.declined == (f"COPY 0 (RELU): {NO_KERNEL}",)
 
 
 def test_the_fused_kernel_stands_where_all_its_operands_are_ready() -> None:
-    """The other operand is made after the kernel that takes the step."""
+    """The other operand is made after the kernel that takes the epilogue op."""
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     made = builder.conv(source, 8)
     late = builder.node("MAX_POOL_2D", [source], SHAPE)
-    out = builder.steps(made, EpilogueOp("SUB", (late,)))
+    out = builder.elementwise(made, EpilogueOp("SUB", (late,)))
     extra = builder.conv(late, 2)
     result = applied(fuse_elementwise, builder.graph(out, extra))
     assert ops(result) == ["MAX_POOL_2D", "CONV_2D", "CONV_2D"]
@@ -56,11 +56,11 @@ def test_the_fused_kernel_stands_where_all_its_operands_are_ready() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_the_later_of_two_producers_takes_the_step(position: int) -> None:
+def test_the_later_of_two_producers_takes_the_epilogue_op(position: int) -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     early, late = builder.conv(source, 8), builder.conv(source, 8)
-    out = builder.steps(early, EpilogueOp("SUB", (late,), position), RELU)
+    out = builder.elementwise(early, EpilogueOp("SUB", (late,), position), RELU)
     result = applied(fuse_elementwise, builder.graph(out))
     first, second = result.graph.nodes
     assert first.outputs == (early,)
@@ -73,7 +73,7 @@ def test_the_earlier_producer_takes_it_when_the_later_is_read_elsewhere() -> Non
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     early, late = builder.conv(source, 8), builder.conv(source, 8)
-    out = builder.steps(early, EpilogueOp("ADD", (late,)))
+    out = builder.elementwise(early, EpilogueOp("ADD", (late,)))
     result = applied(fuse_elementwise, builder.graph(out, builder.conv(late, 2)))
     assert ops(result) == ["CONV_2D"] * 3
     assert result.graph.nodes[1].epilogue == (EpilogueOp("ADD", (late,)),)
@@ -82,7 +82,7 @@ def test_the_earlier_producer_takes_it_when_the_later_is_read_elsewhere() -> Non
 def test_the_order_of_a_broadcast_operand_is_not_exchanged() -> None:
     builder = GraphBuilder()
     gate = builder.conv(builder.input(1, 1, 1, 8), 8)
-    out = builder.steps(builder.input(*SHAPE), EpilogueOp("MUL", (gate,)))
+    out = builder.elementwise(builder.input(*SHAPE), EpilogueOp("MUL", (gate,)))
     result = untouched(fuse_elementwise, builder.graph(out))
     assert result.declined == (f"COPY 1 (MUL): {NO_KERNEL}",)
 
@@ -90,7 +90,7 @@ def test_the_order_of_a_broadcast_operand_is_not_exchanged() -> None:
 def test_an_extended_operand_is_not_exchanged() -> None:
     builder = GraphBuilder()
     narrow = builder.conv(builder.input(*SHAPE), 3)
-    out = builder.steps(builder.input(*SHAPE), EpilogueOp("ADD", (narrow,), extend=True))
+    out = builder.elementwise(builder.input(*SHAPE), EpilogueOp("ADD", (narrow,), extend=True))
     assert untouched(fuse_elementwise, builder.graph(out)).declined
 
 
@@ -106,8 +106,8 @@ def test_operands_of_one_kernel_are_limited() -> None:
     builder = GraphBuilder()
     value = builder.conv(builder.input(*SHAPE), 8)
     for _ in range(MAX_OPERANDS + 1):
-        value = builder.steps(value, EpilogueOp("MUL", (builder.constant(1),)))
-        value = builder.steps(value, EpilogueOp("ADD", (builder.input(*SHAPE),)))
+        value = builder.elementwise(value, EpilogueOp("MUL", (builder.constant(1),)))
+        value = builder.elementwise(value, EpilogueOp("ADD", (builder.input(*SHAPE),)))
     result = applied(fuse_elementwise, builder.graph(value))
     assert ops(result) == ["CONV_2D", "COPY"]
     assert functions(result.graph.nodes[0]).count("ADD") == MAX_OPERANDS
@@ -117,59 +117,59 @@ def test_operands_of_one_kernel_are_limited() -> None:
 
 
 def _of_an_input(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.steps(builder.input(*SHAPE), RELU))
+    return builder.graph(builder.elementwise(builder.input(*SHAPE), RELU))
 
 
 def _of_an_output(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.steps(made, RELU), made)
+    return builder.graph(builder.elementwise(made, RELU), made)
 
 
 def _of_a_shared_value(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.steps(made, RELU), builder.conv(made, 2))
+    return builder.graph(builder.elementwise(made, RELU), builder.conv(made, 2))
 
 
 def _of_a_broadcast_value(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(1, 1, 1, 8), 8)
     return builder.graph(
-        builder.steps(made, EpilogueOp("MUL", (builder.constant(*SHAPE),)), shape=SHAPE)
+        builder.elementwise(made, EpilogueOp("MUL", (builder.constant(*SHAPE),)), shape=SHAPE)
     )
 
 
 def _of_a_view(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
     flat = builder.node("RESHAPE", [made], (1, 128))
-    return builder.graph(builder.steps(flat, EpilogueOp("ADD", (builder.constant(128),))))
+    return builder.graph(builder.elementwise(flat, EpilogueOp("ADD", (builder.constant(128),))))
 
 
 def _of_a_concatenation(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
     joined = builder.concat(3, made, made)
-    return builder.graph(builder.steps(joined, EpilogueOp("ADD", (builder.constant(16),))))
+    return builder.graph(builder.elementwise(joined, EpilogueOp("ADD", (builder.constant(16),))))
 
 
 def _of_one_of_two_outputs(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
     other = builder.value(SHAPE)
     builder.nodes[-1] = replace(builder.nodes[-1], op="SPLIT", outputs=(made, other))
-    return builder.graph(builder.steps(made, RELU), other)
+    return builder.graph(builder.elementwise(made, RELU), other)
 
 
 def _of_a_value_read_again_later(builder: GraphBuilder) -> Graph:
-    """The second step would read what the fused kernel has not stored."""
+    """The second op would read what the fused kernel has not stored."""
     made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.steps(made, RELU, EpilogueOp("ADD", (made,))))
+    return builder.graph(builder.elementwise(made, RELU, EpilogueOp("ADD", (made,))))
 
 
 def _of_a_value_that_is_its_operand(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.steps(made, EpilogueOp("ADD", (made,))))
+    return builder.graph(builder.elementwise(made, EpilogueOp("ADD", (made,))))
 
 
 def _by_place_of_a_kernel_of_parts(builder: GraphBuilder) -> Graph:
     made = builder.node("TRANSPOSE_CONV", [builder.input(*SHAPE)], SHAPE)
-    return builder.graph(builder.steps(made, BY_PLACE))
+    return builder.graph(builder.elementwise(made, BY_POSITION))
 
 
 DECLINED: list[Callable[[GraphBuilder], Graph]] = [
@@ -186,10 +186,10 @@ def test_declines(make: Callable[[GraphBuilder], Graph]) -> None:
     assert line.endswith(f": {NO_KERNEL}")
 
 
-def test_nodes_without_steps_are_left_alone() -> None:
+def test_nodes_without_epilogue_ops_are_left_alone() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 8)
-    assert untouched(fuse_elementwise, builder.graph(builder.steps(made))).declined == ()
+    assert untouched(fuse_elementwise, builder.graph(builder.elementwise(made))).declined == ()
 
 
 def _chain(model: Model) -> list[TensorRef]:
@@ -246,7 +246,7 @@ def _many_operands(model: Model) -> list[TensorRef]:
 
 
 def _after_a_pad(model: Model) -> list[TensorRef]:
-    """The step applies to the padding too."""
+    """The epilogue op applies to the padding too."""
     padded = model.pad(model.input(1, 4, 3, 5), (0, 0), (1, 0), (0, 1), (1, 2))
     return [model.op("ADD", padded, model.constant(8))]
 

@@ -9,7 +9,7 @@ import pytest
 from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.hoist_elementwise import hoist_elementwise
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_POSITION, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (1, 4, 4, 8)
@@ -19,16 +19,16 @@ def test_above_a_reshape() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 8)
     flat = builder.node("RESHAPE", [made], (1, 128))
-    out = builder.steps(
+    out = builder.elementwise(
         flat, EpilogueOp("MUL", (builder.constant(1),)), EpilogueOp("ADD", (SELF,)), RELU
     )
     result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result) == ["CONV_2D", "COPY", "RESHAPE"]
-    _, steps, view = result.graph.nodes
-    assert steps.inputs == (made,)
-    assert functions(steps) == ["MUL", "ADD", "RELU"]
-    assert result.graph.values[steps.outputs[0]].shape == SHAPE
-    assert view.inputs == steps.outputs
+    _, epilogue_ops, view = result.graph.nodes
+    assert epilogue_ops.inputs == (made,)
+    assert functions(epilogue_ops) == ["MUL", "ADD", "RELU"]
+    assert result.graph.values[epilogue_ops.outputs[0]].shape == SHAPE
+    assert view.inputs == epilogue_ops.outputs
     assert view.outputs == (out,)
     assert result.applied == ("MUL+ADD+RELU above RESHAPE 1",)
 
@@ -37,7 +37,7 @@ def test_above_every_part_of_a_concatenation() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     parts = [builder.conv(source, channels) for channels in (8, 4)]
-    out = builder.steps(builder.concat(3, *parts), RELU)
+    out = builder.elementwise(builder.concat(3, *parts), RELU)
     result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result) == ["CONV_2D", "CONV_2D", "COPY", "COPY", "CONCATENATION"]
     first, second, joined = result.graph.nodes[2:]
@@ -52,30 +52,33 @@ def test_a_repeated_part_is_computed_for_each_place() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 4)
     result = applied(
-        hoist_elementwise, builder.graph(builder.steps(builder.concat(3, made, made), RELU))
+        hoist_elementwise, builder.graph(builder.elementwise(builder.concat(3, made, made), RELU))
     )
-    steps = [node for node in result.graph.nodes if node.op == "COPY"]
-    assert [node.inputs for node in steps] == [(made,), (made,)]
-    assert steps[0].outputs != steps[1].outputs
+    epilogue_ops = [node for node in result.graph.nodes if node.op == "COPY"]
+    assert [node.inputs for node in epilogue_ops] == [(made,), (made,)]
+    assert epilogue_ops[0].outputs != epilogue_ops[1].outputs
 
 
 def test_by_place_only_where_elements_keep_their_order() -> None:
     builder = GraphBuilder()
     flat = builder.node("RESHAPE", [builder.conv(builder.input(*SHAPE), 8)], (1, 128))
-    result = applied(hoist_elementwise, builder.graph(builder.steps(flat, BY_PLACE)))
+    result = applied(hoist_elementwise, builder.graph(builder.elementwise(flat, BY_POSITION)))
     assert ops(result) == ["CONV_2D", "COPY", "RESHAPE"]
     builder = GraphBuilder()
     parts = [builder.conv(builder.input(*SHAPE), 4) for _ in range(2)]
-    graph = builder.graph(builder.steps(builder.concat(3, *parts), BY_PLACE))
+    graph = builder.graph(builder.elementwise(builder.concat(3, *parts), BY_POSITION))
     (line,) = untouched(hoist_elementwise, graph).declined
-    assert line == "steps after CONCATENATION 2: their results hang on the places of elements"
+    assert (
+        line
+        == "epilogue ops after CONCATENATION 2: their results depend on the positions of elements"
+    )
 
 
 def test_tables_are_the_same_for_all_elements() -> None:
     builder = GraphBuilder()
     parts = [builder.conv(builder.input(*SHAPE), 4) for _ in range(2)]
-    step = EpilogueOp("LOOKUP_FLOAT32", (builder.constant(256),))
-    graph = builder.graph(builder.steps(builder.concat(3, *parts), step))
+    epilogue_op = EpilogueOp("LOOKUP_FLOAT32", (builder.constant(256),))
+    graph = builder.graph(builder.elementwise(builder.concat(3, *parts), epilogue_op))
     assert ops(applied(hoist_elementwise, graph))[-1] == "CONCATENATION"
 
 
@@ -83,7 +86,9 @@ def test_through_several_views() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     parts = [builder.node("RESHAPE", [builder.conv(source, 2)], (1, 1, 1, 32)) for _ in range(2)]
-    out = builder.steps(builder.steps(builder.concat(3, *parts), RELU), EpilogueOp("NEG"))
+    out = builder.elementwise(
+        builder.elementwise(builder.concat(3, *parts), RELU), EpilogueOp("NEG")
+    )
     result = applied(hoist_elementwise, builder.graph(out))
     convolutions = [n.outputs[0] for n in result.graph.nodes if n.op == "CONV_2D"]
     first = [n for n in result.graph.nodes if n.op == "COPY" and n.inputs[0] in convolutions]
@@ -97,12 +102,12 @@ def test_by_channel_where_the_channels_stay(shape: tuple[int, ...]) -> None:
     builder = GraphBuilder()
     slope = builder.constant(*shape)
     parts = [_reshaped(builder), _reshaped(builder)]
-    out = builder.steps(builder.concat(2, *parts), EpilogueOp("PRELU", (slope,)))
+    out = builder.elementwise(builder.concat(2, *parts), EpilogueOp("PRELU", (slope,)))
     result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result)[-1] == "CONCATENATION"
-    steps = [node for node in result.graph.nodes if node.op == "COPY"]
-    assert [node.epilogue[0].operands for node in steps] == [(slope,), (slope,)]
-    assert {result.graph.values[node.inputs[0]].shape for node in steps} == {SHAPE}
+    epilogue_ops = [node for node in result.graph.nodes if node.op == "COPY"]
+    assert [node.epilogue[0].operands for node in epilogue_ops] == [(slope,), (slope,)]
+    assert {result.graph.values[node.inputs[0]].shape for node in epilogue_ops} == {SHAPE}
 
 
 def _reshaped(builder: GraphBuilder) -> int:
@@ -111,57 +116,57 @@ def _reshaped(builder: GraphBuilder) -> int:
 
 def _per_channel(builder: GraphBuilder) -> Graph:
     flat = builder.node("RESHAPE", [builder.conv(builder.input(*SHAPE), 8)], (1, 1, 32, 4))
-    return builder.graph(builder.steps(flat, EpilogueOp("PRELU", (builder.constant(4),))))
+    return builder.graph(builder.elementwise(flat, EpilogueOp("PRELU", (builder.constant(4),))))
 
 
 def _per_joined_channel(builder: GraphBuilder) -> Graph:
     source = builder.input(*SHAPE)
     joined = builder.concat(3, builder.conv(source, 8), builder.conv(source, 8))
-    return builder.graph(builder.steps(joined, EpilogueOp("PRELU", (builder.constant(16),))))
+    return builder.graph(builder.elementwise(joined, EpilogueOp("PRELU", (builder.constant(16),))))
 
 
 def _per_position(builder: GraphBuilder) -> Graph:
     return builder.graph(
-        builder.steps(_reshaped(builder), EpilogueOp("PRELU", (builder.constant(1, 16, 8),)))
+        builder.elementwise(_reshaped(builder), EpilogueOp("PRELU", (builder.constant(1, 16, 8),)))
     )
 
 
 def _computed_scalar(builder: GraphBuilder) -> Graph:
     return builder.graph(
-        builder.steps(_reshaped(builder), EpilogueOp("MUL", (builder.input(1, 1, 1, 1),)))
+        builder.elementwise(_reshaped(builder), EpilogueOp("MUL", (builder.input(1, 1, 1, 1),)))
     )
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
-    step = EpilogueOp("MUL", (builder.input(2, 1, 16, 8),))
-    return builder.graph(builder.steps(_reshaped(builder), step, shape=(2, 1, 16, 8)))
+    epilogue_op = EpilogueOp("MUL", (builder.input(2, 1, 16, 8),))
+    return builder.graph(builder.elementwise(_reshaped(builder), epilogue_op, shape=(2, 1, 16, 8)))
 
 
 def _two_readers(builder: GraphBuilder) -> Graph:
     flat = _reshaped(builder)
-    return builder.graph(builder.steps(flat, RELU), builder.conv(flat, 2))
+    return builder.graph(builder.elementwise(flat, RELU), builder.conv(flat, 2))
 
 
 def _output(builder: GraphBuilder) -> Graph:
     flat = _reshaped(builder)
-    return builder.graph(builder.steps(flat, RELU), flat)
+    return builder.graph(builder.elementwise(flat, RELU), flat)
 
 
 def _of_an_input(builder: GraphBuilder) -> Graph:
     flat = builder.node("RESHAPE", [builder.input(*SHAPE)], (1, 1, 16, 8))
-    return builder.graph(builder.steps(flat, RELU))
+    return builder.graph(builder.elementwise(flat, RELU))
 
 
 def _of_an_output(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
     flat = builder.node("RESHAPE", [made], (1, 1, 16, 8))
-    return builder.graph(builder.steps(flat, RELU), made)
+    return builder.graph(builder.elementwise(flat, RELU), made)
 
 
 def _of_a_constant(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 8)
     joined = builder.concat(3, made, builder.constant(*SHAPE))
-    return builder.graph(builder.steps(joined, RELU))
+    return builder.graph(builder.elementwise(joined, RELU))
 
 
 _DIFFERS = "an operand differs from element to element"
@@ -182,14 +187,19 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
 
 @pytest.mark.parametrize(("make", "reason"), DECLINED)
 def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
-    assert untouched(hoist_elementwise, make(GraphBuilder())).declined == (f"steps after {reason}",)
+    assert untouched(hoist_elementwise, make(GraphBuilder())).declined == (
+        f"epilogue ops after {reason}",
+    )
 
 
-def test_steps_elsewhere_are_left_alone() -> None:
+def test_epilogue_ops_elsewhere_are_left_alone() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
-    pooled = builder.node("MAX_POOL_2D", [builder.steps(source, RELU)], SHAPE)
-    assert untouched(hoist_elementwise, builder.graph(builder.steps(pooled, RELU))).declined == ()
+    pooled = builder.node("MAX_POOL_2D", [builder.elementwise(source, RELU)], SHAPE)
+    assert (
+        untouched(hoist_elementwise, builder.graph(builder.elementwise(pooled, RELU))).declined
+        == ()
+    )
 
 
 def _after_reshape(model: Model) -> list[TensorRef]:

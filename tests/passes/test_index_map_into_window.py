@@ -106,7 +106,7 @@ def _an_output(builder: GraphBuilder) -> Graph:
 
 def _read_by_others(builder: GraphBuilder) -> Graph:
     moved = border(builder, builder.input(*SHAPE))
-    return builder.graph(valid(builder, moved), builder.steps(moved, EpilogueOp("NEG")))
+    return builder.graph(valid(builder, moved), builder.elementwise(moved, EpilogueOp("NEG")))
 
 
 def _read_by_nobody(builder: GraphBuilder) -> Graph:

@@ -23,11 +23,11 @@ _OTHERS = "others read the result of CONV_2D 1"
 
 
 def source(builder: GraphBuilder, shape: tuple[int, ...]) -> int:
-    return builder.steps(builder.input(*shape), RELU)
+    return builder.elementwise(builder.input(*shape), RELU)
 
 
 def added(builder: GraphBuilder, left: int, right: int) -> int:
-    return builder.steps(left, EpilogueOp("ADD", (right,)), RELU)
+    return builder.elementwise(left, EpilogueOp("ADD", (right,)), RELU)
 
 
 def biased(builder: GraphBuilder, bias: int) -> None:
@@ -92,8 +92,8 @@ def test_an_input_lies_beside_one_other_only() -> None:
 
 
 def _of_an_input(builder: GraphBuilder) -> Graph:
-    left = builder.steps(builder.input(*LEFT), RELU)
-    right = builder.steps(builder.input(*RIGHT), RELU)
+    left = builder.elementwise(builder.input(*LEFT), RELU)
+    right = builder.elementwise(builder.input(*RIGHT), RELU)
     return builder.graph(added(builder, builder.conv(left, 5), builder.conv(right, 5)), right)
 
 
@@ -108,7 +108,7 @@ def _read_elsewhere(builder: GraphBuilder) -> Graph:
     return builder.graph(added(builder, left, right), builder.conv(left, 4))
 
 
-def _a_step_between(builder: GraphBuilder) -> Graph:
+def _an_epilogue_op_between(builder: GraphBuilder) -> Graph:
     values = source(builder, LEFT), source(builder, RIGHT)
     left = builder.conv(values[0], 5, epilogue=[RELU])
     return builder.graph(added(builder, left, builder.conv(values[1], 5)))
@@ -140,7 +140,7 @@ def _of_a_reshape(builder: GraphBuilder) -> Graph:
         (_of_an_input, _PLACED.format(3)),
         (_an_output, _OTHERS),
         (_read_elsewhere, _OTHERS),
-        (_a_step_between, "CONV_2D 2 is more than a product of each pixel"),
+        (_an_epilogue_op_between, "CONV_2D 2 is more than a product of each pixel"),
         (_a_window, "CONV_2D 2 is more than a product of each pixel"),
         (_broadcast, "one result is broadcast to the other"),
         (_no_whole_slices, "their inputs cannot lie side by side"),

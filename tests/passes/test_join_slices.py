@@ -33,7 +33,7 @@ def _slices(builder: GraphBuilder, source: int, axis: int, *ends: int) -> list[i
 
 
 def _read(builder: GraphBuilder, *values: int) -> Graph:
-    return builder.graph(*(builder.steps(v, RELU) for v in values))
+    return builder.graph(*(builder.elementwise(v, RELU) for v in values))
 
 
 @pytest.mark.parametrize("axis", range(4))
@@ -137,9 +137,9 @@ def _along_another_axis(builder: GraphBuilder, source: int) -> Sequence[int]:
     return _slices(builder, source, 1, 1, 2)
 
 
-def _with_steps(builder: GraphBuilder, source: int) -> Sequence[int]:
+def _with_epilogue(builder: GraphBuilder, source: int) -> Sequence[int]:
     parts = _slices(builder, source, 3, 4, 8)
-    return parts[0], builder.steps(parts[1], RELU)
+    return parts[0], builder.elementwise(parts[1], RELU)
 
 
 def _with_a_stride(builder: GraphBuilder, source: int) -> Sequence[int]:
@@ -151,7 +151,7 @@ def _with_a_stride(builder: GraphBuilder, source: int) -> Sequence[int]:
 
 
 @pytest.mark.parametrize(
-    "write", [_exchanged, _with_a_gap, _of_two, _along_another_axis, _with_steps, _with_a_stride]
+    "write", [_exchanged, _with_a_gap, _of_two, _along_another_axis, _with_epilogue, _with_a_stride]
 )
 def test_other_parts_stay(write: Callable[[GraphBuilder, int], Sequence[int]]) -> None:
     builder = GraphBuilder()

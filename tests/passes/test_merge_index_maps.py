@@ -131,7 +131,7 @@ def test_what_comes_back_to_the_old_order_is_a_reshape() -> None:
 def _shared(builder: GraphBuilder) -> Graph:
     resized = _resized(builder, builder.input(*SHAPE), 6, 8)
     mirrored = _mirrored(builder, resized, (0, 0), (1, 1), (1, 1), (0, 0))
-    return builder.graph(mirrored, builder.steps(resized, RELU))
+    return builder.graph(mirrored, builder.elementwise(resized, RELU))
 
 
 def _output(builder: GraphBuilder) -> Graph:
@@ -170,9 +170,9 @@ def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: 
     assert result.declined == (f"INDEX_MAP 0 and INDEX_MAP 1: {reason}",)
 
 
-def test_index_maps_with_steps_between_them_stay() -> None:
+def test_index_maps_with_epilogue_ops_between_them_stay() -> None:
     builder = GraphBuilder()
-    stepped = builder.steps(_resized(builder, builder.input(*SHAPE), 6, 8), RELU)
+    stepped = builder.elementwise(_resized(builder, builder.input(*SHAPE), 6, 8), RELU)
     graph = builder.graph(_mirrored(builder, stepped, (0, 0), (1, 1), (1, 1), (0, 0)))
     assert untouched(merge_index_maps, graph).declined == ()
 

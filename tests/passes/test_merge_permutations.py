@@ -19,16 +19,16 @@ SHAPE = (2, 3, 4, 5)
 
 def _made(builder: GraphBuilder, *shape: int) -> int:
     """Return a value that a kernel makes."""
-    return builder.steps(builder.input(*(shape or SHAPE)), RELU)
+    return builder.elementwise(builder.input(*(shape or SHAPE)), RELU)
 
 
 def _read(builder: GraphBuilder, value: int) -> Graph:
     """Return a graph where a kernel reads the value."""
-    return builder.graph(builder.steps(value, RELU))
+    return builder.graph(builder.elementwise(value, RELU))
 
 
 def _left(graph: Graph) -> list[str]:
-    """Return the ops between the first step and the last."""
+    """Return the ops between the first op and the last."""
     result = applied(merge_permutations, graph)
     first, *middle, last = result.graph.nodes
     inputs = [node.inputs for node in (*middle, last)]
@@ -120,8 +120,8 @@ def test_what_others_read_stays() -> None:
     """The inverse needs no kernel even so."""
     builder = GraphBuilder()
     there = builder.transpose(_made(builder), 0, 3, 1, 2)
-    back = builder.steps(builder.transpose(there, 0, 2, 3, 1), RELU)
-    result = applied(merge_permutations, builder.graph(back, builder.steps(there, RELU)))
+    back = builder.elementwise(builder.transpose(there, 0, 2, 3, 1), RELU)
+    result = applied(merge_permutations, builder.graph(back, builder.elementwise(there, RELU)))
     assert ops(result) == ["COPY", "INDEX_MAP", "COPY", "COPY"]
     first, _, last, _ = result.graph.nodes
     assert last.inputs == first.outputs
@@ -132,7 +132,7 @@ def test_readers_of_both_ends_are_renamed() -> None:
     source = _made(builder)
     same = builder.transpose(builder.transpose(source, 3, 1, 2, 0), 3, 1, 2, 0)
     further = builder.transpose(same, 0, 2, 1, 3)
-    graph = builder.graph(builder.concat(3, same, source), builder.steps(further, RELU))
+    graph = builder.graph(builder.concat(3, same, source), builder.elementwise(further, RELU))
     result = applied(merge_permutations, graph)
     assert ops(result) == ["COPY", "INDEX_MAP", "CONCATENATION", "COPY"]
     assert result.graph.nodes[1].inputs == (source,)
@@ -142,12 +142,12 @@ def test_readers_of_both_ends_are_renamed() -> None:
 def _read_by_others(builder: GraphBuilder) -> Graph:
     there = builder.transpose(_made(builder), 0, 3, 1, 2)
     again = builder.transpose(there, 0, 1, 3, 2)
-    return builder.graph(builder.steps(there, RELU), builder.steps(again, RELU))
+    return builder.graph(builder.elementwise(there, RELU), builder.elementwise(again, RELU))
 
 
 def _also_an_output(builder: GraphBuilder) -> Graph:
     there = builder.transpose(_made(builder), 0, 3, 1, 2)
-    return builder.graph(there, builder.steps(builder.transpose(there, 0, 1, 3, 2), RELU))
+    return builder.graph(there, builder.elementwise(builder.transpose(there, 0, 1, 3, 2), RELU))
 
 
 def _free_reshape(builder: GraphBuilder) -> Graph:
@@ -163,10 +163,10 @@ def _across(builder: GraphBuilder) -> Graph:
 
 _SHARED = "others read it too"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_read_by_others, f"INDEX_MAP 2 and the move before it: {_SHARED}"),
-    (_also_an_output, f"INDEX_MAP 2 and the move before it: {_SHARED}"),
-    (_free_reshape, "RESHAPE 2 and the move before it: no kernel would be saved"),
-    (_across, "INDEX_MAP 3 and the move before it: their axes do not divide alike"),
+    (_read_by_others, f"INDEX_MAP 2 and the permutation before it: {_SHARED}"),
+    (_also_an_output, f"INDEX_MAP 2 and the permutation before it: {_SHARED}"),
+    (_free_reshape, "RESHAPE 2 and the permutation before it: no kernel would be saved"),
+    (_across, "INDEX_MAP 3 and the permutation before it: their axes do not divide alike"),
 ]
 
 
@@ -176,7 +176,7 @@ def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: 
     assert reason in result.declined
 
 
-def _with_steps(builder: GraphBuilder) -> Graph:
+def _with_epilogue(builder: GraphBuilder) -> Graph:
     there = builder.node("RESHAPE", [_made(builder)], (6, 20), [RELU])
     return _read(builder, builder.reshape(there, *SHAPE))
 
@@ -191,7 +191,7 @@ def _after_a_flip(builder: GraphBuilder) -> Graph:
     return _read(builder, builder.transpose(flipped, 0, 3, 1, 2))
 
 
-@pytest.mark.parametrize("write", [_with_steps, _of_a_constant, _after_a_flip])
+@pytest.mark.parametrize("write", [_with_epilogue, _of_a_constant, _after_a_flip])
 def test_single_index_maps_stay(write: Callable[[GraphBuilder], Graph]) -> None:
     assert untouched(merge_permutations, write(GraphBuilder())).declined == ()
 

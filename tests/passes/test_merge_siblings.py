@@ -22,10 +22,10 @@ SHAPE = (1, 3, 2, 5)
 
 
 def gate(builder: GraphBuilder, value: int) -> int:
-    """Add what reads a value, and cannot become a step of its kernel."""
+    """Add what reads a value, and cannot become an epilogue op of its kernel."""
     n, _, _, c = builder.shape(value)
     mean = builder.node("MEAN", [value], (n, 1, 1, c))
-    return builder.steps(builder.input(n, 7, 7, c), EpilogueOp("MUL", (mean,)))
+    return builder.elementwise(builder.input(n, 7, 7, c), EpilogueOp("MUL", (mean,)))
 
 
 def siblings(builder: GraphBuilder, *channels: int) -> list[int]:
@@ -107,14 +107,14 @@ def test_rows_of_matrices_may_have_any_rank() -> None:
     assert (merged.op, merged.attributes.shape) == ("FULLY_CONNECTED", (12, 1, 1, 6))
 
 
-def test_different_windows_and_steps_stay_apart() -> None:
+def test_different_windows_and_epilogue_ops_stay_apart() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     made = [builder.conv(source, 4), builder.conv(source, 4, 3), builder.conv(source, 4, 1, [RELU])]
     assert untouched(merge_siblings, finished(builder, made)).declined == ()
 
 
-def test_equal_steps_are_done_together() -> None:
+def test_equal_epilogue_ops_are_done_together() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     made = [builder.conv(source, 4, 1, [RELU]) for _ in range(2)]
@@ -160,13 +160,13 @@ def _with_operands(builder: GraphBuilder) -> Graph:
     return finished(builder, made)
 
 
-def _before_steps(builder: GraphBuilder) -> Graph:
-    return builder.graph(*(builder.steps(v, RELU) for v in siblings(builder, 4, 4)))
+def _before_epilogues(builder: GraphBuilder) -> Graph:
+    return builder.graph(*(builder.elementwise(v, RELU) for v in siblings(builder, 4, 4)))
 
 
 def _before_a_sum(builder: GraphBuilder) -> Graph:
     first, second = siblings(builder, 4, 4)
-    return builder.graph(builder.steps(first, EpilogueOp("ADD", (second,))))
+    return builder.graph(builder.elementwise(first, EpilogueOp("ADD", (second,))))
 
 
 def _before_a_concatenation(builder: GraphBuilder) -> Graph:
@@ -182,9 +182,9 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_an_output, "its result is an output of the partition"),
     (_with_computed_weights, "its weights are computed or form groups"),
     (_with_groups, "its weights are computed or form groups"),
-    (_with_operands, "its steps read values of their own"),
-    (_before_steps, "COPY 2 becomes a step of it"),
-    (_before_a_sum, "COPY 2 becomes a step of it"),
+    (_with_operands, "its epilogue reads values of its own"),
+    (_before_epilogues, "COPY 2 becomes an epilogue op of it"),
+    (_before_a_sum, "COPY 2 becomes an epilogue op of it"),
     (_before_a_concatenation, "a reader says where its result lies"),
     (_of_a_large_image, "it is so large that launches matter little"),
 ]
@@ -205,8 +205,8 @@ def test_a_convolution_alone_is_left_alone() -> None:
 def test_other_readers_of_its_input_are_no_siblings() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
-    made = builder.steps(builder.conv(source, 4), RELU)
-    graph = builder.graph(made, builder.steps(source, EpilogueOp("NEG")))
+    made = builder.elementwise(builder.conv(source, 4), RELU)
+    graph = builder.graph(made, builder.elementwise(source, EpilogueOp("NEG")))
     assert untouched(merge_siblings, graph).declined == ()
 
 

@@ -1,4 +1,4 @@
-"""A PAD that appends channels becomes part of the element-wise step that reads it."""
+"""A PAD that appends channels becomes part of the element-wise op that reads it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NONE = (0, 0)
 WIDER = (NONE, NONE, NONE, (0, 5))
 
 
-def test_the_step_reads_the_narrow_operand() -> None:
+def test_the_epilogue_op_reads_the_narrow_operand() -> None:
     builder = GraphBuilder()
     narrow, wide = builder.input(1, 4, 4, 3), builder.input(1, 4, 4, 8)
     padded = builder.pad(narrow, *WIDER)
-    graph = builder.graph(builder.steps(wide, EpilogueOp("SUB", (padded,), 1), RELU))
+    graph = builder.graph(builder.elementwise(wide, EpilogueOp("SUB", (padded,), 1), RELU))
     result = applied(pad_into_operand, graph)
     (node,) = result.graph.nodes
     assert node.inputs == (wide,)
@@ -35,7 +35,7 @@ def test_the_other_operand_runs_through_when_the_pad_did(position: int) -> None:
     builder = GraphBuilder()
     narrow, wide = builder.input(1, 4, 4, 3), builder.input(1, 4, 4, 8)
     padded = builder.pad(narrow, *WIDER)
-    graph = builder.graph(builder.steps(padded, EpilogueOp("SUB", (wide,), position), RELU))
+    graph = builder.graph(builder.elementwise(padded, EpilogueOp("SUB", (wide,), position), RELU))
     (node,) = applied(pad_into_operand, graph).graph.nodes
     assert node.inputs == (wide,)
     assert node.epilogue == (EpilogueOp("SUB", (narrow,), 1 - position, extend=True), RELU)
@@ -44,13 +44,13 @@ def test_the_other_operand_runs_through_when_the_pad_did(position: int) -> None:
 def test_only_one_of_two_pads_can_be_an_operand() -> None:
     builder = GraphBuilder()
     padded = [builder.pad(builder.input(1, 4, 4, 3), *WIDER) for _ in range(2)]
-    graph = builder.graph(builder.steps(padded[0], EpilogueOp("ADD", (padded[1],))))
+    graph = builder.graph(builder.elementwise(padded[0], EpilogueOp("ADD", (padded[1],))))
     result = applied(pad_into_operand, graph)
     assert ops(result) == ["PAD", "COPY"]
     node = result.graph.nodes[1]
     assert node.inputs == (padded[1],)
     assert node.epilogue == (EpilogueOp("ADD", (graph.inputs[0],), 1, extend=True),)
-    assert result.declined == ("PAD 1: not read by one element-wise step alone",)
+    assert result.declined == ("PAD 1: not read by one element-wise op alone",)
 
 
 def test_stays_where_it_appends_something_else_than_zeros() -> None:
@@ -60,16 +60,16 @@ def test_stays_where_it_appends_something_else_than_zeros() -> None:
     padded = builder.node("PAD", [narrow], (1, 4, 4, 8), (), attributes)
     untouched(
         pad_into_operand,
-        builder.graph(builder.steps(wide, EpilogueOp("INTEGER_MAXIMUM", (padded,)))),
+        builder.graph(builder.elementwise(wide, EpilogueOp("INTEGER_MAXIMUM", (padded,)))),
     )
 
 
 def _output(builder: GraphBuilder, padded: int, wide: int) -> Graph:
-    return builder.graph(builder.steps(wide, EpilogueOp("ADD", (padded,))), padded)
+    return builder.graph(builder.elementwise(wide, EpilogueOp("ADD", (padded,))), padded)
 
 
 def _two_readers(builder: GraphBuilder, padded: int, wide: int) -> Graph:
-    outputs = [builder.steps(wide, EpilogueOp(name, (padded,))) for name in ("ADD", "MUL")]
+    outputs = [builder.elementwise(wide, EpilogueOp(name, (padded,))) for name in ("ADD", "MUL")]
     return builder.graph(*outputs)
 
 
@@ -78,41 +78,41 @@ def _convolution(builder: GraphBuilder, padded: int, wide: int) -> Graph:
 
 
 def _unary(builder: GraphBuilder, padded: int, wide: int) -> Graph:
-    return builder.graph(builder.steps(padded, RELU), wide)
+    return builder.graph(builder.elementwise(padded, RELU), wide)
 
 
 def _with_itself(builder: GraphBuilder, padded: int, wide: int) -> Graph:
-    return builder.graph(builder.steps(padded, EpilogueOp("ADD", (SELF,))), wide)
+    return builder.graph(builder.elementwise(padded, EpilogueOp("ADD", (SELF,))), wide)
 
 
 def _twice(builder: GraphBuilder, padded: int, wide: int) -> Graph:
-    steps = (EpilogueOp("ADD", (padded,)), EpilogueOp("MUL", (padded,)))
-    return builder.graph(builder.steps(wide, *steps))
+    epilogue_ops = (EpilogueOp("ADD", (padded,)), EpilogueOp("MUL", (padded,)))
+    return builder.graph(builder.elementwise(wide, *epilogue_ops))
 
 
-def _later_step(builder: GraphBuilder, padded: int, wide: int) -> Graph:
-    return builder.graph(builder.steps(wide, RELU, EpilogueOp("ADD", (padded,))))
+def _later_epilogue_op(builder: GraphBuilder, padded: int, wide: int) -> Graph:
+    return builder.graph(builder.elementwise(wide, RELU, EpilogueOp("ADD", (padded,))))
 
 
 def _broadcast(builder: GraphBuilder, padded: int, wide: int) -> Graph:
     """The padded value is broadcast along the batch."""
     other = builder.input(2, 4, 4, 8)
-    return builder.graph(builder.steps(other, EpilogueOp("ADD", (padded,))), wide)
+    return builder.graph(builder.elementwise(other, EpilogueOp("ADD", (padded,))), wide)
 
 
 def _narrow_other(builder: GraphBuilder, padded: int, wide: int) -> Graph:
     """The other operand is broadcast: it cannot run through the kernel."""
     other = builder.input(1, 1, 1, 8)
-    return builder.graph(builder.steps(padded, EpilogueOp("ADD", (other,))), wide)
+    return builder.graph(builder.elementwise(padded, EpilogueOp("ADD", (other,))), wide)
 
 
 def _constant_other(builder: GraphBuilder, padded: int, wide: int) -> Graph:
     other = builder.constant(1, 4, 4, 8)
-    return builder.graph(builder.steps(padded, EpilogueOp("ADD", (other,))), wide)
+    return builder.graph(builder.elementwise(padded, EpilogueOp("ADD", (other,))), wide)
 
 
 DECLINED: list[Callable[[GraphBuilder, int, int], Graph]] = [
-    *(_output, _two_readers, _convolution, _unary, _with_itself, _twice, _later_step),
+    *(_output, _two_readers, _convolution, _unary, _with_itself, _twice, _later_epilogue_op),
     *(_broadcast, _narrow_other, _constant_other),
 ]
 
@@ -123,7 +123,7 @@ def test_declines(make: Callable[[GraphBuilder, int, int], Graph]) -> None:
     wide = builder.input(1, 4, 4, 8)
     padded = builder.pad(builder.input(1, 4, 4, 3), *WIDER)
     result = untouched(pad_into_operand, make(builder, padded, wide))
-    assert result.declined == ("PAD 0: not read by one element-wise step alone",)
+    assert result.declined == ("PAD 0: not read by one element-wise op alone",)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_other_pads_are_left_alone(pads: tuple[tuple[int, int], ...]) -> None:
     builder = GraphBuilder()
     padded = builder.pad(builder.input(1, 4, 4, 3), *pads)
     wide = builder.input(*builder.shape(padded))
-    graph = builder.graph(builder.steps(wide, EpilogueOp("ADD", (padded,))))
+    graph = builder.graph(builder.elementwise(wide, EpilogueOp("ADD", (padded,))))
     assert untouched(pad_into_operand, graph).declined == ()
 
 
-def test_a_pad_with_steps_is_left_alone() -> None:
+def test_a_pad_with_epilogue_ops_is_left_alone() -> None:
     builder = GraphBuilder()
     padded = builder.pad(builder.input(1, 4, 4, 3), *WIDER, epilogue=[EpilogueOp("COS")])
     wide = builder.input(1, 4, 4, 8)
-    graph = builder.graph(builder.steps(wide, EpilogueOp("ADD", (padded,))))
+    graph = builder.graph(builder.elementwise(wide, EpilogueOp("ADD", (padded,))))
     assert untouched(pad_into_operand, graph).declined == ()
 
 

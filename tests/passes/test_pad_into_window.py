@@ -125,7 +125,7 @@ def _pool_that_pads(builder: GraphBuilder) -> Graph:
     return builder.graph(_pool(builder, padded, Window((2, 2), (1, 1)), (8, 7)))
 
 
-def _with_steps(builder: GraphBuilder) -> Graph:
+def _with_epilogue(builder: GraphBuilder) -> Graph:
     source = builder.input(1, 6, 5, 4)
     padded = builder.pad(source, NONE, (1, 1), (1, 1), NONE, epilogue=[RELU])
     return builder.graph(builder.conv(padded, 2))
@@ -165,7 +165,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_output, "its result is an output of the partition"),
     (_sum_too, _MIXED),
     (_pool_that_pads, "a pool's own window leaves the image"),
-    (_with_steps, _MIXED),
+    (_with_epilogue, _MIXED),
     (_unread, _MIXED),
     (_data_and_operand, _OPERAND),
     (_operand_only, _OPERAND),

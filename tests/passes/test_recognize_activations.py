@@ -1,4 +1,4 @@
-"""Activations that a model spells out become one step."""
+"""Activations that a model spells out become one op."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ def _spelled(builder: GraphBuilder, expression: Expression, x: int) -> int:
         refs = [builder.number(each) if isinstance(each, float) else each for each in operands]
         after = [] if activation == "NONE" else [EpilogueOp(activation)]
         if len(refs) == 1:
-            return builder.steps(refs[0], EpilogueOp(name), *after)
+            return builder.elementwise(refs[0], EpilogueOp(name), *after)
         position = next(i for i, v in enumerate(refs) if not builder.values[v].is_constant)
         other = refs[1 - position]
         operand = SELF if other == refs[position] else other
-        return builder.steps(refs[position], EpilogueOp(name, (operand,), position), *after)
+        return builder.elementwise(refs[position], EpilogueOp(name, (operand,), position), *after)
 
     found: int = spell(expression, x, build)
     return found
 
 
 @pytest.mark.parametrize("name", SPELLED)
-def test_a_spelling_becomes_one_step(name: str) -> None:
+def test_a_spelling_becomes_one_epilogue_op(name: str) -> None:
     function, expression = SPELLED[name]
     builder = GraphBuilder()
     x = builder.conv(builder.input(*SHAPE), 5)
-    out = builder.steps(_spelled(builder, expression, x), RELU)
+    out = builder.elementwise(_spelled(builder, expression, x), RELU)
     graph = builder.graph(out)
     result = applied(recognize_activations, graph)
     assert ops(result) == ["CONV_2D", "COPY", "COPY"]
-    _, step, last = result.graph.nodes
-    assert step.inputs == (x,)
-    assert functions(step) == [function]
-    assert last.inputs == step.outputs
+    _, epilogue_op, last = result.graph.nodes
+    assert epilogue_op.inputs == (x,)
+    assert functions(epilogue_op) == [function]
+    assert last.inputs == epilogue_op.outputs
     count = len(graph.nodes) - 2
-    assert len(step.merged) == count - 1
+    assert len(epilogue_op.merged) == count - 1
     assert result.applied == (f"COPY {count}: {function} for {count} nodes",)
 
 
@@ -61,8 +61,8 @@ def test_a_spelling_becomes_one_step(name: str) -> None:
 def test_swish_keeps_the_multiple_of_x(name: str, scale: float) -> None:
     builder = GraphBuilder()
     graph = builder.graph(_spelled(builder, SPELLED[name][1], builder.input(*SHAPE)))
-    (step,) = applied(recognize_activations, graph).graph.nodes
-    ((attribute, value),) = step.epilogue[0].attributes
+    (epilogue_op,) = applied(recognize_activations, graph).graph.nodes
+    ((attribute, value),) = epilogue_op.epilogue[0].attributes
     assert attribute == "scale"
     assert value == pytest.approx(scale)
 
@@ -80,11 +80,13 @@ def test_one_behind_the_other() -> None:
     ]
 
 
-def test_x_may_be_made_by_steps_and_read_by_others() -> None:
+def test_x_may_be_made_by_epilogue_ops_and_read_by_others() -> None:
     builder = GraphBuilder()
-    x = builder.steps(builder.input(*SHAPE), EpilogueOp("MUL", (builder.number(2.0),)))
+    x = builder.elementwise(builder.input(*SHAPE), EpilogueOp("MUL", (builder.number(2.0),)))
     out = _spelled(builder, SPELLED["product_by_sixth"][1], x)
-    result = applied(recognize_activations, builder.graph(out, builder.steps(x, EpilogueOp("NEG"))))
+    result = applied(
+        recognize_activations, builder.graph(out, builder.elementwise(x, EpilogueOp("NEG")))
+    )
     assert [functions(node) for node in result.graph.nodes] == [["MUL"], ["HARD_SWISH"], ["NEG"]]
     assert result.graph.nodes[1].inputs == (x,)
 
@@ -112,15 +114,15 @@ def test_other_constants_are_declined(name: str) -> None:
 def _inner_output(builder: GraphBuilder) -> Graph:
     x = builder.input(*SHAPE)
     shifted = _spelled(builder, _SHIFTED, x)
-    product = builder.steps(x, EpilogueOp("MUL", (shifted,)))
-    out = builder.steps(product, EpilogueOp("DIV", (builder.number(6.0),)))
+    product = builder.elementwise(x, EpilogueOp("MUL", (shifted,)))
+    out = builder.elementwise(product, EpilogueOp("DIV", (builder.number(6.0),)))
     return builder.graph(out, shifted)
 
 
 def _inner_read(builder: GraphBuilder) -> Graph:
     x = builder.input(*SHAPE)
-    gate = builder.steps(x, EpilogueOp("LOGISTIC"))
-    return builder.graph(builder.steps(x, EpilogueOp("MUL", (gate,))), builder.conv(gate, 2))
+    gate = builder.elementwise(x, EpilogueOp("LOGISTIC"))
+    return builder.graph(builder.elementwise(x, EpilogueOp("MUL", (gate,))), builder.conv(gate, 2))
 
 
 @pytest.mark.parametrize(
@@ -157,29 +159,31 @@ def test_other_functions_stay(name: str) -> None:
 
 def _two_values(builder: GraphBuilder) -> int:
     x = builder.input(*SHAPE)
-    return builder.steps(
-        builder.input(*SHAPE), EpilogueOp("MUL", (builder.steps(x, EpilogueOp("LOGISTIC")),))
+    return builder.elementwise(
+        builder.input(*SHAPE), EpilogueOp("MUL", (builder.elementwise(x, EpilogueOp("LOGISTIC")),))
     )
 
 
 def _by_channel(builder: GraphBuilder) -> int:
     x = builder.input(*SHAPE)
-    shifted = builder.steps(x, EpilogueOp("ADD", (builder.constant(5),)), EpilogueOp("RELU6"))
-    product = builder.steps(x, EpilogueOp("MUL", (shifted,)))
-    return builder.steps(product, EpilogueOp("DIV", (builder.number(6.0),)))
+    shifted = builder.elementwise(x, EpilogueOp("ADD", (builder.constant(5),)), EpilogueOp("RELU6"))
+    product = builder.elementwise(x, EpilogueOp("MUL", (shifted,)))
+    return builder.elementwise(product, EpilogueOp("DIV", (builder.number(6.0),)))
 
 
 def _pooled_gate(builder: GraphBuilder) -> int:
     """Squeeze and excitation: the gate is made of another value."""
     x = builder.input(*SHAPE)
-    gate = builder.steps(builder.node("MEAN", [x], (2, 1, 1, 5)), EpilogueOp("LOGISTIC"))
-    return builder.steps(x, EpilogueOp("MUL", (gate,)))
+    gate = builder.elementwise(builder.node("MEAN", [x], (2, 1, 1, 5)), EpilogueOp("LOGISTIC"))
+    return builder.elementwise(x, EpilogueOp("MUL", (gate,)))
 
 
 def _broadcast(builder: GraphBuilder) -> int:
     x = builder.input(1, 1, 1, 5)
-    wide = builder.steps(x, EpilogueOp("MUL", (builder.constant(2, 3, 4, 1),)), shape=SHAPE)
-    return builder.steps(wide, EpilogueOp("MUL", (builder.steps(x, EpilogueOp("LOGISTIC")),)))
+    wide = builder.elementwise(x, EpilogueOp("MUL", (builder.constant(2, 3, 4, 1),)), shape=SHAPE)
+    return builder.elementwise(
+        wide, EpilogueOp("MUL", (builder.elementwise(x, EpilogueOp("LOGISTIC")),))
+    )
 
 
 @pytest.mark.parametrize("write", [_two_values, _by_channel, _pooled_gate, _broadcast])
@@ -193,7 +197,7 @@ def test_a_long_chain_is_not_searched_forever() -> None:
     builder = GraphBuilder()
     x = value = builder.input(*SHAPE)
     for _ in range(40):
-        value = builder.steps(value, EpilogueOp("ADD", (x,)))
+        value = builder.elementwise(value, EpilogueOp("ADD", (x,)))
     assert untouched(recognize_activations, builder.graph(value)).declined == ()
 
 

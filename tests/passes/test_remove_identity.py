@@ -51,12 +51,12 @@ def test_a_chain_of_them_goes_at_once() -> None:
     assert result.graph.nodes[0].inputs == (source,)
 
 
-def test_operands_of_steps_are_renamed_too() -> None:
+def test_operands_of_epilogue_ops_are_renamed_too() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     same = UNCHANGED["reshape"](builder, source)
     made = builder.conv(source, 3)
-    out = builder.steps(made, EpilogueOp("ADD", (same,)), EpilogueOp("MUL", (SELF,)))
+    out = builder.elementwise(made, EpilogueOp("ADD", (same,)), EpilogueOp("MUL", (SELF,)))
     result = applied(remove_identity, builder.graph(out))
     assert result.graph.nodes[-1].epilogue == (
         EpilogueOp("ADD", (source,)),
@@ -97,8 +97,8 @@ CHANGED: dict[str, Callable[[GraphBuilder, int], int]] = {
     "shifted": _shifted,
     "other shape": lambda builder, v: builder.node("RESHAPE", [v], (1, 16, 1, 3)),
     "padded": lambda builder, v: builder.pad(v, (0, 0), (0, 1), (0, 0), (0, 0)),
-    "with a step": lambda builder, v: builder.pad(v, *[(0, 0)] * 4, epilogue=[RELU]),
-    "steps": lambda builder, v: builder.steps(v, RELU),
+    "with an epilogue": lambda builder, v: builder.pad(v, *[(0, 0)] * 4, epilogue=[RELU]),
+    "elementwise": lambda builder, v: builder.elementwise(v, RELU),
     "pool": lambda builder, v: builder.node("MAX_POOL_2D", [v], SHAPE),
     "concat of two": lambda builder, v: builder.concat(3, v, v),
 }
@@ -121,7 +121,7 @@ def _input_to_output(model: Model) -> list[TensorRef]:
 
 
 def _both_names_of_a_value(model: Model) -> list[TensorRef]:
-    """The step reads its running value under another name."""
+    """The epilogue op reads its running value under another name."""
     made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
     return [model.op("ADD", made, model.op("CONCATENATION", made, axis=3))]
 

@@ -54,7 +54,7 @@ def _another_axis(builder: GraphBuilder) -> Graph:
     return builder.graph(_arg(builder, _resized(builder), axis=1))
 
 
-def _steps(builder: GraphBuilder) -> Graph:
+def _elementwise(builder: GraphBuilder) -> Graph:
     source = builder.input(2, 3, 4, 21)
     made = builder.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), [RELU], attributes=RESIZE)
     return builder.graph(_arg(builder, made))
@@ -66,7 +66,7 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_two_readers, _OTHERS),
     (_another_reader, _OTHERS),
     (_another_axis, "ARG_MAX 1 does not search along the channels"),
-    (_steps, "steps follow it"),
+    (_elementwise, "epilogue ops follow it"),
 ]
 
 

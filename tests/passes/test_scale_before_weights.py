@@ -21,13 +21,13 @@ SHAPE = (1, 4, 4, 3)
 CHANNELS = [1.0, 2.0, -4.0]
 
 
-def _steps(builder: GraphBuilder, **numbers: float | list[float]) -> int:
-    """Add steps to an input: a constant for each function."""
+def _elementwise(builder: GraphBuilder, **numbers: float | list[float]) -> int:
+    """Add epilogue ops to an input: a constant for each function."""
     epilogue = []
     for function, number in numbers.items():
         data = np.asarray(number, np.float32)
         epilogue.append(EpilogueOp(function, (builder.value(data.shape, data),)))
-    return builder.steps(builder.input(*SHAPE), *epilogue)
+    return builder.elementwise(builder.input(*SHAPE), *epilogue)
 
 
 def _data(graph: Graph, value: int) -> Any:
@@ -36,7 +36,7 @@ def _data(graph: Graph, value: int) -> Any:
 
 def test_a_convolution_scales_its_inputs() -> None:
     builder = GraphBuilder()
-    graph = builder.graph(builder.conv(_steps(builder, MUL=CHANNELS), 2, kernel=3))
+    graph = builder.graph(builder.conv(_elementwise(builder, MUL=CHANNELS), 2, kernel=3))
     result = applied(scale_before_weights, graph)
     (node,) = result.graph.nodes
     assert node.inputs == graph.inputs
@@ -48,7 +48,7 @@ def test_a_convolution_scales_its_inputs() -> None:
 
 def test_a_shift_becomes_a_bias() -> None:
     builder = GraphBuilder()
-    graph = builder.graph(builder.conv(_steps(builder, SUB=[1.0, 2.0, 3.0], DIV=2.0), 2))
+    graph = builder.graph(builder.conv(_elementwise(builder, SUB=[1.0, 2.0, 3.0], DIV=2.0), 2))
     (node,) = applied(scale_before_weights, graph).graph.nodes
     result = applied(scale_before_weights, graph).graph
     old = _data(graph, graph.nodes[1].attributes.weights)
@@ -60,7 +60,7 @@ def test_a_shift_becomes_a_bias() -> None:
 
 def test_groups_have_their_own_inputs() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.steps(builder.input(1, 4, 4, 6), _by_channel(builder, 6)), 4)
+    made = builder.conv(builder.elementwise(builder.input(1, 4, 4, 6), _by_channel(builder, 6)), 4)
     node = builder.nodes[-1]
     weights = builder.constant(4, 1, 1, 3)
     del builder.values[node.attributes.weights]
@@ -79,7 +79,7 @@ def _by_channel(builder: GraphBuilder, channels: int) -> EpilogueOp:
 
 def test_a_depthwise_convolution_repeats_its_inputs() -> None:
     builder = GraphBuilder()
-    source = builder.steps(
+    source = builder.elementwise(
         builder.input(1, 4, 4, 2),
         _by_channel(builder, 2),
         EpilogueOp("ADD", (builder.number(1.0),)),
@@ -102,7 +102,7 @@ def test_a_depthwise_convolution_repeats_its_inputs() -> None:
 
 def test_every_reader_is_changed() -> None:
     builder = GraphBuilder()
-    scaled = _steps(builder, MUL=CHANNELS)
+    scaled = _elementwise(builder, MUL=CHANNELS)
     graph = builder.graph(builder.conv(scaled, 2), builder.depthwise(scaled))
     result = applied(scale_before_weights, graph)
     assert ops(result) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
@@ -113,57 +113,59 @@ def test_every_reader_is_changed() -> None:
 
 
 def _padded(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.conv(_steps(builder, ADD=1.0), 2, kernel=3))
+    return builder.graph(builder.conv(_elementwise(builder, ADD=1.0), 2, kernel=3))
 
 
 def _transposed(builder: GraphBuilder) -> Graph:
-    made = builder.conv(_steps(builder, ADD=1.0), 2)
+    made = builder.conv(_elementwise(builder, ADD=1.0), 2)
     builder.nodes[-1] = replace(builder.nodes[-1], op="TRANSPOSE_CONV")
     return builder.graph(made)
 
 
 def _far(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.conv(_steps(builder, SUB=[103.9, 116.8, 123.7]), 2))
+    return builder.graph(builder.conv(_elementwise(builder, SUB=[103.9, 116.8, 123.7]), 2))
 
 
 def _also_pooled(builder: GraphBuilder) -> Graph:
-    scaled = _steps(builder, MUL=2.0)
+    scaled = _elementwise(builder, MUL=2.0)
     return builder.graph(builder.conv(scaled, 2), builder.node("MAX_POOL_2D", [scaled], SHAPE))
 
 
 def _residual(builder: GraphBuilder) -> Graph:
-    scaled = _steps(builder, MUL=2.0)
+    scaled = _elementwise(builder, MUL=2.0)
     return builder.graph(builder.conv(scaled, 3, epilogue=[EpilogueOp("ADD", (scaled,))]))
 
 
 def _operand(builder: GraphBuilder) -> Graph:
     other = builder.input(*SHAPE)
-    scaled = _steps(builder, MUL=2.0)
+    scaled = _elementwise(builder, MUL=2.0)
     return builder.graph(builder.conv(other, 3, epilogue=[EpilogueOp("ADD", (scaled,))]))
 
 
 def _output(builder: GraphBuilder) -> Graph:
-    scaled = _steps(builder, MUL=2.0)
+    scaled = _elementwise(builder, MUL=2.0)
     return builder.graph(builder.conv(scaled, 2), scaled)
 
 
 def _activated(builder: GraphBuilder) -> Graph:
-    step = EpilogueOp("MUL", (builder.number(2.0),))
-    return builder.graph(builder.conv(builder.steps(builder.input(*SHAPE), step, RELU), 2))
+    epilogue_op = EpilogueOp("MUL", (builder.number(2.0),))
+    return builder.graph(
+        builder.conv(builder.elementwise(builder.input(*SHAPE), epilogue_op, RELU), 2)
+    )
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
-    wide = builder.steps(builder.input(1, 4, 4, 1), _by_channel(builder, 3), shape=SHAPE)
+    wide = builder.elementwise(builder.input(1, 4, 4, 1), _by_channel(builder, 3), shape=SHAPE)
     return builder.graph(builder.conv(wide, 2))
 
 
 def _unread(builder: GraphBuilder) -> Graph:
-    _steps(builder, MUL=2.0)
+    _elementwise(builder, MUL=2.0)
     return builder.graph(builder.conv(builder.inputs[0], 2))
 
 
 def _too_large(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.conv(_steps(builder, MUL=1e6), 2))
+    return builder.graph(builder.conv(_elementwise(builder, MUL=1e6), 2))
 
 
 _TO_WEIGHTS = "not only convolutions read it"
@@ -190,13 +192,13 @@ def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: 
 
 def test_one_reader_that_cannot_keeps_the_others_as_they_are() -> None:
     builder = GraphBuilder()
-    shifted = _steps(builder, ADD=1.0)
+    shifted = _elementwise(builder, ADD=1.0)
     graph = builder.graph(builder.conv(shifted, 2), builder.conv(shifted, 2, kernel=3))
     result = untouched(scale_before_weights, graph)
     assert len(result.declined) == 1
 
 
-def test_other_steps_stay() -> None:
+def test_other_epilogue_ops_stay() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     for epilogue_op in (
@@ -204,7 +206,7 @@ def test_other_steps_stay() -> None:
         EpilogueOp("MUL", (SELF,)),
         EpilogueOp("ADD", (builder.input(*SHAPE),)),
     ):
-        builder.conv(builder.steps(source, epilogue_op), 2)
+        builder.conv(builder.elementwise(source, epilogue_op), 2)
     graph = builder.graph(*(node.outputs[0] for node in builder.nodes if node.op == "CONV_2D"))
     assert untouched(scale_before_weights, graph).declined == ()
 

@@ -36,7 +36,7 @@ def _weights(graph: Graph, node: Node) -> tuple[npt.NDArray[Any], npt.NDArray[An
 def _epilogue_op(
     builder: GraphBuilder, function: str, number: float | list[float], position: int = 0
 ) -> EpilogueOp:
-    """Return a step by a number, or by one for each channel."""
+    """Return an epilogue op by a number, or by one for each channel."""
     data = np.asarray(number, np.float32)
     return EpilogueOp(function, (builder.value(data.shape, data),), position)
 
@@ -53,12 +53,14 @@ STEPS: list[tuple[str, float | list[float], int, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("function", "number", "position", "factor", "shift"), STEPS)
-def test_a_step_becomes_part_of_weights_and_bias(
+def test_a_epilogue_op_becomes_part_of_weights_and_bias(
     function: str, number: float | list[float], position: int, factor: Any, shift: Any
 ) -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 3, kernel=3)
-    graph = builder.graph(builder.steps(made, _epilogue_op(builder, function, number, position)))
+    graph = builder.graph(
+        builder.elementwise(made, _epilogue_op(builder, function, number, position))
+    )
     result = applied(scale_into_weights, graph)
     (node,) = result.graph.nodes
     assert node.outputs == graph.outputs
@@ -76,8 +78,8 @@ def test_a_bias_is_scaled_too() -> None:
     bias = builder.constant(3)
     node = builder.nodes[-1]
     builder.nodes[-1] = replace(node, attributes=replace(node.attributes, bias=bias))
-    steps = [_epilogue_op(builder, "MUL", CHANNELS), _epilogue_op(builder, "ADD", 0.5)]
-    result = applied(scale_into_weights, builder.graph(builder.steps(made, *steps)))
+    epilogue_ops = [_epilogue_op(builder, "MUL", CHANNELS), _epilogue_op(builder, "ADD", 0.5)]
+    result = applied(scale_into_weights, builder.graph(builder.elementwise(made, *epilogue_ops)))
     _, found = _weights(result.graph, result.graph.nodes[0])
     np.testing.assert_array_equal(found, [1.5, 4.5, -11.5])
 
@@ -85,7 +87,7 @@ def test_a_bias_is_scaled_too() -> None:
 def test_a_depthwise_convolution_has_its_channels_last() -> None:
     builder = GraphBuilder()
     made = builder.depthwise(builder.input(1, 4, 4, 3))
-    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", CHANNELS)))
+    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", CHANNELS)))
     result = applied(scale_into_weights, graph)
     old, _ = _weights(graph, graph.nodes[0])
     weights, _ = _weights(result.graph, result.graph.nodes[0])
@@ -97,7 +99,7 @@ def test_a_matrix_is_scaled_by_rows() -> None:
     matrix = builder.constant(3, 5)
     attributes = ConvAttributes(POINT, matrix, ABSENT, (3, 1, 1, 5))
     made = builder.node("FULLY_CONNECTED", [builder.input(2, 5)], (2, 3), attributes=attributes)
-    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", CHANNELS)))
+    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", CHANNELS)))
     result = applied(scale_into_weights, graph)
     weights, _ = _weights(result.graph, result.graph.nodes[0])
     expected = np.arange(1, 16).reshape(3, 5) * np.asarray(CHANNELS)[:, None]
@@ -113,7 +115,7 @@ def test_float16_weights_become_float32() -> None:
         builder.nodes[-1], attributes=replace(builder.nodes[-1].attributes, weights=half)
     )
     del builder.values[held]
-    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", 1 / 3)))
+    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", 1 / 3)))
     result = applied(scale_into_weights, graph)
     weights, _ = _weights(result.graph, result.graph.nodes[0])
     np.testing.assert_allclose(weights.ravel(), np.arange(1, 16) / 3, rtol=1e-7)
@@ -122,18 +124,18 @@ def test_float16_weights_become_float32() -> None:
 def test_several_nodes_fold_one_by_one() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 3)
-    made = builder.steps(made, _epilogue_op(builder, "MUL", CHANNELS))
-    graph = builder.graph(builder.steps(made, _epilogue_op(builder, "ADD", 1.0)))
+    made = builder.elementwise(made, _epilogue_op(builder, "MUL", CHANNELS))
+    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "ADD", 1.0)))
     result = applied(scale_into_weights, graph)
     assert ops(result) == ["CONV_2D"]
     assert result.graph.nodes[0].merged == (1, 2)
 
 
-def test_what_follows_the_scale_stays_a_step() -> None:
+def test_what_follows_the_scale_stays_a_epilogue_op() -> None:
     builder = GraphBuilder()
     made = builder.conv(builder.input(*SHAPE), 3)
-    steps = [_epilogue_op(builder, "MUL", 2.0), RELU, _epilogue_op(builder, "ADD", 1.0)]
-    result = applied(scale_into_weights, builder.graph(builder.steps(made, *steps)))
+    epilogue_ops = [_epilogue_op(builder, "MUL", 2.0), RELU, _epilogue_op(builder, "ADD", 1.0)]
+    result = applied(scale_into_weights, builder.graph(builder.elementwise(made, *epilogue_ops)))
     first, second = result.graph.nodes
     assert functions(second) == ["RELU", "ADD"]
     assert second.inputs == first.outputs
@@ -146,7 +148,7 @@ def _scaled(
     builder: GraphBuilder, factor: float | list[float] = 2.0, epilogue: tuple[EpilogueOp, ...] = ()
 ) -> tuple[int, int]:
     made = builder.conv(builder.input(*SHAPE), 3, epilogue=epilogue)
-    return made, builder.steps(made, _epilogue_op(builder, "MUL", factor))
+    return made, builder.elementwise(made, _epilogue_op(builder, "MUL", factor))
 
 
 def _activation(builder: GraphBuilder) -> Graph:
@@ -155,7 +157,7 @@ def _activation(builder: GraphBuilder) -> Graph:
 
 def _two_readers(builder: GraphBuilder) -> Graph:
     made, scaled = _scaled(builder)
-    return builder.graph(scaled, builder.steps(made, RELU))
+    return builder.graph(scaled, builder.elementwise(made, RELU))
 
 
 def _output(builder: GraphBuilder) -> Graph:
@@ -164,8 +166,8 @@ def _output(builder: GraphBuilder) -> Graph:
 
 def _broadcast(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(*SHAPE), 1)
-    step = _epilogue_op(builder, "MUL", CHANNELS)
-    return builder.graph(builder.steps(made, step, shape=(2, 3, 4, 3)))
+    epilogue_op = _epilogue_op(builder, "MUL", CHANNELS)
+    return builder.graph(builder.elementwise(made, epilogue_op, shape=(2, 3, 4, 3)))
 
 
 def _computed_weights(builder: GraphBuilder) -> Graph:
@@ -188,18 +190,18 @@ def _shared_weights(builder: GraphBuilder) -> Graph:
 
 def _many_weights(builder: GraphBuilder) -> Graph:
     made = builder.conv(builder.input(1, 2, 2, 1 << 15), 129)
-    return builder.graph(builder.steps(made, _epilogue_op(builder, "MUL", 2.0)))
+    return builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", 2.0)))
 
 
 _NOT_HALF = "half storage could not hold the new weights"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
-    (_activation, "a step lies between"),
+    (_activation, "an epilogue op lies between"),
     (_two_readers, "others read its result too"),
     (_output, "others read its result too"),
-    (_broadcast, "the step broadcasts its result"),
+    (_broadcast, "the epilogue op broadcasts its result"),
     (_computed_weights, "its weights are computed"),
     (_shared_weights, "others share its weights"),
-    (_many_weights, "beside weights so large, a step costs nothing"),
+    (_many_weights, "beside weights so large, an epilogue op costs nothing"),
     (lambda builder: builder.graph(_scaled(builder, 1e5)[1]), _NOT_HALF),
     (lambda builder: builder.graph(_scaled(builder, [1.0, 1e-6, 1.0])[1]), _NOT_HALF),
     (
@@ -221,31 +223,35 @@ def test_a_channel_that_is_switched_off_is_no_obstacle() -> None:
 
 
 OTHERS: dict[str, Callable[[GraphBuilder, int], int]] = {
-    "activation": lambda builder, v: builder.steps(v, RELU),
-    "square": lambda builder, v: builder.steps(v, EpilogueOp("MUL", (SELF,))),
-    "by pixel": lambda builder, v: builder.steps(
+    "activation": lambda builder, v: builder.elementwise(v, RELU),
+    "square": lambda builder, v: builder.elementwise(v, EpilogueOp("MUL", (SELF,))),
+    "by pixel": lambda builder, v: builder.elementwise(
         v, EpilogueOp("MUL", (builder.constant(3, 4, 1),))
     ),
-    "by batch": lambda builder, v: builder.steps(
+    "by batch": lambda builder, v: builder.elementwise(
         v, EpilogueOp("MUL", (builder.constant(2, 1, 1, 3),))
     ),
-    "computed": lambda builder, v: builder.steps(
+    "computed": lambda builder, v: builder.elementwise(
         v, EpilogueOp("MUL", (builder.input(2, 1, 1, 3),))
     ),
-    "divisor": lambda builder, v: builder.steps(v, EpilogueOp("DIV", (builder.constant(3),), 1)),
-    "division by zero": lambda builder, v: builder.steps(
+    "divisor": lambda builder, v: builder.elementwise(
+        v, EpilogueOp("DIV", (builder.constant(3),), 1)
+    ),
+    "division by zero": lambda builder, v: builder.elementwise(
         v, _epilogue_op(builder, "DIV", [1.0, 0.0, 1.0])
     ),
-    "infinity": lambda builder, v: builder.steps(v, _epilogue_op(builder, "MUL", float("inf"))),
-    "power": lambda builder, v: builder.steps(v, EpilogueOp("POW", (builder.number(2.0),))),
-    "pooled": lambda builder, v: builder.steps(
+    "infinity": lambda builder, v: builder.elementwise(
+        v, _epilogue_op(builder, "MUL", float("inf"))
+    ),
+    "power": lambda builder, v: builder.elementwise(v, EpilogueOp("POW", (builder.number(2.0),))),
+    "pooled": lambda builder, v: builder.elementwise(
         builder.node("MAX_POOL_2D", [v], (2, 3, 4, 3)), _epilogue_op(builder, "MUL", 2.0)
     ),
 }
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_other_steps_stay(kind: str) -> None:
+def test_other_epilogue_ops_stay(kind: str) -> None:
     builder = GraphBuilder()
     graph = builder.graph(OTHERS[kind](builder, builder.conv(builder.input(*SHAPE), 3)))
     assert untouched(scale_into_weights, graph).declined == ()

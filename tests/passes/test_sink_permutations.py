@@ -1,4 +1,4 @@
-"""Moves go below element-wise steps where another move behind these undoes them."""
+"""Permutations go below element-wise ops where another one behind these undoes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from litegpu.graph import SELF, EpilogueOp, Graph
 from litegpu.passes.merge_permutations import merge_permutations
 from litegpu.passes.sink_permutations import sink_permutations
 from litegpu.zoo.writer import TensorRef
-from passes.graphs import BY_PLACE, RELU, GraphBuilder, applied, functions, ops, untouched
+from passes.graphs import BY_POSITION, RELU, GraphBuilder, applied, functions, ops, untouched
 from passes.models import Model, Write, check_numbers
 
 SHAPE = (2, 3, 4, 5)
@@ -32,26 +32,26 @@ def _finished(graph: Graph) -> Graph:
     return merge_permutations(applied(sink_permutations, graph).graph).graph
 
 
-def test_steps_by_single_numbers() -> None:
+def test_epilogue_ops_by_single_numbers() -> None:
     builder = GraphBuilder()
-    steps = EpilogueOp("MUL", (builder.number(2.0),)), RELU, EpilogueOp("MUL", (SELF,))
-    graph = _last(builder, builder.steps(_first(builder), *steps))
+    epilogue_ops = EpilogueOp("MUL", (builder.number(2.0),)), RELU, EpilogueOp("MUL", (SELF,))
+    graph = _last(builder, builder.elementwise(_first(builder), *epilogue_ops))
     result = applied(sink_permutations, graph)
     assert ops(result) == ["CONV_2D", "COPY", "INDEX_MAP", "INDEX_MAP", "CONV_2D"]
-    made, step, move, *_ = result.graph.nodes
-    assert step.inputs == made.outputs
-    assert functions(step) == ["MUL", "RELU", "MUL"]
-    assert result.graph.values[step.outputs[0]].shape == SHAPE
-    assert move.inputs == step.outputs
+    made, epilogue_op, move, *_ = result.graph.nodes
+    assert epilogue_op.inputs == made.outputs
+    assert functions(epilogue_op) == ["MUL", "RELU", "MUL"]
+    assert result.graph.values[epilogue_op.outputs[0]].shape == SHAPE
+    assert move.inputs == epilogue_op.outputs
     assert result.applied == ("INDEX_MAP 1 below COPY 2",)
     assert [node.op for node in _finished(graph).nodes] == ["CONV_2D", "COPY", "CONV_2D"]
 
 
 def test_through_a_chain() -> None:
     builder = GraphBuilder()
-    value = builder.steps(_first(builder), RELU)
-    value = builder.steps(value, EpilogueOp("NEG"))
-    left = _finished(_last(builder, builder.steps(value, EpilogueOp("ABS"))))
+    value = builder.elementwise(_first(builder), RELU)
+    value = builder.elementwise(value, EpilogueOp("NEG"))
+    left = _finished(_last(builder, builder.elementwise(value, EpilogueOp("ABS"))))
     assert [node.op for node in left.nodes] == ["CONV_2D", *["COPY"] * 3, "CONV_2D"]
     assert [functions(node) for node in left.nodes[1:4]] == [["RELU"], ["NEG"], ["ABS"]]
 
@@ -60,8 +60,8 @@ def test_through_a_chain() -> None:
 def test_constants_are_reordered(shape: tuple[int, ...]) -> None:
     builder = GraphBuilder()
     constant = builder.constant(*shape)
-    step = builder.steps(_first(builder), EpilogueOp("MUL", (constant,)))
-    result = applied(sink_permutations, _last(builder, step))
+    epilogue_op = builder.elementwise(_first(builder), EpilogueOp("MUL", (constant,)))
+    result = applied(sink_permutations, _last(builder, epilogue_op))
     (operand,) = result.graph.nodes[1].epilogue[0].operands
     data = builder.values[constant].data
     assert data is not None
@@ -74,39 +74,39 @@ def test_constants_are_reordered(shape: tuple[int, ...]) -> None:
 def test_tables_stay_what_they_are() -> None:
     builder = GraphBuilder()
     table = builder.constant(256)
-    step = builder.steps(_first(builder), EpilogueOp("LOOKUP_FLOAT32", (table,)))
-    result = applied(sink_permutations, _last(builder, step))
+    epilogue_op = builder.elementwise(_first(builder), EpilogueOp("LOOKUP_FLOAT32", (table,)))
+    result = applied(sink_permutations, _last(builder, epilogue_op))
     assert result.graph.nodes[1].epilogue[0].operands == (table,)
 
 
-def test_steps_by_place_keep_their_places() -> None:
+def test_epilogue_ops_by_place_keep_their_places() -> None:
     builder = GraphBuilder()
-    graph = _last(builder, builder.steps(_first(builder), BY_PLACE))
+    graph = _last(builder, builder.elementwise(_first(builder), BY_POSITION))
     (line,) = untouched(sink_permutations, graph).declined
-    assert line == "INDEX_MAP 1 below COPY 2: results hang on the places of elements"
+    assert line == "INDEX_MAP 1 below COPY 2: results depend on the positions of elements"
 
 
 def test_a_sum_of_two_that_are_moved_alike() -> None:
     builder = GraphBuilder()
     first, second = _first(builder), _first(builder)
-    total = builder.steps(first, EpilogueOp("ADD", (second,)), RELU)
+    total = builder.elementwise(first, EpilogueOp("ADD", (second,)), RELU)
     graph = _last(builder, total)
     result = applied(sink_permutations, graph)
     assert ops(result) == ["CONV_2D", "CONV_2D", "COPY", "INDEX_MAP", "INDEX_MAP", "CONV_2D"]
-    one, two, step, *_ = result.graph.nodes
-    assert step.inputs == one.outputs
-    assert step.epilogue[0].operands == two.outputs
+    one, two, epilogue_op, *_ = result.graph.nodes
+    assert epilogue_op.inputs == one.outputs
+    assert epilogue_op.epilogue[0].operands == two.outputs
 
 
 def test_a_residual_network_whose_channels_come_first_keeps_no_move() -> None:
     builder = GraphBuilder()
-    value = builder.steps(_first(builder), RELU)
+    value = builder.elementwise(_first(builder), RELU)
     for _ in range(3):
         inner = builder.conv(builder.transpose(value, *LAST), 5, kernel=3)
-        inner = builder.steps(
+        inner = builder.elementwise(
             builder.transpose(inner, *FIRST), EpilogueOp("MUL", (builder.constant(5, 1, 1),))
         )
-        value = builder.steps(value, EpilogueOp("ADD", (inner,)), RELU)
+        value = builder.elementwise(value, EpilogueOp("ADD", (inner,)), RELU)
     left = _finished(_last(builder, value))
     assert "INDEX_MAP" not in [node.op for node in left.nodes]
 
@@ -114,7 +114,7 @@ def test_a_residual_network_whose_channels_come_first_keeps_no_move() -> None:
 def test_a_move_that_others_read_stays_for_them() -> None:
     builder = GraphBuilder()
     first = _first(builder)
-    graph = _last(builder, builder.steps(first, RELU))
+    graph = _last(builder, builder.elementwise(first, RELU))
     pooled = builder.node("MAX_POOL_2D", [first], (2, 5, 3, 4))
     result = applied(sink_permutations, builder.graph(*graph.outputs, pooled))
     assert ops(result) == [
@@ -133,19 +133,19 @@ def test_a_move_that_others_read_stays_for_them() -> None:
 
 def _other_value(builder: GraphBuilder) -> Graph:
     other = builder.input(2, 5, 3, 4)
-    return _last(builder, builder.steps(_first(builder), EpilogueOp("ADD", (other,))))
+    return _last(builder, builder.elementwise(_first(builder), EpilogueOp("ADD", (other,))))
 
 
 def _moved_otherwise(builder: GraphBuilder) -> Graph:
     other = builder.transpose(builder.input(2, 4, 5, 3), 0, 2, 3, 1)
-    return _last(builder, builder.steps(_first(builder), EpilogueOp("ADD", (other,))))
+    return _last(builder, builder.elementwise(_first(builder), EpilogueOp("ADD", (other,))))
 
 
 def _square_moved_otherwise(builder: GraphBuilder) -> Graph:
     """Both moves pass elements alike, but of inputs of other shapes."""
     first = builder.transpose(builder.input(1, 4, 6), 0, 2, 1)
     second = builder.transpose(builder.input(4, 6), 1, 0)
-    other = builder.steps(first, EpilogueOp("ADD", (second,)))
+    other = builder.elementwise(first, EpilogueOp("ADD", (second,)))
     return builder.graph(builder.transpose(other, 0, 2, 1))
 
 
@@ -153,7 +153,7 @@ def _deep(builder: GraphBuilder) -> Graph:
     """Pixels of blocks exchanged with channels: its constants have no axes to exchange."""
     made = builder.conv(builder.input(1, 4, 4, 8), 8)
     deep = builder.normalized("SPACE_TO_DEPTH", made, (1, 2, 2, 32), block_size=2)
-    scaled = builder.steps(deep, EpilogueOp("MUL", (builder.constant(32),)))
+    scaled = builder.elementwise(deep, EpilogueOp("MUL", (builder.constant(32),)))
     return builder.graph(builder.normalized("DEPTH_TO_SPACE", scaled, (1, 4, 4, 8), block_size=2))
 
 
@@ -174,16 +174,18 @@ def test_operands_that_are_not_moved_alike_are_declined(
 
 
 def _nothing_behind(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.steps(_first(builder), RELU))
+    return builder.graph(builder.elementwise(_first(builder), RELU))
 
 
 def _another_move_behind(builder: GraphBuilder) -> Graph:
-    return builder.graph(builder.transpose(builder.steps(_first(builder), RELU), 0, 1, 3, 2))
+    return builder.graph(builder.transpose(builder.elementwise(_first(builder), RELU), 0, 1, 3, 2))
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
     first = builder.transpose(builder.input(2, 3, 4, 1), *FIRST)
-    wide = builder.steps(first, EpilogueOp("MUL", (builder.constant(5, 1, 1),)), shape=(2, 5, 3, 4))
+    wide = builder.elementwise(
+        first, EpilogueOp("MUL", (builder.constant(5, 1, 1),)), shape=(2, 5, 3, 4)
+    )
     return _last(builder, wide)
 
 
@@ -192,7 +194,7 @@ def _a_flip(builder: GraphBuilder) -> Graph:
     flipped = builder.normalized(
         "MIRROR_PAD", made, (2, 3, 4, 7), [(0, 0)] * 3 + [(1, 1)], mode="reflect"
     )
-    return builder.graph(builder.conv(builder.steps(flipped, RELU), 2))
+    return builder.graph(builder.conv(builder.elementwise(flipped, RELU), 2))
 
 
 @pytest.mark.parametrize("write", [_nothing_behind, _another_move_behind, _broadcast, _a_flip])

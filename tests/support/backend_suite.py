@@ -133,8 +133,8 @@ def floats(seed: int = 0) -> Floats:
 
 def adding(times: int) -> Program:
     """Return a program that adds one `times` times, back and forth between two cells."""
-    steps = [launch("add_one", 1 - i % 2, i % 2) for i in range(times)]
-    return program([kernel("add_one", ADD_ONE)], steps, [0], [times % 2])
+    sequence = [launch("add_one", 1 - i % 2, i % 2) for i in range(times)]
+    return program([kernel("add_one", ADD_ONE)], sequence, [0], [times % 2])
 
 
 def test_facts_are_sane(device: Device) -> None:
@@ -171,8 +171,10 @@ def test_the_device_is_opened_once(device: Device) -> None:
 
 
 def test_inputs_and_outputs_in_order(device: Device) -> None:
-    step = launch("add", 3, 1, 2)
-    context = ready(device, program([kernel("add", ADD, ("src", "other"))], [step], [2, 1], [3, 1]))
+    launched = launch("add", 3, 1, 2)
+    context = ready(
+        device, program([kernel("add", ADD, ("src", "other"))], [launched], [2, 1], [3, 1])
+    )
     first, second = floats(1), floats(2)
     for _ in range(3):
         total, back = run(context, [first, second], outputs=2)
@@ -202,8 +204,8 @@ def test_launches_wait_for_each_other(device: Device) -> None:
 
 
 def test_one_kernel_on_several_ranges(device: Device) -> None:
-    steps = [launch("add_one", 1, 0), launch("add_one", 2, 1), launch("add_one", 3, 0)]
-    context = ready(device, program([kernel("add_one", ADD_ONE)], steps, [0], [1, 2, 3]))
+    sequence = [launch("add_one", 1, 0), launch("add_one", 2, 1), launch("add_one", 3, 0)]
+    context = ready(device, program([kernel("add_one", ADD_ONE)], sequence, [0], [1, 2, 3]))
     results = run(context, [np.zeros(FLOATS, np.float32)], outputs=3)
     assert [set(result) for result in results] == [{1.0}, {2.0}, {1.0}]
     context.close()
@@ -211,9 +213,9 @@ def test_one_kernel_on_several_ranges(device: Device) -> None:
 
 def test_constants_reach_the_kernels(device: Device) -> None:
     constants = np.concatenate([floats(1), floats(2)])
-    steps = [launch("add", 1, 0, cell(1, True)), launch("add", 2, 1, cell(0, True))]
+    sequence = [launch("add", 1, 0, cell(1, True)), launch("add", 2, 1, cell(0, True))]
     context = ready(
-        device, program([kernel("add", ADD, ("src", "other"))], steps, [0], [2], constants)
+        device, program([kernel("add", ADD, ("src", "other"))], sequence, [0], [2], constants)
     )
     constants[:] = 0  # the device has a copy
     x = floats(3)
@@ -239,11 +241,11 @@ def test_half_storage_is_loaded_and_stored(device: Device, vector: bool) -> None
         kernel("widen", widen, kinds=("F32", "F16"), vector=vector),
     ]
     items = SIZE if vector else (FLOATS, 1, 1)
-    steps = [
+    sequence = [
         Launch("halve", (cell(1), cell(0)), items, GROUP),
         Launch("widen", (cell(2), cell(1)), items, GROUP),
     ]
-    context = ready(device, program(kernels, steps, [0], [2]))
+    context = ready(device, program(kernels, sequence, [0], [2]))
     x = floats() * np.float32(30)
     special = [0.0, -0.0, 1e-7, 6.1e-5, 65504.0, 1e6, -1e6, np.inf, -np.inf, 1 / 3]
     x[: len(special)] = special
@@ -256,8 +258,8 @@ def test_half_storage_is_loaded_and_stored(device: Device, vector: bool) -> None
 
 def test_work_group_memory_is_shared(device: Device) -> None:
     text = kernel("reverse", REVERSE, vector=False, shared=(("float", "scratch", 64),))
-    step = Launch("reverse", (cell(1), cell(0)), (FLOATS, 1, 1), GROUP)
-    context = ready(device, program([text], [step], [0], [1]))
+    launched = Launch("reverse", (cell(1), cell(0)), (FLOATS, 1, 1), GROUP)
+    context = ready(device, program([text], [launched], [0], [1]))
     expected = floats().reshape(-1, 64)[:, ::-1].ravel()
     np.testing.assert_array_equal(run(context, [floats()])[0], expected)
     context.close()
@@ -265,8 +267,8 @@ def test_work_group_memory_is_shared(device: Device) -> None:
 
 def test_work_items_and_groups_are_those_asked_for(device: Device) -> None:
     text = kernel("where", WHERE, (), vector=False, local_size=(8, 2, 1))
-    step = Launch("where", (cell(1),), (16, 4, 3), (8, 2, 1))
-    context = ready(device, program([text], [step], [], [1]))
+    launched = Launch("where", (cell(1),), (16, 4, 3), (8, 2, 1))
+    context = ready(device, program([text], [launched], [], [1]))
     z, y, x = np.meshgrid(range(3), range(4), range(16), indexing="ij")
     expected = x + 100 * y + 10000 * z + 1000000 * (x // 8)
     np.testing.assert_array_equal(run(context, [])[0][: expected.size], expected.ravel())

@@ -122,8 +122,8 @@ def apply_epilogue(
     if alike:
         return lines
     # Where the type changes, what each op makes is a variable of its own.
-    steps = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
-    return ["{", *steps, f"{result} = {running};", "}"]
+    statements = (f"const {kind.type} {line}" for kind, line in zip(registers, lines, strict=True))
+    return ["{", *statements, f"{result} = {running};", "}"]
 
 
 def _numbers(at: Position, s: str, shape: Shape4) -> str:

@@ -1,4 +1,4 @@
-"""Element-wise steps that scale and shift channels by constants, and weights that do it instead."""
+"""Epilogue ops that scale and shift channels by constants, and weights that do it instead."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Operands:
 def affine_prefix(
     graph: Graph, epilogue: Sequence[EpilogueOp], channels: int
 ) -> tuple[Affine, int]:
-    """Return what the first steps do together, and how many they are."""
+    """Return what the first of them do together, and how many they are."""
     whole = Affine(np.ones(channels), np.zeros(channels))
     for count, epilogue_op in enumerate(epilogue):
-        step = _affine(graph, epilogue_op, channels)
-        if step is None:
+        scaling = _affine(graph, epilogue_op, channels)
+        if scaling is None:
             return whole, count
-        whole = Affine(whole.factor * step.factor, whole.shift * step.factor + step.shift)
+        whole = Affine(whole.factor * scaling.factor, whole.shift * scaling.factor + scaling.shift)
     return whole, len(epilogue)
 
 

@@ -1,4 +1,4 @@
-"""Two inputs of one shape, or broadcast to one as NumPy does: what ops and steps need to know."""
+"""Two inputs of one shape, or broadcast to one as NumPy does: what operations need to know."""
 
 from __future__ import annotations
 

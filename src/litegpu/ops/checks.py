@@ -111,7 +111,7 @@ def constants(graph: Graph, node: Node, what: str, rule: Types = FLOATS) -> str:
     `rule` may allow other types.
     """
     dtypes = (*READABLE_CONSTANTS, *rule.dtypes)
-    reasons = (operand(graph, node, place, what, dtypes) for place in range(len(node.inputs)))
+    reasons = (operand(graph, node, number, what, dtypes) for number in range(len(node.inputs)))
     return next(filter(None, reasons), "")
 
 

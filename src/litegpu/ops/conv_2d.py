@@ -18,7 +18,7 @@ from litegpu.ops.window import DepthwiseAttributes
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseStep:
+class DepthwiseOperand:
     """A depthwise convolution, its element-wise ops and the shape [N, H, W, C] it makes.
 
     One without weights is a mean over its window. `middle` is the value that it was before.
@@ -50,7 +50,7 @@ class ConvAttributes:
     bias: int
     shape: Shape4
     groups: int = 1
-    depthwise: DepthwiseStep | None = None
+    depthwise: DepthwiseOperand | None = None
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -109,8 +109,8 @@ def conv_nodes(
 
 def merged_values(node: Node) -> tuple[int, ...]:
     """Return the values that a node makes for itself: those of what passes merged into it."""
-    step = getattr(node.attributes, "depthwise", None)
-    return () if step is None else (step.middle,)
+    inner = getattr(node.attributes, "depthwise", None)
+    return () if inner is None else (inner.middle,)
 
 
 def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
@@ -121,17 +121,17 @@ def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
     """
     attributes: ConvAttributes = node.attributes
     operand = weights.read(ctx, attributes)
-    step = None if attributes.depthwise is None else _depthwise_operand(attributes.depthwise, ctx)
+    inner = None if attributes.depthwise is None else _depthwise_operand(attributes.depthwise, ctx)
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
-    return ConvSpec(src, dst, operand, attributes.window, image, step)
+    return ConvSpec(src, dst, operand, attributes.window, image, inner)
 
 
-def _depthwise_operand(step: DepthwiseStep, ctx: SpecContext) -> Depthwise:
-    attributes = step.attributes
+def _depthwise_operand(inner: DepthwiseOperand, ctx: SpecContext) -> Depthwise:
+    attributes = inner.attributes
     bias = weights.read_bias(ctx, attributes.bias)
     is_mean = attributes.weights == ABSENT
     taps = None if is_mean else as_float32(ctx.value(attributes.weights))[0]
-    return Depthwise(attributes.window, taps, bias, step.epilogue, step.shape)
+    return Depthwise(attributes.window, taps, bias, inner.epilogue, inner.shape)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -27,7 +27,7 @@ from litegpu.ops.types import is_quantized
 
 
 class _Elementwise(Op):
-    """What becomes a step of the kernel before it."""
+    """What becomes an epilogue op of the kernel before it."""
 
     launches = 0
     arity: ClassVar[int]

@@ -1,9 +1,9 @@
 """Quantized tensors as real numbers: the second way to run them, in float32.
 
 Stored integers become scale * (stored - zero point) where a partition begins, and again stored
-integers where it ends. In between, what a node makes is kept within the range of its stored
-integers and on their grid by a step of its own, so that what depends on this comes out alike: a
-RELU6 that is nothing but a range, say.
+integers where it ends. In between, an epilogue op of its own brings what a node makes to the range
+and the grid of its stored integers, so that what depends on this comes out alike: a RELU6 that is
+nothing but a range, say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from litegpu.ops.traits import Trait
 from litegpu.ops.types import BYTES
 
 CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
-"""Operations of which nothing is left but the steps of their results."""
+"""Operations of which nothing is left but the epilogues of their results."""
 _LARGE = 4096
 """Elements beyond which a constant is no shape, axis or range."""
 _ZERO = np.float32(0)
@@ -119,7 +119,7 @@ class _View:
                 continue
             self.values[v] = value
             self.names[v] = self._real(value)
-            yield _step(
+            yield _elementwise(
                 v, self.names[v], EpilogueOp(lookup_name(DType.FLOAT32), (self._table(value),))
             )
 
@@ -140,12 +140,12 @@ class _View:
         value = self.graph.values[v]
         if v in self.graph.outputs:
             self.values[v] = value
-            yield _step(real, v, *_stored_steps(value))
+            yield _elementwise(real, v, *_stored_epilogue(value))
         if v in self.read:
             if v in self.graph.outputs:
                 self.names[v] = self._real(value)
             inner = self.names.get(v, v)
-            yield _step(real, inner, EpilogueOp("ON_GRID", attributes=_grid(value)))
+            yield _elementwise(real, inner, EpilogueOp("ON_GRID", attributes=_grid(value)))
 
     def _is_viewed(self, v: int) -> bool:
         return v in self.graph.values and is_viewed(self.graph.values[v])
@@ -165,7 +165,7 @@ class _View:
         return v
 
 
-def _step(source: int, target: int, *epilogue: EpilogueOp) -> Node:
+def _elementwise(source: int, target: int, *epilogue: EpilogueOp) -> Node:
     return Node(-1, COPY, 1, (source,), (target,), epilogue=epilogue)
 
 
@@ -188,7 +188,7 @@ def _grid(value: Value) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _stored_steps(value: Value) -> tuple[EpilogueOp, ...]:
+def _stored_epilogue(value: Value) -> tuple[EpilogueOp, ...]:
     low, high = _ends(value)
     return (
         EpilogueOp("GRID_NUMBER", attributes=(*_grid(value), ("first", low))),

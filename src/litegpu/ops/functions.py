@@ -209,7 +209,7 @@ def _casts(source: Register) -> Mapping[str, Function]:
 
 CASTS: Mapping[str, Function] = {**_casts(FLOAT), **_casts(INT), **_casts(LONG)}
 
-STEPS: Mapping[str, Function] = {
+EPILOGUE_ONLY: Mapping[str, Function] = {
     "GELU_TANH": Function(f"SPLAT4(0.5f) * {{a}} * ({_ONE} + {_TANH_GELU})"),
     "SELECT": Function(
         f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None
@@ -250,7 +250,7 @@ _GRID: Mapping[str, Function] = {
 }
 
 FUNCTIONS: Mapping[str, Function] = {
-    **{**UNARY, **BINARY, **STEPS, **CASTS},
+    **{**UNARY, **BINARY, **EPILOGUE_ONLY, **CASTS},
     **{**_INTEGERS, **_GRID, **EXACT},
 }
 
@@ -333,12 +333,12 @@ def keeps_sum(epilogue_op: EpilogueOp) -> bool:
 
 
 def depends_on_position(epilogue: Iterable[EpilogueOp]) -> bool:
-    """Whether results of steps hang on the places of elements: they are not made elsewhere."""
+    """Whether results depend on the positions of elements: no other value may be given to them."""
     return any(FUNCTIONS[epilogue_op.function].positional for epilogue_op in epilogue)
 
 
 def element_operands(epilogue_op: EpilogueOp) -> tuple[int, ...]:
-    """Return the operands that a step reads an element of for each result: all but tables."""
+    """Return the operands of which each result reads an element: all but tables."""
     return epilogue_op.operands[
         : len(epilogue_op.operands) - FUNCTIONS[epilogue_op.function].tables
     ]

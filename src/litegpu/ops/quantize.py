@@ -12,7 +12,7 @@ from litegpu.ops.exact.quantize import ExactQuantize
 
 @register
 class Quantize(Op):
-    """Becomes steps of the kernel before it; all of its nodes are of quantized tensors."""
+    """Becomes epilogue ops of the kernel before it; all of its nodes are of quantized tensors."""
 
     name = "QUANTIZE"
     max_version = 3

@@ -22,7 +22,7 @@ class Trait(enum.Flag):
     """With one input, of the shape of its result, it is the identity, but for shifts and strides
     that its `CopyAttributes` tell of."""
     HOLDS_INPUTS = enum.auto()
-    """It takes no kernel where its inputs can lie in its result; with a step on top it would."""
+    """It takes no kernel where its inputs can lie in its result; with an epilogue it would."""
     LIES_IN_INPUT = enum.auto()
     """It takes no kernel where its result can lie in its input."""
     WINDOWED = enum.auto()

@@ -127,7 +127,7 @@ def _only(array: weights.Floats, bias: weights.Floats | None) -> weights.Weights
 
 
 def _varies(node: Node, ctx: SpecContext) -> bool:
-    """Whether a fused step reads what differs from pixel to pixel: its rows are not a phase's."""
+    """Whether the epilogue reads what differs from pixel to pixel: its rows are not a phase's."""
     reads = (v for epilogue_op in node.epilogue for v in epilogue_op.operands if v != SELF)
     return any(ctx.storage(v).shape[1:3] != (1, 1) for v in reads)
 

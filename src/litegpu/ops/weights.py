@@ -52,7 +52,7 @@ class Weights:
     """Weights of `shape` [O, H, W, I / groups].
 
     Constants are an `array`; computed weights lie in the value `packed`. `bias` [O] is None when
-    there is none, and when it is computed: then it has become a step of its own.
+    there is none, and when it is computed: then it has become an epilogue op.
     """
 
     shape: Shape4
@@ -77,7 +77,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Normalized:
-    """The operands of a normalized convolution beside its image, as nodes, ids and steps."""
+    """The operands of a normalized convolution beside its image, as nodes, ids and epilogue ops."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -121,7 +121,7 @@ def normalize(
 def normalize_bias(
     graph: Graph, node: Node, position: int = 2
 ) -> tuple[int, tuple[EpilogueOp, ...]]:
-    """Return a node's constant bias (or ABSENT) and its steps, a computed bias among them."""
+    """Return a node's constant bias (or ABSENT) and its epilogue, a computed bias among them."""
     bias = bias_of(node, position)
     epilogue = activation_epilogue(node.params)
     if bias == ABSENT or graph.values[bias].is_constant:

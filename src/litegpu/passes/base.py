@@ -189,18 +189,18 @@ class Weighted:
         """Count who reads which constants."""
         self._readers = Counter(v for node in self.edit.graph.nodes for v in _constants(node))
 
-    def fold(self, node: Node, step: affine.Affine, fold: Fold) -> Node | str:
-        """Return the node with a step folded into its weights, or why that cannot be."""
+    def fold(self, node: Node, scaling: affine.Affine, fold: Fold) -> Node | str:
+        """Return the node with scales and shifts folded into its weights, or why that cannot be."""
         graph = replace(self.edit.graph, values=self.edit.values)
         like, bias = graph.values[node.attributes.weights], node.attributes.bias
         if self._readers[like.id] > 1:
             return "others share its weights"
         if like.elements > _MOST_WEIGHTS:
-            return "beside weights so large, a step costs nothing"
+            return "beside weights so large, an epilogue op costs nothing"
         operands = affine.operands_of(graph, node)
         if operands is None:
             return "its weights are computed"
-        new = fold(node, operands, step)
+        new = fold(node, operands, scaling)
         reason = affine.obstacle(node, operands, new)
         if reason:
             return reason

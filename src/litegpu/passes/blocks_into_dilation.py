@@ -26,7 +26,7 @@ class _Chain:
     cut: Node
     view: Node | None
     convolution: Node
-    steps: tuple[Node, ...]
+    elementwise: tuple[Node, ...]
     back: Node | None
     join: Node
 
@@ -61,7 +61,7 @@ def _chain(
     graph: Graph, consumers: Mapping[int, list[Node]], cut: Node, view: Node | None, node: Node
 ) -> _Chain | None:
     """Follow the result of a convolution to what joins its batches."""
-    steps: list[Node] = []
+    elementwise: list[Node] = []
     back = None
     value = node.outputs[0]
     while True:
@@ -69,9 +69,9 @@ def _chain(
         if reader is None or reader.inputs[0] != value or reader.operands.count(value) > 1:
             return None
         if space_blocks(graph, reader) is not None:
-            return _Chain(cut, view, node, tuple(steps), back, reader)
+            return _Chain(cut, view, node, tuple(elementwise), back, reader)
         if reader.op == COPY and reader.epilogue:
-            steps.append(reader)
+            elementwise.append(reader)
         elif reader.op == RESHAPE and back is None:
             back = reader
         else:
@@ -87,15 +87,15 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
     cut, join = _blocks(graph, chain)
     if cut.sizes != join.sizes:
         return f"blocks {list(cut.sizes)} before it and {list(join.sizes)} after it"
-    for step in (chain.convolution, *chain.steps):
-        if depends_on_position(step.epilogue):
-            return "a step's result hangs on the places of elements"
-        operands = [v for epilogue_op in step.epilogue for v in epilogue_op.operands if v != SELF]
+    for part in (chain.convolution, *chain.elementwise):
+        if depends_on_position(part.epilogue):
+            return "an epilogue op depends on the positions of elements"
+        operands = [v for epilogue_op in part.epilogue for v in epilogue_op.operands if v != SELF]
         if any(graph.values[v].shape4[:3] != (1, 1, 1) for v in operands):
-            return "a step's operand differs from pixel to pixel"
-    for step in chain.steps:
-        if graph.values[step.inputs[0]].shape != graph.values[step.outputs[0]].shape:
-            return "a step broadcasts its result"
+            return "an epilogue op's operand differs from pixel to pixel"
+    for part in chain.elementwise:
+        if graph.values[part.inputs[0]].shape != graph.values[part.outputs[0]].shape:
+            return "an epilogue op broadcasts its result"
     return ""
 
 
@@ -135,7 +135,7 @@ def _rewrite(edit: Editor, chain: _Chain) -> None:
     graph, node, along = edit.graph, chain.convolution, _along(edit.graph, chain)
     output, result = chain.cut.inputs[0], chain.join.outputs[0]
     shape = graph.values[result].shape
-    positions = [edit.position(each) for each in (node, *chain.steps)]
+    positions = [edit.position(each) for each in (node, *chain.elementwise)]
     if along is not None:
         shape = _with_axis(shape, 1 - along)
         flat = graph.values[output]
@@ -144,11 +144,11 @@ def _rewrite(edit: Editor, chain: _Chain) -> None:
     merged = (*node.merged, chain.cut.index, chain.join.index)
     attributes = replace(node.attributes, window=_window(graph, chain))
     dilated = replace(node, attributes=attributes, merged=merged)
-    for position, step in zip(positions, (dilated, *chain.steps), strict=True):
+    for position, member in zip(positions, (dilated, *chain.elementwise), strict=True):
         whole = position == positions[-1] and along is None
-        target = result if whole else edit.new_value(graph.values[step.outputs[0]], shape=shape)
-        inputs = (output, *step.inputs[1:])
-        edit.nodes[position] = replace(step, inputs=inputs, outputs=(target,))
+        target = result if whole else edit.new_value(graph.values[member.outputs[0]], shape=shape)
+        inputs = (output, *member.inputs[1:])
+        edit.nodes[position] = replace(member, inputs=inputs, outputs=(target,))
         output = target
     joined = None
     if chain.back is not None:

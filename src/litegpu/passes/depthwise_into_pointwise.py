@@ -11,7 +11,7 @@ from dataclasses import replace
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.base import has
-from litegpu.ops.conv_2d import ConvAttributes, DepthwiseStep
+from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes, Window
 from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consumer
@@ -50,11 +50,11 @@ def depthwise_into_pointwise(graph: Graph, fusions: Fusions) -> PassResult:
 
 def _merged(graph: Graph, node: Node, attributes: DepthwiseAttributes, reader: Node) -> Node:
     output = node.outputs[0]
-    step = DepthwiseStep(attributes, node.epilogue, graph.values[output].shape4, output)
+    operand = DepthwiseOperand(attributes, node.epilogue, graph.values[output].shape4, output)
     return replace(
         reader,
         inputs=(node.inputs[0], *reader.inputs[1:]),
-        attributes=replace(reader.attributes, depthwise=step),
+        attributes=replace(reader.attributes, depthwise=operand),
         merged=(*node.merged, node.index, *reader.merged),
     )
 
@@ -108,5 +108,5 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
     if channels != output:
         return "it multiplies channels"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
-        return "it reads computed weights, or its steps do computed values"
+        return "it reads computed weights, or its epilogue does computed values"
     return ""

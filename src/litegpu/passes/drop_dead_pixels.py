@@ -1,7 +1,7 @@
 """Computes only the pixels that somebody reads.
 
 Where all readers of a value take every second pixel, as the strided 1x1 convolutions at the end of
-a residual stage do, its producer makes just these; so do the producers before it, through steps
+a residual stage do, its producer makes just these; so do the producers before it, through epilogues
 and convolutions, up to values that are needed whole. Of those a slice is read, where they lie.
 """
 
@@ -67,7 +67,7 @@ class _Thinner:
             self.cut(v, position + 1)
 
     def cut(self, value: int, position: int) -> None:
-        """Put the slices that are wanted of a value ahead of a place."""
+        """Put the slices that are wanted of a value ahead of a position."""
         for (rows, columns), part in self.wanted.pop(value, {}).items():
             attributes = CopyAttributes(step=(1, rows, columns, 1))
             slice_ = Node(-1, STRIDED_SLICE, 1, (value,), (part,), attributes=attributes)
@@ -111,16 +111,18 @@ class _Thinner:
     def _part(self, value: int, stride: Pair) -> int:
         """Return the value that holds the pixels of another that lie `stride` apart."""
         value_ = self.graph.values[value]
-        steps = _steps(value_.shape, stride)
-        if all(step == 1 for step in steps):
+        own_strides = _operand_strides(value_.shape, stride)
+        if all(step == 1 for step in own_strides):
             return value
         if value_.data is not None:
-            data = np.ascontiguousarray(value_.data[tuple(slice(None, None, s) for s in steps)])
+            data = np.ascontiguousarray(
+                value_.data[tuple(slice(None, None, s) for s in own_strides)]
+            )
             return self.edit.new_value(value_, shape=data.shape, data=data)
         parts = self.wanted.setdefault(value, {})
-        rows, columns = ([1, 1, 1, *steps])[-3:-1]
+        rows, columns = ([1, 1, 1, *own_strides])[-3:-1]
         if (rows, columns) not in parts:
-            shape = tuple(-(-n // step) for n, step in zip(value_.shape, steps, strict=True))
+            shape = tuple(-(-n // step) for n, step in zip(value_.shape, own_strides, strict=True))
             parts[rows, columns] = self.edit.new_value(value_, shape=shape)
         return parts[rows, columns]
 
@@ -131,7 +133,7 @@ class _Thinner:
         if not single or len(self.graph.values[node.outputs[0]].shape) != 4:
             return "it does not make its pixels one by one"
         if depends_on_position(node.epilogue):
-            return "its steps hang on the places of elements"
+            return "its epilogue depends on the positions of elements"
         return ""
 
     def _now(self, position: int) -> Node:
@@ -166,8 +168,8 @@ class _Thinner:
         return (rows, columns) if part == whole else _ALL
 
 
-def _steps(shape: tuple[int, ...], stride: Pair) -> list[int]:
-    """Return the step along each dimension of an operand of images; sizes of 1 are broadcast."""
+def _operand_strides(shape: tuple[int, ...], stride: Pair) -> list[int]:
+    """Return the stride along each dimension of an operand of images; sizes of 1 are broadcast."""
     along = [1] * len(shape) + [*stride, 1]
-    steps = along[-len(shape) :] if shape else []
-    return [step if size > 1 else 1 for size, step in zip(shape, steps, strict=True)]
+    own_strides = along[-len(shape) :] if shape else []
+    return [step if size > 1 else 1 for size, step in zip(shape, own_strides, strict=True)]

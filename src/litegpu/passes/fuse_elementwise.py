@@ -26,41 +26,41 @@ def fuse_elementwise(graph: Graph) -> PassResult:
         if node.op != COPY or not node.epilogue:
             continue
         found = []
-        for step in _orientations(graph, node):
-            source = producers.get(step.inputs[0])
+        for reader in _orientations(graph, node):
+            source = producers.get(reader.inputs[0])
             producer = None if source is None else edit.nodes[source]
-            if source is not None and producer and _fits(graph, producer, step, consumers):
-                found.append((source, producer, step))
+            if source is not None and producer and _fits(graph, producer, reader, consumers):
+                found.append((source, producer, reader))
         if not found:
             edit.declined.append(f"{label(node)} ({_names(node)}): no kernel before it is free")
             continue
         # The later of two producers: the earlier one then is not put off.
-        source, producer, step = max(found, key=lambda each: each[0])
+        source, producer, reader = max(found, key=lambda each: each[0])
         # The fused node stands where the epilogue op stood: its other operands are ready only
         # there.
         edit.nodes[position] = replace(
             producer,
-            outputs=step.outputs,
-            epilogue=producer.epilogue + step.epilogue,
-            merged=(*producer.merged, *step.merged, step.index),
+            outputs=reader.outputs,
+            epilogue=producer.epilogue + reader.epilogue,
+            merged=(*producer.merged, *reader.merged, reader.index),
         )
         edit.nodes[source] = None
-        edit.applied.append(f"{_names(step)} {step.index} into {label(producer)}")
+        edit.applied.append(f"{_names(reader)} {reader.index} into {label(producer)}")
     return edit.result()
 
 
-def _fits(graph: Graph, producer: Node, step: Node, consumers: Mapping[int, list[Node]]) -> bool:
+def _fits(graph: Graph, producer: Node, reader: Node, consumers: Mapping[int, list[Node]]) -> bool:
     """Whether the producer of the running value can take an epilogue op."""
-    value = step.inputs[0]
+    value = reader.inputs[0]
     if has(producer, Trait.HOLDS_INPUTS) or len(producer.outputs) > 1:
         return False
-    if has(producer, Trait.TRANSPOSED) and depends_on_position(step.epilogue):
+    if has(producer, Trait.TRANSPOSED) and depends_on_position(reader.epilogue):
         return False  # its kernels see their own share of the result alone
-    if only_consumer(value, consumers, graph.outputs) is None or step.operands.count(value) > 1:
+    if only_consumer(value, consumers, graph.outputs) is None or reader.operands.count(value) > 1:
         return False
-    if graph.values[value].shape != graph.values[step.outputs[0]].shape:
+    if graph.values[value].shape != graph.values[reader.outputs[0]].shape:
         return False
-    return _buffers(graph, producer) + _buffers(graph, step) <= MAX_OPERANDS
+    return _buffers(graph, producer) + _buffers(graph, reader) <= MAX_OPERANDS
 
 
 def _buffers(graph: Graph, node: Node) -> int:

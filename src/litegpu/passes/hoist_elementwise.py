@@ -39,7 +39,7 @@ def _hoist_one(graph: Graph) -> PassResult:
         if not reason and any(v not in producers or v in graph.outputs for v in view.inputs):
             reason = "it reads an input, an output or a constant of the partition"
         if reason:
-            edit.declined.append(f"steps after {label(view)}: {reason}")
+            edit.declined.append(f"epilogue ops after {label(view)}: {reason}")
             continue
         nodes: list[Node] = []
         renamed: list[int] = []
@@ -61,7 +61,7 @@ def _obstacle(graph: Graph, node: Node, view: Node) -> str:
     if shape != graph.values[node.outputs[0]].shape:
         return "they broadcast their input"
     if depends_on_position(node.epilogue) and view.op != RESHAPE:
-        return "their results hang on the places of elements"
+        return "their results depend on the positions of elements"
     rows = {graph.values[v].shape4[3] for v in (*view.inputs, *view.outputs)}
     by_channel = rows == {shape[-1]} if shape else False
     channels = (1, 1, 1, shape[-1]) if by_channel else ()

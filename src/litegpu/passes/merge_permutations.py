@@ -54,7 +54,7 @@ class _Merger:
             shared = best is not None and not best.alone
             reason = end or ("others read it too" if shared else "no kernel would be saved")
             if choices or end:
-                self.edit.declined.append(f"{label(node)} and the move before it: {reason}")
+                self.edit.declined.append(f"{label(node)} and the permutation before it: {reason}")
             return
         self.edit.applied.append(f"{', '.join(map(label, best.passed))} into {label(node)}")
         source, target = best.node.inputs[0], node.outputs[0]

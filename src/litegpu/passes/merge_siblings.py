@@ -92,13 +92,13 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     if output in graph.outputs:
         return "its result is an output of the partition"
     if any(epilogue_op.operands for epilogue_op in node.epilogue):
-        return "its steps read values of their own"
+        return "its epilogue reads values of its own"
     readers = consumers.get(output, [])
     # A part would have to be copied there.
     if any(has(reader, Trait.HOLDS_INPUTS) for reader in readers):
         return "a reader says where its result lies"
     if len(readers) == 1 and _takes_over(graph, readers[0], output):
-        return f"{label(readers[0])} becomes a step of it"
+        return f"{label(readers[0])} becomes an epilogue op of it"
     return ""
 
 

@@ -22,7 +22,7 @@ def pad_into_operand(graph: Graph) -> PassResult:
         current = reader and edit.nodes[edit.position(reader)]
         swapped = current and _as_operand(graph, current, node)
         if reader is None or swapped is None:
-            edit.declined.append(f"{label(node)}: not read by one element-wise step alone")
+            edit.declined.append(f"{label(node)}: not read by one element-wise op alone")
             continue
         edit.nodes[edit.position(reader)] = swapped
         edit.nodes[position] = None

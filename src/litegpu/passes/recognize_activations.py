@@ -211,10 +211,10 @@ class _Reader:
         self.nodes[v] = node  # before what it reads: that must come to an end, too
         running = self.value(node.inputs[0])
         for epilogue_op in node.epilogue:
-            running = self._step(epilogue_op, running)
+            running = self._applied(epilogue_op, running)
         return running
 
-    def _step(self, epilogue_op: EpilogueOp, running: Polynomial | None) -> Polynomial | None:
+    def _applied(self, epilogue_op: EpilogueOp, running: Polynomial | None) -> Polynomial | None:
         operands = [running if v == SELF else self.value(v) for v in epilogue_op.operands]
         operands.insert(epilogue_op.position, running)
         found = [each for each in operands if each is not None]

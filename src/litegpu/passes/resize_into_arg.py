@@ -40,4 +40,4 @@ def _obstacle(node: Node, reader: Node | None) -> str:
         return "not read by one ARG_MAX or ARG_MIN alone"
     if reader.attributes.axis != _CHANNELS:
         return f"{label(reader)} does not search along the channels"
-    return "steps follow it" if node.epilogue else ""
+    return "epilogue ops follow it" if node.epilogue else ""

@@ -30,7 +30,7 @@ def scale_before_weights(graph: Graph) -> PassResult:
         if node.op != COPY:
             continue
         channels = graph.values[node.outputs[0]].shape4[3]
-        step, count = affine.affine_prefix(graph, node.epilogue, channels)
+        scaling, count = affine.affine_prefix(graph, node.epilogue, channels)
         if not count:
             continue
         readers = consumers.get(node.outputs[0], [])
@@ -38,7 +38,9 @@ def scale_before_weights(graph: Graph) -> PassResult:
         reason = _obstacle(graph, node, count, readers)
         for reader in () if reason else readers:
             current = edit.nodes[edit.position(reader)] or reader
-            found = _shifted(graph, current, step) or weighted.fold(current, step, affine.before)
+            found = _shifted(graph, current, scaling) or weighted.fold(
+                current, scaling, affine.before
+            )
             if isinstance(found, str):
                 reason = f"{label(reader)}: {found}"
                 break
@@ -69,12 +71,12 @@ def _obstacle(graph: Graph, node: Node, count: int, readers: list[Node]) -> str:
     return ""
 
 
-def _shifted(graph: Graph, reader: Node, step: affine.Affine) -> str:
+def _shifted(graph: Graph, reader: Node, scaling: affine.Affine) -> str:
     """Return why a convolution cannot take the shift, or an empty text."""
-    if not np.any(step.shift):
+    if not np.any(scaling.shift):
         return ""
     if affine.leaves_image(graph, reader):
         return "its padding is zero, not shifted"
-    if np.abs(step.shift).max() > _LARGEST_SHIFT:
+    if np.abs(scaling.shift).max() > _LARGEST_SHIFT:
         return f"a shift beyond {_LARGEST_SHIFT:g} would cost digits"
     return ""

@@ -29,13 +29,13 @@ def scale_into_weights(graph: Graph) -> PassResult:
         if source is None or producer is None:
             continue
         channels = graph.values[node.outputs[0]].shape4[3]
-        step, count = affine.affine_prefix(graph, node.epilogue, channels)
+        scaling, count = affine.affine_prefix(graph, node.epilogue, channels)
         if not count:
             continue
         alone = only_consumer(node.inputs[0], consumers, graph.outputs) is not None
         reason = "" if alone else "others read its result too"
         reason = reason or _obstacle(graph, producer, node)
-        folded = reason or weighted.fold(producer, step, affine.after)
+        folded = reason or weighted.fold(producer, scaling, affine.after)
         if isinstance(folded, str):
             edit.declined.append(f"{_names(node, count)} into {label(producer)}: {folded}")
             continue
@@ -53,9 +53,9 @@ def scale_into_weights(graph: Graph) -> PassResult:
 
 def _obstacle(graph: Graph, producer: Node, node: Node) -> str:
     if producer.epilogue:
-        return "a step lies between"
+        return "an epilogue op lies between"
     if graph.values[node.inputs[0]].shape != graph.values[node.outputs[0]].shape:
-        return "the step broadcasts its result"
+        return "the epilogue op broadcasts its result"
     return ""
 
 

@@ -52,7 +52,7 @@ class _Sinker:
             return
         if depends_on_position(node.epilogue):
             self.edit.declined.append(
-                f"{label(mover)} below {label(node)}: results hang on the places of elements"
+                f"{label(mover)} below {label(node)}: results depend on the positions of elements"
             )
             return
         epilogue = [self._moved_back(epilogue_op, mover) for epilogue_op in node.epilogue]
@@ -64,8 +64,8 @@ class _Sinker:
             return
         shape = values[mover.inputs[0]].shape
         output = self.edit.new_value(values[node.outputs[0]], shape=shape)
-        steps = replace(node, inputs=mover.inputs, outputs=(output,), epilogue=tuple(found))
-        self.edit.insert_before(position, steps)
+        lifted = replace(node, inputs=mover.inputs, outputs=(output,), epilogue=tuple(found))
+        self.edit.insert_before(position, lifted)
         self.edit.nodes[position] = replace(mover, inputs=(output,), outputs=node.outputs)
         passed = {self.producers[v] for v in node.operands if v in self.producers}
         self.edit.drop_unread(self.edit.graph.nodes[at] for at in sorted(passed, reverse=True))
@@ -84,9 +84,9 @@ class _Sinker:
         order = permutation_of(self.graph, mover) or ()
         waiting, seen = [node], 0
         while waiting and seen < _FURTHEST:
-            step, seen = waiting.pop(), seen + 1
-            (output,) = step.outputs
-            if self.graph.values[step.inputs[0]].shape != self.graph.values[output].shape:
+            current, seen = waiting.pop(), seen + 1
+            (output,) = current.outputs
+            if self.graph.values[current.inputs[0]].shape != self.graph.values[output].shape:
                 continue
             for reader in self.consumers.get(output, []):
                 if self._undoes(reader, order):

@@ -20,8 +20,8 @@ from litegpu.passes import Pass, PassResult
 
 Shape = tuple[int, ...]
 RELU = EpilogueOp("RELU")
-BY_PLACE = EpilogueOp("WRAP_INT16_IN_BODY", attributes=(("run", 16), ("end", 8)))
-"""A step whose results hang on the places of elements."""
+BY_POSITION = EpilogueOp("WRAP_INT16_IN_BODY", attributes=(("run", 16), ("end", 8)))
+"""An epilogue op whose results depend on the positions of elements."""
 
 
 @dataclass
@@ -85,8 +85,8 @@ class GraphBuilder:
         )
         return made
 
-    def steps(self, source: int, *epilogue: EpilogueOp, shape: Shape | None = None) -> int:
-        """Add element-wise steps, as ops are normalized to."""
+    def elementwise(self, source: int, *epilogue: EpilogueOp, shape: Shape | None = None) -> int:
+        """Add a COPY with an epilogue, as element-wise ops are normalized to."""
         return self.node(COPY, [source], shape or self.shape(source), epilogue)
 
     def conv(
@@ -186,5 +186,5 @@ def ops(result: PassResult) -> list[str]:
 
 
 def functions(node: Node) -> list[str]:
-    """Return the functions of a node's steps."""
+    """Return the functions of a node's epilogue."""
     return [epilogue_op.function for epilogue_op in node.epilogue]

@@ -141,7 +141,7 @@ def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) 
 def requantized(
     graph: Graph, node: Node, new_value: NewValue, away: Sequence[bool]
 ) -> tuple[EpilogueOp, ...]:
-    """Return the steps that make stored integers of the sums of a checked node.
+    """Return the epilogue ops that make stored integers of the sums of a checked node.
 
     How the scales are multiplied decides about the last bit of a multiplier: int8 in float64, all
     of uint8 and FULLY_CONNECTED with one scale in float32.

@@ -123,8 +123,8 @@ def _finished(
     requantize, *shift, clamp = numbers.requantize(new_value, [multiplier], [True], zero, limits)
     if result.dtype is DType.INT16 or largest < _INT16_MAX - 256:
         return (requantize, *shift, clamp)
-    wraps = body.step("WRAP_INT16", EpilogueOp("WRAP_INT16"))
-    return (requantize, *body.step(cut, EpilogueOp(cut)), *shift, *wraps, clamp)
+    wraps = body.epilogue("WRAP_INT16", EpilogueOp("WRAP_INT16"))
+    return (requantize, *body.epilogue(cut, EpilogueOp(cut)), *shift, *wraps, clamp)
 
 
 _LEFT = {DType.INT8: 20, DType.UINT8: 20, DType.INT16: 15}
@@ -152,7 +152,7 @@ class _Sum(_Pairs):
         left = _LEFT[values[2].dtype]
         plain = _on_one_scale(step, f"RESCALED_{node.op}", values, left, _half_of_larger(values)[1])
         function, body = self.body(graph, node)
-        first = body.step(function, plain, plain)
+        first = body.epilogue(function, plain, plain)
         largest = 255 * sum(map(numbers.scale, values[:2])) / numbers.scale(values[2]) + 1
         last = _finished(
             *(node, values[2], _result_multiplier(values, left), new_value, body), largest=largest

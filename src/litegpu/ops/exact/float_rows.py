@@ -102,15 +102,19 @@ class FloatRows:
     def _rounded(self, source: int, dtype: DType, more: tuple[EpilogueOp, ...] = ()) -> int:
         run = math.prod(self.source.shape[-self.axes :])
         by = (self.inverse,)
-        steps = Body(run, run // _VECTOR * _VECTOR).step(
+        epilogue_ops = Body(run, run // _VECTOR * _VECTOR).epilogue(
             "ROUND_ROWS", EpilogueOp("ROUND_ROWS", by), EpilogueOp("ROUND_ROWS_TAIL", by)
         )
         low, high = numbers.LIMITS[DType.INT8]
         if not self.symmetric:
-            steps = (*steps, EpilogueOp(of_integers("ADD"), (self.zero,)))
-        steps = (*steps, numbers.clamp((-high if self.symmetric else low, high)), *more)
+            epilogue_ops = (*epilogue_ops, EpilogueOp(of_integers("ADD"), (self.zero,)))
+        epilogue_ops = (
+            *epilogue_ops,
+            numbers.clamp((-high if self.symmetric else low, high)),
+            *more,
+        )
         output = self.new_value(self.source.shape, dtype=dtype)
-        self._append(COPY, (source,), (output,), epilogue=steps)
+        self._append(COPY, (source,), (output,), epilogue=epilogue_ops)
         return output
 
     def _append(

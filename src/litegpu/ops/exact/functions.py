@@ -1,4 +1,4 @@
-"""What the steps of quantized operations compute, beside those of plain integers.
+"""What the epilogue ops of quantized operations compute, beside those of plain integers.
 
 {a} and {b} are stored integers, numbers are attributes. The CPU computes most elements of a loop in
 vectors, its body, and the last ones one by one, its tail, often with other roundings: where {run}

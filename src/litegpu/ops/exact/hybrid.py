@@ -205,7 +205,7 @@ def _quantization(value: Value) -> Quantization:
 
 
 def _less_zero_point(rows: FloatRows, weights: Value) -> tuple[EpilogueOp, ...]:
-    """Return the step that takes off what zero points add to the sums; weights are [O, ...]."""
+    """Return the epilogue op that subtracts what zero points add to sums; weights are [O, ...]."""
     if rows.symmetric:
         return ()
     data = np.asarray(weights.data).reshape(weights.shape[0], -1)
@@ -216,11 +216,11 @@ def _less_zero_point(rows: FloatRows, weights: Value) -> tuple[EpilogueOp, ...]:
 def _scaled(
     rows: FloatRows, weights: Value, ways: tuple[str, ...], body: Body | None = None
 ) -> tuple[EpilogueOp, ...]:
-    """Return the step that makes floats of the sums, by a function, or by another in the tail."""
+    """Return the epilogue op that makes floats of sums, by one function, or by two with a tail."""
     factors = np.array(_quantization(weights).scale, np.float32)
     operands = (rows.scale, _vector(rows.new_value, factors))
-    steps = [EpilogueOp(way, operands) for way in ways]
-    return body.step(ways[0], *steps) if body else tuple(steps)
+    epilogue_ops = [EpilogueOp(way, operands) for way in ways]
+    return body.epilogue(ways[0], *epilogue_ops) if body else tuple(epilogue_ops)
 
 
 def _ended(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:

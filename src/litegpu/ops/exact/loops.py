@@ -23,10 +23,10 @@ class Body:
     def is_all(self) -> bool:
         return self.end == self.run
 
-    def step(
+    def epilogue(
         self, function: str, epilogue_op: EpilogueOp, tail: EpilogueOp | None = None
     ) -> tuple[EpilogueOp, ...]:
-        """Return the step that a function is in the body, and what another one is in the tail.
+        """Return an epilogue op with one function in the body, another in the tail.
 
         `epilogue op` has the operands and attributes of both in one. None: the tail is left as it
         is.

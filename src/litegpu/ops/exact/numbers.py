@@ -150,7 +150,7 @@ def check_multiplier(multiplier: Multiplier) -> str:
 
 
 def scalar(new_value: NewValue, number: int) -> int:
-    """Return a constant of int32 with one element, for steps."""
+    """Return a constant of int32 with one element, for epilogue ops."""
     return new_value((), np.array(number, np.int32), dtype=DType.INT32)
 
 
@@ -169,7 +169,7 @@ def requantize(
     zero: int,
     limits: tuple[int, int],
 ) -> tuple[EpilogueOp, ...]:
-    """Return the steps that make stored integers of sums of products.
+    """Return the epilogue ops that make stored integers of sums of products.
 
     `multipliers` has one entry, or one for each channel, as has `away`: whether halves are rounded
     away from zero, else up. `limits` are the least and the greatest result.
@@ -179,18 +179,18 @@ def requantize(
         vector(new_value, [each.left for each in multipliers]),
         vector(new_value, [each.right for each in multipliers]),
     )
-    step = EpilogueOp("REQUANTIZE_UP", operands)
+    epilogue_op = EpilogueOp("REQUANTIZE_UP", operands)
     if any(away):
         directions = vector(new_value, [int(each) for each in away])
-        step = EpilogueOp("REQUANTIZE", (*operands, directions))
-    return (step, *shifted(new_value, zero), clamp(limits))
+        epilogue_op = EpilogueOp("REQUANTIZE", (*operands, directions))
+    return (epilogue_op, *shifted(new_value, zero), clamp(limits))
 
 
 def shifted(new_value: NewValue, zero: int) -> tuple[EpilogueOp, ...]:
-    """Return the step that adds a zero point, none for 0."""
+    """Return the epilogue op that adds a zero point, none for 0."""
     return (EpilogueOp("INTEGER_ADD", (scalar(new_value, zero),)),) if zero else ()
 
 
 def clamp(limits: tuple[int, int]) -> EpilogueOp:
-    """Return the step that keeps integers within limits."""
+    """Return the epilogue op that keeps integers within limits."""
     return EpilogueOp("CLAMP", attributes=(("low", limits[0]), ("high", limits[1])))

@@ -121,7 +121,7 @@ def _between(source: Value, result: Value) -> Multiplier:
 def _looked_up(
     source: Value, vector: int, found: Iterable[tables.Table], new_value: NewValue
 ) -> tuple[EpilogueOp, ...]:
-    """Return the step that looks bytes up in a table for the body of a loop, and one for its tail.
+    """Return what looks bytes up in a table for a loop's body, and in one for its tail.
 
     Where both are the same, and where one is of no use, there is just one of them.
     """
@@ -132,11 +132,11 @@ def _looked_up(
         table = body if coordinate.is_all else tail
         return (EpilogueOp(function, (new_value((256,), table),)),)
     both = new_value((256,), body), new_value((256,), tail)
-    return coordinate.step(function, EpilogueOp(function, both))
+    return coordinate.epilogue(function, EpilogueOp(function, both))
 
 
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-    """Return the steps of vectors, and one that mends what follows them.
+    """Return the epilogue ops of vectors, and one that mends what follows them.
 
     Vectors are multiplied by the inverse scale, and rounded to even integers where they are halves.
     The rest is divided in float64, halves are rounded away from zero: their bounds are in tables.

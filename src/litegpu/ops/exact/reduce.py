@@ -57,7 +57,7 @@ class _ExactSums(Exact):
 
     @abstractmethod
     def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-        """Return the steps that make stored integers of the sums."""
+        """Return the epilogue ops that make stored integers of the sums."""
 
 
 class ExactMean(_ExactSums):

@@ -65,6 +65,6 @@ def _seen(node: Node) -> Node:
 
 
 def _up_in_blocks(requantize: EpilogueOp, result: Value) -> EpilogueOp:
-    """Return the step that rounds halves up in all whole blocks of a result."""
+    """Return the epilogue op that rounds halves up in all whole blocks of a result."""
     end = result.elements // _BLOCK * _BLOCK
     return EpilogueOp("REQUANTIZE_BODY", requantize.operands[:3], attributes=(("end", end),))
