@@ -231,7 +231,7 @@ static int byte_at(unsigned int word, int which, bool is_signed) {
     const int byte = word >> (8 * which) & 255;
     return is_signed ? (signed char)byte : byte;
 }
-static void multiply_bytes(int (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, bool is_signed) {
+static void multiply_bytes(int (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, bool a_signed, bool b_signed) {
     me->whole = d, me->a = a, me->b0 = b0, me->b1 = b1;
     Fiber *const lanes = warp_of(me);
     meet(my_block().warps[me->warp], 32, [=] {
@@ -239,9 +239,9 @@ static void multiply_bytes(int (&d)[4], const unsigned int (&a)[4], unsigned int
         for (int lane = 0; lane < 32; ++lane)
             for (int q = 0; q < 4; ++q)
                 for (int e = 0; e < 4; ++e) {
-                    left[lane / 4 + q % 2 * 8][lane % 4 * 4 + q / 2 * 16 + e] = byte_at(lanes[lane].a[q], e, is_signed);
+                    left[lane / 4 + q % 2 * 8][lane % 4 * 4 + q / 2 * 16 + e] = byte_at(lanes[lane].a[q], e, a_signed);
                     if (q < 2)
-                        right[lane % 4 * 4 + q * 16 + e][lane / 4] = byte_at(q ? lanes[lane].b1 : lanes[lane].b0, e, true);
+                        right[lane % 4 * 4 + q * 16 + e][lane / 4] = byte_at(q ? lanes[lane].b1 : lanes[lane].b0, e, b_signed);
                 }
         for (int lane = 0; lane < 32; ++lane)
             for (int q = 0; q < 4; ++q)
@@ -250,10 +250,13 @@ static void multiply_bytes(int (&d)[4], const unsigned int (&a)[4], unsigned int
     });
 }
 static void multiply(int (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
-    multiply_bytes(d, a, b0, b1, true);
+    multiply_bytes(d, a, b0, b1, true, true);
 }
 static void multiply_unsigned(int (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
-    multiply_bytes(d, a, b0, b1, false);
+    multiply_bytes(d, a, b0, b1, false, true);
+}
+static void multiply_by_unsigned(int (&d)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
+    multiply_bytes(d, a, b0, b1, true, false);
 }
 static void round_tf32(unsigned int &word) {
     const float f = __uint_as_float(word);

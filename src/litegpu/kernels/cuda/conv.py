@@ -112,7 +112,7 @@ def conv_kernel(
             **spec.window.words(src.shape[1:3]),
             **variables,
         },
-        shared=(("uint4", "scratch", tile.shared_bytes // 16),),
+        shared=(("uint4", "scratch", tile.shared_bytes // 16),) if tile.shared_bytes else (),
         attributes=tile.attributes(target.model),
         destination=dst,
         work={unit: spec.flops},

@@ -27,6 +27,14 @@ __device__ __forceinline__ void multiply_unsigned(int (&d)[4], const unsigned in
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// The second matrix has those that no sign is part of.
+__device__ __forceinline__ void multiply_by_unsigned(int (&d)[4], const unsigned int (&a)[4],
+                                                     unsigned int b0, unsigned int b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 // Whatever adds to sums is done here, by all lanes: it may not move to where only some need them.
 template <int N> __device__ __forceinline__ void sums_done(float (&d)[N][4]) {
 #pragma unroll

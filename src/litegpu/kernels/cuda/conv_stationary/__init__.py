@@ -1,0 +1,105 @@
+"""Convolutions of bytes without a window, whose weights stay in registers: cuda/conv_stationary."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.graph import Node
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda import quantized
+from litegpu.kernels.cuda.conv import Packed, conv_kernel
+from litegpu.kernels.cuda.conv_stationary.tile import (
+    CHANNELS,
+    StationaryProblem,
+    StationaryTile,
+    candidates,
+)
+from litegpu.kernels.cuda.packing import BYTE_STEP
+from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
+from litegpu.ops.units import Unit
+
+_FEWEST_ROWS = 64
+"""Pixels a multiprocessor must have for weights in registers to be read often enough."""
+_TOO_FEW = Rejected("too few pixels pass by weights that stay in registers")
+_TOO_LONG = Rejected("its weights do not fit into registers")
+
+
+class QuantizedConvStationary(Implementation):
+    """Keeps weights in registers while pixels pass by: for many pixels, and short sums."""
+
+    name = "cuda/conv_stationary"
+
+    def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
+        found = quantized.obstacle(spec, target)
+        if found is not None:
+            return found
+        if not spec.keeps_rows:
+            return Rejected("its output has other pixels than its input")
+        rows, (outputs, *_, inputs) = spec.dst.rows, spec.weights.shape
+        if rows < _FEWEST_ROWS * target.compute_units:
+            return _TOO_FEW
+        problem = StationaryProblem(rows, inputs, outputs, bool(spec.weight_zero))
+        tiles = choose(candidates(problem, target), target, _TOO_LONG)
+        if isinstance(tiles, Rejected):
+            return tiles
+        return TilePlan(("conv_stationary", problem), tiles, partial(_kernel, spec=spec))
+
+
+def _kernel(
+    node: Node, ctx: LowerContext, tile: StationaryTile, spec: QuantizedConvSpec
+) -> KernelRequest:
+    problem, columns = tile.problem, tile.column_blocks * tile.warps_n * CHANNELS
+    ones = _ones(problem) if spec.weight_zero else None
+    weights = _pack(spec.weights, problem, columns)
+    packed = Packed(weights, None, spec.as_stored.folded_bias, columns, ones)
+    variables = {
+        "PIXELS": tile.pixels,
+        "WM": tile.warps_m,
+        "WN": tile.warps_n,
+        "WORDS": problem.words,
+        "STEPS": problem.steps,
+        "PARTS": problem.parts,
+        "SETS": tile.sets,
+        "WORKERS": tile.workers,
+        "COLUMN_BLOCKS": tile.column_blocks,
+        "VECTORS": spec.src.aligned(4 * problem.words),
+        **quantized.variables_of(spec),
+    }
+    name, target = QuantizedConvStationary.name, ctx.target
+    return conv_kernel(name, node, spec, tile, target, packed, variables, Unit.INT8_MATRIX)
+
+
+def _pack(weights: Bytes, problem: StationaryProblem, columns: int) -> npt.NDArray[np.uint32]:
+    """Arrange [O, 1, 1, I] as rows of mma.m16n8k32: [32 channels, step, half of them, lane] of 4.
+
+    Row g of a matrix and row g + 8 are channels 4 * g + {0, 1} of the first, + {2, 3} of the
+    second one.
+    """
+    flat = np.zeros((columns, problem.steps * BYTE_STEP), np.int8)
+    flat[: len(weights), : weights.shape[3]] = weights[:, 0, 0]
+    ordered = _in_steps(flat, problem)
+    # [warp, g, matrix, row g or g + 8, step, half of the inputs, lane % 4, word]
+    split = ordered.reshape(-1, 8, 2, 2, problem.steps, 2, 4)
+    return np.ascontiguousarray(split.transpose(0, 4, 2, 1, 6, 5, 3)).reshape(-1)
+
+
+def _ones(problem: StationaryProblem) -> npt.NDArray[np.uint32]:
+    """Return a row that holds 1 for each input there is: [step, lane % 4] of 2."""
+    flat = np.zeros((1, problem.steps * BYTE_STEP), np.int8)
+    flat[:, : problem.inputs] = 1
+    return np.ascontiguousarray(_in_steps(flat, problem)[0].transpose(0, 2, 1)).reshape(-1)
+
+
+def _in_steps(flat: Bytes, problem: StationaryProblem) -> npt.NDArray[np.uint32]:
+    """Arrange bytes [rows, inputs] as words [row, step, half, lane % 4], as lanes read pixels.
+
+    A lane reads `words` neighbouring words at a time, two for each step.
+    """
+    # [row, chunk, lane % 4, step of the chunk, half]
+    split = flat.view(np.uint32).reshape(len(flat), -1, 4, problem.words // 2, 2)
+    return split.transpose(0, 1, 3, 4, 2).reshape(len(flat), problem.steps, 2, 4)

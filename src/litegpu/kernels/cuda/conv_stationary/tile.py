@@ -1,0 +1,130 @@
+"""Tiles of cuda/conv_stationary: how many warps make the channels of how many pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from litegpu.codegen.storage import Shape4
+from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.packing import BYTE_STEP
+from litegpu.kernels.cuda.tiles import Tile
+from litegpu.ops.base import Target
+
+CHANNELS = 32
+"""Output channels of a warp: two matrices of 16 rows."""
+_WARPS = 8
+"""Warps that a block has at most."""
+_TILE = 8
+"""Pixels that one instruction multiplies."""
+_MOST_VALUES = 32
+"""Registers for the values of pixels that are on their way."""
+_OTHER_REGISTERS = 56
+"""What a thread needs beside weights, values and sums: addresses, bias and multipliers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StationaryProblem:
+    """What decides about tiles: pixels, and weights [outputs, inputs]."""
+
+    rows: int
+    inputs: int
+    outputs: int
+    zeros: bool
+    """Whether weights have a zero point, so that values are summed up beside."""
+
+    @property
+    def words(self) -> int:
+        """Words of 4 channels that a lane reads of a pixel at a time."""
+        return 4 if self.inputs > BYTE_STEP else 2
+
+    @property
+    def steps(self) -> int:
+        """Instructions that make a sum."""
+        chunk = self.words // 2
+        return -(-self.inputs // (BYTE_STEP * chunk)) * chunk
+
+    @property
+    def parts(self) -> int:
+        """Groups of `words` that a pixel has."""
+        return -(-self.inputs // (4 * self.words))
+
+
+@dataclass(frozen=True, slots=True)
+class StationaryTile(Tile):
+    """A warp makes 32 channels of `pixels` at a time; `resident` blocks share a multiprocessor."""
+
+    problem: StationaryProblem
+    pixels: int
+    resident: int
+    units: int
+    """Multiprocessors of the device, over which the blocks are spread."""
+
+    @property
+    def column_blocks(self) -> int:
+        """Blocks that make all channels of a pixel."""
+        return -(-self._warps_of_channels // _WARPS)
+
+    @property
+    def warps_n(self) -> int:
+        return -(-self._warps_of_channels // self.column_blocks)
+
+    @property
+    def warps_m(self) -> int:
+        return _WARPS // self.warps_n
+
+    @property
+    def _warps_of_channels(self) -> int:
+        return -(-self.problem.outputs // CHANNELS)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def sets(self) -> int:
+        """How often so many pixels are made."""
+        return -(-self.problem.rows // self.pixels)
+
+    @property
+    def workers(self) -> int:
+        """Blocks that take turns over the pixels, each of them as often, or once less."""
+        turns = -(-self.sets // self.warps_m)
+        at_once = max(1, self.units * self.resident // self.column_blocks)
+        return -(-turns // -(-turns // at_once))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 1, self.workers * self.column_blocks
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        return self.resident
+
+    @property
+    def registers(self) -> int:
+        """Estimate the registers of a thread."""
+        problem, columns = self.problem, self.pixels // _TILE
+        weights = problem.steps * (12 if problem.zeros else 8)
+        sums = columns * (12 if problem.zeros else 8)
+        return weights + columns * problem.steps * 2 + sums + _OTHER_REGISTERS
+
+    def clocks(self, target: Target) -> float:
+        """Prefer what has most bytes on their way, then what reads most at a time."""
+        on_their_way = self.resident * self.pixels * self.warps_m
+        return 1 / on_their_way - self.pixels * 1e-6
+
+
+def candidates(problem: StationaryProblem, target: Target) -> Iterator[StationaryTile]:
+    """Yield the tiles whose threads have registers enough."""
+    for pixels in (32, 16, 8):
+        if pixels // _TILE * problem.steps * 2 > _MOST_VALUES and pixels > _TILE:
+            continue
+        for resident in (4, 3, 2, 1):
+            tile = StationaryTile(problem, pixels, resident, target.compute_units)
+            if tile.registers <= min(255, target.model.registers // (tile.threads * resident)):
+                yield tile
+                break
