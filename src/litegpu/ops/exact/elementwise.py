@@ -12,7 +12,7 @@ from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops import checks
 from litegpu.ops.base import COPY, Exact, NewValue
 from litegpu.ops.broadcast import check_broadcast, check_slopes, fitted, running_input
-from litegpu.ops.exact import numbers
+from litegpu.ops.exact import float_sums, numbers
 from litegpu.ops.exact.loops import Body, Loop, Walk, walk
 from litegpu.ops.exact.numbers import Multiplier, float32
 from litegpu.ops.functions import of_integers
@@ -131,6 +131,29 @@ _LEFT = {DType.INT8: 20, DType.UINT8: 20, DType.INT16: 15}
 """The bits that ADD and SUB raise their inputs by."""
 
 
+def _sum_of(node: Node, values: Sequence[Value], functions: tuple[str, ...]) -> float_sums.Sum:
+    """Return what is computed of each two stored integers of ADD or SUB, by these functions."""
+    *inputs, result = values
+    first, second = (
+        float_sums.Side(
+            numbers.LIMITS[value.dtype],
+            numbers.zero_point(value),
+            multiplier,
+            numbers.scale(value) / numbers.scale(result),
+        )
+        for value, multiplier in zip(inputs, _half_of_larger(values)[1], strict=True)
+    )
+    left = _LEFT[result.dtype]
+    return float_sums.Sum(
+        functions,
+        left,
+        (first, second),
+        _result_multiplier(values, left),
+        numbers.zero_point(result),
+        numbers.bounds(node.params.get("activation", "none"), result),
+    )
+
+
 class _Sum(_Pairs):
     """ADD and SUB."""
 
@@ -152,8 +175,13 @@ class _Sum(_Pairs):
         left = _LEFT[values[2].dtype]
         plain = _on_one_scale(step, f"RESCALED_{node.op}", values, left, _half_of_larger(values)[1])
         function, body = self.body(graph, node)
-        first = body.epilogue(function, plain, plain)
         largest = 255 * sum(map(numbers.scale, values[:2])) / numbers.scale(values[2]) + 1
+        if values[2].dtype in BYTES and largest < _INT16_MAX - 256:
+            functions = ((function,) if body.end else ()) + ((plain.function,) * (not body.is_all))
+            wanted = _sum_of(node, values, functions)
+            if (found := float_sums.find(wanted)) is not None:
+                return found.epilogue_op(step), numbers.clamp(wanted.limits)
+        first = body.epilogue(function, plain, plain)
         last = _finished(
             *(node, values[2], _result_multiplier(values, left), new_value, body), largest=largest
         )

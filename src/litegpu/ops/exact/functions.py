@@ -62,6 +62,8 @@ _SUMS = {
     "RESCALED_ADD_FLOORED": f"ADD4_I32({_floored('a')}, {_floored('b')})",
     "RESCALED_ADD_WHOLE": f"ADD4_I32({_whole('a')}, {_whole('b')})",
 }
+_SECOND = "FMA4(CAST4_I32_F32({b}), SPLAT4({second}), SPLAT4({rest}))"
+_BY_FLOATS = f"FLOOR4_I32(FMA4(CAST4_I32_F32({{a}}), SPLAT4({{first}}), {_SECOND}))"
 _INT16 = {
     "SATURATE_INT16": "MAX4_I32(MIN4_I32({a}, SPLAT4_I32(32767)), SPLAT4_I32(-32768))",
     "WRAP_INT16": "WRAP4_S16({a})",
@@ -186,6 +188,8 @@ EXACT: Mapping[str, Function] = {
         for name, text in _SUMS.items()
     },
     **{f"RESCALED_{name}": function for name, function in _COMPARISONS.items()},
+    # Sums of bytes, in floats for which that was found to be the same: see ops/exact/float_sums.py.
+    "SUM_BY_FLOATS": Function(_BY_FLOATS, makes=INT),
     "CENTRED_MUL": Function(f"MUL4_I32({_centred('a')}, {_centred('b')})", makes=INT),
     # {b} are slopes: what is negative is multiplied with them, and by another multiplier.
     "REQUANTIZE_SLOPES": Function(_SLOPES, makes=INT),

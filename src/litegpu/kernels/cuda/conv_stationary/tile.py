@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.packing import BYTE_STEP
 from litegpu.kernels.cuda.tiles import Tile

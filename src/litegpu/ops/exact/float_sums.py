@@ -1,0 +1,141 @@
+"""Sums of two bytes by a few floats, where these give every result that the CPU's integers give."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from litegpu.graph import EpilogueOp
+from litegpu.ops.exact.integers import Ints, multiply_high, requantized, round_shift
+from litegpu.ops.exact.numbers import Multiplier
+
+
+def _rounded(raised: Ints, by: Multiplier) -> Ints:
+    return round_shift(multiply_high(raised, by.number), by.right)
+
+
+def _floored(raised: Ints, by: Multiplier) -> Ints:
+    return multiply_high(raised, by.number) >> by.right
+
+
+def _whole(raised: Ints, by: Multiplier) -> Ints:
+    return multiply_high(raised >> by.right, by.number)
+
+
+_RESCALED: Mapping[str, tuple[Callable[[Ints, Multiplier], Ints], int]] = {
+    "RESCALED_ADD": (_rounded, 1),
+    "RESCALED_ADD_FLOORED": (_floored, 1),
+    "RESCALED_ADD_WHOLE": (_whole, 1),
+    "RESCALED_SUB": (_rounded, -1),
+}
+"""How functions bring an input to the common scale, and the sign of the second one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An input: all of its stored integers, its zero point, and its factor to the common scale.
+
+    `scale` is that to the result's, for real numbers.
+    """
+
+    limits: tuple[int, int]
+    zero: int
+    multiplier: Multiplier
+    scale: float
+
+    @property
+    def stored(self) -> Ints:
+        return np.arange(self.limits[0], self.limits[1] + 1, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What the CPU computes of two bytes: by `functions` of the table above, and a multiplier.
+
+    Where there are several, each is that of some elements. `limits` are the least and the greatest
+    result.
+    """
+
+    functions: tuple[str, ...]
+    left: int
+    sides: tuple[Side, Side]
+    multiplier: Multiplier
+    zero: int
+    limits: tuple[int, int]
+
+    def results(self) -> Iterator[Ints]:
+        """Yield the result of each pair by each function: [first, second]."""
+        for rescale, sign in (_RESCALED[function] for function in self.functions):
+            first, second = (
+                rescale((side.stored - side.zero) << self.left, side.multiplier)
+                for side in self.sides
+            )
+            sums = first[:, None] + sign * second[None, :]
+            yield np.clip(requantized(sums, self.multiplier) + self.zero, *self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatSum:
+    """floor(a * first + (b * second + rest)) of stored integers a and b, in float32."""
+
+    first: float
+    second: float
+    rest: float
+
+    def epilogue_op(self, plain: EpilogueOp) -> EpilogueOp:
+        """Return the epilogue op that makes these sums, of the inputs of another one."""
+        numbers = (("first", self.first), ("second", self.second), ("rest", self.rest))
+        return replace(plain, function="SUM_BY_FLOATS", attributes=numbers)
+
+    def results(self, wanted: Sum) -> Iterator[Ints]:
+        """Yield the results of each pair, for each way in which a compiler may fuse this."""
+        a, b = (side.stored.astype(np.float32) for side in wanted.sides)
+        first, second, rest = (np.float32(each) for each in (self.first, self.second, self.rest))
+        # Products of a byte are exact in float64, and so are these sums of close exponents.
+        fused = (b.astype(np.float64) * second + rest).astype(np.float32)
+        plain = b * second + rest
+        for right in (fused,) if np.array_equal(fused, plain) else (fused, plain):
+            wide = a.astype(np.float64)[:, None] * first + right[None, :].astype(np.float64)
+            narrow = (a * first)[:, None] + right[None, :]
+            for total in (wide.astype(np.float32), narrow):
+                floored = np.floor(total).astype(np.int64)
+                yield np.clip(floored, *wanted.limits)
+
+
+_STRETCHES = (0.0, 2.0**-20, 2.0**-18, 2.0**-16, 2.0**-14, 2.0**-12)
+"""By how much factors are stretched, so that halves go away from zero."""
+_SHIFTS = (0.0, 2.0**-18, -(2.0**-18), 2.0**-16, -(2.0**-16), 2.0**-14, -(2.0**-14))
+"""By how much results are shifted, in steps of the result."""
+_BENDS = (0.0, 2.0**-22, -(2.0**-22), 2.0**-20, -(2.0**-20))
+"""By how much each factor is changed by itself."""
+
+
+def _changes() -> Iterator[tuple[float, float, float]]:
+    """Yield what to try: changes of both factors, and a shift."""
+    yield from ((stretch, stretch, shift) for stretch in _STRETCHES for shift in _SHIFTS)
+    for first, second in itertools.product(_BENDS, _BENDS):
+        yield from ((first, second, shift) for shift in _SHIFTS)
+
+
+@lru_cache(maxsize=256)
+def find(wanted: Sum) -> FloatSum | None:
+    """Return floats that give all results of a sum, or None."""
+    results, *others = wanted.results()
+    if not all(np.array_equal(results, other) for other in others):
+        return None
+    first, second = wanted.sides
+    sign = _RESCALED[wanted.functions[0]][1]
+    for *changes, shift in _changes():
+        a, b = (
+            float(np.float32(side.scale * (1 + change)))
+            for side, change in zip(wanted.sides, changes, strict=True)
+        )
+        rest = wanted.zero + 0.5 - a * first.zero - sign * b * second.zero + shift
+        found = FloatSum(a, sign * b, float(np.float32(rest)))
+        if all(np.array_equal(results, each) for each in found.results(wanted)):
+            return found
+    return None
