@@ -63,6 +63,7 @@ static inline int __dp4a(int a, int b, int c) {
 static inline int __float2int_rz(float f) {
     return f != f ? 0 : f >= 2147483648.0f ? INT32_MAX : f < -2147483648.0f ? INT32_MIN : (int)f;
 }
+static inline int __float2int_rd(float f) { return __float2int_rz(std::floor(f)); }
 static inline long long __float2ll_rz(float f) {
     const float end = 9223372036854775808.0f;
     return f != f ? INT64_MIN : f >= end ? INT64_MAX : f < -end ? INT64_MIN : (long long)f;

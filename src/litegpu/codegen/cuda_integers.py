@@ -153,6 +153,8 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
 #define WORD4_U8(buffer, i) (((const int *)(buffer))[i])
 #define TO_WORD4_S8(a) to_word(a)
 #define TO_WORD4_U8(a) to_word(a)
+#define FROM_WORD4_S8(word) LOAD4_S8((const char4 *)&(word), 0)
+#define FROM_WORD4_U8(word) LOAD4_U8((const uchar4 *)&(word), 0)
 __device__ __forceinline__ int to_word(int4 v) {
     return (v.x & 255) | ((v.y & 255) << 8) | ((v.z & 255) << 16) | (int)((unsigned)v.w << 24);
 }

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -68,9 +69,26 @@ class Epilogue:
         lines += [self.dst.write(at, s, "result", is_bounded(self.ops)), "}"]
         return "\n".join(lines)
 
-    def finish(self, s: str, value: str, result: str, row: str) -> str:
-        """Statements that set variable `result`, of type `finished`, to what `value` becomes."""
-        return "\n".join(self._finish(s, value, result, self._position_text(row)))
+    def finish(self, s: str, value: str, result: str, row: str, words: Sequence[str] = ()) -> str:
+        """Statements that set variable `result`, of type `finished`, to what `value` becomes.
+
+        `words` are names of what `operand_words` has read ahead.
+        """
+        return "\n".join(self._finish(s, value, result, self._position_text(row), words))
+
+    @property
+    def _bytes(self) -> tuple[TensorRef, ...]:
+        """The operands that hold a byte for each element of the result."""
+        operands = (ref for each in self.ops for ref in each.operands)
+        return tuple(
+            ref
+            for ref in operands
+            if isinstance(ref, TensorRef) and ref.holds_words and ref.shape == self.dst.shape
+        )
+
+    def operand_words(self, s: str, row: str) -> list[str]:
+        """Texts that read operands of `finish` which hold bytes, 4 channels each, as a word."""
+        return [ref.read_word(self._position_text(row), s) for ref in self._bytes]
 
     def write(self, s: str, result: str, row: str) -> str:
         """Statements that store what `finish` made."""
@@ -79,9 +97,12 @@ class Epilogue:
     def _position_text(self, row: str | None, n: str = "0", y: str = "0", x: str = "0") -> Position:
         return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
 
-    def _finish(self, s: str, value: str, result: str, at: Position) -> list[str]:
+    def _finish(
+        self, s: str, value: str, result: str, at: Position, words: Sequence[str] = ()
+    ) -> list[str]:
         shape, reach = self.dst.shape, self.dst.channel_blocks
-        return apply_epilogue(self.ops, value, result, at, s, shape, reach, self.accumulator)
+        held = {ref.name: ref.of_word(word) for ref, word in zip(self._bytes, words, strict=False)}
+        return apply_epilogue(self.ops, value, result, at, s, shape, reach, self.accumulator, held)
 
 
 def is_bounded(ops: Sequence[EpilogueText]) -> bool:
@@ -98,11 +119,13 @@ def apply_epilogue(
     shape: Shape4,
     reach: int,
     accumulator: Register = FLOAT,
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Statements that set `result` to what ops make of `value`, block `s` in a value of `shape`.
 
     `value` is of type `accumulator`, `result` of that of the last op. `reach` is the number of
-    channel blocks that `s` may run through.
+    channel blocks that `s` may run through. `held` are texts of operands that were read before, by
+    their names.
     """
     registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
     alike = len(set(registers)) == 1
@@ -110,7 +133,7 @@ def apply_epilogue(
     lines = [] if running == value else [f"{running} = {value};"]
     for number, epilogue_op in enumerate(ops, 1):
         operands = [
-            ref if isinstance(ref, str) else ref.read(at, s, shape, reach)
+            ref if isinstance(ref, str) else words.get(ref.name) or ref.read(at, s, shape, reach)
             for ref in epilogue_op.operands
         ]
         register = result if alike else f"step_{number}"
@@ -164,6 +187,7 @@ def render(
     words = {
         "store": epilogue.store,
         "finish": epilogue.finish,
+        "operand_words": epilogue.operand_words,
         "write": epilogue.write,
         "finished": epilogue.dst.register.type,
         "inner": apply_inner,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from litegpu.codegen.half_range import note_range
-from litegpu.codegen.registers import KINDS, Register, register_of
+from litegpu.codegen.registers import INT, KINDS, Register, register_of
 from litegpu.graph import DType
 
 Shape4 = tuple[int, int, int, int]
@@ -256,6 +256,15 @@ class TensorRef:
         if self.storage.vector:
             return f"WORD4_{self.kind}({self.name}, {_plus(self._row_offset(at, 4, None), s)})"
         return f"TO_WORD4_{self.kind}({self.read(at, s)})"
+
+    @property
+    def holds_words(self) -> bool:
+        """Whether the 4 bytes of each channel block are a whole word in memory."""
+        return self.storage.vector and self.storage.dtype.size == 1 and self.register is INT
+
+    def of_word(self, word: str) -> str:
+        """Text of the register that `read` would give, of what `read_word` gave."""
+        return f"FROM_WORD4_{self.kind}({word})"
 
     def read1(self, at: Position, c: str, like: Shape4 | None = None) -> str:
         """Text of channel `c`."""
