@@ -72,23 +72,19 @@ class Epilogue:
     def finish(self, s: str, value: str, result: str, row: str, words: Sequence[str] = ()) -> str:
         """Statements that set variable `result`, of type `finished`, to what `value` becomes.
 
-        `words` are names of what `operand_words` has read ahead.
+        `words` are names of what was read of `byte_operands` before, 4 channels each.
         """
         return "\n".join(self._finish(s, value, result, self._position_text(row), words))
 
     @property
-    def _bytes(self) -> tuple[TensorRef, ...]:
-        """The operands that hold a byte for each element of the result."""
+    def byte_operands(self) -> tuple[TensorRef, ...]:
+        """The operands of `finish` that hold a byte for each element of the result."""
         operands = (ref for each in self.ops for ref in each.operands)
         return tuple(
             ref
             for ref in operands
             if isinstance(ref, TensorRef) and ref.holds_words and ref.shape == self.dst.shape
         )
-
-    def operand_words(self, s: str, row: str) -> list[str]:
-        """Texts that read operands of `finish` which hold bytes, 4 channels each, as a word."""
-        return [ref.read_word(self._position_text(row), s) for ref in self._bytes]
 
     def write(self, s: str, result: str, row: str) -> str:
         """Statements that store what `finish` made."""
@@ -101,8 +97,9 @@ class Epilogue:
         self, s: str, value: str, result: str, at: Position, words: Sequence[str] = ()
     ) -> list[str]:
         shape, reach = self.dst.shape, self.dst.channel_blocks
-        held = {ref.name: ref.of_word(word) for ref, word in zip(self._bytes, words, strict=False)}
-        return apply_epilogue(self.ops, value, result, at, s, shape, reach, self.accumulator, held)
+        known = zip(self.byte_operands, words, strict=False)
+        texts = {ref.name: ref.of_word(word) for ref, word in known}
+        return apply_epilogue(self.ops, value, result, at, s, shape, reach, self.accumulator, texts)
 
 
 def is_bounded(ops: Sequence[EpilogueText]) -> bool:
@@ -124,7 +121,7 @@ def apply_epilogue(
     """Statements that set `result` to what ops make of `value`, block `s` in a value of `shape`.
 
     `value` is of type `accumulator`, `result` of that of the last op. `reach` is the number of
-    channel blocks that `s` may run through. `held` are texts of operands that were read before, by
+    channel blocks that `s` may run through. `words` are texts of operands that were read before, by
     their names.
     """
     registers = [accumulator, *(epilogue_op.register for epilogue_op in ops)]
@@ -187,7 +184,7 @@ def render(
     words = {
         "store": epilogue.store,
         "finish": epilogue.finish,
-        "operand_words": epilogue.operand_words,
+        "byte_operands": epilogue.byte_operands,
         "write": epilogue.write,
         "finished": epilogue.dst.register.type,
         "inner": apply_inner,

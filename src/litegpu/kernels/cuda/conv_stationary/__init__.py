@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import Packed, conv_kernel
 from litegpu.kernels.cuda.conv_stationary.tile import (
@@ -19,6 +19,7 @@ from litegpu.kernels.cuda.conv_stationary.tile import (
 )
 from litegpu.kernels.cuda.packing import BYTE_STEP
 from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 from litegpu.ops.units import Unit
@@ -29,10 +30,13 @@ _TOO_FEW = Rejected("too few pixels pass by weights that stay in registers")
 _TOO_LONG = Rejected("its weights do not fit into registers")
 
 
+@implements(QuantizedConvSpec, after="cuda/conv_narrow", before="cuda/conv_tile")
 class QuantizedConvStationary(Implementation):
     """Keeps weights in registers while pixels pass by: for many pixels, and short sums."""
 
     name = "cuda/conv_stationary"
+    example = QuantizedConvExample((1, 256, 256, 64), 64)
+    small = QuantizedConvExample((1, 13, 11, 48), 40)
 
     def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
         found = quantized.obstacle(spec, target)
@@ -43,7 +47,8 @@ class QuantizedConvStationary(Implementation):
         rows, (outputs, *_, inputs) = spec.dst.rows, spec.weights.shape
         if rows < _FEWEST_ROWS * target.compute_units:
             return _TOO_FEW
-        problem = StationaryProblem(rows, inputs, outputs, bool(spec.weight_zero))
+        together = spec.dst.dtype.size == 1 and spec.dst.aligned(8) and outputs % 8 == 0
+        problem = StationaryProblem(rows, inputs, outputs, 1 + together, bool(spec.weight_zero))
         tiles = choose(candidates(problem, target), target, _TOO_LONG)
         if isinstance(tiles, Rejected):
             return tiles
@@ -53,12 +58,14 @@ class QuantizedConvStationary(Implementation):
 def _kernel(
     node: Node, ctx: LowerContext, tile: StationaryTile, spec: QuantizedConvSpec
 ) -> KernelRequest:
-    problem, columns = tile.problem, tile.column_blocks * tile.warps_n * CHANNELS
+    problem, channels = tile.problem, CHANNELS * tile.groups
+    columns = tile.column_blocks * tile.warps_n * channels
     ones = _ones(problem) if spec.weight_zero else None
-    weights = _pack(spec.weights, problem, columns)
+    weights = _pack(spec.weights, problem, columns, tile.groups)
     packed = Packed(weights, None, spec.as_stored.folded_bias, columns, ones)
     variables = {
         "PIXELS": tile.pixels,
+        "GROUPS": tile.groups,
         "WM": tile.warps_m,
         "WN": tile.warps_n,
         "WORDS": problem.words,
@@ -74,17 +81,17 @@ def _kernel(
     return conv_kernel(name, node, spec, tile, target, packed, variables, Unit.INT8_MATRIX)
 
 
-def _pack(weights: Bytes, problem: StationaryProblem, columns: int) -> npt.NDArray[np.uint32]:
-    """Arrange [O, 1, 1, I] as rows of mma.m16n8k32: [32 channels, step, half of them, lane] of 4.
+def _pack(
+    weights: Bytes, problem: StationaryProblem, columns: int, groups: int
+) -> npt.NDArray[np.uint32]:
+    """Arrange [O, 1, 1, I] as rows of mma.m16n8k32: [warp, step, matrix, lane] of 4.
 
-    Row g of a matrix and row g + 8 are channels 4 * g + {0, 1} of the first, + {2, 3} of the
-    second one.
+    Rows g and g + 8 of matrix m are channels 4 * groups * g + 2 * m + {0, 1} of a warp.
     """
     flat = np.zeros((columns, problem.steps * BYTE_STEP), np.int8)
     flat[: len(weights), : weights.shape[3]] = weights[:, 0, 0]
-    ordered = _in_steps(flat, problem)
-    # [warp, g, matrix, row g or g + 8, step, half of the inputs, lane % 4, word]
-    split = ordered.reshape(-1, 8, 2, 2, problem.steps, 2, 4)
+    # [warp, g, matrix, row g or g + 8, step, half of the inputs, lane % 4]
+    split = _in_steps(flat, problem).reshape(-1, 8, 2 * groups, 2, problem.steps, 2, 4)
     return np.ascontiguousarray(split.transpose(0, 4, 2, 1, 6, 5, 3)).reshape(-1)
 
 

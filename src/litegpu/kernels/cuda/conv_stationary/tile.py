@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,15 +12,15 @@ from litegpu.kernels.cuda.tiles import Tile
 from litegpu.ops.base import Target
 
 CHANNELS = 32
-"""Output channels of a warp: two matrices of 16 rows."""
+"""Output channels of two matrices of 16 rows, with which each lane makes a word."""
 _WARPS = 8
 """Warps that a block has at most."""
 _TILE = 8
 """Pixels that one instruction multiplies."""
 _MOST_VALUES = 32
 """Registers for the values of pixels that are on their way."""
-_OTHER_REGISTERS = 56
-"""What a thread needs beside weights, values and sums: addresses, bias and multipliers."""
+_OTHER_REGISTERS = 44
+"""What a thread needs beside weights, values, sums, bias and multipliers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class StationaryProblem:
     rows: int
     inputs: int
     outputs: int
+    widest: int
+    """Words of the output that may be stored together."""
     zeros: bool
     """Whether weights have a zero point, so that values are summed up beside."""
 
@@ -51,10 +54,14 @@ class StationaryProblem:
 
 @dataclass(frozen=True, slots=True)
 class StationaryTile(Tile):
-    """A warp makes 32 channels of `pixels` at a time; `resident` blocks share a multiprocessor."""
+    """A warp makes 32 * `groups` channels of `pixels` at a time.
+
+    `resident` blocks share a multiprocessor.
+    """
 
     problem: StationaryProblem
     pixels: int
+    groups: int
     resident: int
     units: int
     """Multiprocessors of the device, over which the blocks are spread."""
@@ -74,7 +81,7 @@ class StationaryTile(Tile):
 
     @property
     def _warps_of_channels(self) -> int:
-        return -(-self.problem.outputs // CHANNELS)
+        return -(-self.problem.outputs // (CHANNELS * self.groups))
 
     @property
     def threads(self) -> int:
@@ -106,10 +113,11 @@ class StationaryTile(Tile):
     @property
     def registers(self) -> int:
         """Estimate the registers of a thread."""
-        problem, columns = self.problem, self.pixels // _TILE
-        weights = problem.steps * (12 if problem.zeros else 8)
-        sums = columns * (12 if problem.zeros else 8)
-        return weights + columns * problem.steps * 2 + sums + _OTHER_REGISTERS
+        problem, tiles = self.problem, self.pixels // _TILE
+        matrices = 2 * self.groups + problem.zeros
+        weights = problem.steps * matrices * 4
+        values = tiles * problem.steps * 2
+        return weights + values + tiles * matrices * 4 + self.groups * 12 + _OTHER_REGISTERS
 
     def clocks(self, target: Target) -> float:
         """Prefer what has most bytes on their way, then what reads most at a time."""
@@ -119,11 +127,13 @@ class StationaryTile(Tile):
 
 def candidates(problem: StationaryProblem, target: Target) -> Iterator[StationaryTile]:
     """Yield the tiles whose threads have registers enough."""
-    for pixels in (32, 16, 8):
+    for groups, pixels in itertools.product((1, 2), (32, 16, 8)):
+        if groups > problem.widest:
+            continue
         if pixels // _TILE * problem.steps * 2 > _MOST_VALUES and pixels > _TILE:
             continue
         for resident in (4, 3, 2, 1):
-            tile = StationaryTile(problem, pixels, resident, target.compute_units)
+            tile = StationaryTile(problem, pixels, groups, resident, target.compute_units)
             if tile.registers <= min(255, target.model.registers // (tile.threads * resident)):
                 yield tile
                 break

@@ -22,8 +22,8 @@ class QuantizedConvTile(Implementation):
     """Multiplies large tiles of bytes from shared memory: for many pixels."""
 
     name = "cuda/conv_tile"
-    example = QuantizedConvExample((1, 256, 256, 64), 64)
-    small = QuantizedConvExample((1, 13, 11, 48), 40)
+    example = QuantizedConvExample((1, 256, 256, 64), 64, 3)
+    small = QuantizedConvExample((1, 13, 11, 48), 40, 3)
 
     def plan(self, spec: QuantizedConvSpec, target: Target) -> Plan | Rejected:
         found = quantized.obstacle(spec, target)
