@@ -27,6 +27,8 @@ from litegpu.ops.units import Unit
 _FEWEST_ROWS = 64
 """Pixels a multiprocessor must have for weights in registers to be read often enough."""
 _TOO_FEW = Rejected("too few pixels pass by weights that stay in registers")
+_MOST_INPUTS = 256
+"""Beyond, weights leave no registers for enough pixels: large tiles are as fast."""
 _TOO_LONG = Rejected("its weights do not fit into registers")
 
 
@@ -48,6 +50,8 @@ class QuantizedConvStationary(Implementation):
         if rows < _FEWEST_ROWS * target.compute_units:
             return _TOO_FEW
         together = spec.dst.dtype.size == 1 and spec.dst.aligned(8) and outputs % 8 == 0
+        if inputs > _MOST_INPUTS:
+            return _TOO_LONG
         problem = StationaryProblem(rows, inputs, outputs, 1 + together, bool(spec.weight_zero))
         tiles = choose(candidates(problem, target), target, _TOO_LONG)
         if isinstance(tiles, Rejected):
