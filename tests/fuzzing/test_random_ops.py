@@ -26,6 +26,8 @@ DEVICES = backends.list_devices()
 FIXED = {
     *("LargeCast.target", "LargeCast.moved", "LargeCast.then"),
     *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
+    *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
+    *("HybridConv.has_bias", "HybridMatrix.batch"),
 }
 """What a case has from another class and must not change, or has cases of its own."""
 ITEMS = (None, SMALL, LARGE)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from cases.base import Case
+from cases.base import Case, Range
+from cases.hybrid import HybridConv, HybridMatrix, Rows
 from cases.quantized import ORDINARY, POWER, WIDE
 from cases.quantized_conv import QuantizedConv, QuantizedMatrix
+from cases.quantized_depthwise import QuantizedDepthwise
+from cases.quantized_elementwise import QuantizedPair
+from cases.quantized_matmul import QuantizedMatmul
+from cases.quantized_pool import QuantizedPool
+from cases.quantized_reduce import StoredArg, StoredReduce
+from cases.quantized_resize import StoredResize
+from cases.quantized_softmax import StoredSoftmax
+from cases.quantized_transpose_conv import QuantizedTransposeConv
 from cases.quantized_unary import DequantizeStored, Quantize, QuantizedLookup
 from dice import Dice
 
@@ -86,4 +95,188 @@ def lookup(dice: Dice) -> Case:
     )
 
 
-QUANTIZED = (conv, matrix, conversion, real, lookup)
+def depthwise(dice: Dice) -> Case:
+    """Depthwise convolutions."""
+    dtype = dice.one_of(*_BYTES)
+    batch, height, width, channels = dice.image()
+    kernel = dice.pair(1, 4)
+    return QuantizedDepthwise(
+        dtype=dtype,
+        kind=dice.one_of(*_KINDS),
+        per_channel=dtype == "int8" and dice.flag(),
+        activation=dice.one_of(*_ACTIVATIONS),
+        image=(batch, height + 3, width + 3, channels),
+        multiplier=dice.one_of(1, 1, 2, 3),
+        kernel=kernel,
+        stride=dice.pair(1, 3),
+        dilation=dice.pair(1, 2) if kernel == (1, 1) else (1, dice.number(1, 2)),
+        padding="SAME" if max(kernel) > 2 else dice.one_of("SAME", "VALID"),
+    )
+
+
+def transpose_conv(dice: Dice) -> Case:
+    """Transposed convolutions."""
+    dtype = dice.one_of(*_BYTES)
+    batch, height, width, channels = dice.image()
+    kernel = dice.pair(1, 4)
+    return QuantizedTransposeConv(
+        dtype=dtype,
+        kind=dice.one_of(*_KINDS),
+        per_channel=dtype == "int8" and dice.flag(),
+        activation=dice.one_of(*_ACTIVATIONS),
+        batch=batch,
+        size=(height, width),
+        channels=channels,
+        filters=dice.channels(),
+        kernel=kernel,
+        stride=dice.pair(1, 3),
+        padding=dice.one_of("SAME", "VALID"),
+        has_bias=dice.flag(),
+    )
+
+
+def matmul(dice: Dice) -> Case:
+    """Products of two matrices, or of many."""
+    batches = dice.shape(0, 2)
+    return QuantizedMatmul(
+        kind=dice.one_of(*_KINDS),
+        left=batches,
+        right=dice.broadcast(batches),
+        rows=dice.number(1, 9),
+        depth=dice.channels(),
+        columns=dice.channels(),
+        adj_x=dice.flag(),
+        adj_y=dice.flag(),
+        constant=dice.flag(),
+    )
+
+
+def pair(dice: Dice) -> Case:
+    """Operations on two values, which are broadcast."""
+    op = dice.one_of("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "LESS")
+    shape = dice.shape(1, 4)
+    other = dice.one_of(None, shape, dice.broadcast(shape) or (1,))
+    shapes = (other, shape) if other and dice.flag() else (shape, other)
+    sums = op in ("ADD", "SUB", "MUL")
+    return QuantizedPair(
+        op=op,
+        dtype="int8" if op == "SQUARED_DIFFERENCE" else dice.one_of(*_BYTES),
+        kind=dice.one_of(*_KINDS) if sums else dice.one_of(ORDINARY, POWER),
+        first=shapes[0] or shape,
+        second=shapes[1],
+        constant=None if other is None else dice.one_of(None, 0, 1),
+        activation=dice.one_of(*_ACTIVATIONS) if sums else "NONE",
+        finer=dice.one_of(1.0, 16.0) if op == "MUL" else 1.0,
+        draw=dice.number(0, 99),
+    )
+
+
+def pool(dice: Dice) -> Case:
+    """Pools."""
+    batch, height, width, channels = dice.image()
+    kernel = dice.pair(1, 5)
+    return QuantizedPool(
+        op=dice.one_of("AVERAGE_POOL_2D", "MAX_POOL_2D"),
+        dtype=dice.one_of(*_BYTES),
+        kind=dice.one_of(ORDINARY, POWER),
+        image=(batch, height + 4, width + 4, channels),
+        kernel=kernel,
+        stride=dice.pair(1, 3),
+        padding=dice.one_of("SAME", "VALID"),
+        activation=dice.one_of(*_ACTIVATIONS),
+    )
+
+
+def reduction(dice: Dice) -> Case:
+    """Means and sums over any axes."""
+    shape = dice.shape(1, 5)
+    return StoredReduce(
+        op=dice.one_of("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"),
+        stored=dice.one_of(*_BYTES),
+        kind=dice.one_of(*_KINDS),
+        shape=shape,
+        axes=dice.one_of((1, 2), dice.axes(4)) if len(shape) == 4 else dice.axes(len(shape)),
+        keep=dice.flag(),
+        same=dice.flag(),
+    )
+
+
+def arg(dice: Dice) -> Case:
+    """Places of maxima and minima."""
+    shape = dice.shape(1, 4)
+    return StoredArg(
+        op=dice.one_of("ARG_MAX", "ARG_MIN"),
+        stored=dice.one_of(*_BYTES),
+        shape=shape,
+        axis=dice.axis(len(shape)),
+    )
+
+
+def resize(dice: Dice) -> Case:
+    """Bilinear resizes."""
+    corners, centers = dice.one_of((False, False), (True, False), (False, True))
+    return StoredResize(
+        stored=dice.one_of(*_BYTES),
+        shape=dice.image(),
+        size=dice.pair(1, 24),
+        align_corners=corners,
+        half_pixel=centers,
+    )
+
+
+def rows(dice: Dice) -> Case:
+    """Rows in proportion to their whole."""
+    op = dice.one_of("SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION")
+    return StoredSoftmax(
+        op=op,
+        stored=dice.one_of(*_BYTES),
+        kind=dice.one_of(*_KINDS),
+        shape=(*dice.shape(0, 3), dice.number(1, 300)),
+        beta=dice.one_of(1.0, 0.5) if op == "SOFTMAX" else 1.0,
+    )
+
+
+def hybrid_conv(dice: Dice) -> Case:
+    """Convolutions of floats, perhaps of groups, perhaps depthwise, with weights of bytes."""
+    batch, height, width, channels = dice.image()
+    groups, multiplier = dice.one_of((1, 0), (1, 0), (2, 0), (3, 0), (1, 1), (1, 2))
+    kernel = dice.pair(1, 3)
+    return HybridConv(
+        kind=dice.one_of(ORDINARY, POWER),
+        per_channel=groups > 1 or multiplier > 0 or dice.flag(),
+        activation=dice.one_of(*_ACTIVATIONS),
+        values=dice.one_of(*_FLOATS),
+        batch=batch,
+        size=(height + 2, width + 2),
+        channels=channels * groups,
+        filters=dice.number(2, 9) * groups,
+        kernel=kernel,
+        stride=dice.pair(1, 3),
+        dilation=(dice.number(1, 2), 1),
+        padding=dice.one_of("SAME", "VALID") if height > 2 else "SAME",
+        groups=groups,
+        multiplier=multiplier,
+    )
+
+
+def hybrid_matrix(dice: Dice) -> Case:
+    """Fully connected layers of floats with weights of bytes."""
+    return HybridMatrix(
+        kind=dice.one_of(ORDINARY, POWER),
+        per_channel=dice.flag(),
+        activation=dice.one_of(*_ACTIVATIONS),
+        values=dice.one_of(*_FLOATS),
+        rows=dice.shape(1, 2),
+        inputs=dice.channels(),
+        outputs=dice.number(2, 33),
+        asymmetric=dice.flag(),
+        has_bias=dice.flag(),
+    )
+
+
+_FLOATS = (Range(), Rows(), Rows(-4.0, 0.125), Rows(-0.5, 8.0), Rows(zeros=True))
+
+QUANTIZED = (
+    *(conv, matrix, conversion, real, lookup, depthwise, transpose_conv, matmul, pair, pool),
+    *(reduction, arg, resize, rows, hybrid_conv, hybrid_matrix),
+)
