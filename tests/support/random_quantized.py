@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cases.base import Case, Range
-from cases.hybrid import HybridConv, HybridMatrix, Rows
+from cases.hybrid import HybridConv, HybridMatmul, HybridMatrix, Rows
 from cases.quantized import ORDINARY, POWER, WIDE
 from cases.quantized_conv import QuantizedConv, QuantizedMatrix
 from cases.quantized_depthwise import QuantizedDepthwise
@@ -274,9 +274,27 @@ def hybrid_matrix(dice: Dice) -> Case:
     )
 
 
+def hybrid_matmul(dice: Dice) -> Case:
+    """Products of matrices of floats and of bytes."""
+    constant = dice.flag()
+    batch = (dice.number(1, 3),)
+    return HybridMatmul(
+        values=dice.one_of(*_FLOATS),
+        asymmetric=constant and dice.flag(),
+        left=dice.one_of((), (1,), batch),
+        right=dice.one_of((), (1,), batch),
+        rows=dice.number(1, 9),
+        depth=dice.channels(),
+        columns=dice.channels(),
+        adj_x=dice.flag(),
+        adj_y=dice.flag(),
+        constant=constant,
+    )
+
+
 _FLOATS = (Range(), Rows(), Rows(-4.0, 0.125), Rows(-0.5, 8.0), Rows(zeros=True))
 
 QUANTIZED = (
     *(conv, matrix, conversion, real, lookup, depthwise, transpose_conv, matmul, pair, pool),
-    *(reduction, arg, resize, rows, hybrid_conv, hybrid_matrix),
+    *(reduction, arg, resize, rows, hybrid_conv, hybrid_matrix, hybrid_matmul),
 )

@@ -19,6 +19,8 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.exact.batch_matmul import ExactBatchMatmul
+from litegpu.ops.exact.hybrid import OrHybrid
+from litegpu.ops.exact.hybrid_matmul import HybridBatchMatmul
 from litegpu.ops.matmul_spec import Batch, MatmulAttributes, MatmulSpec
 from litegpu.ops.traits import Trait
 from litegpu.ops.weights import Weights
@@ -35,9 +37,15 @@ class BatchMatmul(Op):
     name = "BATCH_MATMUL"
     max_version = 4
     traits = Trait.SUMS_PRODUCTS
-    exact = ExactBatchMatmul(
-        lambda graph, node: _check_shapes(graph, node),
-        lambda graph, node: _attributes(graph, node),
+    exact = OrHybrid(
+        ExactBatchMatmul(
+            lambda graph, node: _check_shapes(graph, node),
+            lambda graph, node: _attributes(graph, node),
+        ),
+        HybridBatchMatmul(
+            lambda graph, node: _check_shapes(graph, node),
+            lambda graph, node: _attributes(graph, node),
+        ),
     )
 
     def flops(self, graph: Graph, node: Node) -> int:

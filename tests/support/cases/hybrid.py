@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from cases.base import EXACT, HALF, Array, Case, Pair, Range, Shape, Sheet
-from cases.quantized import ORDINARY, POWER, quantization
+from cases.quantized import ORDINARY, POWER, Stored, quantization
 from litegpu.graph import Quantization
 from litegpu.zoo.writer import TensorRef
 
@@ -126,6 +126,48 @@ class HybridMatrix(Hybrid):
         sheet.output(sheet.op("FULLY_CONNECTED", held, options, version))
 
 
+@dataclass(frozen=True, kw_only=True)
+class HybridMatmul(Case):
+    """BATCH_MATMUL of floats and int8; `left` and `right` are the batches."""
+
+    tolerance: ClassVar[float] = EXACT
+
+    values: Range = Rows()
+    asymmetric: bool = False
+    left: Shape = ()
+    right: Shape = ()
+    rows: int = 5
+    depth: int = 19
+    columns: int = 6
+    adj_x: bool = False
+    adj_y: bool = False
+    constant: bool = True
+    """Whether the second matrix is one."""
+
+    def limit(self, half: bool) -> float:
+        """Allow for what halves lose: that of the input decides about the bytes."""
+        return HALF if half else EXACT
+
+    def write(self, sheet: Sheet) -> None:
+        """One or two inputs, one output."""
+        scale = quantization(sheet.random, "int8", ORDINARY)
+        even = Quantization(scale.scale, (0,))
+        left = (self.depth, self.rows) if self.adj_x else (self.rows, self.depth)
+        right = (self.columns, self.depth) if self.adj_y else (self.depth, self.columns)
+        a = sheet.input((*self.left, *left), self.values)
+        shape = (*self.right, *right)
+        if self.constant:
+            b = sheet.constant(Stored().draw(shape, sheet.random), "int8", even)
+        else:
+            b = sheet.input(shape, Stored(), even)
+        options = {
+            "adj_x": self.adj_x,
+            "adj_y": self.adj_y,
+            "asymmetric_quantize_inputs": self.asymmetric,
+        }
+        sheet.output(sheet.op("BATCH_MATMUL", [a, b], options, 4))
+
+
 _BELOW, _ABOVE = Rows(-4.0, 0.125), Rows(-0.5, 8.0)
 
 CASES: tuple[Case, ...] = (
@@ -164,4 +206,20 @@ CASES: tuple[Case, ...] = (
     ),
     HybridMatrix(per_channel=True, inputs=64, outputs=17, activation="RELU_N1_TO_1"),
     HybridMatrix(per_channel=True, asymmetric=True, inputs=7, has_bias=False, values=_ABOVE),
+    *(
+        HybridMatmul(asymmetric=asymmetric, adj_x=adj_x, adj_y=adj_y, values=values)
+        for asymmetric in (False, True)
+        for adj_x, adj_y, values in (
+            (False, False, Range()),
+            (True, False, _BELOW),
+            (False, True, _ABOVE),
+        )
+    ),
+    *(
+        HybridMatmul(asymmetric=asymmetric, left=left, right=right, depth=33, columns=9)
+        for asymmetric in (False, True)
+        for left, right in (((3,), ()), ((2,), (2,)), ((), (3,)), ((1, 3), (1, 1)), ((1,), (2,)))
+    ),
+    HybridMatmul(constant=False, left=(2,), right=(2,), adj_x=True),
+    HybridMatmul(constant=False, values=Rows(zeros=True), adj_y=True),
 )

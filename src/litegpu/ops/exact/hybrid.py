@@ -60,7 +60,7 @@ class _Hybrid(ExactProducts):
         return checks.first_of(
             checks.input_count(node, 2, 3),
             checks.operands(graph, node, (1, 2, 3)),
-            lambda: _check_floats(graph, (node.inputs[0], *node.outputs)),
+            lambda: check_floats(graph, (node.inputs[0], *node.outputs)),
             lambda: check_bits(graph.values[node.inputs[1]]),
             lambda: _check_weights(graph.values[node.inputs[1]], self.axis),
             lambda: check_bias(graph, node, self.axis, DType.FLOAT32),
@@ -87,8 +87,14 @@ class HybridConv2D(_Hybrid):
         attributes = QuantizedConvAttributes(
             geometry, weights.id, ABSENT, (outputs, height, width, depth), groups, 0, 0
         )
-        scaled = _scaled(rows, weights, ("SCALE_BY_WEIGHTS" if groups > 1 else "SCALE_SUM",))
-        epilogue = (*_less_zero_point(rows, weights), *scaled, *_ended(graph, node, new_value))
+        scaled = scaled_sums(
+            rows, _quantization(weights).scale, ("SCALE_BY_WEIGHTS" if groups > 1 else "SCALE_SUM",)
+        )
+        epilogue = (
+            *less_zero_point(rows, _sums(weights)),
+            *scaled,
+            *_ended(graph, node, new_value),
+        )
         return (*rows.nodes, quantized_node(node, QUANTIZED_CONV, source, attributes, epilogue))
 
     def _check_numbers(self, graph: Graph, node: Node) -> str:
@@ -112,7 +118,9 @@ class HybridDepthwise(_Hybrid):
         geometry = window_of(node.params, (height, width), (image.shape[1], image.shape[2]))
         attributes = QuantizedDepthwiseAttributes(geometry, weights.id, ABSENT, 0, 0)
         ways = ("SCALE_BY_WEIGHTS", "SCALE_BY_ROWS")
-        scaled = _scaled(rows, weights, ways, Body(outputs, outputs // 4 * 4))
+        scaled = scaled_sums(
+            rows, _quantization(weights).scale, ways, Body(outputs, outputs // 4 * 4)
+        )
         epilogue = (*scaled, *_ended(graph, node, new_value))
         return (
             *rows.nodes,
@@ -138,14 +146,13 @@ class HybridFullyConnected(_Hybrid):
             view = new_value(shape, dtype=DType.FLOAT32)
             ends.append(Node(node.index, "RESHAPE", 1, (source.id,), (view,)))
             source = replace(source, id=view, shape=shape)
-        symmetric = not node.params.get("asymmetric_quantize_inputs", False)
-        rows = FloatRows(node.index, source, 1, symmetric, new_value)
+        rows = FloatRows(node.index, source, 1, not is_asymmetric(node), new_value)
         attributes = QuantizedConvAttributes(
             POINT, weights.id, ABSENT, (outputs, 1, 1, inputs), 1, 0, 0
         )
         epilogue = (
-            *_less_zero_point(rows, weights),
-            *_scaled(rows, weights, ("SCALE_SUM",)),
+            *less_zero_point(rows, _sums(weights)),
+            *scaled_sums(rows, _quantization(weights).scale, ("SCALE_SUM",)),
             *_ended(graph, node, new_value),
         )
         conv = quantized_node(node, QUANTIZED_CONV, rows.stored(), attributes, epilogue)
@@ -159,7 +166,8 @@ class HybridFullyConnected(_Hybrid):
         return _check_least(graph.values[node.inputs[1]])
 
 
-def _check_floats(graph: Graph, tensors: Sequence[int]) -> str:
+def check_floats(graph: Graph, tensors: Sequence[int]) -> str:
+    """Require tensors (value ids) of float32."""
     for v in tensors:
         value = graph.values[v]
         if value.dtype is not DType.FLOAT32:
@@ -172,10 +180,14 @@ def _check_floats(graph: Graph, tensors: Sequence[int]) -> str:
 def _check_weights(weights: Value, axis: int) -> str:
     if weights.dtype is not DType.INT8:
         return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
-    reason = check_weights(weights, axis)
-    if not reason and any(_quantization(weights).zero_point):
-        reason = f"Its weights, tensor {weights.id}, have zero points other than 0."
-    return reason
+    return check_weights(weights, axis) or check_even(weights)
+
+
+def check_even(weights: Value) -> str:
+    """Require quantized weights without zero points."""
+    if not any(_quantization(weights).zero_point):
+        return ""
+    return f"Its weights, tensor {weights.id}, have zero points other than 0."
 
 
 def _check_each(weights: Value, outputs: int) -> str:
@@ -204,21 +216,37 @@ def _quantization(value: Value) -> Quantization:
     return value.quantization
 
 
-def _less_zero_point(rows: FloatRows, weights: Value) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that subtracts what zero points add to sums; weights are [O, ...]."""
+def is_asymmetric(node: Node) -> bool:
+    """Whether the attribute of a node says that its rows of floats get zero points."""
+    return bool(node.params.get("asymmetric_quantize_inputs", False))
+
+
+def _sums(weights: Value) -> npt.NDArray[np.int32]:
+    """Return the sum of the weights of each output; these are [O, ...]."""
+    data = np.asarray(weights.data).reshape(weights.shape[0], -1)
+    sums: npt.NDArray[np.int32] = data.sum(axis=1, dtype=np.int64).astype(np.int32)
+    return sums
+
+
+def less_zero_point(rows: FloatRows, sums: npt.NDArray[np.int32]) -> tuple[EpilogueOp, ...]:
+    """Return the epilogue op that subtracts what zero points add to sums of products.
+
+    `sums` are those of the weights: [O], or broadcast to the result.
+    """
     if rows.symmetric:
         return ()
-    data = np.asarray(weights.data).reshape(weights.shape[0], -1)
-    sums = data.sum(axis=1, dtype=np.int64).astype(np.int32)
-    return (EpilogueOp("LESS_ZERO_POINT", (rows.zero, _vector(rows.new_value, sums))),)
+    return (EpilogueOp("LESS_ZERO_POINT", (rows.zero, constant_operand(rows.new_value, sums))),)
 
 
-def _scaled(
-    rows: FloatRows, weights: Value, ways: tuple[str, ...], body: Body | None = None
+def scaled_sums(
+    rows: FloatRows, scales: Sequence[float], ways: tuple[str, ...], body: Body | None = None
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue op that makes floats of sums, by one function, or by two with a tail."""
-    factors = np.array(_quantization(weights).scale, np.float32)
-    operands = (rows.scale, _vector(rows.new_value, factors))
+    """Return the epilogue op that makes floats of sums, by one function, or by two with a tail.
+
+    `scales` are those of the weights: one, or one for each channel.
+    """
+    factors = np.array(scales, np.float32)
+    operands = (rows.scale, constant_operand(rows.new_value, factors))
     epilogue_ops = [EpilogueOp(way, operands) for way in ways]
     return body.epilogue(ways[0], *epilogue_ops) if body else tuple(epilogue_ops)
 
@@ -228,11 +256,11 @@ def _ended(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, .
     if bias == ABSENT:
         return activation
     terms = as_float32(graph.values[bias]).ravel()
-    return (EpilogueOp("ADD", (_vector(new_value, terms),)), *activation)
+    return (EpilogueOp("ADD", (constant_operand(new_value, terms),)), *activation)
 
 
-def _vector(new_value: NewValue, array: npt.NDArray[Any]) -> int:
-    """Return a constant with an element for each channel; one if all are alike."""
-    if len(set(array.tolist())) == 1:
-        return new_value((), array[:1].reshape(()))
+def constant_operand(new_value: NewValue, array: npt.NDArray[Any]) -> int:
+    """Return a constant that epilogue ops read; one element if all are alike."""
+    if len(set(array.ravel().tolist())) == 1:
+        return new_value((), array.ravel()[:1].reshape(()))
     return new_value(array.shape, array, precise=True)

@@ -69,7 +69,7 @@ class ExactLogSoftmax(ExactRows):
     """LOG_SOFTMAX: the logarithm of such a sum, to the last bit; the scale is 1/16."""
 
     def check(self, graph: Graph, node: Node) -> str:
-        return super().check(graph, node) or _check_logarithms()
+        return super().check(graph, node) or _another_logarithm()
 
     def _attributes(self, graph: Graph, node: Node) -> QuantizedSoftmaxAttributes:
         source = graph.values[node.inputs[0]]
@@ -99,7 +99,8 @@ def _exponentials(source: Value, beta: float) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _check_logarithms() -> str:
+def _another_logarithm() -> str:
+    """Return a reason if the logarithms of this machine's CPU have other last bits."""
     if logarithms.known():
         return ""
     return (

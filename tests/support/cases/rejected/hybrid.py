@@ -75,4 +75,18 @@ CASES = (
         op="DEPTHWISE_CONV_2D",
         version=4,
     ),
+    _hybrid(
+        (Tensor(shape=(2, 3, 5, 6)), replace(FILTER, shape=(6, 4))),
+        "The batch is [1, 2, 3]: where several of its dimensions are above 1, the CPU takes the "
+        "scales of other rows.",
+        op="BATCH_MATMUL",
+        version=4,
+    ),
+    _hybrid(
+        (Tensor(shape=(5, 6)), replace(FILTER, shape=(6, 4), data=None)),
+        "tensor 1 is computed, and the floats are to get zero points.",
+        op="BATCH_MATMUL",
+        params={"asymmetric_quantize_inputs": True},
+        version=4,
+    ),
 )

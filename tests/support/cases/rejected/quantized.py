@@ -40,11 +40,10 @@ _UNTYPED = "is handled beside quantized ones."
 CASES = (
     rejected("CONV_2D", (IMAGE,), "Expected 2 to 3 inputs, but node has 1 inputs."),
     rejected(
-        "BATCH_MATMUL",
-        (_image(dtype=DType.FLOAT32, quantization=None), FILTER),
+        "ADD",
+        (_image(dtype=DType.FLOAT32, quantization=None), IMAGE),
         "tensor 0 is FLOAT32 beside quantized ones (dynamic-range quantization), which "
         'quantized="float" computes.',
-        params={"adj_x": False, "adj_y": True},
     ),
     rejected(
         "CONV_2D",
