@@ -297,6 +297,27 @@ class Case(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Windowed(Case):
+    """A case whose operation slides a window over an image."""
+
+    kernel: Pair = (3, 3)
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: str = "SAME"
+
+    def window(self, **others: Any) -> dict[str, Any]:
+        """Return the options of a convolution, and others."""
+        return {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "dilation_h_factor": self.dilation[0],
+            "dilation_w_factor": self.dilation[1],
+            **others,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class NumpyCase(Case):
     """A case of an operation that the runtime has no CPU kernel for."""
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet
+from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet, Windowed
 
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH")
 """Every fused activation that the file format has and that is defined for floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conv(Case):
+class Conv(Windowed):
     """A convolution with seeded weights."""
 
     image: Shape = (1, 5, 4, 4)
     filters: int = 4
     kernel: Pair = (1, 1)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: str = "SAME"
     activation: str = "NONE"
     groups: int = 1
     bias: str = "constant"
@@ -31,14 +28,8 @@ class Conv(Case):
         shape = (self.filters, *self.kernel, depth)
         image = sheet.input(self.image)
         weights = sheet.operands(shape, self.weights, self.bias)
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-        }
-        sheet.output(sheet.fused("CONV_2D", [image, *weights], self.activation, options))
+        inputs = [image, *weights]
+        sheet.output(sheet.fused("CONV_2D", inputs, self.activation, self.window()))
 
 
 _ODD = (2, 9, 7, 5)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet
+from cases.base import LARGE, SMALL, Case, Shape, Sheet, Windowed
 from cases.conv_2d import ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Depthwise(Case):
+class Depthwise(Windowed):
     """A depthwise convolution with seeded weights."""
 
     image: Shape = (1, 5, 4, 4)
     multiplier: int = 1
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: str = "SAME"
     activation: str = "NONE"
     bias: str = "constant"
     weights: str = "constant"
@@ -28,14 +24,7 @@ class Depthwise(Case):
         shape = (1, *self.kernel, outputs)
         image = sheet.input(self.image)
         weights = sheet.operands(shape, self.weights, self.bias, outputs)
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "depth_multiplier": self.multiplier,
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-        }
+        options = self.window(depth_multiplier=self.multiplier)
         version = 2 if self.dilation != (1, 1) else 1
         inputs = [image, *weights]
         sheet.output(sheet.fused("DEPTHWISE_CONV_2D", inputs, self.activation, options, version))

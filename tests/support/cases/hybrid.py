@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from cases.base import EXACT, HALF, Array, Case, Pair, Range, Shape, Sheet
+from cases.base import EXACT, HALF, Array, Case, Pair, Range, Shape, Sheet, Windowed
 from cases.quantized import ORDINARY, POWER, Stored, quantization
+from cases.quantized_conv import Weighted
 from litegpu.graph import Quantization
 from litegpu.zoo.writer import TensorRef
 
@@ -40,15 +41,11 @@ class Rows(Range):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hybrid(Case):
+class Hybrid(Weighted):
     """Products of floats and bytes."""
 
-    tolerance: ClassVar[float] = EXACT
+    lowest: ClassVar[int] = -127
 
-    kind: str = ORDINARY
-    per_channel: bool = False
-    activation: str = "NONE"
-    batch: int = 1
     values: Range = Rows()
     has_bias: bool = True
 
@@ -56,52 +53,36 @@ class Hybrid(Case):
         """Allow for what halves lose: that of the input decides about the bytes."""
         return HALF if half else EXACT
 
-    def operands(self, sheet: Sheet, shape: Shape, axis: int = 0) -> list[TensorRef]:
+    def layer(self, sheet: Sheet, shape: Shape, axis: int = 0) -> list[TensorRef]:
         """Add weights, whose outputs lie along an axis, and a bias."""
-        random, outputs = sheet.random, shape[axis]
-        held = quantization(random, "int8", self.kind, 1.0, outputs * self.per_channel)
-        held = Quantization(held.scale, (0,) * len(held.scale), axis)
-        data = random.integers(-127, 128, shape, "int8")
-        found = [sheet.constant(data, "int8", held)]
-        if self.has_bias:
-            found.append(sheet.constant(random.normal(size=outputs)))
-        return found
+        weights, _ = self.weights(sheet, shape, axis, symmetric=True)
+        bias = [sheet.constant(sheet.random.normal(size=shape[axis]))] if self.has_bias else []
+        return [weights, *bias]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridConv(Hybrid):
+class HybridConv(Windowed, Hybrid):
     """CONV_2D, or DEPTHWISE_CONV_2D where there are no filters but a multiplier."""
 
     channels: int = 5
     filters: int = 7
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: str = "SAME"
     groups: int = 1
     size: Pair = (6, 5)
     multiplier: int = 0
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-            "fused_activation_function": self.activation,
-        }
+        options = self.window(fused_activation_function=self.activation)
         x = sheet.input((self.batch, *self.size, self.channels), self.values)
         if self.multiplier:
             shape = (1, *self.kernel, self.channels * self.multiplier)
             options["depth_multiplier"] = self.multiplier
-            held = [x, *self.operands(sheet, shape, axis=3)]
-            sheet.output(sheet.op("DEPTHWISE_CONV_2D", held, options, 6))
+            inputs = [x, *self.layer(sheet, shape, axis=3)]
+            sheet.output(sheet.op("DEPTHWISE_CONV_2D", inputs, options, 6))
             return
         shape = (self.filters, *self.kernel, self.channels // self.groups)
-        held = [x, *self.operands(sheet, shape)]
-        sheet.output(sheet.op("CONV_2D", held, options, 5 if self.per_channel else 2))
+        inputs = [x, *self.layer(sheet, shape)]
+        sheet.output(sheet.op("CONV_2D", inputs, options, 5 if self.per_channel else 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +102,9 @@ class HybridMatrix(Hybrid):
             "asymmetric_quantize_inputs": self.asymmetric,
             "keep_num_dims": len(self.rows) > 1,
         }
-        held = [x, *self.operands(sheet, (self.outputs, self.inputs))]
+        inputs = [x, *self.layer(sheet, (self.outputs, self.inputs))]
         version = 12 if self.per_channel else 9
-        sheet.output(sheet.op("FULLY_CONNECTED", held, options, version))
+        sheet.output(sheet.op("FULLY_CONNECTED", inputs, options, version))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from cases.base import EXACT, Case, Pair, Shape, Sheet
+from cases.base import EXACT, Case, Pair, Shape, Sheet, Windowed
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
 from litegpu.graph import Quantization
 from litegpu.zoo.writer import TensorRef
@@ -18,6 +19,8 @@ class Weighted(Case):
     """Sums of products of quantized values; `kind` see cases.quantized."""
 
     tolerance: ClassVar[float] = EXACT
+    lowest: ClassVar[int | None] = None
+    """The smallest weight, if not any."""
 
     dtype: str = "int8"
     kind: str = ORDINARY
@@ -29,17 +32,25 @@ class Weighted(Case):
         self, sheet: Sheet, source: Quantization, shape: Shape, axis: int = 0
     ) -> list[TensorRef]:
         """Add weights, whose outputs lie along an axis, and a bias."""
-        random, outputs = sheet.random, shape[axis]
-        held = quantization(random, self.dtype, self.kind, 1.0, outputs * self.per_channel)
-        if self.dtype == "int8" and len(shape) == 4:
-            held = replace(held, zero_point=(0,) * len(held.scale), dimension=axis)
+        weights, factors = self.weights(
+            sheet, shape, axis, self.dtype == "int8" and len(shape) == 4
+        )
+        scales = tuple(float(np.float32(source.scale[0] * each)) for each in factors)
+        bias = sheet.random.integers(-3000, 3000, shape[axis])
+        return [weights, sheet.constant(bias, "int32", Quantization(scales, (0,) * len(scales)))]
+
+    def weights(
+        self, sheet: Sheet, shape: Shape, axis: int, symmetric: bool
+    ) -> tuple[TensorRef, tuple[float, ...]]:
+        """Add weights, whose outputs lie along an axis; return their scales, too."""
+        random, count = sheet.random, shape[axis] * self.per_channel
+        drawn = quantization(random, self.dtype, self.kind, 1.0, count)
+        if symmetric:
+            drawn = replace(drawn, zero_point=(0,) * len(drawn.scale), dimension=axis)
         data = Stored(dtype=self.dtype).draw(shape, random)
-        scales = tuple(float(np.float32(source.scale[0] * each)) for each in held.scale)
-        bias = random.integers(-3000, 3000, outputs)
-        return [
-            sheet.constant(data, self.dtype, held),
-            sheet.constant(bias, "int32", Quantization(scales, (0,) * len(scales))),
-        ]
+        if self.lowest is not None:
+            data = np.maximum(data, self.lowest)
+        return sheet.constant(data, self.dtype, drawn), drawn.scale
 
     def result(self, sheet: Sheet, terms: int) -> Quantization:
         """Draw the quantization of sums of so many products."""
@@ -47,15 +58,11 @@ class Weighted(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedConv(Weighted):
+class QuantizedConv(Windowed, Weighted):
     """CONV_2D."""
 
     channels: int = 5
     filters: int = 7
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: str = "SAME"
     groups: int = 1
     size: Pair = (6, 5)
     pads: tuple[Pair, Pair] | None = None
@@ -66,14 +73,7 @@ class QuantizedConv(Weighted):
         depth = self.channels // self.groups
         source = quantization(sheet.random, self.dtype, self.kind, 2.0)
         operands = self.operands(sheet, source, (self.filters, *self.kernel, depth))
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-            "fused_activation_function": self.activation,
-        }
+        options = self.window(fused_activation_function=self.activation)
         shape = (self.batch, *self.size, self.channels)
         x = sheet.input(shape, Stored(dtype=self.dtype), source)
         if self.pads:
@@ -106,11 +106,16 @@ class QuantizedMatrix(Weighted):
         sheet.output(made)
 
 
-def _all_types(**fields: Any) -> list[QuantizedConv]:
+_Weighted = TypeVar("_Weighted", bound=Weighted)
+
+
+def of_all_types(family: type[_Weighted], **fields: Any) -> list[_Weighted]:
     """Return a case for each type; int8 also with scales for each channel."""
     kinds = (("int8", True), ("int8", False), ("uint8", False))
-    return [QuantizedConv(dtype=dtype, per_channel=each, **fields) for dtype, each in kinds]
+    return [family(dtype=dtype, per_channel=each, **fields) for dtype, each in kinds]
 
+
+_all_types = partial(of_all_types, QuantizedConv)
 
 _CHANNELS = ((1, 1), (2, 9), (3, 4), (4, 8), (8, 3), (9, 2), (16, 33), (33, 16))
 

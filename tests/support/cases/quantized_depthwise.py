@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from cases.base import LARGE, SMALL, Pair, Shape, Sheet
+from cases.base import LARGE, SMALL, Shape, Sheet, Windowed
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
-from cases.quantized_conv import Weighted
+from cases.quantized_conv import Weighted, of_all_types
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedDepthwise(Weighted):
+class QuantizedDepthwise(Windowed, Weighted):
     """DEPTHWISE_CONV_2D."""
 
     image: Shape = (2, 5, 6, 5)
     multiplier: int = 1
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: str = "SAME"
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
         outputs = self.image[3] * self.multiplier
         source = quantization(sheet.random, self.dtype, self.kind, 2.0)
         operands = self.operands(sheet, source, (1, *self.kernel, outputs), axis=3)
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-            "depth_multiplier": self.multiplier,
-            "fused_activation_function": self.activation,
-        }
+        options = self.window(
+            depth_multiplier=self.multiplier, fused_activation_function=self.activation
+        )
         x = sheet.input(self.image, Stored(dtype=self.dtype), source)
         result = self.result(sheet, self.kernel[0] * self.kernel[1])
         version = {"int8": 3, "uint8": 1}[self.dtype] if self.dilation == (1, 1) else 3
@@ -42,11 +32,7 @@ class QuantizedDepthwise(Weighted):
         sheet.output(made)
 
 
-def _all_types(**fields: Any) -> list[QuantizedDepthwise]:
-    """Return a case for each type; int8 also with scales for each channel."""
-    kinds = (("int8", True), ("int8", False), ("uint8", False))
-    return [QuantizedDepthwise(dtype=dtype, per_channel=each, **fields) for dtype, each in kinds]
-
+_all_types = partial(of_all_types, QuantizedDepthwise)
 
 CASES = [
     *(

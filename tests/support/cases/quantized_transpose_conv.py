@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from cases.base import LARGE, SMALL, Pair, Sheet
 from cases.quantized import ORDINARY, POWER, WIDE, Stored, quantization
-from cases.quantized_conv import Weighted
+from cases.quantized_conv import Weighted, of_all_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +47,7 @@ class QuantizedTransposeConv(Weighted):
         sheet.output(sheet.op("TRANSPOSE_CONV", held, options, version, self.dtype, result))
 
 
-def _all_types(**fields: Any) -> list[QuantizedTransposeConv]:
-    """Return a case for each type; int8 also with scales for each channel."""
-    kinds = (("int8", True), ("int8", False), ("uint8", False))
-    return [
-        QuantizedTransposeConv(dtype=dtype, per_channel=each, **fields) for dtype, each in kinds
-    ]
+_all_types = partial(of_all_types, QuantizedTransposeConv)
 
 
 CASES = [

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import LARGE, SMALL, Case, Pair, Range, Shape, Sheet
+from cases.base import LARGE, SMALL, Case, Range, Shape, Sheet, Windowed
 from litegpu.zoo.writer import TensorRef
 
 
 @dataclass(frozen=True, kw_only=True)
-class Separable(Case):
+class Separable(Windowed):
     """A depthwise and a pointwise convolution, and perhaps the sum with what they began from."""
 
     image: Shape = (2, 7, 9, 24)
     filters: int = 24
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: str = "SAME"
     activation: str = "RELU6"
     bias: str = "constant"
     """That of the depthwise convolution."""
@@ -33,14 +29,7 @@ class Separable(Case):
             sheet.weights((self.filters, 1, 1, channels), Range(-spread, spread)),
             sheet.weights((self.filters,), Range(-0.5, 0.5)),
         ]
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "depth_multiplier": 1,
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-        }
+        options = self.window(depth_multiplier=1)
         version = 2 if self.dilation != (1, 1) else 1
         middle = sheet.fused("DEPTHWISE_CONV_2D", first, self.activation, options, version)
         point = {"padding": "SAME", "stride_h": 1, "stride_w": 1}

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet
+from cases.base import LARGE, SMALL, Case, Pair, Shape, Sheet, Windowed
 from litegpu.zoo.writer import TensorRef
 
 _NONE = ((0, 0), (0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(Case):
+class View(Windowed):
     """RESIZE_NEAREST_NEIGHBOR, MIRROR_PAD or PAD, and convolutions that read the result."""
 
     image: Shape = (2, 7, 6, 5)
     filters: int = 6
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
     padding: str = "VALID"
     zoom: Pair = (1, 1)
     half_pixel: bool = False
@@ -37,16 +34,9 @@ class View(Case):
             else:
                 seen = sheet.op("PAD", [seen, pads])
         shape = (self.filters, *self.kernel, self.image[3])
-        options = {
-            "padding": self.padding,
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "dilation_h_factor": self.dilation[0],
-            "dilation_w_factor": self.dilation[1],
-        }
         for _ in range(self.readers):
             operands = sheet.operands(shape, "constant", "constant")
-            sheet.output(sheet.fused("CONV_2D", [seen, *operands], "RELU", options))
+            sheet.output(sheet.fused("CONV_2D", [seen, *operands], "RELU", self.window()))
 
     def _enlarged(self, sheet: Sheet, image: TensorRef) -> TensorRef:
         if self.zoom == (1, 1):

@@ -88,10 +88,12 @@ def bounds(activation: str, value: Value) -> tuple[int, int]:
     return low, high
 
 
-def check_activation(node: Node) -> str:
-    """Require a fused activation that the CPU applies to integers."""
+_BOUNDS = ("none", "relu", "relu6", "relu_n1_to_1")
+
+
+def check_activation(node: Node, known: Sequence[str] = _BOUNDS) -> str:
+    """Require a fused activation that the CPU applies to integers: of most ops, any that bounds."""
     found = node.params.get("activation", "none")
-    known = ("none", "relu", "relu6", "relu_n1_to_1")
     return "" if found in known else f"Fused activation {found} of quantized tensors."
 
 

@@ -21,8 +21,8 @@ def check_parts(graph: Graph, node: Node) -> str:
         return ""
     result = graph.values[node.outputs[0]]
     others = [v for v in node.inputs if not _alike(graph.values[v], result)]
-    if node.params.get("activation", "none") != "none":
-        return f"Fused activation {node.params['activation']} of quantized tensors."
+    if found := numbers.check_activation(node, ("none",)):
+        return found
     if others and result.dtype is not DType.UINT8:
         return (
             f"tensor {others[0]} has another scale or zero point than the result; only parts of "

@@ -24,7 +24,7 @@ class ExactRows(Exact):
         return (
             self._geometry(graph, node)
             or numbers.check_ends(graph, node)
-            or _check_activation(node)
+            or numbers.check_activation(node, ("none",))
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -107,8 +107,3 @@ def _another_logarithm() -> str:
         "This machine's C library has another logf than glibc, whose last bit is known; the CPU "
         "rounds by it."
     )
-
-
-def _check_activation(node: Node) -> str:
-    found = node.params.get("activation", "none")
-    return "" if found == "none" else f"Fused activation {found} of quantized tensors."
