@@ -28,6 +28,8 @@ FIXED = {
     *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
     *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
     *("HybridConv.has_bias", "HybridMatrix.batch"),
+    *("QuantizedTransposeConv.four_bits", "HybridMatrix.four_bits"),
+    *("HybridConv.dtype", "HybridMatrix.dtype"),
 }
 """What a case has from another class and must not change, or has cases of its own."""
 ITEMS = (None, SMALL, LARGE)

@@ -156,10 +156,11 @@ def graph(value: Value) -> Graph:
     return Graph({value.id: value, 9: result}, (node,), (value.id,), (9,))
 
 
-def test_constants_have_a_scale_for_each_channel() -> None:
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.INT4])
+def test_constants_have_a_scale_for_each_channel(dtype: DType) -> None:
     data = np.array([[10, 20], [30, 40]], np.int8)
     held = Quantization((0.5, 0.25), (0, 10), 1)
-    value = Value(1, "weights", (2, 2), DType.INT8, data, quantization=held)
+    value = Value(1, "weights", (2, 2), dtype, data, quantization=held)
     found = as_floats(graph(value)).values[1]
     assert found.dtype is DType.FLOAT32
     np.testing.assert_array_equal(found.data, [[5, 2.5], [15, 7.5]])

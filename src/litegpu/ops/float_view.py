@@ -73,7 +73,7 @@ def is_conversion(view: _HasValues, node: Node) -> bool:
 def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:
     if is_viewed(value):
         return replace(value, dtype=DType.FLOAT32)
-    dtypes = BYTES | {DType.INT32} if is_bias else BYTES
+    dtypes = BYTES | {DType.INT4, *((DType.INT32,) if is_bias else ())}
     found = value.quantization
     if value.data is None or found is None or not found.scale or value.dtype not in dtypes:
         return value

@@ -115,8 +115,11 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
     shape = budget.integers(tensor.dims)
     data = None
     is_constant = tensor.allocation_type == AllocationType.MMAP_RO
-    if is_constant and dtype.size and tensor.data:
-        data = _read_constant(tensor, dtype, shape, budget)
+    if is_constant and tensor.data:
+        if dtype is DType.INT4:
+            data = _read_halves_of_bytes(tensor, shape)
+        elif dtype.size:
+            data = _read_constant(tensor, dtype, shape, budget)
     quantization = _quantization(tensor, budget)
     name = budget.name(tensor.name)
     return Value(index, name, shape, dtype, data, bool(tensor.is_variable), quantization)
@@ -125,14 +128,8 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
 def _read_constant(
     tensor: TfLiteTensor, dtype: DType, shape: tuple[int, ...], budget: ReadBudget
 ) -> npt.NDArray[Any] | None:
-    """Return a constant's elements; None if they are not all there, or too many when made dense.
-
-    None, too, for a shape that no array has: no elements, of sizes beyond all bounds.
-    """
-    if (
-        any(size < 0 for size in shape)
-        or math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS
-    ):
+    """Return a constant's elements; None if they are not all there, or too many when made dense."""
+    if not _is_shape(shape):
         return None
     count = tensor.bytes // dtype.size if tensor.sparsity else math.prod(shape)
     if count * dtype.size > tensor.bytes:
@@ -144,6 +141,26 @@ def _read_constant(
             return None
         return densify(stored, shape, read_sparsity(tensor.sparsity))
     return stored.reshape(shape)
+
+
+def _read_halves_of_bytes(
+    tensor: TfLiteTensor, shape: tuple[int, ...]
+) -> npt.NDArray[np.int8] | None:
+    """Return a constant's elements of 4 bits as bytes; None if they are not all there."""
+    count = math.prod(shape)
+    if not _is_shape(shape) or tensor.sparsity or (count + 1) // 2 > tensor.bytes:
+        return None
+    buffer = (ctypes.c_uint8 * ((count + 1) // 2)).from_address(tensor.data or 0)
+    pairs = np.frombuffer(memoryview(buffer), dtype=np.int8)
+    # The first element of a pair has the low bits; shifts to the right keep the sign.
+    elements = np.stack([np.left_shift(pairs, 4) >> 4, pairs >> 4], axis=-1)
+    return elements.reshape(-1)[:count].reshape(shape)
+
+
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    """Whether an array can have a shape, even if it has no elements."""
+    sizes = (max(size, 1) for size in shape)
+    return all(size >= 0 for size in shape) and math.prod(sizes) <= _MOST_ELEMENTS
 
 
 def _quantization(tensor: TfLiteTensor, budget: ReadBudget) -> Quantization | None:

@@ -77,11 +77,15 @@ class ModelWriter:
         name: str = "constant",
         quantization: Quantization | None = None,
     ) -> TensorRef:
-        """Add a constant, converted to the NumPy type `dtype` if given.
+        """Add a constant, converted to the NumPy type `dtype` if given, or to "int4".
 
         Equal contents share one buffer. The runtime takes a constant without elements for a plain
         tensor: it has no bytes to point to.
         """
+        if isinstance(dtype, str) and dtype == "int4":
+            stored = np.asarray(data, np.int8)
+            buffer = self._buffers.setdefault(_pairs(stored), len(self._buffers))
+            return self._tensor(stored.shape, dtype, name, quantization, buffer=buffer)
         array = np.asarray(data, dtype)
         little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         buffer = self._buffers.setdefault(little, len(self._buffers))
@@ -326,3 +330,9 @@ class ModelWriter:
                 "Use only tensors of the writer that the operation is added to."
             )
         return ref.index
+
+
+def _pairs(elements: npt.NDArray[np.int8]) -> bytes:
+    """Return integers of 4 bits as they are stored: two in a byte, the first in its low bits."""
+    bits = np.append(elements.ravel(), np.zeros(elements.size % 2, np.int8)).view(np.uint8) & 15
+    return (bits[0::2] | bits[1::2] << 4).tobytes()

@@ -27,6 +27,8 @@ class Weighted(Case):
     per_channel: bool = False
     activation: str = "NONE"
     batch: int = 1
+    four_bits: bool = False
+    """Whether the weights are of 4 bits."""
 
     def operands(
         self, sheet: Sheet, source: Quantization, shape: Shape, axis: int = 0
@@ -45,12 +47,14 @@ class Weighted(Case):
         """Add weights, whose outputs lie along an axis; return their scales, too."""
         random, count = sheet.random, shape[axis] * self.per_channel
         drawn = quantization(random, self.dtype, self.kind, 1.0, count)
-        if symmetric:
+        if symmetric or self.four_bits:
             drawn = replace(drawn, zero_point=(0,) * len(drawn.scale), dimension=axis)
         data = Stored(dtype=self.dtype).draw(shape, random)
+        if self.four_bits:
+            data //= 16
         if self.lowest is not None:
             data = np.maximum(data, self.lowest)
-        return sheet.constant(data, self.dtype, drawn), drawn.scale
+        return sheet.constant(data, "int4" if self.four_bits else self.dtype, drawn), drawn.scale
 
     def result(self, sheet: Sheet, terms: int) -> Quantization:
         """Draw the quantization of sums of so many products."""
@@ -149,6 +153,12 @@ CASES = [
             (POWER, 1, 1, 1),
         )
     ),
+    *(
+        QuantizedConv(four_bits=True, per_channel=each, channels=7, filters=3)
+        for each in (True, False)
+    ),
+    QuantizedConv(four_bits=True, per_channel=True, channels=8, filters=4, groups=2, kernel=(1, 1)),
+    *(QuantizedMatrix(four_bits=True, inputs=inputs, outputs=8) for inputs in (32, 33)),
     QuantizedMatrix(per_channel=True, kind=POWER, batch=2),
     QuantizedMatrix(has_bias=False),
     QuantizedMatrix(activation="RELU6", dtype="uint8"),

@@ -53,4 +53,5 @@ CASES = [
         for items in (SMALL, LARGE)
         for case in _all_types(items=items, image=(2, 5, 6, 12), kernel=(5, 2))
     ),
+    *(QuantizedDepthwise(four_bits=True, per_channel=each, kind=POWER) for each in (True, False)),
 ]

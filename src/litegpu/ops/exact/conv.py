@@ -13,6 +13,7 @@ from litegpu.ops.base import Exact, NewValue
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
+from litegpu.ops.types import BYTES
 from litegpu.ops.weights import bias_of
 from litegpu.ops.window import POINT, window_of
 
@@ -30,7 +31,7 @@ class ExactProducts(Exact):
         return checks.first_of(
             checks.input_count(node, 2, 3),
             checks.operands(graph, node, (1, 2, 3)),
-            lambda: check_products(graph, node, self.axis),
+            lambda: check_products(graph, node, self.axis, four_bits=True),
             lambda: self._geometry(graph, node),
         )
 
@@ -86,27 +87,33 @@ class ExactFullyConnected(ExactProducts):
         )
 
 
-def check_products(graph: Graph, node: Node, axis: int) -> str:
+def check_products(graph: Graph, node: Node, axis: int, four_bits: bool = False) -> str:
     """Require a quantized input and output, constant weights, and a constant bias of int32.
 
-    The scales of the weights are those along `axis`.
+    The scales of the weights are those along `axis`. These may have `four_bits` beside int8: the
+    CPU makes bytes of them, too.
     """
-    ends = (node.inputs[0], node.outputs[0])
+    weights, ends = graph.values[node.inputs[1]], (node.inputs[0], node.outputs[0])
+    is_short = weights.dtype is DType.INT4
+    alike = ends if is_short else (ends[0], weights.id, ends[1])
     return checks.first_of(
-        numbers.check_tensors(graph, ends),
-        lambda: check_bits(graph.values[node.inputs[1]]),
-        lambda: numbers.check_same_types(graph, (ends[0], node.inputs[1], ends[1])),
-        lambda: check_weights(graph.values[node.inputs[1]], axis),
+        numbers.check_tensors(graph, ends, frozenset({DType.INT8}) if is_short else BYTES),
+        lambda: check_bits(weights, four_bits),
+        lambda: numbers.check_same_types(graph, alike),
+        lambda: check_weights(weights, axis),
         lambda: check_bias(graph, node, axis),
         lambda: numbers.check_activation(node),
     )
 
 
-def check_bits(weights: Value) -> str:
-    """Require weights that lie byte by byte."""
-    if weights.dtype is not DType.INT4:
+def check_bits(weights: Value, four_bits: bool) -> str:
+    """Require weights of whole bytes, unless the CPU computes with `four_bits` as with these."""
+    if four_bits or weights.dtype is not DType.INT4:
         return ""
-    return f"Its weights, tensor {weights.id}, have 4 bits (INT4); on the GPU they have 8."
+    return (
+        f"Its weights, tensor {weights.id}, have 4 bits (INT4), which the CPU refuses here, or "
+        "multiplies in another way than bytes."
+    )
 
 
 def check_weights(weights: Value, axis: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +56,15 @@ class OrHybrid(Exact):
 class _Hybrid(ExactProducts):
     """Sums of products of floats and constant bytes."""
 
+    four_bits: ClassVar[bool] = False
+    """Whether the CPU computes with weights of 4 bits as with bytes."""
+
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(
             checks.input_count(node, 2, 3),
             checks.operands(graph, node, (1, 2, 3)),
             lambda: check_floats(graph, (node.inputs[0], *node.outputs)),
-            lambda: check_bits(graph.values[node.inputs[1]]),
+            lambda: check_bits(graph.values[node.inputs[1]], self.four_bits),
             lambda: _check_weights(graph.values[node.inputs[1]], self.axis),
             lambda: check_bias(graph, node, self.axis, DType.FLOAT32),
             lambda: numbers.check_activation(node),
@@ -76,6 +79,8 @@ class _Hybrid(ExactProducts):
 
 class HybridConv2D(_Hybrid):
     """CONV_2D: each image is a row, with scales of all weights alike a symmetric one."""
+
+    four_bits = True
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         image, weights = (graph.values[v] for v in node.inputs[:2])
@@ -178,7 +183,7 @@ def check_floats(graph: Graph, tensors: Sequence[int]) -> str:
 
 
 def _check_weights(weights: Value, axis: int) -> str:
-    if weights.dtype is not DType.INT8:
+    if weights.dtype not in (DType.INT8, DType.INT4):
         return f"Its weights, tensor {weights.id}, are {weights.dtype.name}; INT8 is handled."
     return check_weights(weights, axis) or check_even(weights)
 

@@ -25,7 +25,9 @@ class Tensor:
     def value(self, number: int) -> Value:
         """Return it as a value of a graph."""
         data = None if self.data is None else np.resize(self.data, self.shape)
-        held = None if data is None else data.astype(self.dtype.value)
+        # Of 4 bits, too, constants are arrays of bytes.
+        stored = "int8" if self.dtype is DType.INT4 else self.dtype.value
+        held = None if data is None else data.astype(stored)
         return Value(
             number, f"v{number}", self.shape, self.dtype, held, self.variable, self.quantization
         )

@@ -70,8 +70,8 @@ CASES = (
     ),
     rejected(
         "CONV_2D",
-        (IMAGE, replace(FILTER, dtype=DType.INT4, data=None), BIAS),
-        "Its weights, tensor 1, have 4 bits (INT4); on the GPU they have 8.",
+        (replace(IMAGE, dtype=DType.UINT8), replace(FILTER, dtype=DType.INT4), BIAS),
+        "tensor 0 is UINT8, INT8 is handled beside quantized ones.",
         version=7,
     ),
     rejected(
