@@ -3,14 +3,16 @@
 Usage: mutants.py [FILE ...] [--sample N] [--seed S] [--jobs J] [--json OUT], after `make setup`.
 Files are those of src/litegpu that are to be changed, or folders of them; without any it takes what
 computes: ops, passes, engine, kernels. Each mutant is a copy of src/, on which the tests run that
-concern the file: those that bear its name, those of its room, and the cases of its operations. A
-mutant is caught by a test that fails, or that takes longer than --limit.
+concern the file: those that bear its name, the cases of its operations, those that import it, and
+those of its room. A mutant is caught by a test that fails with it and not without it, or that takes
+longer than --limit: the latter are listed, for the fault may be innocent of a slow machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import json
 import os
 import random
@@ -32,6 +34,8 @@ SOURCE = ROOT / "src" / "litegpu"
 TESTS = ROOT / "tests"
 FOLDERS = ("ops", "passes", "engine", "kernels")
 
+SUFFIXES = (".py", ".jinja", ".cuh")
+
 CASES = {
     "add_n": "Sum",
     "affine": "Normalization or Chain",
@@ -40,24 +44,36 @@ CASES = {
     "axis_operand": "Arg or CumSum or Reduce or Gather",
     "bilinear": "Resize or Transform or Resample",
     "concat": "Concat",
-    "conv_2d_split_k": "Conv or Dense or View",
+    "conv": "Conv or Dense",
+    "conv_mma": "Conv or Dense or View or QuantizedMatrix",
+    "conv_narrow": "Conv",
+    "conv_patch": "Conv",
     "conv_spec": "Conv or Dense or View",
+    "conv_tile": "Conv or Dense or View or QuantizedMatrix",
     "convolution_2d_transpose_bias": "TransposeConvBias",
+    "depthwise": "Depthwise",
     "halves": "Conv or Dense",
     "landmarks_to_matrix": "ToMatrix",
     "landmarks_to_transform_matrix": "ToMatrix",
     "lstm_cells": "Lstm",
     "lstm_gates": "Lstm",
+    "matmul": "Matmul",
     "matmul_spec": "Matmul",
     "max_pool_argmax": "ArgmaxPool",
     "max_pooling_with_argmax_2d": "ArgmaxPool",
     "max_unpool": "Unpool",
     "max_unpooling_2d": "Unpool",
     "pack_weights": "computed",
+    "permutation": "IndexMap",
     "placement": "Conv or View or Slice or Concat",
     "portable_tiles": "Conv or Dense or Matmul",
+    "quantized_functions": "QuantizedLookup or QuantizedPair",
+    "quantized_logarithms": "StoredSoftmax",
+    "quantized_rows": "Rows or Hybrid or StoredSoftmax",
     "resampler": "Resample",
-    "permutation": "IndexMap",
+    "row_scales": "Hybrid or Rows",
+    "separable": "Separable",
+    "small_pool_2d": "Pool",
     "transform_landmarks": "MovePoints",
     "transform_tensor": "Transform",
     "transform_tensor_bilinear": "Transform",
@@ -66,8 +82,13 @@ CASES = {
     "window": "Conv or Pool",
     "work": "Conv or Pool or Reduce",
 }
-"""Cases of the op table that concern a module or template, where neither a file of cases nor the
-names of the cases say so."""
+"""Cases of the op table that concern a module, template or folder of a kernel, where neither a file
+of cases nor the names of the cases say so."""
+
+TOO_LONG = "no end within"
+
+QUANTIZED = "Quantized or Stored or Hybrid or Rows or Ties or FromZero or Same"
+"""Cases that concern a module of exact results that has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +112,50 @@ class Outcome:
 
 def stages(path: Path, tests: Path = TESTS) -> list[list[str]]:
     """Return arguments of pytest for what concerns a file, the cheapest first."""
-    room, name = path.relative_to(SOURCE).parts[0], path.stem.lstrip("_")
-    words = cases_of(name, tests)
-    found = [[str(each)] for each in sorted(tests.rglob(f"test_{name}.py"))]
-    kernels = [str(tests / "kernels" / "test_cuda_checks.py")]
+    room, name = path.relative_to(SOURCE).parts[0], name_of(path)
+    own = [[str(each)] for each in sorted(tests.rglob(f"test_{name}.py"))]
+    if importing := [str(each) for each in importing_it(path, tests) if [str(each)] not in own]:
+        own.append(importing)
+    words, kernels, ops = cases_of(name, tests), tests / "kernels", tests / "ops"
+    table, checks = str(ops / "test_ops.py"), str(kernels / "test_cuda_checks.py")
     if "cuda" in path.parts:
-        return [*found, kernels, [str(tests / "kernels" / "test_cuda_emulated.py")]]
-    table = [str(tests / "ops" / "test_ops.py"), "-k", f"opencl and ({words})"]
-    others = {
-        "kernels": [table, [*kernels, "-k", "portable"]],
-        "ops": [table, [str(tests / "ops"), "--ignore", table[0]]],
-        "passes": [[str(tests / "fuzzing" / "test_random_graphs.py")]],
+        kernel = (path.parent / f"{name}.jinja").exists()
+        examples = [str(kernels / "test_examples.py"), *(["-k", f"cuda/{name}"] if kernel else [])]
+        cases = ["-k", words] if name in CASES else []
+        emulated = [str(kernels / "test_cuda_emulated.py"), *cases]
+        ranges = [str(kernels / "test_half_range.py"), str(kernels / "test_magnitudes.py")]
+        chosen = [str(kernels / f"test_{each}.py") for each in ("selector", "conv_tiles", "tiles")]
+        python = [chosen] if path.suffix == ".py" else []
+        return [*python, examples, *own, emulated, [checks], ranges]
+    first = [table, "-k", f"opencl and ({words})"]
+    others = [table, "-k", f"not opencl and ({words})"]
+    rooms = {
+        "kernels": [first, *own, [checks, "-k", "portable"], others],
+        "ops": [first, *own, [str(ops), "--ignore", table], others],
+        "passes": [*own, [str(tests / "passes")], [str(tests / "fuzzing/test_random_graphs.py")]],
     }
-    return found + others.get(room, [[str(tests / room)]])
+    return rooms.get(room, [*own, [str(tests / room)]])
+
+
+def name_of(path: Path) -> str:
+    """Return what tests and cases call a file: a kernel's folder stands for the files in it."""
+    folder = path.parent
+    if folder.parent.name in ("cuda", "portable") and folder.name != "include":
+        return folder.name
+    exact = folder.name == "exact" and path.stem != "hybrid"
+    return f"quantized_{path.stem}" if exact else path.stem.lstrip("_")
+
+
+def importing_it(path: Path, tests: Path = TESTS) -> list[Path]:
+    """Return the tests that import a module."""
+    if path.suffix != ".py" or path == SOURCE / "__init__.py":
+        return []
+    parts = ("litegpu", *path.relative_to(SOURCE).with_suffix("").parts)
+    *folder, name = parts[:-1] if parts[-1] == "__init__" else parts
+    dotted = re.escape(".".join(folder))
+    names = rf"{dotted}\.{name}\b|from {dotted} import [^\n]*\b{name}\b"
+    every = sorted(tests.rglob("test_*.py"))
+    return [each for each in every if re.search(names, each.read_text(encoding="utf-8"))]
 
 
 def cases_of(name: str, tests: Path = TESTS) -> str:
@@ -112,7 +164,7 @@ def cases_of(name: str, tests: Path = TESTS) -> str:
         return CASES[name]
     module = tests / "support" / "cases" / f"{name}.py"
     if not module.exists():
-        return name
+        return QUANTIZED if name.startswith("quantized_") else name
     text = module.read_text(encoding="utf-8")
     return " or ".join(re.findall(r"^class (\w+)\(", text, re.M)) or name
 
@@ -131,8 +183,24 @@ def run(path: Path, mutation: Mutation, limit: float) -> Outcome:
             SOURCE, Path(folder, "litegpu"), ignore=shutil.ignore_patterns("__pycache__")
         )
         Path(folder, "litegpu", name).write_text(changed, encoding="utf-8")
-        caught = next(filter(None, (_failed(stage, folder, limit) for stage in stages(path))), "")
+        caught = next(filter(None, (_caught(each, folder, limit) for each in stages(path))), "")
     return Outcome(mutant, caught, round(time.monotonic() - begin, 1))
+
+
+def _caught(arguments: Sequence[str], source: str, limit: float) -> str:
+    """Return the first test that fails for the fault alone, or an empty text."""
+    left_out: list[str] = []
+    while "::" in (test := _failed([*arguments, *left_out], source, limit)) and _always_fails(test):
+        left_out.append(f"--deselect={test}")
+    return test
+
+
+@functools.cache
+def _always_fails(test: str) -> bool:
+    """Return whether a test fails without any fault, too; say so."""
+    if found := _failed([test], str(SOURCE.parent), 600):
+        print(f"fails without a fault, too: {test}", flush=True)
+    return bool(found)
 
 
 def _failed(arguments: Sequence[str], source: str, limit: float) -> str:
@@ -152,15 +220,15 @@ def _failed(arguments: Sequence[str], source: str, limit: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no end within {limit:.0f} s"
+        return f"{TOO_LONG} {limit:.0f} s"
     if done.returncode in (0, 5):  # 5: no test was picked
         return ""
-    named = re.search(r"^(?:FAILED|ERROR) (?:\S*/)?(\S.*?)(?: - .*)?$", done.stdout, re.M)
-    return named[1][:100] if named else f"exit status {done.returncode}"
+    named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.M)
+    return named[1] if named else f"exit status {done.returncode}"
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """Return what was caught, by folder, and the faults that were not."""
+    """Return what was caught, by folder, and the faults that were not, or by a time-out alone."""
     counts: dict[str, list[int]] = {}
     for each in outcomes:
         folder = each.mutant.file.split("/")[0]
@@ -172,19 +240,20 @@ def table(outcomes: Iterable[Outcome]) -> str:
     lines = [f"{'folder':<10} {'mutants':>7} {'caught':>7}"]
     lines += [f"{name:<10} {total:>7} {caught:>7}" for name, (total, caught) in rows]
     for each in outcomes:
-        if not each.caught_by:
-            lines += ["", f"survived: {each.mutant.file}:{each.mutant.line}, {each.mutant.kind}"]
+        if not each.caught_by or each.caught_by.startswith(TOO_LONG):
+            what = "took too long" if each.caught_by else "survived"
+            lines += ["", f"{what}: {each.mutant.file}:{each.mutant.line}, {each.mutant.kind}"]
             lines.append(each.mutant.difference)
     return "\n".join(lines)
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the Python files and templates that paths name."""
+    """Return the Python files, templates and headers that paths name."""
     found = {
         file
         for path in paths
         for file in ([path] if path.is_file() else path.rglob("*"))
-        if file.suffix in (".py", ".jinja") and file.name != "__init__.py"
+        if file.suffix in SUFFIXES
     }
     return sorted(found)
 

@@ -114,6 +114,8 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         for child in field if isinstance(field, list) else [field]:
+            if isinstance(child, ast.keyword) and child.arg == "strict":  # of zip: it asserts
+                continue
             if isinstance(child, ast.AST) and not isinstance(child, _UNSEEN):
                 yield from _walk(child)
 
@@ -148,7 +150,8 @@ _WORDS: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("condition dropped", r"\bif \((?=[^;]*\) (?:return|continue|break))", "if (false && "),
 )
 _NO_CODE = re.compile(
-    r"\{#.*?#\}|^[ \t]*(?:#|//)[^\n]*|\{% (?:import|include|macro)[^\n]*", re.S | re.M
+    r"\{#.*?#\}|^[ \t]*(?:#|//)[^\n]*|(?<=[;{}])[ \t]+//[^\n]*|\{% (?:import|include|macro)[^\n]*",
+    re.S | re.M,
 )
 
 

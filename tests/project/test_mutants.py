@@ -24,7 +24,7 @@ def first(values: list[Literal[3]], low: int = 4) -> Literal[5]:
     if not values or low < len(values) - 2:
         raise ValueError(f"{low + 7} of 8")
     assert low > 9
-    return min(values) if low in values else "a" + "b"
+    return min(zip(values, strict=True)) if low in values else "a" + "b"
 '''
 TEMPLATE = """\
 {# a < b and 2 #}
@@ -33,7 +33,7 @@ TEMPLATE = """\
     // 5 < 6
     const int x = min(p0 + m, {{ rows }});
 {% set MEET = "BARRIER();" %}
-    v.x = MAX4(v, w).w;
+    v.x = MAX4(v, w).w;  // 7 > 6
 """
 
 
@@ -41,7 +41,9 @@ TEMPLATE = """\
 def mutants(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the script as a module."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    return importlib.import_module("mutants")
+    module = importlib.import_module("mutants")
+    module._always_fails.cache_clear()
+    return module
 
 
 def faults(mutants: Any, path: Path, text: str) -> dict[str, list[str]]:
@@ -68,9 +70,11 @@ def test_faults_of_a_module(mutants: Any, tmp_path: Path) -> None:
         "or to and": ["if not values and low < len(values) - 2:"],
         "< to <=": ["if not values or low <= len(values) - 2:"],
         "- to +": ["if not values or low < len(values) + 2:"],
-        "choice swapped": ['return "a" + "b" if low in values else min(values)'],
-        "min to max": ['return max(values) if low in values else "a" + "b"'],
-        "in to not in": ['return min(values) if low not in values else "a" + "b"'],
+        "choice swapped": ['return "a" + "b" if low in values else min(zip(values, strict=True))'],
+        "min to max": ['return max(zip(values, strict=True)) if low in values else "a" + "b"'],
+        "in to not in": [
+            'return min(zip(values, strict=True)) if low not in values else "a" + "b"'
+        ],
     }
 
 
@@ -88,19 +92,52 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
         "+ to -": ["const int x = min(p0 - m, {{ rows }});"],
         "min to max": ["const int x = max(p0 + m, {{ rows }});"],
         "min dropped": ["const int x = (p0 + m);"],
-        "larger to smaller": ["v.x = MIN4(v, w).w;"],
-        "lane swapped": ["v.y = MAX4(v, w).w;"],
+        "larger to smaller": ["v.x = MIN4(v, w).w;  // 7 > 6"],
+        "lane swapped": ["v.y = MAX4(v, w).w;  // 7 > 6"],
     }
 
 
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
-        ("passes/sink_permutations.py", ["test_sink_permutations.py", "test_random_graphs.py"]),
-        ("ops/reduce.py", ["test_ops.py -k opencl and (Reduce", "ops --ignore"]),
-        ("engine/memory.py", ["test_memory.py", "engine"]),
-        ("kernels/portable/softmax.jinja", ["(Softmax", "test_cuda_checks.py -k portable"]),
-        ("kernels/cuda/matmul/matmul.jinja", ["test_cuda_checks.py", "test_cuda_emulated.py"]),
+        (
+            "passes/sink_permutations.py",
+            ["test_sink_permutations.py", "tests/passes", "test_random_graphs.py"],
+        ),
+        (
+            "ops/quantized_conv.py",
+            ["-k opencl and (Weighted or QuantizedConv", "ops --ignore", "-k not opencl and ("],
+        ),
+        (
+            "ops/exact/logarithms.py",
+            ["-k opencl and (StoredSoftmax)", "test_logarithm.py", "ops --ignore", "not opencl"],
+        ),
+        ("engine/choices.py", ["test_tuning.py", "tests/engine"]),
+        ("engine/profile.py", ["test_profile.py", "tests/engine"]),
+        (
+            "kernels/portable/softmax.jinja",
+            ["opencl and (Softmax", "test_cuda_checks.py -k portable", "not opencl and (Softmax"],
+        ),
+        (
+            "kernels/cuda/matmul/matmul.jinja",
+            [
+                "-k cuda/matmul",
+                "emulated.py -k Matmul",
+                "test_cuda_checks.py",
+                "test_half_range.py",
+            ],
+        ),
+        (
+            "kernels/cuda/conv_patch/__init__.py",
+            [
+                *("test_selector.py", "-k cuda/conv_patch", "test_conv_patch.py"),
+                *("test_half_range.py", "emulated.py -k Conv", "test_cuda_checks.py", "magnitudes"),
+            ],
+        ),
+        (
+            "kernels/cuda/include/float4.cuh",
+            ["test_examples.py", "emulated.py", "test_cuda_checks.py", "test_half_range.py"],
+        ),
     ],
 )
 def test_tests_that_concern_a_file(mutants: Any, file: str, tests: list[str]) -> None:
@@ -111,8 +148,17 @@ def test_tests_that_concern_a_file(mutants: Any, file: str, tests: list[str]) ->
 
 
 def test_names_of_cases_are_those_of_modules_and_templates(mutants: Any) -> None:
-    known = {path.stem.lstrip("_") for path in mutants.files_of([PACKAGE])}
+    known = {mutants.name_of(path) for path in mutants.files_of([PACKAGE])}
     assert set(mutants.CASES) <= known
+
+
+def test_kernels_are_chosen_in_files_that_have_faults_too(mutants: Any) -> None:
+    """Implementations stand in `__init__.py` of their folders, their functions in headers."""
+    files = mutants.files_of([PACKAGE / "kernels" / "cuda"])
+    assert {"__init__.py", "tile.py", "conv_patch.jinja", "float4.cuh"} <= {f.name for f in files}
+
+
+FAILING = "tests/passes/test_it.py::test_that[a/b]"
 
 
 def answers(*statuses: int) -> Callable[..., Any]:
@@ -124,8 +170,9 @@ def answers(*statuses: int) -> Callable[..., Any]:
         if status < 0:
             raise subprocess.TimeoutExpired(command, 1)
         changed = Path(env["PYTHONPATH"], "litegpu", "passes", "sink_permutations.py").read_text()
-        assert changed != (PACKAGE / "passes" / "sink_permutations.py").read_text()
-        said = "FAILED tests/passes/test_it.py::test_that[1] - AssertionError: no\n"
+        whole = changed == (PACKAGE / "passes" / "sink_permutations.py").read_text()
+        assert whole == (FAILING in command)
+        said = f"FAILED {FAILING} - AssertionError: no\n"
         return subprocess.CompletedProcess(command, status, stdout=said if status == 1 else "")
 
     return run
@@ -134,10 +181,11 @@ def answers(*statuses: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("statuses", "result", "said"),
     [
-        ((1,), 0, "test_it.py::test_that[1] ("),
+        ((1, 0), 0, f": {FAILING} ("),
         ((0, 2), 0, "exit status 2"),
-        ((-1,), 0, "no end within 5 s"),
-        ((0, 5), 1, "SURVIVED"),
+        ((-1,), 0, "took too long: passes/sink_permutations.py:"),
+        ((0, 5, 0), 1, "SURVIVED"),
+        ((1, 1, 0, 0, 0), 1, f"fails without a fault, too: {FAILING}\n"),
     ],
 )
 def test_what_becomes_of_a_mutant(
