@@ -11,6 +11,7 @@ longer than --limit: the latter are listed, for the fault may be innocent of a s
 from __future__ import annotations
 
 import argparse
+import atexit
 import difflib
 import functools
 import json
@@ -209,6 +210,7 @@ def _failed(arguments: Sequence[str], source: str, limit: float) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
     command += ["--override-ini", f"pythonpath={source} {TESTS / 'support'}", "--no-header"]
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.setdefault("LITEGPU_TEST_LIBRARIES", _libraries())
     try:
         done = subprocess.run(
             command,
@@ -225,6 +227,14 @@ def _failed(arguments: Sequence[str], source: str, limit: float) -> str:
         return ""
     named = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.M)
     return named[1] if named else f"exit status {done.returncode}"
+
+
+@functools.cache
+def _libraries() -> str:
+    """Return a folder for what the emulator compiles: most kernels are the same in all mutants."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def table(outcomes: Iterable[Outcome]) -> str:

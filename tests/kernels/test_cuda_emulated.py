@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import cases
+import cuda_emulator
 import turns
 from cases.base import SMALL, Case
 from cases.conv_2d import Conv
@@ -155,3 +159,18 @@ def test_all_tiles_of_a_convolution_agree_with_the_cpu(
     with forced(number) as taken:
         assert all(name.startswith("cuda_conv_tile") for name in checked((case,), mode))
     assert number in taken
+
+
+@needs_emulator
+def test_kernels_are_found_where_they_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all that they are made of: scripts/mutants.py changes headers, too."""
+    monkeypatch.setattr(cuda_emulator, "KEPT", str(tmp_path))
+    made = cuda_emulator._build("int one() { return 1; }", "one")
+    with mock.patch.object(subprocess, "run", side_effect=AssertionError("compiled again")):
+        kept = cuda_emulator._build("int one() { return 1; }", "other")
+    assert [kept] == list(tmp_path.iterdir())
+    assert kept.read_bytes() == made.read_bytes()
+    monkeypatch.setattr(cuda_emulator, "_before_all", lambda: "int zero() { return 0; }")
+    assert cuda_emulator._kept("int one() { return 1; }", False) != kept

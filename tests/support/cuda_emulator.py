@@ -6,7 +6,9 @@ import atexit
 import ctypes
 import dataclasses
 import hashlib
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -29,6 +31,8 @@ from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from paper_device import DEVICE
 
+KEPT = os.environ.get("LITEGPU_TEST_LIBRARIES", "")
+"""A folder for compiled kernels that other processes find there again, if any."""
 HEADER = Path(__file__).with_name("cuda_emulator.h")
 CALL = """\
 template <class... A, size_t... I>
@@ -166,34 +170,55 @@ extern "C" const char *launch_{kernel.name}(void **a, const unsigned *grid, cons
 
 
 def _build(source: str, name: str, checked: bool = False) -> Path:
-    """Compile a source text to a shared library, of which each process has its own."""
+    """Compile a source text to a shared library, of which each process has its own unless kept."""
     file = _folder() / f"{name}.cpp"
-    file.write_text(source, encoding="utf-8")
     library = file.with_suffix(".so")
+    if (kept := _kept(source, checked)) and kept.exists():
+        return kept
+    file.write_text(source, encoding="utf-8")
     made = str(file.with_suffix(".o"))
     _compile(file, "-include", str(_common(checked)), "-c", "-o", made, checked=checked)
     # Linked without the sanitizer's library, which wants a process of its own.
     _run(file, "-shared", made, "-o", str(library))
+    if kept:
+        shutil.copy(library, kept.with_suffix(f".{os.getpid()}"))
+        kept.with_suffix(f".{os.getpid()}").replace(kept)
     return library
+
+
+def _kept(source: str, checked: bool) -> Path | None:
+    """Return where the library of a source text is kept, named by all that it is made of."""
+    if not KEPT:
+        return None
+    headers = [each.read_text(encoding="utf-8") for each in sorted(HEADER.parent.glob("cuda_*.h"))]
+    text = "\n".join([source, _before_all(), *headers, str(_flags(checked))])
+    return Path(KEPT, f"{hashlib.sha256(text.encode()).hexdigest()}.so")
 
 
 @cache
 def _common(checked: bool) -> Path:
     """Write what goes before all kernels, precompiled: it takes longer than most of them."""
     file = _folder() / f"common{checked:d}.h"
-    dialect = CUDADialect()
-    parts = (f'#include "{HEADER}"', _without_assembly(dialect.prelude), dialect.integers, CALL)
-    file.write_text("\n".join(parts), encoding="utf-8")
+    file.write_text(f'#include "{HEADER}"\n{_before_all()}', encoding="utf-8")
     _compile(file, "-x", "c++-header", "-o", f"{file}.gch", checked=checked)
     return file
 
 
+@cache
+def _before_all() -> str:
+    """Return what goes before all kernels, after the header."""
+    dialect = CUDADialect()
+    return "\n".join((_without_assembly(dialect.prelude), dialect.integers, CALL))
+
+
 def _compile(file: Path, *arguments: str, checked: bool) -> None:
+    _run(file, *_flags(checked), *arguments, str(file))
+
+
+def _flags(checked: bool) -> list[str]:
     flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-fno-exceptions"]
     flags += ["-ffp-contract=off", "-fno-threadsafe-statics"]
-    if checked:
-        flags += ["-DCHECKED=1", "-fsanitize=thread"]
-    _run(file, *flags, *arguments, str(file))
+    return [*flags, "-DCHECKED=1", "-fsanitize=thread"] if checked else flags
 
 
 def _run(file: Path, *arguments: str) -> None:
