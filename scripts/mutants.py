@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -287,8 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = random.Random(given.seed).sample(found, min(given.sample, len(found)))
     outcomes = []
     with ThreadPoolExecutor(given.jobs) as pool:
-        for each in pool.map(lambda pair: run(pair[0], pair[1], given.limit), found):
-            outcomes.append(each)
+        for done in as_completed(pool.submit(run, *pair, given.limit) for pair in found):
+            outcomes.append(each := done.result())
             about = f"{each.mutant.file}:{each.mutant.line} {each.mutant.kind}"
             print(f"{about}: {each.caught_by or 'SURVIVED'} ({each.seconds} s)", flush=True)
     print(table(outcomes))
