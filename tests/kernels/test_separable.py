@@ -17,7 +17,9 @@ from litegpu.engine.layout import assign
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.cuda import separable
+from litegpu.kernels.cuda.separable.tile import SeparableProblem, candidates
 from litegpu.numeric_policy import FP16, FP32
+from litegpu.ops.window import Window
 from op_runner import MODES, Mode, forced, kept_busy_by, run
 from passes.graphs import RELU, GraphBuilder
 
@@ -105,3 +107,12 @@ def test_it_is_chosen_where_it_pays(
     # Nodes made by hand have their attributes.
     monkeypatch.setattr(partition, "normalize", lambda graph: graph)
     assert chosen(shape, outputs, device, half, kernel) == expected
+
+
+def test_a_block_may_have_a_multiprocessor_for_itself_but_no_more_threads_than_registers() -> None:
+    image, target = (1, 14, 14, 576), DeviceTarget(INFO, FP16)
+    problem = SeparableProblem(image, "F32", image, 64, Window((3, 3), (1, 1), pads=(1, 1)))
+    tiles = [tile for tile in candidates(problem, target.model) if tile.pixels == 128]
+    assert {tile.min_blocks(target.model) for tile in tiles} == {1}
+    assert all(tile.fits(target) for tile in tiles)
+    assert not any(dataclasses.replace(tile, warps=32).fits(target) for tile in tiles)
