@@ -95,7 +95,7 @@ class DepthwisePlan(Plan):
                 "zero": spec.input_zero,
                 "LOADS_AT_ONCE": window.LOADS_AT_ONCE,
                 "BYTES": self.as_floats,
-                **_words_of(spec),
+                **words_of(spec),
             },
             work={Unit.INT32 if spec.of_integers and not self.as_floats else Unit.FP32: spec.flops},
             needed={"src": view.elements_read(dst.rows, src.padded_channels)},
@@ -103,7 +103,7 @@ class DepthwisePlan(Plan):
         )
 
 
-def _words_of(spec: DepthwiseSpec) -> dict[str, Any]:
+def words_of(spec: DepthwiseSpec) -> dict[str, Any]:
     """Return what stands for 0 in four bytes, and what makes signed ones unsigned."""
     zeros = np.full(4, spec.input_zero & 0xFF, np.uint8)
     signed = spec.src.dtype is DType.INT8

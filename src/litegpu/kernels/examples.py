@@ -15,6 +15,7 @@ from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
+from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
 from litegpu.ops.window import DepthwiseAttributes, Shape4, Window
@@ -104,16 +105,25 @@ class ConvExample(Example):
 
 @dataclass(frozen=True)
 class DepthwiseExample(Example):
-    """A depthwise convolution."""
+    """A depthwise convolution of floats or of bytes."""
 
     image: Shape4
     kernel: int = 3
+    quantized: bool = False
 
     def __str__(self) -> str:
-        return f"{_shape(self.image)}: depthwise {self.kernel}×{self.kernel}"
+        kind = " bytes" if self.quantized else ""
+        return f"{_shape(self.image)}{kind}: depthwise {self.kernel}×{self.kernel}"
 
     def graph(self) -> Graph:
         sketch = _Sketch()
+        if self.quantized:
+            source, channels = sketch.value(self.image, DType.INT8), self.image[3]
+            weights = sketch.integers(DType.INT8, 128, 1, self.kernel, self.kernel, channels)
+            bias = sketch.integers(DType.INT32, 1000, channels)
+            found = QuantizedDepthwiseAttributes(_window(self.kernel), weights, bias, 3, 0)
+            made = sketch.node(QUANTIZED_DEPTHWISE, (source,), self.image, found, DType.INT32)
+            return sketch.graph(made)
         return sketch.graph(_depthwise(sketch, sketch.value(self.image), self.kernel))
 
 

@@ -14,6 +14,14 @@ __device__ __forceinline__ float4 load_if(bool wanted, const float4 *p) {
                  : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w) : "r"((int)wanted), "l"(p));
     return v;
 }
+__device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p, uint2 otherwise) {
+    uint2 v;
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b32 %0, %4; mov.b32 %1, %5; "
+                 "@q ld.global.v2.u32 {%0, %1}, [%3]; }"
+                 : "=&r"(v.x), "=&r"(v.y)
+                 : "r"((int)wanted), "l"(p), "r"(otherwise.x), "r"(otherwise.y));
+    return v;
+}
 // Four bytes; `otherwise`, unless `wanted`.
 __device__ __forceinline__ unsigned int load_if(bool wanted, const unsigned int *p,
                                                 unsigned int otherwise) {

@@ -1,0 +1,256 @@
+"""Depthwise convolutions of bytes on tensor cores: cuda/depthwise_mma."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import INT, round_up
+from litegpu.device_model import DeviceModel
+from litegpu.graph import DType, Node
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.cuda.tiles import Tile, TilePlan, choose
+from litegpu.kernels.depthwise import words_of
+from litegpu.kernels.examples import DepthwiseExample
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.units import Unit
+from litegpu.ops.weights import pad_channels
+from litegpu.ops.window import Window, readers
+
+_CHANNELS = 32
+"""Channels of a warp."""
+_PART = 8
+"""Channels that a lane reads of a pixel, and pixels of a row that a warp makes."""
+_WARPS = 4
+"""Warps that a block has at most."""
+_MOST_TAPS = 18
+"""Beyond, weights do not fit into registers."""
+_LARGEST = 254
+"""The largest weight that two terms hold."""
+_OTHER_REGISTERS = 40
+"""What a thread needs beside weights, values and sums: addresses, bias and multipliers."""
+_MOST_RESIDENT = 5
+"""Blocks that share a multiprocessor; more would have too few registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseProblem:
+    """What decides about tiles: the window and the result [N, H, W, C].
+
+    Weights without their zero point may have 9 bits: these are the sums of two `terms`.
+    """
+
+    window: Window
+    result: tuple[int, int, int, int]
+    terms: int
+
+    @property
+    def taps(self) -> int:
+        """Products that make a sum."""
+        return self.window.kernel[0] * self.window.kernel[1] * self.terms
+
+    @property
+    def pairs(self) -> int:
+        """Instructions that make a sum: two products each."""
+        return -(-self.taps // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseTile(Tile):
+    """A warp makes 32 channels of 8 neighbours of `rows` rows at a time.
+
+    `units` are the multiprocessors of the device, over which the blocks are spread.
+    """
+
+    problem: DepthwiseProblem
+    rows: int
+    resident: int
+    units: int
+
+    @property
+    def _warps_of_channels(self) -> int:
+        return -(-self.problem.result[3] // _CHANNELS)
+
+    @property
+    def column_blocks(self) -> int:
+        """Blocks that make all channels of a pixel."""
+        return -(-self._warps_of_channels // _WARPS)
+
+    @property
+    def warps_n(self) -> int:
+        return -(-self._warps_of_channels // self.column_blocks)
+
+    @property
+    def warps_m(self) -> int:
+        return _WARPS // self.warps_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def places(self) -> int:
+        """How often so many pixels are made."""
+        n, height, width, _ = self.problem.result
+        return n * -(-height // self.rows) * -(-width // _PART)
+
+    @property
+    def workers(self) -> int:
+        """Blocks that take turns over these, each of them as often, or once less."""
+        turns = -(-self.places // self.warps_m)
+        at_once = max(1, self.units * self.resident // self.column_blocks)
+        return -(-turns // -(-turns // at_once))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 1, self.workers * self.column_blocks
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        return self.resident
+
+    @property
+    def registers(self) -> int:
+        """Estimate the registers of a thread."""
+        window = self.problem.window
+        read = len(readers(window, 0, self.rows)) * window.kernel[1] * 2
+        return 8 * self.problem.pairs + read + 8 * self.rows + _OTHER_REGISTERS
+
+    def clocks(self, target: Target) -> float:
+        """Estimate what the busiest multiprocessor reads, in rows of places."""
+        read = len(readers(self.problem.window, 0, self.rows)) + self.rows
+        turns = -(-self.places // (self.workers * self.warps_m))
+        return turns * read * self.resident
+
+
+def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]:
+    """Return the tiles whose threads have registers enough."""
+    found = []
+    for rows in (4, 2, 1):
+        if rows > 1 and rows // 2 >= problem.result[1]:
+            continue
+        for resident in range(_MOST_RESIDENT, 0, -1):
+            tile = DepthwiseTile(problem, rows, resident, target.compute_units)
+            if tile.registers <= min(255, target.model.registers // (tile.threads * resident)):
+                found.append(tile)
+                break
+    return found
+
+
+@implements(DepthwiseSpec, before="cuda/depthwise")
+class DepthwiseMma(Implementation):
+    """Multiplies bytes on tensor cores, by matrices that are zero but on their diagonals."""
+
+    name = "cuda/depthwise_mma"
+    example = DepthwiseExample((16, 64, 64, 64), quantized=True)
+    small = DepthwiseExample((1, 15, 17, 64), quantized=True)
+
+    def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
+        if not target.model.tensor_cores:
+            return Rejected("the device has no tensor cores")
+        if (
+            spec.taps is None
+            or not spec.of_integers
+            or np.abs(spec.taps.astype(np.int32)).max() > _LARGEST
+        ):
+            return Rejected("its weights are no constant bytes")
+        if spec.multiplier > 1:
+            return Rejected("it multiplies channels")
+        if not spec.src.aligned(_PART):
+            return Rejected("its input's channels do not lie in eights")
+        terms = 1 if spec.taps.dtype == np.int8 else 2
+        problem = DepthwiseProblem(spec.window, spec.dst.shape, terms)
+        if problem.taps > _MOST_TAPS:
+            return Rejected("its weights do not fit into registers")
+        _, _, width, channels = spec.dst.shape
+        whole = round_up(width, _PART) * round_up(channels, _CHANNELS)
+        if 2 * whole > 3 * width * channels:
+            return Rejected("too many products would be those of padding")
+        tiles = choose(candidates(problem, target), target)
+        if isinstance(tiles, Rejected):
+            return tiles
+        return TilePlan(("depthwise_mma", problem), tiles, partial(_kernel, spec=spec))
+
+
+def _kernel(
+    node: Node, ctx: LowerContext, tile: DepthwiseTile, spec: DepthwiseSpec
+) -> KernelRequest:
+    src, dst, view, problem = spec.src, spec.dst, spec.window, tile.problem
+    columns = tile.column_blocks * tile.warps_n * _CHANNELS
+    across, down = tile.blocks
+    return KernelRequest(
+        template=DepthwiseMma.name,
+        grid=(across * tile.threads, down, 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads={"src": node.inputs[0]},
+        constants={
+            "weights": _pack(spec, problem, columns),
+            "bias": pad_channels(_folded_bias(spec), columns),
+        },
+        variables={
+            "ROWS": tile.rows,
+            "TERMS": problem.terms,
+            "PAIRS": problem.pairs,
+            "WM": tile.warps_m,
+            "WN": tile.warps_n,
+            "UNITS": tile.places,
+            "WORKERS": tile.workers,
+            "COLUMN_BLOCKS": tile.column_blocks,
+            "rows": [offset for offset, _ in readers(view, 0, tile.rows)],
+            "columns": [offset for offset, _ in readers(view, 1, 1)],
+            "kernel": view.kernel,
+            "stride": view.stride,
+            "dilation": view.dilation,
+            "pads": view.pads,
+            "UNSIGNED": src.dtype is DType.UINT8,
+            **words_of(spec),
+        },
+        attributes=tile.attributes(ctx.target.model),
+        work={Unit.INT8_MATRIX: spec.flops},
+        needed={"src": view.elements_read(dst.rows, src.padded_channels)},
+        accumulator=INT,
+    )
+
+
+def _folded_bias(spec: DepthwiseSpec) -> npt.NDArray[np.int32]:
+    """Return the bias with what the zero point of the input takes off, which wraps."""
+    assert spec.taps is not None
+    known = -spec.input_zero * spec.taps.astype(np.int64).sum(axis=(0, 1))
+    if spec.bias is not None:
+        known = known + spec.bias
+    wrapped: npt.NDArray[np.int32] = known.astype(np.uint32).view(np.int32)
+    return wrapped
+
+
+def _pack(spec: DepthwiseSpec, problem: DepthwiseProblem, columns: int) -> npt.NDArray[np.uint32]:
+    """Arrange taps [H, W, C] as rows of mma.m16n8k32: [32 channels, pair, matrix, lane] of 4.
+
+    Rows g and g + 8 of matrix m are channels 4 * g + 2 * m + {0, 1}; the inputs of lane % 4 = q are
+    those of rows 2 * q and 2 * q + 1, first of one product, then of the next.
+    """
+    assert spec.taps is not None
+    pairs, channels = problem.pairs, spec.taps.shape[2]
+    left = spec.taps.reshape(-1, channels).astype(np.int16)
+    terms = []
+    for _ in range(problem.terms):
+        terms.append(np.clip(left, -128, 127))
+        left = left - terms[-1]
+    taps = np.zeros((2 * pairs, columns), np.int8)
+    taps[: problem.taps, :channels] = np.stack(terms, axis=1).reshape(-1, channels)
+    # [pair, half, warp, g, matrix, row g or g + 8]
+    split = taps.reshape(pairs, 2, -1, 8, 2, 2)
+    # [warp, pair, matrix, g, lane % 4, half, row, byte]
+    packed = np.zeros((columns // _CHANNELS, pairs, 2, 8, 4, 2, 2, 4), np.int8)
+    for g in range(8):
+        for row in range(2):
+            values = split[:, :, :, g, :, row].transpose(2, 0, 3, 1)
+            packed[:, :, :, g, g // 2, :, row, 2 * (g % 2) + row] = values
+    return packed.reshape(-1).view(np.uint32)
