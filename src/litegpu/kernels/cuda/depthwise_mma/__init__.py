@@ -31,9 +31,9 @@ _MOST_TAPS = 18
 """Beyond, weights do not fit into registers."""
 _LARGEST = 254
 """The largest weight that two terms hold."""
-_OTHER_REGISTERS = 40
+_OTHER_REGISTERS = 20
 """What a thread needs beside weights, values and sums: addresses, bias and multipliers."""
-_MOST_RESIDENT = 5
+_MOST_RESIDENT = 4
 """Blocks that share a multiprocessor; more would have too few registers."""
 
 
@@ -155,12 +155,10 @@ class DepthwiseMma(Implementation):
     def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
-        if (
-            spec.taps is None
-            or not spec.of_integers
-            or np.abs(spec.taps.astype(np.int32)).max() > _LARGEST
-        ):
+        if spec.taps is None or not spec.of_integers:
             return Rejected("its weights are no constant bytes")
+        if np.abs(spec.taps.astype(np.int16)).max() > _LARGEST:
+            return Rejected("its weights are no sums of two bytes")
         if spec.multiplier > 1:
             return Rejected("it multiplies channels")
         if not spec.src.aligned(_PART):
