@@ -238,7 +238,7 @@ def test_a_kept_binary_that_the_driver_refuses_is_replaced(
 ) -> None:
     dialect = opencl_device.dialect
     source = dialect.prelude + "".join(map(dialect.kernel, adding(2).kernels))
-    key = (*opencl_build._origin(opencl_device._device), dialect.options, source)
+    key = (*opencl_build.origin_of(opencl_device._device), dialect.options, source)
     kept = DiskCache(str(tmp_path), ".clbin")
     kept.store(b"no binary", *key)
     built(opencl_device, tmp_path)

@@ -550,15 +550,6 @@ def test_ranges_of_buffers_begin_at_words(device: WebGPUDevice) -> None:
     buffer.close()
 
 
-def test_kernels_cannot_be_kept(
-    device: WebGPUDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    webgpu._warn_about_cache.cache_clear()
-    for _ in range(2):
-        ready(device, adding(1), str(tmp_path)).close()
-    assert caplog.text.count("WebGPU cannot keep compiled kernels in serialization_dir") == 1
-
-
 def test_durations_without_time_stamps(own_device: WebGPUDevice) -> None:
     own_device.timed = False
     context = ready(own_device, adding(3))

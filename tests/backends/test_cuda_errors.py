@@ -173,6 +173,37 @@ def test_compiled_kernels_are_kept_where_asked(
 
 
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuModuleEnumerateFunctions"])
+def test_modules_of_an_artifact_are_loaded_or_refused(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    fake = driver()
+    program = Program((), (), 64, np.zeros(0, np.uint8), (BufferRange(False, 0, 4),), ())
+    fake.kernels = [kernel.name for kernel in transfers(program)]
+    (info,) = cuda.CUDABackend().devices()
+    device = cuda.CUDADevice(info)
+    assert any("nvrtc" in version.lower() for version in device.origin)
+    executable = device.compile(program)
+    binaries = executable.binaries()
+    executable.close()
+    assert len(binaries) == 1
+
+    def refuse(*_: Any) -> bytes:
+        raise AssertionError("compiles")
+
+    monkeypatch.setattr(cuda_driver, "compile_source", refuse)
+    again = device.load(program, binaries)
+    assert again.binaries() == binaries
+    again.close()
+    fake.before = lambda each: Status.CUDA_ERROR_INVALID_IMAGE if each == name else None
+    with pytest.raises(CompilationError, match="refuses kernels that were kept"):
+        device.load(program, binaries)
+    fake.before = lambda each: Status.CUDA_ERROR_OUT_OF_MEMORY if each == name else None
+    with pytest.raises(CudaError):
+        device.load(program, binaries)
+
+
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "cuModuleEnumerateFunctions"])
 def test_kept_kernels_that_do_not_load_are_made_anew(
     driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -81,6 +82,20 @@ class Device(ABC):
 
         Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
         """
+
+    def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
+        """Make what `compile` does of the `binaries` that its executable gave.
+
+        They must be of the same program, `origin` and driver. Without any, the program is compiled.
+        Raises CompilationError when the driver refuses them, DeviceMemoryError when memory is
+        short.
+        """
+        return self.compile(program)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What decides, beside `info`, whether binaries fit: versions of compilers above all."""
+        return ()
 
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:

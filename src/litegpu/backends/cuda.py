@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from litegpu.backends.cuda_driver import (
     call,
     checked,
     compile_kernels,
+    compiler_versions,
     driver,
     failure,
     ready,
@@ -253,6 +254,22 @@ class CUDADevice(Device):
                 raise
             cubins = self._compile(program, cache_dir, unusable=str(error))
         return CUDAExecutable(self, program, cubins)
+
+    def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
+        """Load modules. See Device.load."""
+        try:
+            return CUDAExecutable(self, program, [*binaries.values()])
+        except CudaError as error:
+            if error.code not in NOT_LOADED:
+                raise
+            raise CompilationError(
+                f"CUDA device '{self.info.name}' refuses kernels that were kept: {error}"
+            ) from error
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The compiler's versions. See Device.origin."""
+        return compiler_versions()
 
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
         """Allocate memory. See Device.allocate."""

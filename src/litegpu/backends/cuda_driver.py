@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +62,19 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError) as error:
         raise missing_bindings("nvidia-cuda-nvrtc", "Compiling CUDA kernels") from error
     return nvrtc
+
+
+@cache
+def compiler_versions() -> tuple[str, ...]:
+    """Return the versions of what compiles kernels; by its packages, to load nothing."""
+    found = []
+    for name in ("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    if len(found) > 1:
+        return tuple(found)
+    major, minor = call(_nvrtc().nvrtcVersion)
+    return (*found, f"NVRTC {major}.{minor}")
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class CUDAExecutable(Executable):
         """Load and upload. Raises DeviceMemoryError, CudaError or DeviceLostError."""
         super().__init__(program)
         self.device = device
+        self._cubins = tuple(cubins)
         self.constants = 0
         """Where the constants begin in the GPU's memory; 0 where there are none."""
         self.functions: dict[str, Any] = {}
@@ -69,6 +70,10 @@ class CUDAExecutable(Executable):
             # From memory that is not pinned, the last bytes may still be on their way; streams of
             # contexts do not wait for them.
             call(cu.cuStreamSynchronize, 0)
+
+    def binaries(self) -> Mapping[str, bytes]:
+        """Return the modules. See Executable.binaries."""
+        return {str(number): cubin for number, cubin in enumerate(self._cubins)}
 
     def _make_context(self) -> ExecutionContext:
         return CUDAContext(self)

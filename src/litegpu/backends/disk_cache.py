@@ -108,10 +108,10 @@ class DiskCache:
     def _warn(self, error: OSError) -> None:
         what = f"{self._content} cannot be kept in '{self._folder}'"
         why = f"({type(error).__name__}: {error}); check serialization_dir."
-        _report_once(logging.WARNING, what, why)
+        report_once(logging.WARNING, what, why)
 
     def _report(self, level: int, path: Path, text: str) -> None:
-        _report_once(level, f"{self._content}: '{path}'", text)
+        report_once(level, f"{self._content}: '{path}'", text)
 
 
 class _DamagedError(Exception):
@@ -136,7 +136,8 @@ def _verified(found: bytes, digest: bytes) -> bytes:
     return data
 
 
-def _report_once(level: int, what: str, text: str) -> None:
+def report_once(level: int, what: str, text: str) -> None:
+    """Log a line about a file or folder, once in this process."""
     if (what, text) not in _reported:
         _reported.add((what, text))
         _log.log(level, "%s %s", what, text)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.calls import wait_until
@@ -41,6 +41,14 @@ class Executable(ABC):
 
     @abstractmethod
     def _make_context(self) -> ExecutionContext: ...
+
+    def binaries(self) -> Mapping[str, bytes]:
+        """Return what Device.load makes an executable of the same program of, by names.
+
+        Nothing where the API gives none. After a first run they may hold more: some drivers compile
+        only then. Raises ExecutionError when the device fails.
+        """
+        return {}
 
     def enter(self, context: ExecutionContext) -> None:
         """Stay for a context, which is being made, until it leaves or is no more."""

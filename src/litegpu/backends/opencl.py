@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl_buffers import OpenCLBuffer, OpenCLPinnedBuffer
-from litegpu.backends.opencl_build import build
+from litegpu.backends.opencl_build import build, from_binary, origin_of
 from litegpu.backends.opencl_dots import NVIDIA_FACTS, byte_dot
 from litegpu.backends.opencl_executable import OpenCLExecutable
 from litegpu.backends.opencl_library import LOST, TITLE, load_pocl_apart, status_name
@@ -41,6 +42,8 @@ _TOO_LITTLE_MEMORY = (
     "OUT_OF_RESOURCES",
 )
 
+_OPTIONS = re.compile(r"-cl-std=CL[0-9.]+")
+"""What dialects tell the compiler."""
 _ALIGNMENT = 128
 """Bytes; loads of a work group then begin at a cache line."""
 _POCL = "to run on the CPU: apt-get install pocl-opencl-icd"
@@ -166,7 +169,27 @@ class OpenCLDevice(Device):
     ) -> Executable:
         """Build with the words of a dialect, and upload the constants."""
         built = self._build(dialect, program.kernels, cache_dir)
-        return OpenCLExecutable(self.cl, self, program, built)
+        return OpenCLExecutable(self.cl, self, program, built, dialect.options)
+
+    def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
+        """Build of a binary, and upload the constants. See Device.load."""
+        if self.lost:
+            raise self.loss()
+        if not program.kernels or not binaries:
+            return self.compile(program)
+        ((options, binary),) = binaries.items()
+        if not _OPTIONS.fullmatch(options):
+            raise self._refuses(program.kernels, f"unknown options of a binary, {options}")
+        try:
+            built = from_binary(self.cl, self.context, binary, options)
+        except self.cl.Error as error:
+            raise self._refuses(program.kernels, str(error)) from error
+        return OpenCLExecutable(self.cl, self, program, built, options)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """All that the driver tells of itself. See Device.origin."""
+        return origin_of(self._device)
 
     @cached_property
     def _dot_dialect(self) -> OpenCLDialect:
@@ -192,12 +215,15 @@ class OpenCLDevice(Device):
         try:
             return build(self.cl, self.context, source, dialect.options, cache)
         except self.cl.Error as error:
-            names = ", ".join(kernel.name for kernel in kernels)
-            raise CompilationError(
-                f"OpenCL device '{self.info.name}' ({self.info.driver}) refuses the kernels "
-                f"{names}: {error}. LITEGPU_DEBUG=2 prints their sources; precision='fp32' or "
-                "another backend may help."
-            ) from error
+            raise self._refuses(kernels, str(error)) from error
+
+    def _refuses(self, kernels: Sequence[KernelText], why: str) -> CompilationError:
+        names = ", ".join(kernel.name for kernel in kernels)
+        return CompilationError(
+            f"OpenCL device '{self.info.name}' ({self.info.driver}) refuses the kernels "
+            f"{names}: {why}. LITEGPU_DEBUG=2 prints their sources; precision='fp32' or "
+            "another backend may help."
+        )
 
     def loss(self, reason: str = "it failed before") -> DeviceLostError:
         """Return the error for a device that is lost."""

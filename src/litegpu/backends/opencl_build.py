@@ -19,25 +19,38 @@ def build(cl: Any, context: Any, source: str, options: str, cache: DiskCache) ->
         if not cache.wanted:
             return _from_source(cl, context, source, options)
         (device,) = context.devices
-        key = (*_origin(device), options, source)
+        key = (*origin_of(device), options, source)
         binary = cache.load(*key)
         if binary is not None:
             try:
-                return cl.Program(context, [device], [binary]).build(options, cache_dir=False)
+                return from_binary(cl, context, binary, options)
             except cl.Error as error:
                 cache.discard(str(error), *key)
         built = _from_source(cl, context, source, options)
-        (binaries,) = built.get_info(cl.program_info.BINARIES)
-        if binaries:  # a driver may give none
-            cache.store(bytes(binaries), *key)
+        if binary := binary_of(cl, built):
+            cache.store(binary, *key)
         return built
+
+
+def from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
+    """Return the program of a binary that `binary_of` gave. Raises pyopencl's errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the build log of a successful build
+        program = cl.Program(context, context.devices, [binary])
+        return program.build(options, cache_dir=False)
+
+
+def binary_of(cl: Any, built: Any) -> bytes:
+    """Return the binary of a built program for its one device; nothing where there is none."""
+    (binary,) = built.get_info(cl.program_info.BINARIES)
+    return bytes(binary or b"")
 
 
 def _from_source(cl: Any, context: Any, source: str, options: str) -> Any:
     return cl.Program(context, source).build(options, cache_dir=False)
 
 
-def _origin(device: Any) -> tuple[str, ...]:
+def origin_of(device: Any) -> tuple[str, ...]:
     """Return what decides, beside source and options, whether a binary fits."""
     platform = device.platform
     return (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.limits import check_sizes
+from litegpu.backends.opencl_build import binary_of
 from litegpu.backends.opencl_context import OpenCLContext
 from litegpu.backends.opencl_library import TITLE, Handles
 from litegpu.backends.process import is_inherited, keep_in_children
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
 class OpenCLExecutable(Executable):
     """A built program and a buffer of constants."""
 
-    def __init__(self, cl: Any, device: OpenCLDevice, program: Program, built: Any) -> None:
-        """Upload the constants. Raises DeviceMemoryError when the device has too little."""
+    def __init__(
+        self, cl: Any, device: OpenCLDevice, program: Program, built: Any, options: str
+    ) -> None:
+        """Upload the constants; `built` is None without kernels, `options` what it was built with.
+
+        Raises DeviceMemoryError when the device has too little.
+        """
         super().__init__(program)
-        self.device, self.built = device, built
+        self.device, self.built, self._options = device, built, options
         self.constants: Any = None
         """None where there are no bytes."""
         self._owned = Handles()
@@ -44,6 +51,15 @@ class OpenCLExecutable(Executable):
             if isinstance(error, cl.Error):
                 raise device.typed(error, int(program.constants.size)) from error
             raise
+
+    def binaries(self) -> Mapping[str, bytes]:
+        """Return the program's binary, named by the compiler's options. See Executable."""
+        cl = self.device.cl
+        try:
+            binary = binary_of(cl, self.built) if self.built is not None else b""
+        except cl.Error as error:
+            raise self.device.typed(error, 0, "tell what it has compiled") from error
+        return {self._options: binary} if binary else {}
 
     def _make_context(self) -> ExecutionContext:
         return OpenCLContext(self)

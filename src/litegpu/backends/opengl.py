@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
@@ -226,6 +226,10 @@ class OpenGLDevice(Device):
             return LinkedProgram(self, self.gl.compile(source), binary)
         return LinkedProgram(self, number)
 
+    def linked(self, number: int) -> LinkedProgram:
+        """Return the owner of a program, by its number."""
+        return LinkedProgram(self, number)
+
     def _group_counts(self) -> list[int]:
         return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
 
@@ -233,6 +237,11 @@ class OpenGLDevice(Device):
         """Link, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
         return self.call(lambda: OpenGLExecutable(self, program, cache_dir))
+
+    def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
+        """Take linked programs, and upload the constants. See Device.load."""
+        check_sizes(program, self.info)
+        return self.call(lambda: OpenGLExecutable(self, program, None, binaries))
 
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
         """Allocate memory. See Device.allocate."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
 class OpenGLExecutable(Executable):
     """Linked programs and a buffer of constants. Made by the worker."""
 
-    def __init__(self, device: OpenGLDevice, program: Program, cache_dir: str | None) -> None:
-        """Compile and upload. Raises CompilationError or DeviceMemoryError."""
+    def __init__(
+        self,
+        device: OpenGLDevice,
+        program: Program,
+        cache_dir: str | None,
+        binaries: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Compile, or take `binaries` by the names of kernels, and upload.
+
+        Raises CompilationError or DeviceMemoryError.
+        """
         super().__init__(fold_launches(program, (device.group_limit,) * 3))
         self.device = device
         self.programs: dict[str, LinkedProgram] = {}
@@ -31,7 +41,10 @@ class OpenGLExecutable(Executable):
         self._buffers = Buffers(device)
         device.gl.error()  # what is reported from here on, failed here
         try:
-            self._link(DiskCache(cache_dir, ".glbin"))
+            if binaries:
+                self._restore(binaries)
+            else:
+                self._link(DiskCache(cache_dir, ".glbin"))
             self.constants = self._buffers.make(program.constants.nbytes, program.constants)
         except BaseException:
             self.close()
@@ -54,6 +67,24 @@ class OpenGLExecutable(Executable):
             if cache.wanted and binary is None:
                 cache.store(device.gl.binary(linked.number), *key)
             self.programs[text.name] = linked
+
+    def _restore(self, binaries: Mapping[str, bytes]) -> None:
+        device = self.device
+        for text in self.program.kernels:
+            device.worker.check()
+            number = device.gl.program_of(binaries.get(text.name, b""))
+            if number is None:
+                message = refused(device.info.title, text.name, "its binary is of no use")
+                raise CompilationError(message)
+            self.programs[text.name] = device.linked(number)
+
+    def binaries(self) -> Mapping[str, bytes]:
+        """Return the linked programs as the driver gives them. See Executable.binaries."""
+        gl, programs = self.device.gl, self.programs
+        found = self.device.call(
+            lambda: {name: gl.binary(linked.number) for name, linked in programs.items()}
+        )
+        return found if all(found.values()) else {}
 
     def _make_context(self) -> ExecutionContext:
         return self.device.call(partial(OpenGLContext, self))

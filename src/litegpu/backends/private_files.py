@@ -10,6 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 _BEGIN, _END = ".litegpu-", ".tmp"
 """How the names of unfinished files begin and end."""
 _STALE_S = 3600.0
@@ -32,7 +35,13 @@ class RefusedFileError(OSError):
 
 
 def read(path: Path, most_bytes: int) -> bytes | None:
-    """Return what a file holds, None if there is none.
+    """Return what a file holds, None if there is none. Raises what `read_array` does."""
+    found = read_array(path, most_bytes)
+    return None if found is None else found.tobytes()
+
+
+def read_array(path: Path, most_bytes: int) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of a file, None if there is none.
 
     Raises RefusedFileError for what is no regular file, is longer than `most_bytes` or could have
     been written by another user, UnsafeFolderError, and OSError when it cannot be read.
@@ -43,17 +52,22 @@ def read(path: Path, most_bytes: int) -> bytes | None:
         handle = os.open(path, _READ_FLAGS)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with os.fdopen(handle, "rb") as file:
+    with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
         _check_file(found, most_bytes)  # it might have been replaced meanwhile
-        return file.read(found.st_size)
+        data = np.empty(found.st_size, np.uint8)
+        end = 0
+        while end < len(data) and (count := file.readinto(data.data[end:])):
+            end += count
+        return data[:end]
 
 
-def replace(path: Path, parts: Sequence[bytes]) -> None:
+def replace(path: Path, parts: Sequence[bytes | memoryview], durable: bool = True) -> None:
     """Give a file its whole new content: readers see all of it or what was there before.
 
-    The folder is made where there is none, for this user alone. Raises UnsafeFolderError, and
-    OSError when the file cannot be written; nothing unfinished is left then.
+    The folder is made where there is none, for this user alone. What is not `durable` may be lost,
+    or lie there in part, after a power cut. Raises UnsafeFolderError, and OSError when the file
+    cannot be written; nothing unfinished is left then.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_folder(path.parent)
@@ -61,14 +75,16 @@ def replace(path: Path, parts: Sequence[bytes]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(parts)
-            file.flush()
-            os.fsync(handle)
+            if durable:
+                file.flush()
+                os.fsync(handle)
         os.replace(temporary, path)
     except BaseException:  # an interrupt, too, leaves nothing behind
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _flush_names(path.parent)
+    if durable:
+        _flush_names(path.parent)
 
 
 def remove_stale(folder: Path) -> None:

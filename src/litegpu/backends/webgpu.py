@@ -220,8 +220,6 @@ class WebGPUDevice(Device):
     def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
         """Make pipelines, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
-        if cache_dir is not None:
-            _warn_about_cache()
         return self.make(lambda: WebGPUExecutable(self, program))
 
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
@@ -261,11 +259,3 @@ class WebGPUDevice(Device):
         """Return whether an error of wgpu's says that memory is short: not all have that type."""
         text = str(error).lower()
         return isinstance(error, self.wgpu.GPUOutOfMemoryError) or "not enough memory" in text
-
-
-@cache
-def _warn_about_cache() -> None:
-    _log.warning(
-        "WebGPU cannot keep compiled kernels in serialization_dir "
-        "(the system's driver keeps its own)."
-    )
