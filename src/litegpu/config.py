@@ -13,6 +13,8 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_BACKEND": "backend to use when the options name none",
     "LITEGPU_DEVICE": "device (number or part of its name) to use when the options name none",
     "LITEGPU_MODELS": "folder with real models",
+    "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
+    "LITEGPU_CACHE_LIMIT": "MiB that artifacts in one folder may take together (default 4096)",
 }
 """Name and meaning of each variable."""
 
@@ -28,6 +30,26 @@ def debug_level() -> int:
     """Return LITEGPU_DEBUG as a number; anything that is not a number counts as 1."""
     value = text("LITEGPU_DEBUG")
     return int(value) if value.isdecimal() else int(bool(value))
+
+
+_CACHE_MIB = 4096
+
+
+def is_cache_wanted() -> bool:
+    """Return whether LITEGPU_CACHE asks for what is compiled to be kept; 0 and nothing do not."""
+    return text("LITEGPU_CACHE") not in ("", "0")
+
+
+def cache_folder() -> str | None:
+    """Return the folder that LITEGPU_CACHE names, None where it names none."""
+    value = text("LITEGPU_CACHE")
+    return None if value.isdecimal() else value or None
+
+
+def cache_limit() -> int:
+    """Return how many bytes artifacts may take in a folder; what is no number is the default."""
+    value = text("LITEGPU_CACHE_LIMIT")
+    return (int(value) if value.isdecimal() else _CACHE_MIB) << 20
 
 
 def columns() -> int | None:

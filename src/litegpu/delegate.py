@@ -232,7 +232,7 @@ class GpuDelegate:
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
         return PartitionKernel(
-            *(graph, self._device, options.numeric_policy(), options.cache_dir(), alone),
+            *(graph, self._device, options.numeric_policy(), options.cache_folder(), alone),
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
         )

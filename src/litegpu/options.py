@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
+from litegpu import config
+from litegpu.cache.store import CacheFolder, default_folder
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
@@ -69,6 +71,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
     min_nodes_per_partition: int | None
     invoke_timeout_ms: int | None
 
+    cache: bool | None
     backend: BackendName | None
     device: int | str | None
     precision: Precision | None
@@ -104,11 +107,12 @@ class GpuDelegateOptions:
 
     The first block has the names, defaults and rules of TensorFlow Lite's GPU delegate:
     `is_precision_loss_allowed` is -1 (use the priorities), 0 or 1; values of the enums may be
-    given as numbers. `max_delegated_partitions` below 1 counts as 1. With ENABLE_SERIALIZATION,
-    `serialization_dir` and `model_token` all given, compiled kernels and measured choices are
-    kept there. CL_ONLY counts where GL_ONLY is given too. Nodes (by their
-    numbers in the report) before `first_delegate_node_index` or after `last_delegate_node_index`
-    stay on the CPU, which helps to find the node that goes wrong.
+    given as numbers. `max_delegated_partitions` below 1 counts as 1. With
+    `serialization_dir` and `model_token`, compiled partitions are kept in that folder, and the next
+    start takes them from there; ENABLE_SERIALIZATION may be given with them. CL_ONLY counts where
+    GL_ONLY is given too. Nodes (by their numbers in the report) before `first_delegate_node_index`
+    or after `last_delegate_node_index` stay on the CPU, which helps to find the node that goes
+    wrong.
 
     The priorities decide about precision and memory: float32 where MAX_PRECISION comes first, else
     large values are stored as half, or all where MIN_MEMORY_USAGE comes before MIN_LATENCY. Sums
@@ -134,6 +138,11 @@ class GpuDelegateOptions:
     kept in the range of the stored integers and on their grid. Without ENABLE_QUANT all nodes on
     8-bit tensors stay on the CPU.
 
+    `cache` keeps compiled partitions without a word about where: True in the user's cache folder,
+    or in `serialization_dir` if that is given; None: if the environment has LITEGPU_CACHE; False:
+    nothing is kept at all. What is kept is found by all that it depends on, weights and driver
+    included, so a `model_token` only groups files (docs/cache.md).
+
     `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest; case does not matter. A number counts among the devices of the backend
     that is asked for, else in `list_devices()`. Raises OptionsError for values that cannot be used.
@@ -153,6 +162,7 @@ class GpuDelegateOptions:
     min_nodes_per_partition: int | None = None
     invoke_timeout_ms: int | None = None
 
+    cache: bool | None = None
     backend: BackendName | None = None
     device: int | str | None = None
     precision: Precision | None = None
@@ -164,6 +174,8 @@ class GpuDelegateOptions:
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
         for name in _TEXTS:
             object.__setattr__(self, name, _text(name, getattr(self, name)))
+        if not isinstance(self.cache, bool | None):
+            raise OptionsError(f"cache must be True, False or None, not {self.cache!r}.")
         if not isinstance(self.device, str | None):
             object.__setattr__(self, "device", _whole("device", self.device))
         for name in _OPTIONAL_INTEGERS:
@@ -283,19 +295,27 @@ class GpuDelegateOptions:
         """Return a sentence about options that have no effect without others, or nothing."""
         enabled = bool(self.experimental_flags & ExperimentalFlags.ENABLE_SERIALIZATION)
         parts = {
-            "ENABLE_SERIALIZATION (8) in experimental_flags": enabled,
             "serialization_dir": bool(self.serialization_dir),
             "model_token": bool(self.model_token),
         }
         missing = [name for name, given in parts.items() if not given]
-        if not missing or len(missing) == len(parts):
+        asked = enabled or len(missing) < len(parts)
+        if not asked or self.cache_folder() is not None:
             return ""
-        return f"Nothing is kept on disk: {' and '.join(missing)} must be given too."
+        if self.cache is False:
+            return "Nothing is kept on disk: cache is False."
+        return f"Nothing is kept on disk: {' and '.join(missing)} must be given too, or cache=True."
 
-    def cache_dir(self) -> str | None:
-        """Return the directory for compiled kernels, None without serialization."""
-        enabled = self.experimental_flags & ExperimentalFlags.ENABLE_SERIALIZATION
-        return self.serialization_dir if enabled and self.model_token else None
+    def cache_folder(self) -> CacheFolder | None:
+        """Return where compiled partitions are kept, None if nowhere."""
+        folder, token = self.serialization_dir, self.model_token
+        if self.cache is False:
+            return None
+        if folder and token:
+            return CacheFolder(folder, token)
+        if self.cache or config.is_cache_wanted():
+            return CacheFolder(folder or str(default_folder()), token or "")
+        return None
 
 
 _INTEGERS = (

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import HostBuffer
+from litegpu.cache import CachedPartitions, CacheFolder
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
@@ -39,12 +40,12 @@ class PartitionKernel:
         graph: Graph,
         device: Device,
         policy: NumericPolicy,
-        cache_dir: str | None,
+        cache: CacheFolder | None,
         alone: bool = False,
         tuning: Tuning = Tuning.ESTIMATED,
         timeout: float | None = None,
     ) -> None:
-        """Compile for the shapes that the graph has now.
+        """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
@@ -54,9 +55,9 @@ class PartitionKernel:
         self.graph = self._compiled_graph = graph
         self._device = device
         self._policy = policy
-        self._cache_dir = cache_dir
+        self._cache = cache
         self._timeout = timeout
-        self._tuner = Tuner(device.info, cache_dir, tuning)
+        self._tuner = Tuner(device.info, cache.folder if cache else None, tuning)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
         """Names of the tensors that would be stored as half, but did not fit."""
@@ -72,12 +73,30 @@ class PartitionKernel:
         self._states: list[tuple[ctypes.c_void_p, int]] = []
 
     def _compile(self, graph: Graph) -> CompiledPartition:
-        """Return the partition after its first run: drivers leave much of their work to that."""
+        """Return the partition after its first run: drivers leave much of their work to that.
+
+        That it is kept after it, too, lets binaries hold what is compiled only then.
+        """
+        if self._cache is None:
+            compiled = self._compile_anew(graph)
+        else:
+            cached = CachedPartitions(
+                *(self._cache, self._device, self._policy, self._tuner.facts())
+            )
+            key = cached.key(graph, self._precise)
+            found = cached.load(key, graph)
+            compiled = found or self._compile_anew(graph)
+            if found is None:
+                cached.store(key, compiled)
+        compiled.context.timeout = self._timeout
+        return compiled
+
+    def _compile_anew(self, graph: Graph) -> CompiledPartition:
         compiled = compile_partition(
             graph,
             self._device,
             self._policy,
-            cache_dir=self._cache_dir,
+            cache_dir=self._cache.folder if self._cache else None,
             tuner=self._tuner,
             precise=self._precise,
         )
@@ -86,7 +105,6 @@ class PartitionKernel:
         except BaseException:
             compiled.close()
             raise
-        compiled.context.timeout = self._timeout
         return compiled
 
     def shape(self, context: int) -> None:

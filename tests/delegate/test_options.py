@@ -139,20 +139,38 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fields", "directory"),
+    ("fields", "place"),
     [
-        ({"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"}, "here"),
-        ({"experimental_flags": 9, "serialization_dir": "here", "model_token": "m"}, "here"),
-        ({"experimental_flags": 1, "serialization_dir": "here", "model_token": "m"}, None),
+        ({"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"}, ("here", "m")),
+        ({"serialization_dir": "here", "model_token": "m"}, ("here", "m")),
+        ({"serialization_dir": "here", "model_token": "m", "cache": True}, ("here", "m")),
+        ({"serialization_dir": "here", "model_token": "m", "cache": False}, None),
+        ({"serialization_dir": "here", "cache": True}, ("here", "")),
+        ({"cache": True}, ("named", "")),
         ({"experimental_flags": 8, "serialization_dir": "here"}, None),
         ({"experimental_flags": 8, "model_token": "m"}, None),
         ({}, None),
     ],
 )
-def test_serialization_needs_flag_directory_and_token(
-    fields: dict[str, Any], directory: str | None
+def test_what_is_kept_needs_directory_and_token_or_a_word(
+    fields: dict[str, Any], place: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert GpuDelegateOptions(**fields).cache_dir() == directory
+    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
+    monkeypatch.setattr("litegpu.options.default_folder", lambda: Path("named"))
+    assert GpuDelegateOptions(**fields).cache_folder() == place
+
+
+def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "0"):
+        monkeypatch.setenv("LITEGPU_CACHE", value)
+        assert GpuDelegateOptions().cache_folder() is None
+    monkeypatch.setenv("LITEGPU_CACHE", "1")
+    usual = GpuDelegateOptions(cache=True).cache_folder()
+    assert GpuDelegateOptions().cache_folder() == usual
+    assert usual is not None and usual.folder.endswith(str(Path("litegpu") / "partitions"))
+    monkeypatch.setenv("LITEGPU_CACHE", "elsewhere")
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "")
+    assert GpuDelegateOptions(cache=False).cache_folder() is None
 
 
 @pytest.mark.parametrize(
@@ -160,16 +178,15 @@ def test_serialization_needs_flag_directory_and_token(
     [
         ({}, ""),
         ({"experimental_flags": 9, "serialization_dir": "d", "model_token": "m"}, ""),
+        ({"serialization_dir": "d", "model_token": "m"}, ""),
         (
             {"experimental_flags": 8},
-            "Nothing is kept on disk: serialization_dir and model_token must be given too.",
-        ),
-        (
-            {"serialization_dir": "d", "model_token": "m"},
-            "Nothing is kept on disk: ENABLE_SERIALIZATION (8) in experimental_flags must be given "
-            "too.",
+            "Nothing is kept on disk: serialization_dir and model_token must be given too, or "
+            "cache=True.",
         ),
         ({"experimental_flags": 8, "serialization_dir": "d"}, "kept on disk: model_token must"),
+        ({"serialization_dir": "d"}, "kept on disk: model_token must"),
+        ({"experimental_flags": 8, "cache": False}, "Nothing is kept on disk: cache is False."),
     ],
 )
 def test_half_of_what_serialization_needs_is_a_warning(
@@ -223,6 +240,7 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
         ({"is_precision_loss_allowed": None}, "is_precision_loss_allowed must be a whole number"),
         ({"device": 1.5}, "device must be a device's number or part of its name, not 1.5."),
         ({"backend": 3}, "backend must be text, not 3."),
+        ({"cache": "yes"}, "cache must be True, False or None, not 'yes'."),
         ({"model_token": b"x"}, "model_token must be text, not b'x'."),
         ({"serialization_dir": 3}, "serialization_dir must be text, not 3."),
         ({"presision": "fp16"}, "Unknown option 'presision'. Did you mean 'precision'?"),

@@ -53,9 +53,7 @@ def compile_partition(
     to half, as an earlier layout of the same graph numbers them.
     Raises CompilationError or DeviceMemoryError.
     """
-    constants = {
-        v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant
-    }
+    constants = constant_outputs(graph)
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     if policy.quantized == "float":
         graph = float_view(graph)
@@ -68,6 +66,11 @@ def compile_partition(
     placed = PlacedPartition(device, selected, inputs, outputs, states, constants, share_memory)
     built = tuner.build(placed) if tuner else placed.build(Choices())
     return placed.compile(built, cache_dir)
+
+
+def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:
+    """Return the outputs that do not depend on any input, by their numbers."""
+    return {v: _as_runtime(graph.values[v]) for v in graph.outputs if graph.values[v].is_constant}
 
 
 def _rewrite_and_place(

@@ -54,6 +54,13 @@ class Tuner:
         self._key = (__version__, info.backend, info.platform, info.name, info.driver)
         self._known: dict[str, int] = {}
 
+    def facts(self) -> tuple[object, ...]:
+        """Return what decides, beside the device, what `build` chooses next."""
+        if self._tuning is Tuning.CACHED:
+            self._known = {**self._load(), **self._known}
+            return (self._tuning.name, sorted(self._known.items()))
+        return (self._tuning.name,)
+
     def build(self, placed: PlacedPartition) -> BuiltProgram:
         """Build the program of a partition with the best candidate of each problem."""
         if self._tuning is Tuning.ESTIMATED:

@@ -1,0 +1,6 @@
+"""What compiling a partition gave, kept in a folder for the next process."""
+
+from litegpu.cache.partitions import CachedPartitions
+from litegpu.cache.store import CacheFolder
+
+__all__ = ["CacheFolder", "CachedPartitions"]

@@ -1,0 +1,110 @@
+"""What is kept of a compiled partition, as the sections of a file."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.backends.program import BufferRange, Launch, Program
+from litegpu.cache.codec import decode, encode
+from litegpu.codegen import KernelText
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.engine.facts import PartitionFacts
+
+_LENGTHS = struct.Struct("<QQ")
+"""Bytes of the description, and of the constants behind it."""
+_ALIGNMENT = 4096
+"""Where the constants begin, counted from the start of the sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """All of an artifact but its constants and binaries. Its fields are the file's schema."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernels: tuple[KernelText, ...]
+    launches: tuple[Launch, ...]
+    memory_bytes: int
+    program_inputs: tuple[BufferRange, ...]
+    program_outputs: tuple[BufferRange, ...]
+    sole_writers: Mapping[int, tuple[int, int]]
+    facts: PartitionFacts
+    binaries: Mapping[str, int]
+    """How many bytes each has; they lie behind the constants in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A partition without its device: what runs, on what, and what there is to tell of it."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    program: Program
+    facts: PartitionFacts
+    binaries: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, compiled: CompiledPartition) -> Artifact:
+        """Return what to keep of a partition that has run. Raises ExecutionError."""
+        binaries = compiled.executable.binaries()
+        return cls(compiled.inputs, compiled.outputs, compiled.program, compiled.facts, binaries)
+
+    def sections(self) -> list[bytes | memoryview]:
+        """Return the parts of the file, one behind the other."""
+        program = self.program
+        description = encode(
+            Description(
+                self.inputs,
+                self.outputs,
+                program.kernels,
+                program.launches,
+                program.memory_bytes,
+                program.inputs,
+                program.outputs,
+                program.sole_writers,
+                self.facts,
+                {name: len(binary) for name, binary in self.binaries.items()},
+            )
+        )
+        lengths = _LENGTHS.pack(len(description), program.constants.nbytes)
+        gap = -(len(lengths) + len(description)) % _ALIGNMENT
+        constants = np.ascontiguousarray(program.constants).data
+        return [lengths, description, bytes(gap), constants, *self.binaries.values()]
+
+    @classmethod
+    def read(cls, data: npt.NDArray[np.uint8]) -> Artifact:
+        """Return what sections hold; the constants are a view. Raises ValueError.
+
+        That all has the types it should have is seen here; `checks.check` sees to the rest.
+        """
+        view = data.data
+        if len(view) < _LENGTHS.size:
+            raise ValueError("it is cut")
+        described, constant_bytes = _LENGTHS.unpack_from(view)
+        start = _LENGTHS.size + described
+        start += -start % _ALIGNMENT
+        end = start + constant_bytes
+        if end > len(view):
+            raise ValueError(f"its sections take {end} bytes of {len(view)}")
+        found = decode(Description, bytes(view[_LENGTHS.size : _LENGTHS.size + described]))
+        binaries = {}
+        for name, size in found.binaries.items():
+            binaries[name] = bytes(view[end : end + size]) if size >= 0 else b""
+            end += size
+        if end != len(view):
+            raise ValueError(f"its sections take {end} bytes of {len(view)}")
+        program = Program(
+            found.kernels,
+            found.launches,
+            found.memory_bytes,
+            data[start : start + constant_bytes],
+            found.program_inputs,
+            found.program_outputs,
+            found.sole_writers,
+        )
+        return cls(found.inputs, found.outputs, program, found.facts, binaries)

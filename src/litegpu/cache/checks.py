@@ -1,0 +1,167 @@
+"""Whether an artifact keeps to its own memory, to the device and to the graph it is loaded for.
+
+Nothing that a file says is believed: what passes here binds no byte that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from litegpu.backends.base import DeviceInfo
+from litegpu.backends.program import BufferRange, Launch, Program, Span
+from litegpu.cache.artifact import Artifact
+from litegpu.codegen import KINDS, RANGE_WORDS, KernelText
+from litegpu.engine.facts import PartitionFacts
+from litegpu.graph import DType, Graph
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KINDS = {*KINDS.values(), "U32"}
+_SHARED_KINDS = ("float", "float4", "int", "int4", "uint4")
+_MOST_ITEMS = 1 << 31
+"""Work items on an axis of a launch; no API takes more."""
+_ROOM = 16
+"""Bytes beyond its end that a value may be read for: vectors are read as a whole."""
+
+
+def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
+    """Raise ValueError with what is wrong with an artifact for a graph on a device."""
+    program = artifact.program
+    _require(program.memory_bytes >= 4, "it has no memory")
+    most = info.max_allocation_bytes
+    _require(max(program.memory_bytes, program.constants.size) <= most, "it takes more than any")
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    _require(len(kernels) == len(program.kernels), "two kernels have one name")
+    for kernel in program.kernels:
+        _check_kernel(kernel, info)
+    for launch in program.launches:
+        _require(launch.kernel in kernels, f"there is no kernel {launch.kernel[:60]}")
+        _check_launch(launch, kernels[launch.kernel], program)
+    for part in (*program.inputs, *program.outputs):
+        _require(not part.constant and _lies(part, program), f"{part} is no part of its memory")
+    for number, (launch_number, argument) in program.sole_writers.items():
+        _check_sole_writer(program, number, launch_number, argument)
+    _check_facts(artifact.facts, program)
+    _check_ends(artifact, graph)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _lies(part: BufferRange, program: Program) -> bool:
+    """Whether a range lies where it says."""
+    room = program.constants.size if part.constant else program.memory_bytes
+    return part.offset >= 0 and part.size >= 0 and part.offset + part.size <= room
+
+
+def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
+    words = [
+        kernel.name,
+        *(a.name for a in kernel.arguments),
+        *(name for _, name, _ in kernel.shared),
+    ]
+    _require(all(map(_IDENTIFIER.fullmatch, words)), "a name is no identifier")
+    what = f"kernel {kernel.name[:60]}"
+    _require(all(a.kind in _KINDS for a in kernel.arguments), f"{what} takes unknown elements")
+    _require(len(kernel.arguments) <= info.max_arguments, f"{what} takes too many buffers")
+    _require(
+        not any(a.constant and a.written for a in kernel.arguments), f"{what} writes constants"
+    )
+    items = math.prod(kernel.local_size)
+    small = min(kernel.local_size) >= 1 and items <= info.max_work_group_size
+    _require(small, f"{what} has {items} work items in a group")
+    shared = all(kind in _SHARED_KINDS and length > 0 for kind, _, length in kernel.shared)
+    _require(shared, f"{what} shares unknown elements")
+    attributes = kernel.attributes
+    numbers = (attributes.cluster_size, attributes.min_blocks, *(attributes.folded or ()))
+    _require(all(0 < number < _MOST_ITEMS for number in numbers), f"{what} cannot be launched")
+
+
+def _check_launch(launch: Launch, kernel: KernelText, program: Program) -> None:
+    what = f"a launch of {kernel.name[:60]}"
+    _require(launch.local_size == kernel.local_size, f"{what} has other work groups than it")
+    whole = all(
+        0 < items < _MOST_ITEMS and items % size == 0
+        for items, size in zip(launch.global_size, launch.local_size, strict=True)
+    )
+    _require(whole, f"{what} has no whole work groups")
+    _require(len(launch.ranges) == len(kernel.arguments), f"{what} binds other buffers than it has")
+    spans = {False: iter(launch.reads), True: iter(launch.writes)}
+    for part, argument in zip(launch.ranges, kernel.arguments, strict=True):
+        _require(_lies(part, program), f"{what} binds {part}")
+        _require(not (part.constant and argument.written), f"{what} writes constants")
+        if not part.constant:
+            span = next(spans[argument.written], None)
+            _require(span is not None and _tells(span, part), f"{what} tells not what it accesses")
+    _require(not any(map(list, spans.values())), f"{what} tells of more than it accesses")
+
+
+def _tells(span: Span, part: BufferRange) -> bool:
+    """Whether a span begins in a range, and ends where it may."""
+    inside = part.offset <= span.start <= span.end <= part.offset + part.size + _ROOM
+    return (inside and 0 <= span.width <= span.pitch) or (inside and not span.pitch)
+
+
+def _check_sole_writer(program: Program, number: int, launch_number: int, argument: int) -> None:
+    _require(0 <= number < len(program.outputs), "no such output is written")
+    _require(0 <= launch_number < len(program.launches), "no such launch writes an output")
+    launch = program.launches[launch_number]
+    _require(0 <= argument < len(launch.ranges), "no such argument writes an output")
+    (kernel,) = (kernel for kernel in program.kernels if kernel.name == launch.kernel)
+    same = launch.ranges[argument] == program.outputs[number]
+    _require(same and kernel.arguments[argument].written, "an output is written elsewhere")
+
+
+def _check_facts(facts: PartitionFacts, program: Program) -> None:
+    _require(len(facts.launches) == len(program.launches), "not all launches are told of")
+    for told, launch in zip(facts.launches, program.launches, strict=True):
+        counts = (told.products, told.nbytes, *told.work.values())
+        _require(min(counts) >= 0, f"{launch.kernel[:60]} has less than no work")
+    for value in facts.values.values():
+        sizes = (*value.shape, *value.storage.shape, value.storage.padded_channels)
+        _require(min(sizes, default=0) >= 0, "a value has less than no elements")
+    words = facts.words
+    if words is None:
+        return
+    block = words.block
+    _require(_lies(block, program) and not block.constant, "range words lie elsewhere")
+    _require(words.most >= 1 and words.step % 4 == 0, "range words are no words")
+    _require(words.step >= words.most * RANGE_WORDS * 4, "range words lie over each other")
+    _require(block.size == words.step * len(words.values), "range words are not of all launches")
+    known = all(v in facts.values for values in words.values for v in values)
+    _require(known, "range words are of unknown values")
+    _require(max(map(len, words.values)) <= words.most, "range words are too few")
+    both = program.inputs[-1:] == program.outputs[-1:] == (block,)
+    _require(both, "range words are not moved")
+
+
+def _check_ends(artifact: Artifact, graph: Graph) -> None:
+    """Raise ValueError unless the inputs and outputs are those of the graph, in their sizes."""
+    computed = [v for v in graph.outputs if not graph.values[v].is_constant]
+    results = artifact.outputs[: len(computed)]
+    states = artifact.outputs[len(computed) :]
+    fits = list(results) == computed and set(artifact.inputs) <= set(graph.inputs)
+    _require(fits and len(set(artifact.inputs)) == len(artifact.inputs), "it has other ends")
+    _require(set(states) <= set(graph.inputs), "it changes what is no input")
+    moved = 1 if artifact.facts.words is not None else 0
+    program = artifact.program
+    for numbers, parts in ((artifact.inputs, program.inputs), (artifact.outputs, program.outputs)):
+        _require(len(numbers) + moved == len(parts), "not all of its ends are moved")
+        _check_sizes(graph, artifact.facts, zip(numbers, parts, strict=False))
+
+
+def _check_sizes(
+    graph: Graph, facts: PartitionFacts, ends: Iterable[tuple[int, BufferRange]]
+) -> None:
+    for v, part in ends:
+        value = graph.values[v]
+        stored = facts.values.get(v)
+        _require(stored is not None, f"tensor {v} lies nowhere")
+        assert stored is not None
+        dtype = DType.FLOAT32 if value.dtype is DType.FLOAT16 else value.dtype
+        same = stored.shape == value.shape and stored.dtype in (dtype, value.dtype)
+        nbytes = value.elements * stored.dtype.size if same else -1
+        _require(same and part.size == nbytes, f"tensor {v} is another")

@@ -1,0 +1,185 @@
+"""A folder of artifacts: each a file that is written as a whole and believed only when it checks.
+
+There are no locks: who finds no file compiles and replaces it, whoever else does the same. A lock
+that a killed process left behind would keep all others waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu import config
+from litegpu.backends import private_files
+from litegpu.backends.disk_cache import report_once
+from litegpu.backends.private_files import UnsafeFolderError
+from litegpu.cache.fingerprint import checksum
+from litegpu.errors import missing_dependency
+
+SUFFIX = ".artifact"
+"""How the names of artifacts end."""
+_MAGIC = b"\x89lgpuart"
+_FORMAT = 1
+_HEADER = struct.Struct("<8sI4x32s32sQ")
+"""Magic, format, key, checksum of the data, length of the data."""
+_MOST_BYTES = 1 << 34
+"""Of one artifact."""
+_READABLE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class DamagedError(Exception):
+    """A file is not what litegpu would have written there; says why."""
+
+
+class CacheFolder(NamedTuple):
+    """Where artifacts are kept, and a token: a name that tells models apart, for people too."""
+
+    folder: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the folder."""
+
+    path: Path
+    nbytes: int
+    used: float
+    """When it was written or last used, in seconds since 1970."""
+
+
+class ArtifactStore:
+    """Artifacts in a folder, found by a token (a model's name, for people) and a fingerprint."""
+
+    def __init__(self, folder: str | os.PathLike[str], token: str = "") -> None:
+        """Take a folder, which need not exist yet."""
+        self.folder = Path(folder)
+        # Whatever the token is, its readable part is no path; the fingerprint has all of it.
+        self._prefix = _READABLE.sub("_", token)[:48].strip("._-") or "model"
+
+    def path(self, key: bytes) -> Path:
+        """Return where the artifact of a fingerprint lies."""
+        return self.folder / f"{self._prefix}-{key.hex()[:40]}{SUFFIX}"
+
+    def load(self, key: bytes) -> npt.NDArray[np.uint8] | None:
+        """Return what was stored under a key; None if nothing or nothing that can be trusted."""
+        path = self.path(key)
+        try:
+            found = read(path, key)
+            if found is not None:
+                os.utime(path)
+            return found
+        except UnsafeFolderError as error:
+            self._warn(error)
+        except (OSError, DamagedError) as error:
+            self._told(path, f"is not used and will be replaced: {error}")
+        return None
+
+    def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
+        """Keep sections under a key; where that fails, a warning says so."""
+        data = np.concatenate([np.frombuffer(section, np.uint8) for section in sections])
+        header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(data.data), data.nbytes)
+        try:
+            private_files.remove_stale(self.folder)
+            # A power cut may leave a part of it: the checksum tells.
+            private_files.replace(self.path(key), (header, data.data), durable=False)
+            self._evict(self.path(key))
+        except OSError as error:
+            self._warn(error)
+
+    def discard(self, key: bytes, reason: str) -> None:
+        """Forget what was stored under a key, for it proved unusable."""
+        self._told(self.path(key), f"proved unusable and will be replaced: {reason}")
+        with contextlib.suppress(OSError):
+            os.unlink(self.path(key))
+
+    def _evict(self, newest: Path) -> None:
+        """Remove what was used least recently where all is too large, but not the newest."""
+        evict(self.folder, config.cache_limit(), newest)
+
+    def _warn(self, error: OSError) -> None:
+        what = f"Compiled partitions cannot be kept in '{self.folder}'"
+        why = f"({type(error).__name__}: {error}); check serialization_dir or LITEGPU_CACHE."
+        report_once(logging.WARNING, what, why)
+
+    def _told(self, path: Path, text: str) -> None:
+        report_once(logging.INFO, f"Compiled partition: '{path}'", text)
+
+
+def default_folder() -> Path:
+    """Return where artifacts of this user are kept that nobody asked to have elsewhere.
+
+    Raises MissingDependencyError where that takes a package that is not there.
+    """
+    named = config.cache_folder()
+    if named:
+        return Path(named).expanduser()
+    try:
+        import platformdirs
+    except ImportError as error:
+        raise missing_dependency("platformdirs", "tools", "cache=True") from error
+    return platformdirs.user_cache_path("litegpu", appauthor=False) / "partitions"
+
+
+def read(path: Path, key: bytes | None = None) -> npt.NDArray[np.uint8] | None:
+    """Return the data of an artifact, None if there is no file.
+
+    They are read, not mapped: what was checked is what is used, and a file that somebody cuts
+    meanwhile ends nobody. Raises DamagedError, where it is none of `key` too, and OSError.
+    """
+    found = private_files.read_array(path, _MOST_BYTES)
+    if found is None:
+        return None
+    if len(found) < _HEADER.size:
+        raise DamagedError("it is cut")
+    magic, number, own, expected, length = _HEADER.unpack_from(found.data)
+    data = found[_HEADER.size :]
+    if magic != _MAGIC:
+        raise DamagedError("it is no artifact of litegpu")
+    if number != _FORMAT:
+        raise DamagedError(f"it has format {number}, not {_FORMAT}")
+    if key is not None and own != key:
+        raise DamagedError("it is of another model, device, version or options")
+    if length != len(data) or expected != checksum(data.data):
+        raise DamagedError("its checksum is wrong: it was cut or changed")
+    return data
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Return the artifacts of a folder, the least recently used first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as files:
+        for file in files:
+            if file.name.endswith(SUFFIX) and file.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    status = file.stat(follow_symlinks=False)
+                    found.append(Entry(Path(file.path), status.st_size, status.st_mtime))
+    return sorted(found, key=lambda entry: entry.used)
+
+
+def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:
+    """Remove the least recently used artifacts beyond `limit` bytes, but not `newest`.
+
+    Returns what was removed.
+    """
+    present = entries(folder)
+    total, removed = sum(entry.nbytes for entry in present), []
+    for entry in present:
+        if total <= limit:
+            break
+        if entry.path != newest:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+                removed.append(entry)
+            total -= entry.nbytes
+    return removed

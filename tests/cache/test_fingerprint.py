@@ -1,0 +1,91 @@
+"""Fingerprints: other parts are other names, wherever they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from litegpu.cache.fingerprint import (
+    checksum,
+    device_facts,
+    fingerprint,
+    graph_facts,
+    host_facts,
+)
+from litegpu.graph import DType, Graph, Quantization
+from paper_device import DEVICE
+from passes.graphs import RELU, GraphBuilder
+
+MIB = 1 << 20
+
+
+def graph() -> Graph:
+    builder = GraphBuilder()
+    inside = builder.steps(builder.input(1, 5, 3, 7), RELU)
+    return builder.graph(builder.conv(inside, 6))
+
+
+def test_equal_graphs_have_one_fingerprint() -> None:
+    assert fingerprint(graph_facts(graph())) == fingerprint(graph_facts(graph()))
+
+
+def test_whatever_is_otherwise_in_a_graph_tells() -> None:
+    first = graph()
+    weights = next(v for v in first.values.values() if v.data is not None and v.data.ndim == 4)
+    data = np.array(weights.data)
+    data.reshape(-1)[-1] += 1
+    (first_node, *others) = first.nodes
+    changes = [
+        {v: dataclasses.replace(first.values[v], **change)}
+        for v, change in (
+            (weights.id, {"data": data}),
+            (weights.id, {"quantization": Quantization((0.5,), (1,))}),
+            (first.inputs[0], {"shape": (1, 5, 3, 8)}),
+            (first.inputs[0], {"dtype": DType.INT8}),
+        )
+    ]
+    changed = [dataclasses.replace(first, values={**first.values, **each}) for each in changes]
+    node = dataclasses.replace(first_node, params={"axis": 1})
+    changed.append(dataclasses.replace(first, nodes=(node, *others)))
+    changed.append(dataclasses.replace(first, outputs=first.inputs))
+    found = [fingerprint(graph_facts(each)) for each in (first, *changed)]
+    assert len(set(found)) == len(found)
+
+
+def test_every_byte_of_large_and_small_arrays_counts() -> None:
+    for size in (3, MIB - 1, MIB, 2 * MIB + 5):
+        data = np.zeros(size, np.uint8)
+        found = {fingerprint(data), checksum(data.data)}
+        for place in (0, size // 2, size - 1):
+            data[place] = 1
+            found |= {fingerprint(data), checksum(data.data)}
+            data[place] = 0
+        assert len(found) == 8, size
+    assert fingerprint(np.zeros(4, np.uint8)) != fingerprint(np.zeros(1, np.float32))
+    assert fingerprint(np.zeros((2, MIB), np.uint8)) != fingerprint(np.zeros((MIB, 2), np.uint8))
+    whole = np.arange(12).reshape(3, 4)
+    assert fingerprint(whole.T) == fingerprint(np.ascontiguousarray(whole.T))
+
+
+def test_parts_are_told_apart() -> None:
+    parts: list[object] = [1, True, "1", b"1", 1.0, -0.0, 0.0, None, DType.INT8, (1,), {"a": 1}]
+    parts += [frozenset((1, 2)), (), [[]]]
+    assert len({fingerprint(part) for part in parts}) == len(parts)
+    with pytest.raises(TypeError, match="object is no part of a fingerprint"):
+        fingerprint(object())
+
+
+def test_the_host_is_its_libraries_and_how_it_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = host_facts()
+    assert np.__version__ in found and all(isinstance(fact, str) for fact in found)
+    monkeypatch.setattr("litegpu.host_cpu.other_rounding", lambda: "rounds otherwise")
+    assert host_facts() != found
+
+
+def test_a_device_is_its_kind_and_not_its_place() -> None:
+    same = dataclasses.replace(DEVICE, index=3, pci_address="00000000:3B:00.0")
+    assert device_facts(same) == device_facts(DEVICE)
+    other = dataclasses.replace(DEVICE, driver="newer")
+    assert device_facts(other) != device_facts(DEVICE)

@@ -1,0 +1,359 @@
+"""Warm starts: the same bits as cold ones, and nothing that a file says is believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from litegpu import GpuDelegate, backends
+from litegpu.backends import disk_cache
+from litegpu.backends.base import DeviceInfo
+from litegpu.backends.opencl import OpenCLDevice
+from litegpu.cache.artifact import Artifact
+from litegpu.cache.checks import check
+from litegpu.cache.store import ArtifactStore, entries, read
+from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.errors import CompilationError
+from litegpu.graph import Graph
+from litegpu.options import InferencePriority
+from litegpu.partition_kernel import PartitionKernel
+from litegpu.zoo.writer import ModelWriter
+from small_models import (
+    Array,
+    assert_close,
+    convolution,
+    fully_convolutional,
+    interpreter,
+    random,
+    reference,
+    run,
+)
+
+DEVICES = backends.list_devices()
+device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
+Bytes = npt.NDArray[np.uint8]
+ALL_HALF: dict[str, Any] = {
+    "precision": "fp16",
+    "inference_priority1": InferencePriority.MIN_MEMORY_USAGE,
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_reported_yet(caplog: pytest.LogCaptureFixture) -> None:
+    disk_cache._reported.clear()
+    caplog.set_level(logging.INFO, "litegpu")
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """The partitions that are compiled from their graphs."""
+    found: list[Graph] = []
+    compile_anew = PartitionKernel._compile_anew
+
+    def noted(self: PartitionKernel, graph: Graph) -> CompiledPartition:
+        found.append(graph)
+        return compile_anew(self, graph)
+
+    monkeypatch.setattr(PartitionKernel, "_compile_anew", noted)
+    return found
+
+
+def started(folder: Path, content: bytes, **options: Any) -> tuple[Any, GpuDelegate]:
+    """Return an interpreter with a delegate that keeps what it compiles."""
+    given = {"backend": "opencl", "serialization_dir": folder, "model_token": "m", **options}
+    delegate = GpuDelegate(given)  # type: ignore[arg-type]
+    target = interpreter(content, delegate)
+    assert delegate.error is None and delegate.report is not None and delegate.report.partitions
+    return target, delegate
+
+
+def outputs(folder: Path, content: bytes, *inputs: Array, **options: Any) -> list[Array]:
+    return run(started(folder, content, **options)[0], *inputs)
+
+
+def equal(left: list[Array], right: list[Array]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
+
+
+@device
+def test_a_warm_start_gives_the_same_bits_and_the_same_report(
+    device: DeviceInfo, tmp_path: Path, compiled: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    options = {"backend": device.backend, "device": device.index}
+    target, cold = started(tmp_path, model, **options)
+    expected = run(target, x)
+    assert len(compiled) == 1 and len(entries(tmp_path)) == 1
+    profile = cold.profile(repeats=1, peaks=False).to_dict()
+    target, warm = started(tmp_path, model, **options)
+    assert len(compiled) == 1
+    assert equal(run(target, x), expected)
+    assert warm.report == cold.report
+    again = warm.profile(repeats=1, peaks=False).to_dict()
+    kernels = [
+        [{**each, "seconds": 0, "flops_per_second": 0, "bytes_per_second": 0} for each in part]
+        for found in (profile, again)
+        for part in [found["partitions"][0]["kernels"]]
+    ]
+    assert kernels[0] == kernels[1] and kernels[0]
+    assert "replaced" not in caplog.text
+
+
+def test_new_shapes_are_kept_beside_the_old_ones(tmp_path: Path, compiled: list[Graph]) -> None:
+    model = fully_convolutional()
+    for _ in range(2):
+        target, _delegate = started(tmp_path, model)
+        for shape in ((1, 9, 7, 3), (2, 5, 6, 3)):
+            target.resize_tensor_input(0, shape)
+            target.allocate_tensors()
+            x = random(*shape)
+            target.set_tensor(0, x)
+            target.invoke()
+    assert len(compiled) == 2 and len(entries(tmp_path)) == 2
+
+
+def narrow() -> bytes:
+    """Return a model with values that half cannot hold where its second input is large."""
+    writer = ModelWriter()
+    x, up = writer.input((1, 8, 8, 12)), writer.input((1, 1, 1, 1))
+    x = convolution(writer, x, 16)
+    large = writer.op("MUL", [x, up], [x.shape], name="large")
+    size = {"stride_h": 2, "stride_w": 2, "filter_height": 2, "filter_width": 2}
+    pooled = writer.op(
+        "AVERAGE_POOL_2D", [large], [(1, 4, 4, 16)], options={"padding": "SAME", **size}
+    )
+    writer.output(writer.op("LOGISTIC", [pooled], [(1, 4, 4, 16)]))
+    return writer.build()
+
+
+def test_values_that_half_cannot_hold_are_kept_as_float32_on_both_sides(
+    tmp_path: Path, compiled: list[Graph]
+) -> None:
+    model, values = narrow(), (random(1, 8, 8, 12), np.full((1, 1, 1, 1), 1e6, np.float32))
+    found = []
+    for _ in range(2):
+        target, delegate = started(tmp_path, model, **ALL_HALF)
+        found.append(run(target, *values))
+        assert delegate.report is not None and delegate.report.partitions[0].kept_float32
+    assert equal(*found)
+    assert len(compiled) == 2, "one without, one with float32: the second process has both"
+    assert_close(found[1], reference(model, *values), 1e-2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "fp16"}, {"model_token": "other"}, {"inference_preference": 2}],
+    ids=str,
+)
+def test_other_options_are_other_files(
+    options: dict[str, Any], tmp_path: Path, compiled: list[Graph]
+) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    for each in ({}, options, {}, options):
+        outputs(tmp_path, model, x, **each)
+    assert len(compiled) == 2 and len(entries(tmp_path)) == 2
+
+
+def test_files_that_were_swapped_are_rebuilt(
+    tmp_path: Path, compiled: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    models = [fully_convolutional(), fully_convolutional(float16_weights=True)]
+    x = random(1, 9, 7, 3)
+    expected = [outputs(tmp_path, model, x) for model in models]
+    first, second = (entry.path for entry in entries(tmp_path))
+    a, b = first.read_bytes(), second.read_bytes()
+    first.write_bytes(b)
+    second.write_bytes(a)
+    for model, answer in zip(models, expected, strict=True):
+        assert equal(outputs(tmp_path, model, x), answer)
+    assert len(compiled) == 4
+    assert caplog.text.count("it is of another model, device, version or options") == 2
+    assert first.read_bytes()[:80] == a[:80]
+
+
+def test_damage_anywhere_is_mended(tmp_path: Path, compiled: list[Graph]) -> None:
+    """A few places whole; tests/cache/test_store.py has hundreds."""
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    expected = outputs(tmp_path, model, x)
+    (path,) = (entry.path for entry in entries(tmp_path))
+    whole = path.read_bytes()
+    for place in (0, 20, 90, 2000, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
+        disk_cache._reported.clear()
+        assert equal(outputs(tmp_path, model, x), expected)
+    assert len(compiled) == 7
+    assert equal(outputs(tmp_path, model, x), expected) and len(compiled) == 7
+
+
+def test_binaries_that_the_driver_refuses_are_replaced(
+    tmp_path: Path,
+    compiled: list[Graph],
+    opencl_device: OpenCLDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    expected = outputs(tmp_path, model, x)
+
+    def refuse(*_: Any) -> None:
+        raise CompilationError("of another driver")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opencl_device, "load", refuse)
+        assert equal(outputs(tmp_path, model, x), expected)
+    assert "proved unusable and will be replaced: of another driver" in caplog.text
+    assert len(compiled) == 2
+    assert equal(outputs(tmp_path, model, x), expected) and len(compiled) == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a folder is read-only otherwise there")
+def test_a_folder_that_cannot_be_written_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    assert_close(outputs(tmp_path / "file" / "new", model, x), reference(model, x))
+    assert "Compiled partitions cannot be kept in" in caplog.text
+
+
+# What a file says, with a right checksum
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bytes, Graph, DeviceInfo]:
+    """Return the sections of an artifact, its graph and the device's facts."""
+    folder, seen = tmp_path_factory.mktemp("kept"), list[Graph]()
+    with pytest.MonkeyPatch.context() as patched:
+
+        def noted(graph: Graph, *args: Any, **options: Any) -> CompiledPartition:
+            seen.append(graph)
+            return compile_partition(graph, *args, **options)
+
+        patched.setattr("litegpu.partition_kernel.compile_partition", noted)
+        _target, delegate = started(
+            folder,
+            narrow(),
+            precision="fp16",
+            inference_priority1=InferencePriority.MIN_MEMORY_USAGE,
+        )
+    (entry,) = entries(folder)
+    data = read(entry.path)
+    assert data is not None
+    return data, seen[0], delegate.device
+
+
+def described(data: Bytes) -> list[Any]:
+    end = 16 + int.from_bytes(data[:8].tobytes(), "little")
+    found: list[Any] = json.loads(data[16:end].tobytes())
+    return found
+
+
+def with_description(data: Bytes, description: list[Any]) -> Bytes:
+    """Return sections with another description; constants and binaries as they were."""
+    old = 16 + int.from_bytes(data[:8].tobytes(), "little")
+    text = json.dumps(description, separators=(",", ":")).encode()
+    rest = data[old + -old % 4096 :].tobytes()
+    head = len(text).to_bytes(8, "little") + data[8:16].tobytes() + text
+    return np.frombuffer(head + bytes(-len(head) % 4096) + rest, np.uint8)
+
+
+def leaves(tree: list[Any], at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    for place, item in enumerate(tree):
+        if isinstance(item, list):
+            yield from leaves(item, (*at, place))
+        else:
+            yield (*at, place)
+
+
+def changed(tree: list[Any], at: tuple[int, ...], item: Any) -> list[Any]:
+    found = json.loads(json.dumps(tree))
+    inner = found
+    for place in at[:-1]:
+        inner = inner[place]
+    inner[at[-1]] = item
+    assert isinstance(found, list)
+    return found
+
+
+def test_what_was_kept_passes(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
+    data, graph, info = kept
+    again = with_description(data, described(data))
+    assert again.tobytes() == data.tobytes()
+    artifact = Artifact.read(again)
+    assert artifact.facts.words is not None and artifact.binaries
+    check(artifact, graph, info)
+
+
+def test_no_number_of_a_file_is_believed(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
+    """Each number in turn is much too large, negative, and no number."""
+    data, graph, info = kept
+    tree = described(data)
+    places = [at for at in leaves(tree)]
+    refused = 0
+    for at in places:
+        for item in (1 << 40, -3, "x", None):
+            try:
+                artifact = Artifact.read(with_description(data, changed(tree, at, item)))
+                check(artifact, graph, info)
+            except ValueError:
+                refused += 1
+                continue
+            assert_stays_inside(artifact)
+    assert refused > 2 * len(places)
+
+
+def assert_stays_inside(artifact: Artifact) -> None:
+    """Assert that nothing is bound or copied beyond the memory that there is."""
+    program = artifact.program
+    for part in (
+        *program.inputs,
+        *program.outputs,
+        *(p for x in program.launches for p in x.ranges),
+    ):
+        room = program.constants.size if part.constant else program.memory_bytes
+        assert 0 <= part.offset <= part.offset + part.size <= room
+    for launch in program.launches:
+        assert all(0 < items < 1 << 31 for items in (*launch.global_size, *launch.local_size))
+
+
+def test_sections_lie_within_the_file(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
+    data, _, _ = kept
+    for place in (0, 8):
+        for number in (0, 1 << 20, (1 << 64) - 1):
+            wrong = data.copy()
+            wrong[place : place + 8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
+            with pytest.raises(ValueError, match=r"sections take|Expecting|delimiter|expected"):
+                Artifact.read(wrong)
+    for length in (0, 15, 16, 4096, len(data) - 1):
+        with pytest.raises(ValueError, match=r"it is cut|sections take"):
+            Artifact.read(data[:length])
+
+
+def test_a_hostile_file_with_a_right_checksum_is_rebuilt(
+    tmp_path: Path, compiled: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    expected = outputs(tmp_path, model, x)
+    (entry,) = entries(tmp_path)
+    key = entry.path.read_bytes()[16:48]
+    data = read(entry.path, key)
+    assert data is not None
+    artifact = Artifact.read(data)
+    first, *others = artifact.program.launches
+    far = dataclasses.replace(first.ranges[0], offset=1 << 30, constant=False)
+    launch = dataclasses.replace(first, ranges=(far, *first.ranges[1:]))
+    program = dataclasses.replace(artifact.program, launches=(launch, *others))
+    hostile = dataclasses.replace(artifact, program=program)
+    ArtifactStore(tmp_path, "m").store(key, hostile.sections())
+    assert equal(outputs(tmp_path, model, x), expected)
+    assert len(compiled) == 2 and "proved unusable and will be replaced" in caplog.text
+    assert equal(outputs(tmp_path, model, x), expected) and len(compiled) == 2

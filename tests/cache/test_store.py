@@ -1,0 +1,223 @@
+"""The folder of artifacts: whole files, found by what made them; what else lies there is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from litegpu.backends import disk_cache, private_files
+from litegpu.cache import store as store_module
+from litegpu.cache.store import ArtifactStore, DamagedError, default_folder, entries, evict, read
+from litegpu.errors import MissingDependencyError
+
+posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
+KEY, OTHER = bytes(32), bytes([1] * 32)
+DATA = np.random.default_rng(0).integers(0, 255, 3 << 20, np.uint8).tobytes()
+
+
+@pytest.fixture(autouse=True)
+def nothing_reported_yet(caplog: pytest.LogCaptureFixture) -> None:
+    disk_cache._reported.clear()
+    caplog.set_level(logging.INFO, "litegpu")
+
+
+def kept(folder: Path, data: bytes = DATA) -> tuple[ArtifactStore, Path]:
+    """Keep data under KEY; return the store and the path of the file."""
+    store = ArtifactStore(folder, "a model")
+    store.store(KEY, [data[:5], memoryview(data)[5:]])
+    return store, store.path(KEY)
+
+
+def loaded(store: ArtifactStore, key: bytes = KEY) -> bytes | None:
+    found = store.load(key)
+    return None if found is None else found.tobytes()
+
+
+def test_what_was_stored_is_found_by_its_key(tmp_path: Path) -> None:
+    store, path = kept(tmp_path / "new" / "folder")
+    assert loaded(store) == DATA and loaded(store, OTHER) is None
+    store.store(OTHER, [b""])
+    assert loaded(store, OTHER) == b"" and loaded(store) == DATA
+    assert path.name == f"a_model-{'0' * 40}.artifact"
+
+
+@posix
+def test_folders_and_files_are_private(tmp_path: Path) -> None:
+    _, path = kept(tmp_path / "new")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("token", ["../../up", "/etc/passwd", "a/b\\c", "..", "", "\0", "é" * 200])
+def test_a_token_never_leaves_the_folder(tmp_path: Path, token: str) -> None:
+    store = ArtifactStore(tmp_path / "folder", token)
+    store.store(KEY, [DATA])
+    assert loaded(store) == DATA
+    (path,) = (tmp_path / "folder").iterdir()
+    assert path == store.path(KEY) and [*tmp_path.iterdir()] == [path.parent]
+
+
+def test_every_byte_counts(tmp_path: Path) -> None:
+    """600 places, the header's first; then cuts at all lengths that matter."""
+    _, path = kept(tmp_path, DATA[:5000])
+    whole = path.read_bytes()
+    for place in (*range(100), *np.linspace(100, len(whole) - 1, 500).astype(int).tolist()):
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :]
+        )
+        if 12 <= place < 16:  # of no meaning yet
+            continue
+        with pytest.raises(DamagedError):
+            read(path, KEY)
+    for length in (0, 1, 8, 40, 79, 80, 87, 88, 89, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DamagedError, match=r"it (is|was) cut"):
+            read(path, KEY)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(DamagedError, match="its checksum is wrong"):
+        read(path, KEY)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "why"),
+    [
+        (0, b"GGUF", "it is no artifact of litegpu"),
+        (8, struct.pack("<I", 2), "it has format 2, not 1"),
+        (16, b"\x07", "it is of another model, device, version or options"),
+        (2000, b"no such", "its checksum is wrong: it was cut or changed"),
+    ],
+)
+def test_what_is_wrong_is_told_once_and_replaced(
+    tmp_path: Path, place: int, wrong: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, path = kept(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:place] + wrong + whole[place + len(wrong) :])
+    assert loaded(store) is None and loaded(store) is None
+    assert caplog.text.count(f"is not used and will be replaced: {why}") == 1
+    assert caplog.records[0].levelno == logging.INFO
+    store.store(KEY, [DATA])
+    assert path.read_bytes() == whole
+
+
+def test_what_proves_unusable_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, path = kept(tmp_path)
+    store.discard(KEY, "the driver refuses it")
+    assert not path.exists()
+    assert "proved unusable and will be replaced: the driver refuses it" in caplog.text
+
+
+@posix
+def test_links_and_foreign_files_are_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, path = kept(tmp_path / "folder")
+    elsewhere = tmp_path / "elsewhere"
+    os.rename(path, elsewhere)
+    path.symlink_to(elsewhere)
+    assert loaded(store) is None and "no regular file" in caplog.text
+    assert entries(path.parent) == []
+    store.store(KEY, [b"new"])
+    assert loaded(store) == b"new" and not path.is_symlink()
+    assert len(elsewhere.read_bytes()) > len(DATA)
+    path.chmod(0o666)
+    assert loaded(store) is None and "other users may write to it" in caplog.text
+
+
+@posix
+def test_a_folder_that_others_write_to_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, path = kept(tmp_path / "folder")
+    path.parent.chmod(0o777)
+    assert loaded(store) is None
+    store.store(OTHER, [DATA])
+    assert [*path.parent.iterdir()] == [path]
+    assert caplog.text.count("Compiled partitions cannot be kept in") == 1
+    assert "run: chmod go-w" in caplog.text and "check serialization_dir" in caplog.text
+
+
+def test_a_full_disk_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(private_files, "replace", full)
+    kept(tmp_path)
+    assert "cannot be kept" in caplog.text and "No space left" in caplog.text
+
+
+def test_the_least_recently_used_are_removed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ArtifactStore(tmp_path)
+    keys = [bytes([number]) * 32 for number in range(4)]
+    for age, key in zip((40, 30, 20), keys, strict=False):
+        store.store(key, [DATA[: 1 << 20]])
+        os.utime(store.path(key), (age, age))
+    store.load(keys[0])  # the oldest is used now
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "3")
+    (tmp_path / "other.txt").write_bytes(DATA)
+    store.store(keys[3], [DATA[: 1 << 20]])
+    assert {entry.path for entry in entries(tmp_path)} == {store.path(keys[k]) for k in (0, 3)}
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "0")
+    store.store(keys[1], [DATA])
+    assert [entry.path for entry in entries(tmp_path)] == [store.path(keys[1])]
+    assert len(evict(tmp_path, 0)) == 1 and (tmp_path / "other.txt").exists()
+
+
+def test_threads_that_store_and_load_see_whole_files(tmp_path: Path) -> None:
+    contents = [bytes([number]) * (1 << 20) for number in range(4)]
+    store, _ = kept(tmp_path, contents[0])
+
+    def work(number: int) -> bool:
+        store.store(KEY, [contents[number % 4]])
+        return loaded(store) in contents
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(40)))
+    assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(tmp_path: Path) -> None:
+    store, _ = kept(tmp_path)
+    source = f"""
+import os
+from litegpu.cache.store import ArtifactStore
+os.replace = lambda *_: os._exit(9)
+ArtifactStore({str(tmp_path)!r}, "a model").store({KEY!r}, [b"half of it"])
+"""
+    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 9
+    assert loaded(store) == DATA
+    assert len([*tmp_path.iterdir()]) == 2
+    (left,) = set(tmp_path.iterdir()) - {store.path(KEY)}
+    os.utime(left, (0, 0))  # nobody writes it any more
+    store.store(KEY, [DATA])
+    assert [*tmp_path.iterdir()] == [store.path(KEY)]
+
+
+def test_the_usual_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
+    assert default_folder().parts[-2:] == ("litegpu", "partitions")
+    monkeypatch.setenv("LITEGPU_CACHE", tempfile.gettempdir())
+    assert default_folder() == Path(tempfile.gettempdir())
+    monkeypatch.setenv("LITEGPU_CACHE", "1")
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[tools\]'"):
+        default_folder()
+
+
+def test_no_file_is_larger_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = kept(tmp_path)
+    monkeypatch.setattr(store_module, "_MOST_BYTES", 100)
+    assert loaded(store) is None
