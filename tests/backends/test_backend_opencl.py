@@ -264,7 +264,7 @@ def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     for word in ("first", "again"):
         ended = run_program(source, "opencl", word)
         assert ended.code == 0, ended.stderr
-    assert {path.suffix for path in tmp_path.iterdir()} == {".clbin"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".clbin", ".artifact"}
 
 
 def test_a_folder_for_kernels_that_cannot_be_written(

@@ -53,6 +53,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "invoke_timeout_ms": ("250", 250),
     "first_delegate_node_index": ("0", 0),
     "last_delegate_node_index": ("7", 7),
+    "cache": ("true", True),
     "serialization_dir": ("folder", "folder"),
     "model_token": ("name", "name"),
 }
@@ -67,9 +68,9 @@ def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
     place = ["--serialization_dir=folder", "--model_token=name"]
-    assert options_of(place, monkeypatch).experimental_flags == 1 + 8
-    assert options_of([*place, "--experimental_flags=2"], monkeypatch).experimental_flags == 2 + 8
-    assert options_of(place[:1], monkeypatch).experimental_flags == 1
+    assert options_of(place, monkeypatch).cache_folder() == ("folder", "name")
+    assert options_of([*place, "--cache=false"], monkeypatch).cache_folder() is None
+    assert options_of([place[0], "--cache"], monkeypatch).cache_folder() == ("folder", "")
 
 
 def test_unknown_members_are_refused(

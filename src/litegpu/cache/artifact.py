@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.backends.base import DeviceInfo
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.cache.codec import decode, encode
 from litegpu.codegen import KernelText
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.facts import PartitionFacts
+from litegpu.version import __version__
 
 _LENGTHS = struct.Struct("<QQ")
 """Bytes of the description, and of the constants behind it."""
@@ -25,6 +27,8 @@ _ALIGNMENT = 4096
 class Description:
     """All of an artifact but its constants and binaries. Its fields are the file's schema."""
 
+    version: str
+    device: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     kernels: tuple[KernelText, ...]
@@ -40,8 +44,13 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A partition without its device: what runs, on what, and what there is to tell of it."""
+    """A partition without its device: what runs, on what, and what there is to tell of it.
 
+    `version` (of litegpu) and `device` tell people where it comes from.
+    """
+
+    version: str
+    device: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     program: Program
@@ -49,16 +58,20 @@ class Artifact:
     binaries: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, compiled: CompiledPartition) -> Artifact:
+    def of(cls, compiled: CompiledPartition, info: DeviceInfo) -> Artifact:
         """Return what to keep of a partition that has run. Raises ExecutionError."""
         binaries = compiled.executable.binaries()
-        return cls(compiled.inputs, compiled.outputs, compiled.program, compiled.facts, binaries)
+        ends = compiled.inputs, compiled.outputs
+        device = f"{info.backend} {info.name}"
+        return cls(__version__, device, *ends, compiled.program, compiled.facts, binaries)
 
     def sections(self) -> list[bytes | memoryview]:
         """Return the parts of the file, one behind the other."""
         program = self.program
         description = encode(
             Description(
+                self.version,
+                self.device,
                 self.inputs,
                 self.outputs,
                 program.kernels,
@@ -107,4 +120,5 @@ class Artifact:
             found.program_outputs,
             found.sole_writers,
         )
-        return cls(found.inputs, found.outputs, program, found.facts, binaries)
+        ends = found.inputs, found.outputs
+        return cls(found.version, found.device, *ends, program, found.facts, binaries)

@@ -65,4 +65,4 @@ class CachedPartitions:
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
         """Keep a partition that has run. Raises ExecutionError when the device fails."""
-        self._store.store(key, Artifact.of(compiled).sections())
+        self._store.store(key, Artifact.of(compiled, self._device.info).sections())

@@ -34,6 +34,8 @@ _HEADER = struct.Struct("<8sI4x32s32sQ")
 """Magic, format, key, checksum of the data, length of the data."""
 _MOST_BYTES = 1 << 34
 """Of one artifact."""
+_KERNELS = re.compile(r"[0-9a-f]{64}\.(clbin|cubin|glbin|tuning)")
+"""What `DiskCache` calls its files."""
 _READABLE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -165,6 +167,17 @@ def entries(folder: Path) -> list[Entry]:
                     status = file.stat(follow_symlinks=False)
                     found.append(Entry(Path(file.path), status.st_size, status.st_mtime))
     return sorted(found, key=lambda entry: entry.used)
+
+
+def clear(folder: Path) -> list[Entry]:
+    """Remove all that litegpu keeps in a folder, kernels and choices too; return the artifacts."""
+    removed = evict(folder, -1)
+    with contextlib.suppress(OSError), os.scandir(folder) as files:
+        for file in files:
+            if _KERNELS.fullmatch(file.name):
+                with contextlib.suppress(OSError):
+                    os.unlink(file.path)
+    return removed
 
 
 def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:

@@ -27,6 +27,7 @@ TOOLS = {
     "coco_object_detection": "say how well a detector finds objects, on pictures",
     "generate_validation_labels": "write what is on ImageNet's validation pictures, in words",
     "preprocess_coco_minival": "write what is on COCO's pictures, for the evaluation",
+    "cache": "list, check, clear and fill what is kept for faster starts",
     "batch": "run a model over any number of pictures or arrays",
     "demo": "classify and segment a picture, and draw it as a PNG",
 }

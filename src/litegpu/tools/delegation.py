@@ -11,7 +11,6 @@ from typing import Any
 from litegpu import (
     ExperimentalFlags,
     GpuDelegate,
-    GpuDelegateOptions,
     InferencePreference,
     InferencePriority,
     config,
@@ -57,7 +56,8 @@ DELEGATE_FLAGS = (
     ),
     Flag("first_delegate_node_index", whole, None, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
-    Flag("serialization_dir", str, None, "folder to keep compiled kernels in, with model_token"),
+    Flag("cache", bool, None, "keep what is compiled, for faster starts (default: LITEGPU_CACHE)"),
+    Flag("serialization_dir", str, None, "folder to keep it in, with model_token or cache"),
     Flag("model_token", str, None, "name of the model among what is kept there"),
 )
 """One for each option of the delegate; what is not given is the option's own default."""
@@ -66,18 +66,16 @@ DELEGATE_FLAGS = (
 def make_delegate(args: argparse.Namespace) -> GpuDelegate:
     """Return the delegate that the flags ask for.
 
-    Where `--serialization_dir` and `--model_token` are both given, kernels are kept there.
-
     Raises:
         OptionsError, UnsupportedDeviceError: the flags cannot be met here.
     """
+    return GpuDelegate(**given_options(args))
+
+
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the delegate that flags were given for."""
     given = {flag.name: getattr(args, flag.name) for flag in DELEGATE_FLAGS}
-    options = {name: value for name, value in given.items() if value is not None}
-    if {"serialization_dir", "model_token"} <= options.keys():
-        default = GpuDelegateOptions.experimental_flags
-        flags = options.get("experimental_flags", default)
-        options["experimental_flags"] = flags | ExperimentalFlags.ENABLE_SERIALIZATION
-    return GpuDelegate(**options)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def with_delegate(

@@ -1,0 +1,139 @@
+"""`litegpu cache`: what is kept for faster starts; checks it, clears it, fills it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from litegpu import GpuDelegate, GpuDelegateOptions
+from litegpu.cache.artifact import Artifact
+from litegpu.cache.store import DamagedError, Entry, clear, entries, evict, read
+from litegpu.errors import FileError
+from litegpu.tools.console import note, print_table
+from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, with_delegate
+from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
+from litegpu.tools.flags import Flag, at_least
+from litegpu.tools.models import find_model
+from litegpu.wording import counted, printable, shown_size
+
+ARGUMENTS: dict[str, str] = {}
+FLAGS = (
+    Flag("warm", str, None, "a model, to fill the cache with, as the delegate's flags say"),
+    Flag("verify", bool, False, "read every file whole; exit status 1 if one is damaged"),
+    Flag("clear", bool, False, "remove all files"),
+    Flag("limit", at_least(0), None, "remove what was used least recently beyond so many MiB"),
+    *DELEGATE_FLAGS,
+    JSON,
+)
+EXAMPLES = (
+    "litegpu cache",
+    "litegpu cache --warm=model.tflite --precision=fp16",
+    "litegpu cache --verify --json",
+    "litegpu cache --limit=512",
+)
+NOTES = (
+    "What is kept depends on the model, the options, the device and its driver: --warm takes the "
+    "flags that the delegate will be made with. --serialization_dir names another folder than the "
+    "user's own.",
+)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A file, what it says of itself, and what is wrong with it."""
+
+    entry: Entry
+    device: str
+    version: str
+    fault: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": str(self.entry.path),
+            "bytes": self.entry.nbytes,
+            "used": self.entry.used,
+            "device": self.device,
+            "version": self.version,
+            "fault": self.fault,
+        }
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what is asked for, then list what there is; 1 if something is damaged or did not warm."""
+    try_to_write("json", args.json)
+    options = {**given_options(args), "cache": True}
+    place = GpuDelegateOptions(**options).cache_folder()
+    assert place is not None  # cache=True says so
+    folder = Path(place.folder)
+    removed = _clear(folder) if args.clear else []
+    removed += [] if args.limit is None else evict(folder, args.limit << 20)
+    warmed = True
+    if args.warm is not None:
+        warmed = _warm(args.warm, options)
+    seen = [_look(entry, args.verify) for entry in reversed(entries(folder))]
+    if prints_json(args):
+        files = [each.to_dict() for each in seen]
+        write_json("json", args.json, {"folder": str(folder), "files": files})
+    else:
+        _print(folder, removed, seen)
+    return 0 if warmed and not any(each.fault for each in seen) else 1
+
+
+def _clear(folder: Path) -> list[Entry]:
+    """Remove everything of litegpu's. Raises FileError where something stays."""
+    removed = clear(folder)
+    if left := entries(folder):
+        raise FileError(f"'{left[0].path}' cannot be removed. Check who owns the folder.")
+    return removed
+
+
+def _warm(name: str, options: dict[str, Any]) -> bool:
+    """Compile a model, or find that it was; return whether all that was delegated is kept."""
+    model = find_model(name)
+    with GpuDelegate(**options) as delegate:
+        # The CPU's part of a model is of no interest.
+        with_delegate(model.content, delegate)
+        report = delegate.report
+    count = len(report.partitions) if report is not None else 0
+    note(f"{model.source}: {counted(count, 'partition')} on {delegate.device.title}")
+    return bool(count)
+
+
+def _look(entry: Entry, whole: bool) -> _Seen:
+    """Return what there is to say of a file; without `whole`, it is not opened."""
+    if not whole:
+        return _Seen(entry, "", "", "")
+    try:
+        data = read(entry.path)
+        if data is None:
+            raise DamagedError("it is gone")
+        artifact = Artifact.read(data)
+    except (DamagedError, OSError, ValueError) as error:
+        return _Seen(entry, "", "", str(error))
+    return _Seen(entry, artifact.device, artifact.version, "")
+
+
+def _print(folder: Path, removed: Sequence[Entry], seen: Sequence[_Seen]) -> None:
+    if removed:
+        nbytes = sum(entry.nbytes for entry in removed)
+        note(f"removed: {counted(len(removed), 'file')}, {shown_size(nbytes)}")
+    if not seen:
+        print(f"Nothing is kept in '{folder}'.")
+        return
+    print_table(_COLUMNS, map(_row, seen))
+    total = sum(each.entry.nbytes for each in seen)
+    print(f"\n{counted(len(seen), 'file')}, {shown_size(total)} in '{folder}'")
+
+
+_COLUMNS = ("file", ">size", "last used", "?device", "?version", "?damage")
+
+
+def _row(seen: _Seen) -> tuple[str, ...]:
+    entry = seen.entry
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+    facts = (seen.device, seen.version, seen.fault)
+    return (entry.path.name, shown_size(entry.nbytes), used, *map(printable, facts))

@@ -1,0 +1,111 @@
+"""`litegpu cache`: lists, verifies, limits, clears and warms what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from litegpu import GpuDelegate
+from litegpu.cache.store import ArtifactStore, entries
+from litegpu.tools import cache, cli
+from litegpu.version import __version__
+from small_models import fully_convolutional, interpreter
+
+Capture = pytest.CaptureFixture[str]
+
+
+def in_folder(folder: Path, *argv: str) -> int:
+    return cli.main(["cache", f"--serialization_dir={folder}", *argv])
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.tflite"
+    path.write_bytes(fully_convolutional())
+    return path
+
+
+def test_nothing_is_kept_yet(tmp_path: Path, capsys: Capture) -> None:
+    assert in_folder(tmp_path / "none") == 0
+    assert f"Nothing is kept in '{tmp_path / 'none'}'." in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_was_warmed_serves_a_delegate(tmp_path: Path, model: Path, capsys: Capture) -> None:
+    folder = tmp_path / "kept"
+    flags = (f"--warm={model}", "--backend=opencl", "--precision=fp16", "--model_token=mine")
+    assert in_folder(folder, *flags) == 0
+    seen = capsys.readouterr()
+    assert "mine-" in seen.out and f"{model}: 1 partition on opencl:" in seen.err
+    (entry,) = entries(folder)
+    os.utime(entry.path, (0, 0))
+    delegate = GpuDelegate(
+        backend="opencl", precision="fp16", serialization_dir=folder, model_token="mine"
+    )
+    target = interpreter(model.read_bytes(), delegate)
+    assert [each.path for each in entries(folder)] == [entry.path]
+    assert entry.path.stat().st_mtime > 0, "it was used"
+    del target
+    assert in_folder(folder, "--verify") == 0
+    listed = capsys.readouterr().out
+    assert "1 file, " in listed and __version__ in listed and "opencl " in listed
+
+
+def test_a_model_that_stays_on_the_cpu_warms_nothing(
+    tmp_path: Path, model: Path, capsys: Capture
+) -> None:
+    flags = (f"--warm={model}", "--backend=opencl", "--first_delegate_node_index=999")
+    assert in_folder(tmp_path / "kept", *flags) == 1
+    assert "0 partitions on" in capsys.readouterr().err
+
+
+def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:
+    store = ArtifactStore(tmp_path, "mine")
+    store.store(bytes(32), [bytes(100)])
+    assert in_folder(tmp_path) == 0, "nobody has looked inside"
+    assert in_folder(tmp_path, "--verify") == 1, "its checksum is right, but it is no artifact"
+    store.path(bytes(32)).write_bytes(b"short")
+    capsys.readouterr()
+    assert in_folder(tmp_path, "--verify", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["folder"] == str(tmp_path)
+    (file,) = found["files"]
+    assert (file["bytes"], file["fault"]) == (5, "it is cut")
+    assert in_folder(tmp_path, "--verify") == 1
+    assert "it is cut" in capsys.readouterr().out
+
+
+def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: Capture) -> None:
+    store = ArtifactStore(tmp_path)
+    for number in range(3):
+        key = bytes([number]) * 32
+        store.store(key, [bytes(1 << 20)])
+        os.utime(store.path(key), (number, number))
+    other, kernels = tmp_path / "mine.txt", tmp_path / f"{'0' * 64}.clbin"
+    other.write_text("")
+    kernels.write_text("")
+    assert in_folder(tmp_path, "--limit=2") == 0
+    assert [entry.path for entry in entries(tmp_path)] == [store.path(bytes([2]) * 32)]
+    assert "removed: 2 files, 2.0 MB" in capsys.readouterr().err.replace("MiB", "MB")
+    assert in_folder(tmp_path, "--clear") == 0
+    assert [*tmp_path.iterdir()] == [other]
+
+
+def test_what_cannot_be_removed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    ArtifactStore(tmp_path).store(bytes(32), [b""])
+    monkeypatch.setattr(cache, "clear", lambda _: [])
+    assert in_folder(tmp_path, "--clear") == 1
+    assert "cannot be removed. Check who owns the folder." in capsys.readouterr().err
+
+
+def test_a_file_that_goes_meanwhile_is_told(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    store.store(bytes(32), [b""])
+    (entry,) = entries(tmp_path)
+    entry.path.unlink()
+    assert cache._look(entry, whole=True).fault == "it is gone"
