@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 def graph() -> Graph:
     builder = GraphBuilder()
-    inside = builder.steps(builder.input(1, 5, 3, 7), RELU)
+    inside = builder.elementwise(builder.input(1, 5, 3, 7), RELU)
     return builder.graph(builder.conv(inside, 6))
 
 

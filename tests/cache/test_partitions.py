@@ -20,7 +20,7 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
-from litegpu.cache.store import ArtifactStore, entries, read
+from litegpu.cache.store import KEY, ArtifactStore, entries, read
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.errors import CompilationError
 from litegpu.graph import Graph
@@ -344,7 +344,7 @@ def test_a_hostile_file_with_a_right_checksum_is_rebuilt(
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     expected = outputs(tmp_path, model, x)
     (entry,) = entries(tmp_path)
-    key = entry.path.read_bytes()[16:48]
+    key = entry.path.read_bytes()[KEY]
     data = read(entry.path, key)
     assert data is not None
     artifact = Artifact.read(data)

@@ -32,6 +32,8 @@ _MAGIC = b"\x89lgpuart"
 _FORMAT = 1
 _HEADER = struct.Struct("<8sI4x32s32sQ")
 """Magic, format, key, checksum of the data, length of the data."""
+KEY = slice(16, 48)
+"""Where a file tells its key."""
 _MOST_BYTES = 1 << 34
 """Of one artifact."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(clbin|cubin|glbin|tuning)")
