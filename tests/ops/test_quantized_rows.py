@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from litegpu import GpuDelegate
+from litegpu import GpuDelegate, LitegpuError
 from litegpu.graph import Quantization
 from litegpu.zoo.writer import ModelWriter
 from small_models import interpreter, reference, run
@@ -44,3 +44,26 @@ def test_logarithms_of_many_rows(step: float) -> None:
     (got,) = run(interpreter(writer.build(), delegate), drawn)
     assert delegate.report is not None and delegate.report.whole_graph, delegate.error
     np.testing.assert_array_equal(got, reference(writer.build(), drawn)[0])
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_scales_of_tiny_rows_are_rounded_once(asymmetric: bool) -> None:
+    """They have fewer digits than other floats; OpenGL and WebGPU may take them for 0."""
+    rows = 1 << 12
+    random = np.random.default_rng(3)
+    weights = random.integers(-127, 128, (7, 19)).astype(np.int8)
+    writer = ModelWriter()
+    x = writer.input((rows, 19))
+    w = writer.constant(weights, quantization=Quantization((0.03,), (0,)))
+    options = {"asymmetric_quantize_inputs": asymmetric}
+    writer.output(writer.op("FULLY_CONNECTED", [x, w], [(rows, 7)], options=options, version=9))
+    drawn = random.uniform(-1, 1, (rows, 19)) * random.uniform(4e-37, 2e-36, (rows, 1))
+    drawn[:, :2] = 2e-36, -4e-37
+    floats = drawn.astype(np.float32)
+    try:
+        delegate = GpuDelegate(backend="opencl")
+    except LitegpuError as error:
+        pytest.skip(str(error))
+    (got,) = run(interpreter(writer.build(), delegate), floats)
+    assert delegate.report is not None and delegate.report.whole_graph, delegate.error
+    np.testing.assert_array_equal(got, reference(writer.build(), floats)[0])
