@@ -10,6 +10,7 @@ from litegpu.version import __version__
 if TYPE_CHECKING:
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
+    from litegpu.cache.token import model_token
     from litegpu.costs import Estimate, Split
     from litegpu.delegate import GpuDelegate
     from litegpu.engine.peaks import Peaks
@@ -79,11 +80,13 @@ __all__ = [
     "UnsupportedDeviceError",
     "__version__",
     "list_devices",
+    "model_token",
 ]
 
 _HOMES = (
     *("litegpu.errors", "litegpu.options", "litegpu.costs", "litegpu.report"),
     *("litegpu.engine.peaks", "litegpu.backends", "litegpu.backends.base"),
+    "litegpu.cache.token",
     *("litegpu.profiling", "litegpu.delegate"),
 )
 """Where the names above come from: imported when one is first used, so that `--help` is fast."""

@@ -1,0 +1,36 @@
+"""A token for a model: what TensorFlow Lite's serialization calls a fingerprint of its bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from litegpu.errors import ModelError, missing_dependency
+
+
+def model_token(model: str | os.PathLike[str] | bytes) -> str:
+    """Return the token of a model, a path or its bytes: FarmHash's Fingerprint64 in decimal digits.
+
+    That is what TensorFlow Lite's helper `StrFingerprint` gives, on every machine. What litegpu
+    keeps is found by its weights anyway: a token names files for people, and keeps those of several
+    applications in one folder apart.
+
+    Raises ModelError when the file cannot be read, MissingDependencyError without the package
+    cityhash.
+
+    >>> model_token(b"")
+    '11160318154034397263'
+    """
+    try:
+        import farmhash
+    except ImportError as error:
+        raise missing_dependency("cityhash", "tools", "model_token") from error
+    if isinstance(model, bytes):
+        return str(farmhash.Fingerprint64(model))
+    try:
+        return str(farmhash.Fingerprint64(Path(model).read_bytes()))
+    except OSError as error:
+        raise ModelError(
+            f"The model file '{os.fspath(model)}' cannot be read: {error.strerror}. Give the path "
+            "of a .tflite file, or its bytes."
+        ) from error
