@@ -30,6 +30,7 @@ FIXED = {
     *("HybridConv.has_bias", "HybridMatrix.batch"),
     *("QuantizedTransposeConv.four_bits", "HybridMatrix.four_bits"),
     *("HybridConv.dtype", "HybridMatrix.dtype"),
+    *("HybridTransposeConv.dtype", "HybridTransposeConv.four_bits"),
 }
 """What a case has from another class and must not change, or has cases of its own."""
 ITEMS = (None, SMALL, LARGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cases.base import Case, Range
-from cases.hybrid import HybridConv, HybridMatmul, HybridMatrix, Rows
+from cases.hybrid import HybridConv, HybridMatmul, HybridMatrix, HybridTransposeConv, Rows
 from cases.quantized import ORDINARY, POWER, WIDE
 from cases.quantized_conv import QuantizedConv, QuantizedMatrix
 from cases.quantized_depthwise import QuantizedDepthwise
@@ -263,6 +263,25 @@ def hybrid_conv(dice: Dice) -> Case:
     )
 
 
+def hybrid_transpose_conv(dice: Dice) -> Case:
+    """Transposed convolutions of floats with weights of bytes."""
+    batch, height, width, channels = dice.image()
+    return HybridTransposeConv(
+        kind=dice.one_of(ORDINARY, POWER),
+        per_channel=dice.flag(),
+        activation=dice.one_of(*_ACTIVATIONS),
+        values=dice.one_of(*_FLOATS),
+        batch=batch,
+        size=(height, width),
+        channels=channels,
+        filters=dice.number(1, 9),
+        kernel=dice.pair(1, 4),
+        stride=dice.pair(1, 3),
+        padding=dice.one_of("SAME", "VALID"),
+        has_bias=dice.flag(),
+    )
+
+
 def hybrid_matrix(dice: Dice) -> Case:
     """Fully connected layers of floats with weights of bytes."""
     return HybridMatrix(
@@ -300,5 +319,6 @@ _FLOATS = (Range(), Rows(), Rows(-4.0, 0.125), Rows(-0.5, 8.0), Rows(zeros=True)
 
 QUANTIZED = (
     *(conv, matrix, conversion, real, lookup, depthwise, transpose_conv, matmul, pair, pool),
-    *(reduction, arg, resize, rows, hybrid_conv, hybrid_matrix, hybrid_matmul),
+    *(reduction, arg, resize, rows, hybrid_conv, hybrid_transpose_conv),
+    *(hybrid_matrix, hybrid_matmul),
 )

@@ -24,6 +24,7 @@ from litegpu.ops.base import (
 )
 from litegpu.ops.conv_2d import conv_nodes
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.exact.hybrid import HybridTransposeConv, OrHybrid
 from litegpu.ops.exact.transpose_conv import ExactTransposeConv
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
 from litegpu.ops.traits import Trait
@@ -41,7 +42,11 @@ class TransposeConv(Op):
     quantized_version = 5
     shape_operands: ClassVar[tuple[int, ...]] = (_SHAPE,)
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.TRANSPOSED
-    exact = ExactTransposeConv(lambda graph, node: _check_geometry(graph, node))
+    exact = OrHybrid(
+        ExactTransposeConv(lambda graph, node: _check_geometry(graph, node)),
+        HybridTransposeConv(lambda graph, node: _check_geometry(graph, node)),
+        _IMAGE,
+    )
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_input(graph, node, _IMAGE, (1,))

@@ -86,6 +86,36 @@ class HybridConv(Windowed, Hybrid):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HybridTransposeConv(Hybrid):
+    """TRANSPOSE_CONV."""
+
+    size: Pair = (4, 3)
+    channels: int = 5
+    filters: int = 7
+    kernel: Pair = (3, 3)
+    stride: Pair = (2, 2)
+    padding: str = "SAME"
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        weights, *bias = self.layer(sheet, (self.filters, *self.kernel, self.channels))
+        sides = [
+            n * s if self.padding == "SAME" else (n - 1) * s + k
+            for n, s, k in zip(self.size, self.stride, self.kernel, strict=True)
+        ]
+        shape = sheet.constant([self.batch, *sides, self.filters], "int32")
+        x = sheet.input((self.batch, *self.size, self.channels), self.values)
+        options = {
+            "padding": self.padding,
+            "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
+            "fused_activation_function": self.activation,
+        }
+        version = 4 if self.activation != "NONE" else 3
+        sheet.output(sheet.op("TRANSPOSE_CONV", [shape, weights, x, *bias], options, version))
+
+
+@dataclass(frozen=True, kw_only=True)
 class HybridMatrix(Hybrid):
     """FULLY_CONNECTED."""
 
@@ -202,6 +232,14 @@ CASES: tuple[Case, ...] = (
         for asymmetric in (False, True)
         for left, right in (((3,), ()), ((2,), (2,)), ((), (3,)), ((1, 3), (1, 1)), ((1,), (2,)))
     ),
+    *(
+        HybridTransposeConv(per_channel=each, kind=kind, values=values)
+        for each in (False, True)
+        for kind, values in ((ORDINARY, Range()), (POWER, Rows()))
+    ),
+    HybridTransposeConv(per_channel=True, channels=16, filters=9, stride=(1, 3), values=_BELOW),
+    HybridTransposeConv(kernel=(4, 2), padding="VALID", batch=2, has_bias=False, values=_ABOVE),
+    HybridTransposeConv(kernel=(1, 2), stride=(3, 3), activation="RELU6", batch=2, filters=4),
     HybridMatmul(constant=False, left=(2,), right=(2,), adj_x=True),
     HybridMatmul(constant=False, values=Rows(zeros=True), adj_y=True),
 )

@@ -5,7 +5,7 @@ What is summed then are integers; the sums become floats by the scales of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops import checks
-from litegpu.ops.base import Exact, NewValue, as_float32
+from litegpu.ops.base import Exact, NewValue, as_float32, constant_list
 from litegpu.ops.exact import numbers
 from litegpu.ops.exact.conv import (
     ExactProducts,
@@ -25,7 +25,12 @@ from litegpu.ops.exact.conv import (
 )
 from litegpu.ops.exact.float_rows import FloatRows
 from litegpu.ops.exact.loops import Body
+from litegpu.ops.exact.transpose_conv import as_convolution
 from litegpu.ops.functions import activation_epilogue
+from litegpu.ops.hybrid_transpose_conv import (
+    HYBRID_TRANSPOSE_CONV,
+    HybridTransposeAttributes,
+)
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.types import check_variable
@@ -39,8 +44,9 @@ _IMAGE = 3
 class OrHybrid(Exact):
     """Sums of products of bytes, or of floats and bytes; each has its own way."""
 
-    def __init__(self, of_bytes: Exact, of_floats: Exact) -> None:
-        self._of_bytes, self._of_floats = of_bytes, of_floats
+    def __init__(self, of_bytes: Exact, of_floats: Exact, position: int = 0) -> None:
+        """Take both; the input at a position tells which it is."""
+        self._of_bytes, self._of_floats, self._position = of_bytes, of_floats, position
 
     def check(self, graph: Graph, node: Node) -> str:
         return self._way(graph, node).check(graph, node)
@@ -49,7 +55,7 @@ class OrHybrid(Exact):
         return self._way(graph, node).normalize(graph, node, new_value)
 
     def _way(self, graph: Graph, node: Node) -> Exact:
-        source = graph.values[node.inputs[0]]
+        source = graph.values[node.inputs[self._position]]
         return self._of_floats if source.dtype is DType.FLOAT32 else self._of_bytes
 
 
@@ -135,6 +141,40 @@ class HybridDepthwise(_Hybrid):
     def _check_numbers(self, graph: Graph, node: Node) -> str:
         weights = graph.values[node.inputs[1]]
         return _check_each(weights, weights.shape[3])
+
+
+class HybridTransposeConv(Exact):
+    """TRANSPOSE_CONV: each image is a row; products become floats before they are added."""
+
+    def __init__(self, geometry: Callable[[Graph, Node], str]) -> None:
+        self._geometry = geometry
+
+    def check(self, graph: Graph, node: Node) -> str:
+        seen = as_convolution(node)
+        return checks.first_of(
+            checks.input_count(node, 3, 4),
+            checks.operands(graph, node, (1, 2, 3, 4)),
+            lambda: check_floats(graph, (seen.inputs[0], *node.outputs)),
+            lambda: check_bits(graph.values[seen.inputs[1]], four_bits=False),
+            lambda: _check_weights(graph.values[seen.inputs[1]], 0),
+            lambda: check_bias(graph, seen, 0, DType.FLOAT32),
+            lambda: numbers.check_activation(node),
+            lambda: self._geometry(graph, node),
+        )
+
+    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
+        seen = as_convolution(node)
+        image, weights = (graph.values[v] for v in seen.inputs[:2])
+        _, rows_of_taps, columns_of_taps, _ = weights.shape
+        _, height, width, _ = constant_list(graph, node.inputs[0])
+        rows = FloatRows(node.index, image, _IMAGE, False, new_value)
+        source = rows.centred()
+        window = window_of(node.params, (rows_of_taps, columns_of_taps), (height, width))
+        scales = _quantization(weights).scale
+        attributes = HybridTransposeAttributes(window, weights.id, scales)
+        epilogue = _ended(graph, seen, new_value)
+        last = quantized_node(node, HYBRID_TRANSPOSE_CONV, source, attributes, epilogue)
+        return (*rows.nodes, replace(last, inputs=(source, rows.scale)))
 
 
 class HybridFullyConnected(_Hybrid):

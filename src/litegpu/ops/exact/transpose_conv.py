@@ -33,12 +33,12 @@ class ExactTransposeConv(Exact):
         return checks.first_of(
             checks.input_count(node, 3, 4),
             checks.operands(graph, node, (1, 2, 3, 4)),
-            lambda: check_products(graph, _seen(node), axis=0),
+            lambda: check_products(graph, as_convolution(node), axis=0),
             lambda: self._geometry(graph, node),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        seen = _seen(node)
+        seen = as_convolution(node)
         image, weights = (graph.values[v] for v in seen.inputs[:2])
         outputs, height, width, depth = weights.shape
         size = constant_list(graph, node.inputs[0])
@@ -58,7 +58,7 @@ class ExactTransposeConv(Exact):
         return (quantized_node(node, QUANTIZED_TRANSPOSE_CONV, image.id, attributes, epilogue),)
 
 
-def _seen(node: Node) -> Node:
+def as_convolution(node: Node) -> Node:
     """Return a node with its operands in the order of a convolution."""
     _, weights, image, *bias = node.inputs
     return replace(node, inputs=(image, weights, *bias))

@@ -1,0 +1,77 @@
+"""HYBRID_TRANSPOSE_CONV: what TRANSPOSE_CONV becomes for floats with weights of bytes.
+
+The CPU scales each product by itself and adds up floats, so their order is part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.codegen import round_up
+from litegpu.graph import Node
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.traits import Trait
+from litegpu.ops.units import Unit
+from litegpu.ops.window import Window
+
+HYBRID_TRANSPOSE_CONV = "HYBRID_TRANSPOSE_CONV"
+
+
+@dataclass(frozen=True, slots=True)
+class HybridTransposeAttributes:
+    """The window that makes the input of the result, and constant weights [O, H, W, I] (an id)."""
+
+    window: Window
+    weights: int
+    scales: tuple[float, ...]
+    """Those of the weights: one, or one for each output channel."""
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (self.weights,)
+
+
+@register
+class HybridTransposeConv(InternalOp):
+    """Of integers without zero points, and of the scale of each image; only exact ones make it."""
+
+    name = HYBRID_TRANSPOSE_CONV
+    traits = Trait.SUMS_PRODUCTS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: HybridTransposeAttributes = node.attributes
+        weights = np.asarray(ctx.value(attributes.weights).data, np.int8)
+        dst, window = ctx.storage(node.outputs[0]), attributes.window
+        outputs, height, width, depth = weights.shape
+        channels = round_up(outputs, 4)
+        packed = np.zeros((height, width, round_up(depth, 4), channels), np.int8)
+        packed[:, :, :depth, :outputs] = weights.transpose(1, 2, 3, 0)
+        taps = -(-height // window.stride[0]) * -(-width // window.stride[1])
+        request = KernelRequest(
+            template="hybrid_transpose_conv",
+            grid=(channels // 4, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0], "row_scale": node.inputs[1]},
+            constants={"weights": packed, "scales": _padded(attributes.scales, outputs)},
+            variables={
+                "kernel": window.kernel,
+                "stride": window.stride,
+                "pads": window.pads,
+                "real_blocks": channels // 4,
+                "input_blocks": round_up(depth, 4) // 4,
+            },
+            work={Unit.FP32: 4 * dst.rows * outputs * depth * taps},
+        )
+        return (request,)
+
+
+def _padded(scales: tuple[float, ...], outputs: int) -> npt.NDArray[np.float32]:
+    """Return a scale for each channel of whole blocks, 0 for those beyond the outputs."""
+    padded = np.zeros(round_up(outputs, 4), np.float32)
+    padded[:outputs] = scales
+    return padded
