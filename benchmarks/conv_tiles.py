@@ -139,9 +139,9 @@ def candidates(problem: MmaProblem) -> list[MmaTile]:
     return list(dict.fromkeys(picked))
 
 
-def build(layer: Layer, precision: str, made: Callable[[MmaProblem, Any], Any]) -> Any:
+def build(layer: Layer, precision: str, result: Callable[[MmaProblem, Any], Any]) -> Any:
     """Return an interpreter of the layer on the GPU, its tile among those that `made` gives."""
-    with mock.patch.object(conv_mma, "candidates", made):
+    with mock.patch.object(conv_mma, "candidates", result):
         return interpreter(layer.write(), GpuDelegate(backend="cuda", precision=precision))
 
 

@@ -225,8 +225,8 @@ def test_kept_binaries_are_used(
     assert path.suffix == ".clbin"
     built(opencl_device, tmp_path)
     assert len(compiled) == 1
-    kept = path.read_bytes()
-    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    cached = path.read_bytes()
+    path.write_bytes(cached[:-1] + bytes([cached[-1] ^ 1]))
     built(opencl_device, tmp_path)
     assert len(compiled) == 2, "what is damaged is not used"
     built(opencl_device, tmp_path)
@@ -239,11 +239,11 @@ def test_a_kept_binary_that_the_driver_refuses_is_replaced(
     dialect = opencl_device.dialect
     source = dialect.prelude + "".join(map(dialect.kernel, adding(2).kernels))
     key = (*opencl_build.origin_of(opencl_device._device), dialect.options, source)
-    kept = DiskCache(str(tmp_path), ".clbin")
-    kept.store(b"no binary", *key)
+    cached = DiskCache(str(tmp_path), ".clbin")
+    cached.store(b"no binary", *key)
     built(opencl_device, tmp_path)
     assert compiled == [source]
-    assert kept.load(*key) != b"no binary"
+    assert cached.load(*key) != b"no binary"
     built(opencl_device, tmp_path)
     assert compiled == [source]
 
@@ -272,7 +272,7 @@ def test_a_folder_for_kernels_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     built(opencl_device, tmp_path / "file" / "kept")
-    assert f"Compiled kernels cannot be kept in '{tmp_path / 'file' / 'kept'}'" in caplog.text
+    assert f"Compiled kernels cannot be kept in '{tmp_path / 'file' / 'cached'}'" in caplog.text
 
 
 def test_a_home_directory_that_cannot_be_written(tmp_path: Path) -> None:

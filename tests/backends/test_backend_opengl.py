@@ -148,12 +148,12 @@ def test_the_gpu_delegate_runs_on_it(device: OpenGLDevice) -> None:
 
 def test_what_is_never_closed_is_released(device: OpenGLDevice) -> None:
     context = ready(device, adding(1))
-    (buffer, *_), held = context.buffers.numbers, device.gl.call  # type: ignore[attr-defined]
+    (buffer, *_), calls = context.buffers.numbers, device.gl.call  # type: ignore[attr-defined]
     number, is_buffer = buffer.value, device.gl._load("glIsBuffer", ctypes.c_ubyte, ctypes.c_uint32)
     assert device.worker.call(lambda: is_buffer(number))
     del context, buffer
     assert not device.worker.call(lambda: is_buffer(number))
-    assert held is device.gl.call
+    assert calls is device.gl.call
 
 
 def test_equal_kernels_are_compiled_once(
@@ -454,8 +454,8 @@ def test_programs_are_kept_and_found_again(
 ) -> None:
     ready(device, adding(1)).close()
     ready(device, adding(1), str(tmp_path)).close()
-    (kept,) = tmp_path.iterdir()
-    assert kept.suffix == ".glbin"
+    (cached,) = tmp_path.iterdir()
+    assert cached.suffix == ".glbin"
 
     def never(_: str) -> int:
         raise AssertionError("compiled again")
@@ -480,13 +480,13 @@ def test_a_kept_program_that_the_driver_refuses_is_replaced(
     with monkeypatch.context() as rubbish:
         rubbish.setattr(device.gl, "binary", lambda number: b"\0\0\0\0rubbish")
         ready(device, adding(1), str(tmp_path)).close()
-    (kept,) = tmp_path.iterdir()
-    refused = kept.read_bytes()
+    (cached,) = tmp_path.iterdir()
+    refused = cached.read_bytes()
     device.worker.call(device.programs.clear)
     context = ready(device, adding(1), str(tmp_path))
     np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
     context.close()
-    assert [*tmp_path.iterdir()] == [kept] and kept.read_bytes() != refused
+    assert [*tmp_path.iterdir()] == [cached] and cached.read_bytes() != refused
 
 
 def test_a_program_under_another_kernels_name_is_not_used(
@@ -498,13 +498,13 @@ def test_a_program_under_another_kernels_name_is_not_used(
         launched = launch("add", 1, 0)
         ready(device, program([kernel("add", text)], [launched], [0], [1]), str(tmp_path)).close()
     first, second = tmp_path.iterdir()
-    held = first.read_bytes(), second.read_bytes()
-    first.write_bytes(held[1])
-    second.write_bytes(held[0])
+    stored = first.read_bytes(), second.read_bytes()
+    first.write_bytes(stored[1])
+    second.write_bytes(stored[0])
     device.worker.call(device.programs.clear)
     for number, text in enumerate(texts, start=1):
         launched = launch("add", 1, 0)
         context = ready(device, program([kernel("add", text)], [launched], [0], [1]), str(tmp_path))
         np.testing.assert_array_equal(run(context, [floats()])[0], floats() + number)
         context.close()
-    assert (first.read_bytes(), second.read_bytes()) == held, "both are repaired"
+    assert (first.read_bytes(), second.read_bytes()) == stored, "both are repaired"

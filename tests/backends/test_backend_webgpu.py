@@ -387,9 +387,9 @@ def test_a_run_that_takes_too_long(
     with pytest.raises(InvokeTimeoutError, match=wanted):
         context.run(Bindings.of([floats()], [result]))
     assert own_device.lost and not result.any()
-    held = [*context._buffers.created]  # type: ignore[attr-defined]
+    before = [*context._buffers.created]  # type: ignore[attr-defined]
     context.close()
-    assert context._buffers.created == held, "the device may still use them"  # type: ignore[attr-defined]
+    assert context._buffers.created == before, "the device may still use them"  # type: ignore[attr-defined]
 
 
 def test_a_submission_that_takes_too_long(

@@ -160,16 +160,16 @@ def test_compiled_kernels_are_kept_where_asked(
     compile_it = partial(cuda_driver.compile_kernels, CUDADialect(), [text], (8, 0), str(folder))
     (first,) = compile_it()
     (path,) = folder.iterdir()
-    kept = path.read_bytes()
+    cached = path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(cuda_driver, "compile_source", refuse)
         assert compile_it() == [first]
-        for damage in (kept[:-1], b"", kept[:-1] + bytes([kept[-1] ^ 1])):
+        for damage in (cached[:-1], b"", cached[:-1] + bytes([cached[-1] ^ 1])):
             path.write_bytes(damage)
             with pytest.raises(AssertionError, match="compiles"):
                 compile_it()
     assert compile_it() == [first]
-    assert path.read_bytes() == kept, "what was damaged is replaced"
+    assert path.read_bytes() == cached, "what was damaged is replaced"
 
 
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuModuleEnumerateFunctions"])

@@ -59,21 +59,21 @@ def context() -> CUDAContext:
     """Return a context that alone keeps what is loaded."""
     executable = CUDAExecutable(opened(), PROGRAM, [b"one", b"two"])
     try:
-        made = executable.context()
+        output = executable.context()
     finally:
         executable.close()
-    assert isinstance(made, CUDAContext)
-    return made
+    assert isinstance(output, CUDAContext)
+    return output
 
 
 def ends() -> Bindings:
     """Return an input and an output; both live as long as the process."""
     arrays = np.ones(FLOATS, np.float32), np.zeros(FLOATS, np.float32)
-    _kept.extend(arrays)
+    _alive.extend(arrays)
     return Bindings.of(arrays[:1], arrays[1:])
 
 
-_kept: list[object] = []
+_alive: list[object] = []
 
 
 def live_once() -> None:

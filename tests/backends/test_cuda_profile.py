@@ -37,7 +37,7 @@ class Simulation:
         self.launched: list[int] = []
         self.live = {"graphs": 0, "events": 0}
         self.numbers = itertools.count(1)
-        self.held: list[Any] = []
+        self.buffers: list[Any] = []
 
     def functions(self) -> dict[str, Any]:
         """Return the functions of the driver that a context calls."""
@@ -71,8 +71,8 @@ class Simulation:
         }
 
     def allocate(self, size: int, _flags: int) -> tuple[Status, int]:
-        self.held.append(ctypes.create_string_buffer(size))
-        return Status.CUDA_SUCCESS, ctypes.addressof(self.held[-1])
+        self.buffers.append(ctypes.create_string_buffer(size))
+        return Status.CUDA_SUCCESS, ctypes.addressof(self.buffers[-1])
 
     def begin(self, *_: Any) -> tuple[Status]:
         self.capturing = []
@@ -189,17 +189,17 @@ def test_the_whole_graph_has_its_copies(simulation: Simulation) -> None:
     source, result = np.ones(4, np.float32), np.zeros(4, np.float32)
     seconds = target.profiler().device_seconds(Bindings.of([source], [result]))
     assert seconds == pytest.approx((COPY + KERNELS["long"] + COPY) * 1e-6)
-    assert simulation.held[0].raw == source.tobytes(), "the inputs are those that were given"
+    assert simulation.buffers[0].raw == source.tobytes(), "the inputs are those that were given"
 
 
 def test_phases_of_a_run(simulation: Simulation) -> None:
     target = context("short")
     source, result = np.ones(4, np.float32), np.zeros(4, np.float32)
-    simulation.held[1].raw = np.full(4, 2, np.float32).tobytes()
+    simulation.buffers[1].raw = np.full(4, 2, np.float32).tobytes()
     phases = target.profiler().phases(Bindings.of([source], [result]))
     assert list(phases) == ["copy in", "submit", "wait", "copy out"]
     assert all(seconds >= 0 for seconds in phases.values())
-    assert simulation.held[0].raw == source.tobytes()
+    assert simulation.buffers[0].raw == source.tobytes()
     assert result.tolist() == [2.0] * 4
     assert len(simulation.launched) == 1
 

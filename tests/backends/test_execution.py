@@ -72,8 +72,8 @@ def test_contexts_share_an_executable(device: Device) -> None:
             x = floats(10 * number + place)
             np.testing.assert_array_equal(run(context, [x])[0], x + constants)
     memory = [context.read_memory().view(np.float32)[:FLOATS] for context in contexts]
-    for place, held in enumerate(memory):
-        np.testing.assert_array_equal(held, floats(30 + place), "each has memory of its own")
+    for place, array in enumerate(memory):
+        np.testing.assert_array_equal(array, floats(30 + place), "each has memory of its own")
     for context in contexts:
         context.close()
     executable.close()
@@ -144,16 +144,16 @@ def test_constants_are_in_an_opencl_context_once(monkeypatch: pytest.MonkeyPatch
     infos = [info for info in FOUND if info.backend == "opencl"]
     if not infos:
         pytest.skip("no OpenCL device")
-    real, uploaded, made = cl.Buffer, list[int](), list[int]()
+    real, uploaded, computed = cl.Buffer, list[int](), list[int]()
 
     def spy(context: object, flags: int, *arguments: object, **named: object) -> object:
-        (uploaded if "hostbuf" in named else made).append(flags)
+        (uploaded if "hostbuf" in named else computed).append(flags)
         return real(context, flags, *arguments, **named)
 
     monkeypatch.setattr(cl, "Buffer", spy)
     executable = backends.BACKENDS["opencl"].open(infos[0].index).compile(weighted()[0])
     contexts = [executable.context() for _ in range(3)]
-    assert (len(uploaded), len(made)) == (1, 3)
+    assert (len(uploaded), len(computed)) == (1, 3)
     for context in contexts:
         context.close()
     executable.close()
@@ -215,9 +215,9 @@ def test_mixed_buffers_and_parts_of_one(device: Device) -> None:
     back = np.zeros(FLOATS, np.float32)
     inputs = (whole.part(CELL, CELL), HostBuffer.of(floats(7)))
     context.run(Bindings(inputs, (whole.part(3 * CELL, CELL), HostBuffer.of(back))))
-    held = whole.read().view(np.float32).reshape(4, FLOATS)
-    np.testing.assert_array_equal(held[:3], [floats(i) for i in range(3)], "not touched")
-    np.testing.assert_array_equal(held[3], floats(1) + floats(7))
+    array = whole.read().view(np.float32).reshape(4, FLOATS)
+    np.testing.assert_array_equal(array[:3], [floats(i) for i in range(3)], "not touched")
+    np.testing.assert_array_equal(array[3], floats(1) + floats(7))
     np.testing.assert_array_equal(back, floats(7))
     np.testing.assert_array_equal(whole.part(CELL, CELL).read().view(np.float32), floats(1))
     context.close()

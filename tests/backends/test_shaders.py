@@ -7,13 +7,13 @@ from litegpu.backends.shaders import Recent
 
 def test_what_was_asked_for_recently_is_kept() -> None:
     recent: Recent[str] = Recent(2)
-    made: list[str] = []
+    output: list[str] = []
 
     def ask(text: str) -> str:
-        return recent.get(text, lambda: made.append(text) or text.upper())  # type: ignore[func-returns-value]
+        return recent.get(text, lambda: output.append(text) or text.upper())  # type: ignore[func-returns-value]
 
     assert [ask(text) for text in "abacab"] == list("ABACAB")
-    assert made == ["a", "b", "c", "b"]
+    assert output == ["a", "b", "c", "b"]
     recent.clear()
     ask("b")
-    assert made[-1] == "b" and len(made) == 5
+    assert output[-1] == "b" and len(output) == 5

@@ -165,13 +165,13 @@ def test_thousands_of_interrupted_calls(worker: Worker) -> None:
 
 @needs_timers
 def test_a_call_that_has_not_begun_never_does(worker: Worker) -> None:
-    answer, made = threading.Event(), []
+    answer, output = threading.Event(), []
     worker.post(lambda: answer.wait(60))
     with pytest.raises(Alarm), alarms(worker_module, 0.2):
-        worker.call(lambda: made.append(1))
+        worker.call(lambda: output.append(1))
     answer.set()
     assert worker.call(lambda: 4) == 4
-    assert made == []
+    assert output == []
     worker.stop()
 
 
@@ -274,13 +274,13 @@ def test_a_call_that_hands_over_its_results_is_waited_for(worker: Worker) -> Non
 
 
 def test_a_call_behind_one_that_never_ends(worker: Worker) -> None:
-    answer, made = threading.Event(), []
+    answer, output = threading.Event(), []
     worker.post(lambda: answer.wait(60))
     with pytest.raises(TimeoutError):
-        worker.call(lambda: made.append(1), timeout=0.05)
+        worker.call(lambda: output.append(1), timeout=0.05)
     answer.set()
     worker.join(60)
-    assert made == []
+    assert output == []
 
 
 # The end

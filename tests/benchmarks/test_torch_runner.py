@@ -76,7 +76,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     monkeypatch.setattr(CUDAGraph, "replays", 0)
     module = load_benchmark("torch_runner", monkeypatch)
 
-    def made(content: bytes, mode: str, precision: str = "fp32", symmetric: bool = False) -> Any:
+    def output(content: bytes, mode: str, precision: str = "fp32", symmetric: bool = False) -> Any:
         reference = module.read_model(content)
         shapes = [reference.values[v].shape for v in reference.inputs]
         inputs = [np.linspace(-1, 1, np.prod(s), dtype=np.float32).reshape(s) for s in shapes]
@@ -84,7 +84,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         model = module.Model("m", content, inputs, expected)
         return module.make_runner(mode, precision, symmetric, model), expected
 
-    yield made
+    yield output
     for (place, name), value in zip(switches, before, strict=True):
         setattr(place, name, value)
 

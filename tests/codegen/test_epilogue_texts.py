@@ -20,12 +20,12 @@ def kernel_text(epilogue: list[EpilogueOp], *, of_sum: bool, half: bool) -> str:
     """Return the kernel of some steps, after a convolution or not; another kernel reads it."""
     builder = GraphBuilder()
     source = builder.input(1, 6, 6, 8)
-    made = (
+    output = (
         builder.conv(source, 8, epilogue=epilogue)
         if of_sum
         else builder.elementwise(source, *epilogue)
     )
-    graph = builder.graph(builder.conv(made, 8))
+    graph = builder.graph(builder.conv(output, 8))
     return build(assign(graph, FP16_ALL if half else FP32)).launches[0].kernel.body
 
 

@@ -186,8 +186,8 @@ def test_every_takes_pixels_that_lie_apart(storage: Storage, data: st.DataObject
 def test_phases_share_a_value_out(storage: Storage, step: tuple[int, int]) -> None:
     _, height, width, _ = storage.shape
     firsts = itertools.product(range(min(step[0], height)), range(min(step[1], width)))
-    taken = [indices(storage.every(step, first)).ravel() for first in firsts]
-    np.testing.assert_array_equal(np.sort(np.concatenate(taken)), np.sort(indices(storage), None))
+    chosen = [indices(storage.every(step, first)).ravel() for first in firsts]
+    np.testing.assert_array_equal(np.sort(np.concatenate(chosen)), np.sort(indices(storage), None))
 
 
 def test_pixels_apart_in_x_alone_may_still_be_evenly_spaced() -> None:

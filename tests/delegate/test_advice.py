@@ -41,10 +41,10 @@ LARGE = (1, 64, 64, 32)
 def advice_on(model: bytes, **options: Any) -> tuple[Advice, ...]:
     """Return the advice of a delegate of any partition size at half precision."""
     delegate = GpuDelegate(**{"precision": "fp16", **options})
-    held = interpreter(model, delegate)
+    running = interpreter(model, delegate)
     assert delegate.report is not None
     assert delegate.error is None
-    del held
+    del running
     return delegate.report.advice
 
 
@@ -179,8 +179,8 @@ def test_dynamic_range_quantization_is_named() -> None:
     x = writer.input((1, 256))
     weights = random(256, 256).round().astype("int8")
     weights[0, 0] = -128  # whose products the CPU gets wrong
-    held = writer.constant(weights, quantization=Quantization((0.1,), (0,)))
-    y = writer.op("FULLY_CONNECTED", [x, held, None], [(1, 256)], version=3)
+    packed = writer.constant(weights, quantization=Quantization((0.1,), (0,)))
+    y = writer.op("FULLY_CONNECTED", [x, packed, None], [(1, 256)], version=3)
     writer.output(step(writer, "TANH", y))
     (found,) = advice_on(writer.build())
     assert (found.kind, found.nodes) == ("weights", (0,))
@@ -286,13 +286,13 @@ class Guess:
         self.costs = self
 
     def choose(self, more: object = (), limit: object = None) -> PartitionChoice:
-        nodes = self._data.draw(st.sets(st.integers(0, self._size - 1)), label="taken")
+        nodes = self._data.draw(st.sets(st.integers(0, self._size - 1)), label="chosen")
         parts = self._data.draw(st.integers(1, 3))
-        taken = [tuple(sorted(nodes))[place::parts] for place in range(parts)]
+        chosen = [tuple(sorted(nodes))[place::parts] for place in range(parts)]
         left = ((Subset((0,), (), ()), "It is small."),) if self._data.draw(st.booleans()) else ()
-        return PartitionChoice(tuple(Subset(each, (), ()) for each in taken if each), left)
+        return PartitionChoice(tuple(Subset(each, (), ()) for each in chosen if each), left)
 
-    def invoke_seconds(self, taken: object) -> float:
+    def invoke_seconds(self, chosen: object) -> float:
         exponent = self._data.draw(st.floats(-9, 1), label="seconds")
         return float(10**exponent) if self._data.draw(st.booleans()) else 0.0
 

@@ -104,15 +104,17 @@ def test_a_runtime_that_replaces_nothing(caplog: pytest.LogCaptureFixture) -> No
         def _prepared(self, _kernel: object, _error: object) -> None:
             raise AssertionError
 
-    told: list[bytes] = []
+    reported: list[bytes] = []
     context = structs.TfLiteContext()
     context.ReplaceNodeSubsetsWithDelegateKernels = structs.REPLACE_NODE_SUBSETS(lambda *_: 7)
-    context.ReportError = structs.REPORT_ERROR(lambda _, text: told.append(text))
+    context.ReportError = structs.REPORT_ERROR(lambda _, text: reported.append(text))
     eager = Eager()
     native = bridge.NativeDelegate(eager)
     struct = structs.TfLiteDelegate.from_address(native.address)
     with caplog.at_level(logging.WARNING):
         assert struct.Prepare(ctypes.addressof(context), native.address) == 1
     assert isinstance(eager.error, InterpreterError)
-    assert b"TfLiteGpuDelegate Prepare: The runtime refuses to replace nodes (status 7)" in told[0]
+    assert (
+        b"TfLiteGpuDelegate Prepare: The runtime refuses to replace nodes (status 7)" in reported[0]
+    )
     assert not caplog.records, "the model does not run on the CPU"

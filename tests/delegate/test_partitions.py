@@ -57,7 +57,7 @@ def small_and_large_inputs() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("options", "taken", "left"),
+    ("options", "chosen", "left"),
     [
         ({}, [(6, 7)], [(0, 1, 2, 3, 4)]),
         ({"max_delegated_partitions": 2}, [(6, 7)], [(0, 1, 2, 3, 4)]),
@@ -77,13 +77,13 @@ def small_and_large_inputs() -> tuple[np.ndarray, np.ndarray]:
 )
 @pytest.mark.usefixtures("as_a_gpu")
 def test_what_a_gpu_takes(
-    options: GpuDelegateKeywords, taken: list[tuple[int, ...]], left: list[tuple[int, ...]]
+    options: GpuDelegateKeywords, chosen: list[tuple[int, ...]], left: list[tuple[int, ...]]
 ) -> None:
     model, inputs = small_and_large(), small_and_large_inputs()
     delegate = GpuDelegate(**options)
     assert_close(run(interpreter(model, delegate), *inputs), reference(model, *inputs))
     report = report_of(delegate)
-    assert [part.nodes for part in report.partitions] == taken
+    assert [part.nodes for part in report.partitions] == chosen
     assert [each.nodes for each in report.left_out] == left
 
 
@@ -99,9 +99,9 @@ def test_what_is_left_says_why_with_figures() -> None:
     assert "on the GPU, with 96 B copied, and less than 1 us on the CPU" in left.reason
     assert "min_nodes_per_partition" in left.reason
     assert "TANH x5 (nodes 0, 1, 2, 3, 4): It would take" in str(report_of(delegate))
-    (taken,) = report_of(delegate).partitions
-    assert taken.estimate is not None
-    assert taken.estimate.saved_seconds > 0
+    (chosen,) = report_of(delegate).partitions
+    assert chosen.estimate is not None
+    assert chosen.estimate.saved_seconds > 0
     few = GpuDelegate(min_nodes_per_partition=6)
     interpreter(small_and_large(), few)
     reasons = {each.reason for each in report_of(few).left_out}
@@ -113,14 +113,14 @@ def test_where_nothing_pays_off_the_log_and_a_profile_say_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     delegate = GpuDelegate()
-    held = interpreter(chain(["ABS", CPU_ONLY, "NEG"]), delegate)
+    running = interpreter(chain(["ABS", CPU_ONLY, "NEG"]), delegate)
     said = [text for text in caplog.messages if text.startswith("Left to the CPU: ")]
     assert len(said) == 1
     assert said[0].startswith(
         "Left to the CPU: ABS, NEG (2 parts: nodes 0, 2): It would take about"
     )
     with pytest.raises(ModelError, match=r"no node of this model runs .* It would take about"):
-        delegate.profile(held)
+        delegate.profile(running)
 
 
 @pytest.mark.usefixtures("as_a_gpu")
@@ -134,16 +134,16 @@ def test_a_whole_graph_is_never_too_small() -> None:
 
 def test_a_software_device_takes_what_a_gpu_could_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """No partition is faster there; it is for trying things out."""
-    told = []
+    reported = []
 
     def noted(costs: CostModel, software: bool) -> CostPolicy:
-        told.append(software)
+        reported.append(software)
         return CostPolicy(costs, software)
 
     monkeypatch.setattr(selection, "CostPolicy", noted)
     delegate = GpuDelegate()
     interpreter(chain(["ABS", CPU_ONLY]), delegate)
-    assert told == [delegate.device.software]
+    assert reported == [delegate.device.software]
     assert report_of(delegate).delegated_nodes == ([0] if delegate.device.software else [])
 
 
@@ -165,16 +165,16 @@ def test_threads_of_the_cpu_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "taken"),
+    ("first", "last", "chosen"),
     [(0, 9, [0, 1, 2, 3]), (1, 2, [1, 2]), (2, 2, [2]), (3, 99, [3]), (7, 8, [])],
 )
-def test_only_nodes_in_a_range_are_delegated(first: int, last: int, taken: list[int]) -> None:
+def test_only_nodes_in_a_range_are_delegated(first: int, last: int, chosen: list[int]) -> None:
     model, x = chain(["ABS", "SQRT", "NEG", "EXP"]), random(1, 4, 4, 4)
     delegate = GpuDelegate(first_delegate_node_index=first, last_delegate_node_index=last)
     assert_close(run(interpreter(model, delegate), x), reference(model, x))
     report = report_of(delegate)
-    assert report.delegated_nodes == taken
-    outside = tuple(index for index in range(4) if index not in taken)
+    assert report.delegated_nodes == chosen
+    outside = tuple(index for index in range(4) if index not in chosen)
     assert [each.nodes for each in report.left_out] == ([outside] if outside else [])
     assert all("last_delegate_node_index" in each.reason for each in report.left_out)
 

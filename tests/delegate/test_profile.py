@@ -240,19 +240,19 @@ def test_an_interpreter_that_is_gone() -> None:
 @pytest.mark.parametrize("wrong", [3, "model.tflite", object()])
 def test_what_is_no_interpreter(wrong: object) -> None:
     delegate = GpuDelegate()
-    held = interpreter(chain(["ABS"]), delegate)
+    running = interpreter(chain(["ABS"]), delegate)
     with pytest.raises(InterpreterError, match=r"profile\(\) takes the interpreter that this"):
         delegate.profile(wrong)
-    assert held
+    assert running
 
 
 def test_an_interpreter_without_this_delegate() -> None:
     delegate = GpuDelegate()
-    held = interpreter(chain(["ABS"]), delegate)
+    running = interpreter(chain(["ABS"]), delegate)
     for other in (interpreter(chain(["ABS"])), interpreter(chain(["ABS"]), GpuDelegate())):
         with pytest.raises(InterpreterError, match="interpreter was made without this delegate"):
             delegate.profile(other)
-    assert held
+    assert running
 
 
 def test_an_interpreter_that_is_not_the_last() -> None:

@@ -128,20 +128,20 @@ class Drawn:
 
     def run(self, plan: memory.MemoryPlan, order: Sequence[int]) -> list[bytes]:
         """Return the values that are kept after the launches have run in an order."""
-        held: Bytes = np.zeros(plan.size + 1, np.uint8)
+        array: Bytes = np.zeros(plan.size + 1, np.uint8)
         for v, (size, offset) in enumerate(zip(self.sizes, plan.offsets, strict=True)):
             if not self.is_made(v):
-                held[offset : offset + size] = 7
+                array[offset : offset + size] = 7
         program = self.launches(plan.offsets)
         for number in order:
             each = program[number]
-            seen = b"".join(held[span.start : span.end].tobytes() for span in each.reads)
+            seen = b"".join(array[span.start : span.end].tobytes() for span in each.reads)
             (target,) = each.writes
             places = sorted(bytes_of(target))
             noise = np.random.default_rng(zlib.crc32(seen + bytes([number])))
-            held[places] = noise.integers(0, 256, len(places), np.uint8)
+            array[places] = noise.integers(0, 256, len(places), np.uint8)
         return [
-            held[offset : offset + size].tobytes()
+            array[offset : offset + size].tobytes()
             for v, (size, offset) in enumerate(zip(self.sizes, plan.offsets, strict=True))
             if is_kept(v)
         ]

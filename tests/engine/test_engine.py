@@ -68,9 +68,9 @@ def test_passes_say_what_they_did(
 ) -> None:
     builder = GraphBuilder()
     source = builder.input(1, 4, 4, 4)
-    made = builder.conv(source, 4)
+    output = builder.conv(source, 4)
     graph = builder.graph(
-        builder.elementwise(made, RELU), builder.elementwise(source, EpilogueOp("NEG"))
+        builder.elementwise(output, RELU), builder.elementwise(source, EpilogueOp("NEG"))
     )
     monkeypatch.setenv("LITEGPU_DEBUG", "1")
     with caplog.at_level(logging.INFO, "litegpu"):
@@ -146,9 +146,9 @@ def test_constants_of_half_keep_what_is_infinite() -> None:
 def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """Return what is kept of a constant where all is stored as half."""
     builder = GraphBuilder()
-    held = builder.constant(data.size)
-    builder.values[held] = replace(builder.values[held], data=data)
-    out = builder.elementwise(builder.input(1, 1, 1, data.size), EpilogueOp("MUL", (held,)))
+    large = builder.constant(data.size)
+    builder.values[large] = replace(builder.values[large], data=data)
+    out = builder.elementwise(builder.input(1, 1, 1, data.size), EpilogueOp("MUL", (large,)))
     return constant_bytes(builder.graph(out), FP16_ALL)
 
 

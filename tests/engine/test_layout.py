@@ -130,9 +130,9 @@ def test_what_must_be_precise_is_never_half() -> None:
 
 def test_constants_are_half_by_their_size_too() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 4), 8)
+    output = builder.conv(builder.input(1, 4, 4, 4), 8)
     large, small = builder.constant(4, 4, 8), builder.constant(8)
-    out = builder.elementwise(made, EpilogueOp("MUL", (large,)), EpilogueOp("ADD", (small,)))
+    out = builder.elementwise(output, EpilogueOp("MUL", (large,)), EpilogueOp("ADD", (small,)))
     layout = assign(builder.graph(out), NumericPolicy(4 * 4 * 8 * 4))
     assert layout.storages[large].dtype is DType.FLOAT16
     assert layout.storages[small].dtype is DType.FLOAT32
@@ -216,17 +216,17 @@ def test_a_part_of_two_wholes_is_copied_into_one() -> None:
 def test_inputs_and_outputs_are_copied_into_a_whole() -> None:
     builder = GraphBuilder()
     source = builder.input(1, 4, 4, 4)
-    made = builder.conv(source, 4)
-    layout = assign(builder.graph(builder.conv(builder.concat(3, source, made), 2), made), FP32)
+    output = builder.conv(source, 4)
+    layout = assign(builder.graph(builder.conv(builder.concat(3, source, output), 2), output), FP32)
     assert layout.storages[source].base == source
-    assert layout.storages[made].base == made
+    assert layout.storages[output].base == output
     assert launched(layout).count("CONCATENATION") == 2
 
 
 def test_constants_are_copied_into_a_whole() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 4), 4)
-    joined = builder.concat(3, made, builder.constant(1, 4, 4, 4))
+    output = builder.conv(builder.input(1, 4, 4, 4), 4)
+    joined = builder.concat(3, output, builder.constant(1, 4, 4, 4))
     layout = assign(builder.graph(builder.conv(joined, 2)), FP32)
     assert launched(layout) == ["CONV_2D", "CONCATENATION", "CONV_2D"]
 
@@ -256,37 +256,40 @@ def test_a_part_read_elsewhere_stays_out_of_a_dense_output_of_odd_channels() -> 
 
 def test_a_reshape_of_whole_slices_is_a_view() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 8)
-    flat = builder.node("RESHAPE", [made], (1, 128))
+    output = builder.conv(builder.input(1, 4, 4, 3), 8)
+    flat = builder.node("RESHAPE", [output], (1, 128))
     layout = assign(builder.graph(softmax(builder, flat)), FP32)
-    assert layout.storages[made].base == flat
+    assert layout.storages[output].base == flat
     assert launched(layout) == ["CONV_2D", "SOFTMAX"]
 
 
 def test_a_reshape_that_cuts_padded_rows_costs_a_kernel() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 5)
-    outputs = [softmax(builder, builder.node("RESHAPE", [made], (1, 80))), builder.conv(made, 2)]
+    output = builder.conv(builder.input(1, 4, 4, 3), 5)
+    outputs = [
+        softmax(builder, builder.node("RESHAPE", [output], (1, 80))),
+        builder.conv(output, 2),
+    ]
     layout = assign(builder.graph(*outputs), FP32)
-    assert layout.storages[made].base == made
+    assert layout.storages[output].base == output
     assert launched(layout) == ["CONV_2D", "RESHAPE", "SOFTMAX", "CONV_2D"]
 
 
 def test_a_producer_whose_only_reader_cuts_rows_writes_without_padding() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 5)
-    flat = builder.node("RESHAPE", [made], (1, 80))
+    output = builder.conv(builder.input(1, 4, 4, 3), 5)
+    flat = builder.node("RESHAPE", [output], (1, 80))
     layout = assign(builder.graph(softmax(builder, flat)), FP32)
-    assert (layout.storages[made].base, layout.storages[made].vector) == (flat, False)
+    assert (layout.storages[output].base, layout.storages[output].vector) == (flat, False)
     assert launched(layout) == ["CONV_2D", "SOFTMAX"]
 
 
 def test_a_producer_may_write_an_output_through_a_reshape() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 5)
-    flat = builder.node("RESHAPE", [made], (1, 80))
+    output = builder.conv(builder.input(1, 4, 4, 3), 5)
+    flat = builder.node("RESHAPE", [output], (1, 80))
     layout = assign(builder.graph(flat), FP32)
-    assert layout.storages[made].base == flat
+    assert layout.storages[output].base == flat
     assert launched(layout) == ["CONV_2D"]
 
 
@@ -303,10 +306,10 @@ def test_reshaped_inputs_are_views() -> None:
 
 def test_reshaped_outputs_are_views_of_them() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 8)
-    flat = builder.node("RESHAPE", [made], (1, 1, 16, 8))
-    layout = assign(builder.graph(made, builder.conv(flat, 2)), FP32)
-    assert layout.storages[flat].base == made
+    output = builder.conv(builder.input(1, 4, 4, 3), 8)
+    flat = builder.node("RESHAPE", [output], (1, 1, 16, 8))
+    layout = assign(builder.graph(output, builder.conv(flat, 2)), FP32)
+    assert layout.storages[flat].base == output
     assert launched(layout) == ["CONV_2D", "CONV_2D"]
 
 
@@ -336,13 +339,13 @@ def test_reshaped_parts_are_written_in_place() -> None:
 
 def test_an_odd_output_that_is_read_inside_is_stored_twice() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 5)
-    out = builder.conv(made, 2)
-    layout = assign(builder.graph(made, out), FP32)
+    output = builder.conv(builder.input(1, 4, 4, 3), 5)
+    out = builder.conv(output, 2)
+    layout = assign(builder.graph(output, out), FP32)
     assert launched(layout) == ["CONV_2D", COPY, "CONV_2D"]
     first, copy, second = layout.graph.nodes
     assert first.outputs == second.inputs == copy.inputs
-    assert copy.outputs == (made,)
+    assert copy.outputs == (output,)
     assert layout.storages[first.outputs[0]].vector
     layout.graph.verify()
 
@@ -350,11 +353,11 @@ def test_an_odd_output_that_is_read_inside_is_stored_twice() -> None:
 @pytest.mark.parametrize(("channels", "read"), [(8, True), (5, False)])
 def test_other_outputs_are_stored_once(channels: int, read: bool) -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), channels)
-    outputs = [made, builder.conv(made, 2)] if read else [made]
+    output = builder.conv(builder.input(1, 4, 4, 3), channels)
+    outputs = [output, builder.conv(output, 2)] if read else [output]
     layout = assign(builder.graph(*outputs), FP32)
     assert COPY not in launched(layout)
-    assert not layout.storages[made].padded_channels % 4 or not read
+    assert not layout.storages[output].padded_channels % 4 or not read
 
 
 def test_the_epilogue_op_boundary_keeps_inputs_and_outputs_away_from_the_kernels() -> None:
@@ -375,8 +378,8 @@ def test_the_epilogue_op_boundary_keeps_inputs_and_outputs_away_from_the_kernels
 
 def test_the_graph_that_was_given_stays_as_it_is() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 3), 5)
-    graph: Graph = builder.graph(made, builder.conv(made, 2))
+    output = builder.conv(builder.input(1, 4, 4, 3), 5)
+    graph: Graph = builder.graph(output, builder.conv(output, 2))
     nodes, values = graph.nodes, dict(graph.values)
     assign(graph, FP16_ALL, stage_boundary=True)
     assert graph.nodes == nodes

@@ -36,8 +36,8 @@ def test_copies_copy_all_that_they_count(device: Device) -> None:
     program = replace(program_of([copy]), inputs=(BufferRange(False, copy.written, copy.read),))
     context = ready(device, program)
     context.run(Bindings.of([source], []))
-    made = context.read_memory().view(np.float32)[: source.size]
-    np.testing.assert_array_equal(made, source)
+    output = context.read_memory().view(np.float32)[: source.size]
+    np.testing.assert_array_equal(output, source)
     context.close()
 
 
@@ -45,10 +45,10 @@ def test_multiply_adds_give_what_they_should(device: Device) -> None:
     fma = benchmarks(device.info)[1][Unit.FP32]
     context = ready(device, program_of([fma]))
     context.profiler().durations()
-    made = context.read_memory()[: fma.written].view(np.float32)
+    output = context.read_memory()[: fma.written].view(np.float32)
     scale = float(np.full(2, 0.5, np.float16).view(np.float32)[0])
     # A sum of x * scale + scale, over and over, comes to scale / (1 - scale) at once.
-    np.testing.assert_allclose(made, 8 * scale / (1 - scale), rtol=1e-5)
+    np.testing.assert_allclose(output, 8 * scale / (1 - scale), rtol=1e-5)
     assert fma.work == 2 * 4 * 8 * 256 * 128 * fma.groups
     context.close()
 
@@ -57,12 +57,12 @@ def test_dot_products_give_what_they_should(device: Device) -> None:
     dot = benchmarks(device.info)[1][Unit.INT8_DOT]
     context = ready(device, program_of([dot]))
     context.profiler().durations()
-    made = context.read_memory()[: dot.written].view(np.float32)
+    output = context.read_memory()[: dot.written].view(np.float32)
     scale = np.full(2, 0.5, np.float16).view(np.int8).astype(np.int32)
     sums = np.arange(8, dtype=np.int32)
     for _ in range(256):
         sums += sums.view(np.int8).reshape(8, 4).astype(np.int32) @ scale
-    np.testing.assert_allclose(made, sums.astype(np.float32).sum(), rtol=1e-6)
+    np.testing.assert_allclose(output, sums.astype(np.float32).sum(), rtol=1e-6)
     assert dot.work == 2 * 16 * 8 * 256 * 128 * dot.groups
     context.close()
 

@@ -28,8 +28,8 @@ def cut(builder: GraphBuilder, source: int, begin: Shape, shape: Shape, step: in
 def read_part(begin: Shape, shape: Shape, source: Shape = SHAPE, step: int = 1) -> Layout:
     """Return the layout of a kernel, a slice of its result, and a kernel that reads the slice."""
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*source), RELU)
-    part = cut(builder, made, begin, shape, step)
+    output = builder.elementwise(builder.input(*source), RELU)
+    part = cut(builder, output, begin, shape, step)
     return assign(builder.graph(builder.conv(part, 4)), FP32)
 
 
@@ -86,27 +86,27 @@ def test_pixels_that_lie_apart_are_a_view() -> None:
 @pytest.mark.parametrize("step", [(2, 1, 1, 1), (1, 1, 1, 2)], ids=["images", "channels"])
 def test_other_parts_that_lie_apart_are_copied(step: tuple[int, int, int, int]) -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
     shape = tuple(size // each for size, each in zip(SHAPE, step, strict=True))
     attributes = CopyAttributes(step=step)
-    part = builder.node("STRIDED_SLICE", [made], shape, attributes=attributes)
+    part = builder.node("STRIDED_SLICE", [output], shape, attributes=attributes)
     layout = assign(builder.graph(builder.conv(part, 4)), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_a_slice_with_steps_is_a_kernel() -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
     attributes = CopyAttributes((0, 0, 0, 4))
-    part = builder.node("STRIDED_SLICE", [made], (2, 4, 6, 8), [RELU], attributes)
+    part = builder.node("STRIDED_SLICE", [output], (2, 4, 6, 8), [RELU], attributes)
     layout = assign(builder.graph(builder.conv(part, 4)), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
 
 
 def test_an_output_is_written_by_a_kernel() -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
-    layout = assign(builder.graph(cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))), FP32)
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
+    layout = assign(builder.graph(cut(builder, output, (0, 0, 0, 8), (2, 4, 6, 8))), FP32)
     assert launched(layout) == ["COPY", "STRIDED_SLICE"]
 
 
@@ -123,9 +123,9 @@ def test_a_slice_of_an_input_is_a_view_where_it_has_whole_slices(
 
 def test_a_part_of_a_concatenation_is_written_there() -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
-    part = cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))
-    joined = builder.concat(3, builder.conv(made, 8), part)
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
+    part = cut(builder, output, (0, 0, 0, 8), (2, 4, 6, 8))
+    joined = builder.concat(3, builder.conv(output, 8), part)
     layout = assign(builder.graph(builder.conv(joined, 4)), FP32)
     assert layout.storages[part].base == joined
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D", "CONV_2D"]
@@ -144,8 +144,8 @@ def test_a_slice_of_a_slice_and_one_inside_a_concatenation() -> None:
 
 def test_a_small_slice_of_a_value_stored_as_half_is_read_as_half() -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
-    part = cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
+    part = cut(builder, output, (0, 0, 0, 8), (2, 4, 6, 8))
     layout = assign(builder.graph(builder.conv(part, 4)), NumericPolicy(4 * 2 * 4 * 6 * 16))
     assert layout.storages[part].dtype is DType.FLOAT16
 
@@ -153,16 +153,16 @@ def test_a_small_slice_of_a_value_stored_as_half_is_read_as_half() -> None:
 @pytest.mark.parametrize(("begin", "size", "copied"), [(8, 8, 0), (4, 8, 1), (0, 4, 1), (8, 4, 1)])
 def test_half_is_read_eight_channels_at_a_time(begin: int, size: int, copied: int) -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
-    part = cut(builder, made, (0, 0, 0, begin), (2, 4, 6, size))
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
+    part = cut(builder, output, (0, 0, 0, begin), (2, 4, 6, size))
     layout = assign(builder.graph(builder.conv(part, 4)), FP16_ALL)
     assert launched(layout).count("STRIDED_SLICE") == copied
 
 
 def test_what_kernels_round_anyway_is_stored_as_half_even_so() -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
-    part = cut(builder, made, (0, 0, 0, 8), (2, 4, 6, 8))
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
+    part = cut(builder, output, (0, 0, 0, 8), (2, 4, 6, 8))
     layout = assign(builder.graph(builder.conv(part, 4)), NumericPolicy(1 << 30), rounded=[part])
     assert layout.storages[part].dtype is DType.FLOAT16
     assert launched(layout) == ["COPY", "STRIDED_SLICE", "CONV_2D"]
@@ -170,10 +170,10 @@ def test_what_kernels_round_anyway_is_stored_as_half_even_so() -> None:
 
 def test_the_whole_lives_as_long_as_its_slices() -> None:
     builder = GraphBuilder()
-    made = builder.elementwise(builder.input(*SHAPE), RELU)
-    first, second = (cut(builder, made, (0, 0, 0, 8 * i), (2, 4, 6, 8)) for i in range(2))
+    output = builder.elementwise(builder.input(*SHAPE), RELU)
+    first, second = (cut(builder, output, (0, 0, 0, 8 * i), (2, 4, 6, 8)) for i in range(2))
     value = builder.conv(builder.conv(first, 8), 8)
     layout = assign(builder.graph(builder.elementwise(value, EpilogueOp("ADD", (second,)))), FP32)
     launches = build(layout).launches
     assert [launch.node.op for launch in launches] == ["COPY", "CONV_2D", "CONV_2D", "COPY"]
-    assert made in launches[-1].bases
+    assert output in launches[-1].bases

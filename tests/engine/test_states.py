@@ -99,13 +99,13 @@ def test_the_basic_kernel_leaves_its_results_in_its_inputs(device: DeviceInfo) -
 def test_states_in_a_model_that_is_split(device: DeviceInfo) -> None:
     sheet = Sheet()
     source = step(sheet.writer, CPU_ONLY, sheet.input((2, 4, 5)))
-    made = sheet.writer.op(
+    result = sheet.writer.op(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         [source, *Lstm(cells=4).operands(sheet)],
         [(2, 4, 4)],
         options={"fused_activation_function": "TANH"},
     )
-    sheet.writer.output(step(sheet.writer, CPU_ONLY, made))
+    sheet.writer.output(step(sheet.writer, CPU_ONLY, result))
     content = sheet.writer.build()
     gpu = delegate(device)
     here, cpu = interpreter(content, gpu), interpreter(content)
@@ -121,18 +121,18 @@ def test_states_on_both_sides(device: DeviceInfo) -> None:
     """An LSTM on the GPU and an SVDF on the CPU, each with states that the other never sees."""
     sheet = Sheet()
     writer = sheet.writer
-    made = writer.op(
+    result = writer.op(
         "UNIDIRECTIONAL_SEQUENCE_LSTM",
         [sheet.input((2, 4, 5)), *Lstm(cells=4).operands(sheet)],
         [(2, 4, 4)],
         options={"fused_activation_function": "TANH"},
     )
-    flat = writer.op("RESHAPE", [made, writer.constant([2, 16], "int32")], [(2, 16)])
+    flat = writer.op("RESHAPE", [result, writer.constant([2, 16], "int32")], [(2, 16)])
     features = writer.constant(random(4, 16, seed=1), name="features")
     time = writer.constant(random(4, 5, seed=2), name="time")
     state = writer.variable((2, 20), name="variable_of_svdf")
-    kept = writer.op("SVDF", [flat, features, time, None, state], [(2, 4)], options={"rank": 1})
-    writer.output(step(writer, "TANH", kept))
+    svdf = writer.op("SVDF", [flat, features, time, None, state], [(2, 4)], options={"rank": 1})
+    writer.output(step(writer, "TANH", svdf))
     content = writer.build()
     gpu = GpuDelegate(backend=device.backend, device=device.index, max_delegated_partitions=2)
     here, cpu = interpreter(content, gpu), interpreter(content)

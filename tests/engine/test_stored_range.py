@@ -95,8 +95,8 @@ def of_one_between(op: str, shape: Shape, *operands: Any, **options: Any) -> Any
 
     def write(writer: ModelWriter, _: TensorRef, y: TensorRef) -> TensorRef:
         inputs = [step(writer, "ABS", pool(writer, y)), *map(writer.constant, operands)]
-        made = writer.op(op, inputs, [shape], options=options)
-        return step(writer, "LOG", made)
+        result = writer.op(op, inputs, [shape], options=options)
+        return step(writer, "LOG", result)
 
     return write
 
@@ -150,7 +150,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if "float16 cannot hold" in line]
 
 
-def kept(gpu: GpuDelegate) -> tuple[str, ...]:
+def remaining(gpu: GpuDelegate) -> tuple[str, ...]:
     assert gpu.report is not None
     return gpu.report.partitions[0].kept_float32
 
@@ -169,7 +169,7 @@ def test_the_first_answer_is_right_and_the_tensor_is_named(
         (line,) = warnings_of(caplog)
         why = "elements beyond 65504" if magnitude > 1 else "no element above 0.001"
         assert f"'scaled': {why}" in line
-        assert kept(gpu) == ("scaled",)
+        assert remaining(gpu) == ("scaled",)
     after = gpu.report.partitions[0]
     assert after.arena_bytes != before.arena_bytes  # those of the program that runs now
     assert "could not hold them: 'scaled'" in str(gpu.report)
@@ -216,7 +216,7 @@ def test_what_fits_is_never_compiled_again(
     nothing = np.zeros(ONE, np.float32)
     run(target, np.zeros((1, 8, 8, 12), np.float32), nothing, nothing)
     assert len(compiled) == 1
-    assert not kept(gpu) and not warnings_of(caplog)
+    assert not remaining(gpu) and not warnings_of(caplog)
 
 
 @device
@@ -226,7 +226,7 @@ def test_infinity_that_was_there_before_rounding_is_none_of_it(
     model, gpu = scaled(), delegate(device)
     infinite = np.full(ONE, np.inf, np.float32)
     run(interpreter(model, gpu), random(1, 8, 8, 12), infinite, infinite)
-    assert not kept(gpu) and not warnings_of(caplog)
+    assert not remaining(gpu) and not warnings_of(caplog)
 
 
 @device
@@ -242,7 +242,7 @@ def test_states_advance_once(device: DeviceInfo) -> None:
     for seed, magnitude in enumerate((1.0, 1e6, 1e-8)):
         values = [random(2, 4, 5, seed=seed), random(1, 8, 8, 12, seed=seed), *factors(magnitude)]
         check(run(here, *values), run(cpu, *values))
-        assert kept(gpu) == (("scaled",) if seed else ())
+        assert remaining(gpu) == (("scaled",) if seed else ())
 
 
 @device
@@ -254,7 +254,7 @@ def test_it_stays_so_in_other_shapes(device: DeviceInfo, caplog: pytest.LogCaptu
         target.allocate_tensors()
         values = (random(*shape), *factors(1e6))
         check(run(target, *values), reference(model, *values))
-        assert kept(gpu) == ("scaled",)
+        assert remaining(gpu) == ("scaled",)
     assert len(warnings_of(caplog)) == 1
 
 
@@ -283,7 +283,7 @@ def test_parts_of_a_whole_and_views_of_it(
     target = interpreter(model, gpu)
     for _ in range(2):
         check(run(target, *values), reference(model, *values))
-    assert kept(gpu)
+    assert remaining(gpu)
 
 
 @device
@@ -315,7 +315,7 @@ def test_large_tensors_of_the_default_options(device: DeviceInfo) -> None:
         gpu = delegate(device, precision=precision)
         values = (random(*shape), *factors(1e6))
         check(run(interpreter(model, gpu), *values), reference(model, *values))
-        assert kept(gpu) == names
+        assert remaining(gpu) == names
 
 
 @first_device
@@ -342,7 +342,7 @@ def test_kernels_for_cuda_tell_it_too(magnitude: float, monkeypatch: pytest.Monk
     model, gpu = scaled(), GpuDelegate(backend="cuda", **ALL_HALF)
     values = (random(1, 8, 8, 12), *factors(magnitude))
     check(run(interpreter(model, gpu), *values), reference(model, *values))
-    assert kept(gpu) == ("scaled",)
+    assert remaining(gpu) == ("scaled",)
 
 
 def test_each_result_of_a_kernel_counts_by_itself() -> None:

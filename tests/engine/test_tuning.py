@@ -100,7 +100,7 @@ class ToldDevice(HostDevice):
         if items[0] in self.refused:
             raise self.refused[items[0]]
         seconds = self.times(items)
-        return HostExecutable(program, lambda made: ToldContext(made, self, seconds))
+        return HostExecutable(program, lambda output: ToldContext(output, self, seconds))
 
 
 class ToldContext(HostContext):
@@ -278,8 +278,8 @@ def test_nothing_is_measured_unless_it_is_asked_for(how: Tuning, tmp_path: Path)
 
 
 def test_estimates_do_not_ask_what_is_kept(tmp_path: Path) -> None:
-    (kept,) = tuned(ToldDevice(fewest), 16, cache=tmp_path)
-    assert tuned(ToldDevice(fewest), 16, cache=tmp_path, how=Tuning.ESTIMATED) != [kept]
+    (remaining,) = tuned(ToldDevice(fewest), 16, cache=tmp_path)
+    assert tuned(ToldDevice(fewest), 16, cache=tmp_path, how=Tuning.ESTIMATED) != [remaining]
 
 
 def test_a_tuner_remembers_without_a_folder() -> None:
@@ -475,7 +475,7 @@ for each in groups(cases.TABLE):
 @pytest.mark.parametrize("mode", [MODES[0], MODES[-1]], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("kind", FORCED)
 def test_every_candidate_agrees_with_the_cpu(kind: str, mode: Mode, number: int) -> None:
-    with forced(number) as taken:
+    with forced(number) as chosen:
         found = run_cases(FORCED[kind], backends.list_devices()[0], mode)
     for case in FORCED[kind]:
         outcome = found[case.name]
@@ -485,4 +485,4 @@ def test_every_candidate_agrees_with_the_cpu(kind: str, mode: Mode, number: int)
         for expected, got in zip(outcome.expected, outcome.got, strict=True):
             problem = mismatch(expected, got, case.limit(mode.half))
             assert not problem, f"{case.name}: {problem}"
-    assert max(taken) > 0
+    assert max(chosen) > 0

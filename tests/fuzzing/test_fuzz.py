@@ -185,8 +185,8 @@ def test_numbers_below_the_normal_range_are_left_out_where_a_device_may_lose_the
     writer.output(x, writer.op("ABS", [small], [(64,)]))
     content = writer.build()
     outputs = {
-        flushed: perform(Task(made, 4, special=True, flushed=flushed)).outputs
-        for flushed, made in ((False, content), (True, without_subnormals(content)))
+        flushed: perform(Task(computed, 4, special=True, flushed=flushed)).outputs
+        for flushed, computed in ((False, content), (True, without_subnormals(content)))
     }
     for given, constant in zip(*outputs.values(), strict=True):
         tiny = (given != 0) & (np.abs(given) < 1e-38)

@@ -51,14 +51,14 @@ class Joined(Case):
         """Also a pool, so that what is joined lies inside of the partition."""
         image, window = sheet.input(self.image), {"padding": "SAME", "stride_h": 2, "stride_w": 2}
         one = {**window, "dilation_h_factor": 1, "dilation_w_factor": 1}
-        made = []
+        result = []
         for filters in (8, 16, 9):
             operands = sheet.operands(
                 (filters, *self.kernel, self.image[3]), "constant", "constant"
             )
-            made.append(sheet.fused("CONV_2D", [image, *operands], "RELU", one))
-        total = sheet.fused("ADD", [made[1], sheet.input((2, 7, 10, 16))], "NONE")
-        whole = sheet.fused("CONCATENATION", [made[0], total, made[2]], "NONE", {"axis": 3})
+            result.append(sheet.fused("CONV_2D", [image, *operands], "RELU", one))
+        total = sheet.fused("ADD", [result[1], sheet.input((2, 7, 10, 16))], "NONE")
+        whole = sheet.fused("CONCATENATION", [result[0], total, result[2]], "NONE", {"axis": 3})
         pool = {**window, "filter_height": 2, "filter_width": 2}
         sheet.output(sheet.fused("MAX_POOL_2D", [whole], "NONE", pool))
 
@@ -90,10 +90,10 @@ def unstaged(*args: Any, stage_boundary: bool, **rest: Any) -> Any:
 
 def check(case: Case, number: int, mode: Mode, worst: float, dense: bool = True) -> None:
     """Run a case with its candidate of that number, in float or half storage."""
-    worth = mock.patch.object(conv_narrow, "_MARGIN", 1e9)
+    margin = mock.patch.object(conv_narrow, "_MARGIN", 1e9)
     replaced = mock.patch.object(op_runner, "compile_partition", unstaged)
     compiled = replaced if dense else contextlib.nullcontext()
-    with worth, compiled, forced(number):
+    with margin, compiled, forced(number):
         outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode)
     (found,) = outcome.values()
     if isinstance(found, Exception):
@@ -171,10 +171,10 @@ def computed(graph: Graph, image: Any, alignment: int = 1) -> Any:
     image = np.pad(image, [(0, 0)] * 3 + [(0, -image.shape[3] % alignment)])
     (launch,) = program.launches
     assert launch.template == "cuda/conv_narrow"
-    made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
+    result = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
     device = EmulatedDevice(checked=image.dtype == np.float16)
-    device.compile(program.program).context().run(Bindings.of([image], [made]))
-    return made
+    device.compile(program.program).context().run(Bindings.of([image], [result]))
+    return result
 
 
 @needs_emulator

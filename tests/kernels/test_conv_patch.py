@@ -58,8 +58,8 @@ def test_numbers(case: Conv, number: int, mode: Mode, monkeypatch: pytest.Monkey
 def chosen(size: int, channels: Pair, kernel: int, device: DeviceInfo, half: bool) -> str:
     """Return the kernel for a convolution of a square image."""
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, size, size, channels[0]), channels[1], kernel, [RELU])
-    graph = builder.graph(made)
+    output = builder.conv(builder.input(1, size, size, channels[0]), channels[1], kernel, [RELU])
+    graph = builder.graph(output)
     layout = assign(graph, FP16 if half else FP32)
     (launch,) = build_program(layout, device, graph.inputs, graph.outputs).launches
     return launch.template
@@ -95,15 +95,15 @@ def test_tiles_are_chosen_for_one_kernel_alone(
     size: int, channels: Pair, kernel: int, template: str
 ) -> None:
     """Each choice may be measured on the GPU: none is asked for that nobody takes."""
-    asked = []
+    queried = []
 
     def choose(_: Choices, problem: str, candidates: Sequence[Any]) -> Any:
-        asked.append(problem)
+        queried.append(problem)
         return candidates[0]
 
     with mock.patch.object(Choices, "choose", choose):
         assert chosen(size, channels, kernel, INFO, half=True) == f"cuda/{template}"
-    (problem,) = asked
+    (problem,) = queried
     assert template in problem
 
 

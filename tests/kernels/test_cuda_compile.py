@@ -60,7 +60,7 @@ STORAGES = {"fp32": FP32, "fp16": FP16, "half": FP16_ALL}
 RUNS = [("sm_75", "half"), ("sm_80", "fp16"), ("sm_90", "fp32"), ("sm_90", "half")]
 EVERY = {("sm_75", "half"): 8, ("sm_80", "fp16"): 4, ("sm_90", "fp32"): 4, ("sm_90", "half"): 2}
 """Of these only every so many groups of cases: most of their kernels are those of another pair."""
-TAKEN = [
+SELECTED = [
     pytest.param(group, *pair, id=f"{type(GROUPS[group][0]).__name__}-{group}-{'-'.join(pair)}")
     for group in range(len(GROUPS))
     for number, pair in enumerate(RUNS)
@@ -105,7 +105,7 @@ def device(generation: str) -> DeviceInfo:
     return DeviceInfo(**facts | {"compute_capability": GENERATIONS[generation]})
 
 
-@pytest.mark.parametrize(("group", "generation", "storage"), TAKEN)
+@pytest.mark.parametrize(("group", "generation", "storage"), SELECTED)
 def test_kernels_compile(group: int, generation: str, storage: str) -> None:
     content = write(GROUPS[group]).content
     compiled = 0
@@ -151,10 +151,10 @@ def test_every_candidate_compiles(
     content = write(TILED).content
     kernels: dict[str, KernelText] = {}
     for number in range(1, most):
-        with forced(number) as taken:
+        with forced(number) as chosen:
             for program in programs(content, device(generation), STORAGES[storage], items):
                 kernels |= {kernel.name: kernel for kernel in program.kernels}
-        assert number in taken
+        assert number in chosen
     capability = GENERATIONS[generation]
     assert compile_kernels(CUDADialect(), [*kernels.values()], capability, None)
 

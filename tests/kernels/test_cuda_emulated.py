@@ -156,9 +156,9 @@ def test_all_tiles_of_a_convolution_agree_with_the_cpu(
 ) -> None:
     # 5 tiles of pixels and 2 or more of channels, the last ones not full
     case = Conv(image=(1, 25, 22, channels), filters=140, kernel=(1, 1), items=SMALL)
-    with forced(number) as taken:
+    with forced(number) as chosen:
         assert all(name.startswith("cuda_conv_tile") for name in checked((case,), mode))
-    assert number in taken
+    assert number in chosen
 
 
 @needs_emulator
@@ -166,11 +166,11 @@ def test_kernels_are_found_where_they_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By all that they are made of: scripts/mutants.py changes headers, too."""
-    monkeypatch.setattr(cuda_emulator, "KEPT", str(tmp_path))
-    made = cuda_emulator._build("int one() { return 1; }", "one")
+    monkeypatch.setattr(cuda_emulator, "LIBRARIES", str(tmp_path))
+    first = cuda_emulator._build("int one() { return 1; }", "one")
     with mock.patch.object(subprocess, "run", side_effect=AssertionError("compiled again")):
-        kept = cuda_emulator._build("int one() { return 1; }", "other")
-    assert [kept] == list(tmp_path.iterdir())
-    assert kept.read_bytes() == made.read_bytes()
+        second = cuda_emulator._build("int one() { return 1; }", "other")
+    assert [second] == list(tmp_path.iterdir())
+    assert second.read_bytes() == first.read_bytes()
     monkeypatch.setattr(cuda_emulator, "_before_all", lambda: "int zero() { return 0; }")
-    assert cuda_emulator._kept("int one() { return 1; }", False) != kept
+    assert cuda_emulator._shared_library("int one() { return 1; }", False) != second

@@ -34,9 +34,9 @@ def test_others_have_nothing_but_the_portable_dialect(capability: Capability | N
 
 def test_what_blocks_may_have_is_what_nvidia_tells() -> None:
     """Per block in KiB, as in the table of technical specifications."""
-    told = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227}
-    told[12, 0] = 99
-    assert {each: model.shared_bytes_per_block >> 10 for each, model in MODELS.items()} == told
+    expected = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227}
+    expected[12, 0] = 99
+    assert {each: model.shared_bytes_per_block >> 10 for each, model in MODELS.items()} == expected
 
 
 def test_features_come_with_architectures() -> None:

@@ -104,9 +104,9 @@ def runner(
     context = EmulatedDevice().compile(program.program).context()
 
     def run(image: Floats) -> Floats:
-        made = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
-        context.run(Bindings.of([image], [made]))
-        return made
+        output = np.empty(graph.values[graph.outputs[0]].shape, np.float32)
+        context.run(Bindings.of([image], [output]))
+        return output
 
     return run
 
@@ -144,9 +144,9 @@ def test_what_is_mixed(name: str) -> None:
         assert relative_error(product(graph, image), run(image)) < problem.limit
     if problem.image[0] == 3:
         image = drawn(problem.image) * np.array([1e6, 1, 1e-6], np.float32).reshape(3, 1, 1, 1)
-        expected, made = product(graph, image), run(image)
+        expected, output = product(graph, image), run(image)
         for each in range(3):
-            assert relative_error(expected[each], made[each]) < 3e-3
+            assert relative_error(expected[each], output[each]) < 3e-3
 
 
 @pytest.mark.parametrize("policy", [FP32, FP16], ids=["fp32", "fp16"])
@@ -160,7 +160,7 @@ def test_what_is_not_finite_is_seen(name: str, policy: NumericPolicy) -> None:
         image = drawn(problem.image)
         image[0, 1, 2, 0] = np.array(word, np.uint32).view(np.float32)
         image[0, 0, 0, 0] = 1e6  # not in the windows of the other one
-        expected, made = product(graph, image), run(image)
+        expected, output = product(graph, image), run(image)
         finite = np.isfinite(expected)
-        assert np.array_equal(np.isfinite(made), finite)
-        assert relative_error(expected[finite], made[finite]) < problem.limit
+        assert np.array_equal(np.isfinite(output), finite)
+        assert relative_error(expected[finite], output[finite]) < problem.limit

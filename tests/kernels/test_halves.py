@@ -48,8 +48,8 @@ def test_channels_of_all_magnitudes_keep_their_digits() -> None:
     assert halves.back is not None
     assert (np.log2(halves.back) % 1 == 0).all()
     assert halves.back[3] == halves.back[4] == 1
-    held = (high + rest / REST_SCALE) * halves.back.reshape(-1, 1, 1, 1)
-    assert (np.abs(held - weights) <= 2.0**-21 * np.abs(weights)).all()
+    stored = (high + rest / REST_SCALE) * halves.back.reshape(-1, 1, 1, 1)
+    assert (np.abs(stored - weights) <= 2.0**-21 * np.abs(weights)).all()
 
 
 def test_usual_weights_are_not_scaled() -> None:

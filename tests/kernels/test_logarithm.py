@@ -29,7 +29,7 @@ def program() -> Program:
     """Return a program that makes COUNT floats of as many."""
     text = templates()["_logarithm.jinja"].read_text(encoding="utf-8")
     template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(text)
-    made = template.module.logarithm(  # type: ignore[attr-defined]
+    computed = template.module.logarithm(  # type: ignore[attr-defined]
         "found", "LOAD1_F32(src, GLOBAL_X)", "logs", logarithms.template_words()
     )
     arguments = (
@@ -37,7 +37,7 @@ def program() -> Program:
         Argument("src", "F32", False, False),
         Argument("logs", "I32", True, False, constant=True),
     )
-    body = f"{made}\n    STORE1_F32(dst, GLOBAL_X, found);\n"
+    body = f"{computed}\n    STORE1_F32(dst, GLOBAL_X, found);\n"
     table = logarithms.table(logarithms.MOST).ravel().view(np.uint8)
     launch = Launch(
         "logarithm", (LOGS, SUMS, BufferRange(True, 0, table.size)), (COUNT, 1, 1), GROUP

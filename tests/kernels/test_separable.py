@@ -67,9 +67,9 @@ def chosen(shape: Shape4, outputs: int, device: DeviceInfo, half: bool, kernel: 
     """Return the kernels for a depthwise and a pointwise convolution."""
     builder = GraphBuilder()
     source = builder.input(*shape)
-    made = builder.conv(builder.depthwise(source, kernel=kernel), outputs, epilogue=[RELU])
+    output = builder.conv(builder.depthwise(source, kernel=kernel), outputs, epilogue=[RELU])
     policy = FP16 if half else FP32
-    graph = partition.rewrite(builder.graph(made), DeviceTarget(device, policy))
+    graph = partition.rewrite(builder.graph(output), DeviceTarget(device, policy))
     layout = assign(graph, policy)
     launches = build_program(layout, device, graph.inputs, graph.outputs).launches
     return ", ".join(launch.template for launch in launches)

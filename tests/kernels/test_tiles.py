@@ -21,7 +21,7 @@ TARGET = DeviceTarget(INFO, FP32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Made(Tile):
+class PlainTile(Tile):
     """A tile that takes what it is told to."""
 
     time: float
@@ -41,24 +41,26 @@ def times(*tiles: Tile, error: float = 0.0) -> list[float]:
 
 
 def test_the_fastest_come_first_each_of_them_once() -> None:
-    assert times(*map(Made, (3, 1, 2, 1))) == [1, 2, 3]
-    assert times(*map(Made, range(1, 10))) == [1, 2, 3, 4, 5, 6], "more are not worth a measurement"
+    assert times(*map(PlainTile, (3, 1, 2, 1))) == [1, 2, 3]
+    assert times(*map(PlainTile, range(1, 10))) == [1, 2, 3, 4, 5, 6], (
+        "more are not worth a measurement"
+    )
 
 
 def test_what_differs_by_less_than_the_error_keeps_its_order() -> None:
-    assert times(*map(Made, (1.01, 1.0, 1.2, 1.1)), error=0.02) == [1.01, 1.0, 1.1, 1.2]
+    assert times(*map(PlainTile, (1.01, 1.0, 1.2, 1.1)), error=0.02) == [1.01, 1.0, 1.1, 1.2]
 
 
 def test_tiles_must_fit_the_device() -> None:
-    large = Made(1, shared_bytes=INFO.local_memory_bytes + 16)
-    wide = Made(2, threads=INFO.max_work_group_size + 1)
-    assert times(large, wide, Made(3)) == [3]
+    large = PlainTile(1, shared_bytes=INFO.local_memory_bytes + 16)
+    wide = PlainTile(2, threads=INFO.max_work_group_size + 1)
+    assert times(large, wide, PlainTile(3)) == [3]
     assert choose([large], TARGET) is TOO_LARGE
     assert choose([], TARGET, Rejected("there are none")) == Rejected("there are none")
 
 
 def test_a_tile_says_how_it_is_launched() -> None:
-    attributes = Made(1).attributes(INFO.model)
+    attributes = PlainTile(1).attributes(INFO.model)
     assert (attributes.cluster_size, attributes.min_blocks, attributes.folded) == (1, 1, None)
 
 

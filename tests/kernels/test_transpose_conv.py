@@ -36,12 +36,12 @@ TENSOR_CORES = replace(
 
 def scattered(image: Array, taps: Array, view: Window, size: Pair) -> Array:
     """Return the transposed convolution: each input pixel adds to all outputs that it reaches."""
-    made = np.zeros((image.shape[0], *size, taps.shape[0]))
+    computed = np.zeros((image.shape[0], *size, taps.shape[0]))
     for y, x, ky, kx in np.ndindex(*image.shape[1:3], *taps.shape[1:3]):
         oy, ox = y * view.stride[0] + ky - view.pads[0], x * view.stride[1] + kx - view.pads[1]
         if 0 <= oy < size[0] and 0 <= ox < size[1]:
-            made[:, oy, ox] += image[:, y, x] @ taps[:, ky, kx].T
-    return made
+            computed[:, oy, ox] += image[:, y, x] @ taps[:, ky, kx].T
+    return computed
 
 
 def gathered(image: Array, phase: Phase, src: Storage) -> Array:
@@ -51,19 +51,19 @@ def gathered(image: Array, phase: Phase, src: Storage) -> Array:
     """
     n, height, width, outputs = phase.dst.shape
     view = phase.window
-    held = Weights(phase.weights.shape, array=phase.weights)
-    if ConvSpec(src, phase.dst, held, view, image=True).keeps_rows:
+    weights_of_phase = Weights(phase.weights.shape, array=phase.weights)
+    if ConvSpec(src, phase.dst, weights_of_phase, view, image=True).keeps_rows:
         rows = image.reshape(-1, image.shape[3])[: n * height * width]
         return np.asarray(rows @ phase.weights[:, 0, 0].T).reshape(n, height, width, outputs)
     padded = view.leaves((image.shape[1], image.shape[2]), (height, width))
-    made = np.zeros((n, height, width, outputs))
+    computed = np.zeros((n, height, width, outputs))
     for y, x, ky, kx in np.ndindex(height, width, *view.kernel):
         iy, ix = y - view.pads[0] + ky, x - view.pads[1] + kx
         inside = 0 <= iy < image.shape[1] and 0 <= ix < image.shape[2]
         assert inside or padded
         if inside:
-            made[:, y, x] += image[:, iy, ix] @ phase.weights[:, ky, kx].T
-    return made
+            computed[:, y, x] += image[:, iy, ix] @ phase.weights[:, ky, kx].T
+    return computed
 
 
 def images(padding: str, output: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -90,12 +90,12 @@ def test_phases_make_the_transposed_convolution(padding: str, stride: Pair) -> N
         dst = Storage.create(0, DType.FLOAT32, (2, *size, 5), 4)
         memory = np.full(dst.elements, np.nan)
         for phase in phases(taps, view, dst):
-            made = gathered(image, phase, src)
+            computed = gathered(image, phase, src)
             strides = tuple(8 * step for step in (*phase.dst.strides, 1))
             start = memory[phase.dst.offset :]
-            place = np.lib.stride_tricks.as_strided(start, made.shape, strides)
+            place = np.lib.stride_tricks.as_strided(start, computed.shape, strides)
             assert np.isnan(place).all(), "phases overlap"
-            place[...] = made
+            place[...] = computed
         whole = memory.reshape(2, *size, 8)[..., :5]
         np.testing.assert_array_equal(whole, scattered(image, taps, view, size))
     assert checked >= 25
@@ -138,10 +138,10 @@ def transposed(
     epilogue: Sequence[EpilogueOp] = (),
 ) -> int:
     """Add a transposed convolution with padding SAME that makes (H, W) = `size`."""
-    n, *held, depth = builder.shape(source)
+    n, *size_of_source, depth = builder.shape(source)
     shape = (filters, *kernel, depth)
     weights = builder.constant(*shape)
-    pads = [leading_pad(size[i], held[i], kernel[i], stride[i], 1) for i in (0, 1)]
+    pads = [leading_pad(size[i], size_of_source[i], kernel[i], stride[i], 1) for i in (0, 1)]
     view = Window(kernel, stride, pads=(pads[0], pads[1]))
     attributes = ConvAttributes(view, weights, ABSENT, shape)
     return builder.node("TRANSPOSE_CONV", [source], (n, *size, filters), epilogue, attributes)
@@ -162,11 +162,13 @@ def test_each_phase_is_a_kernel(policy: NumericPolicy, units: int, template: str
     inside = builder.elementwise(builder.input(1, 16, 16, 32), RELU)
     out = transposed(builder, inside, 64, (3, 3), (2, 2), (31, 32))
     layout = assign(builder.graph(out), policy)
-    _, *made = lowered(layout, compute_units=units)
-    assert [launch.template for launch in made] == [f"cuda/{template}"] * 4
+    _, *computed = lowered(layout, compute_units=units)
+    assert [launch.template for launch in computed] == [f"cuda/{template}"] * 4
     shapes = [(1, 16, 16, 64), (1, 16, 16, 64), (1, 15, 16, 64), (1, 15, 16, 64)]
-    assert [launch.shape for launch in made] == shapes
-    taps = [sum(launch.work.values()) // (2 * 32 * 64 * 16 * launch.shape[1]) for launch in made]
+    assert [launch.shape for launch in computed] == shapes
+    taps = [
+        sum(launch.work.values()) // (2 * 32 * 64 * 16 * launch.shape[1]) for launch in computed
+    ]
     assert sorted(taps) == [1, 2, 2, 4]
     _, plain = lowered(layout, compute_capability=None)
     assert plain.template == "transpose_conv"
@@ -193,10 +195,10 @@ def test_steps_that_find_no_room_come_after_all_phases() -> None:
     epilogue = [EpilogueOp("ADD", (builder.input(1, 1, 1, 8),)) for _ in range(3)]
     source = builder.input(1, 4, 4, 32)
     out = transposed(builder, source, 8, (2, 2), (2, 2), (8, 8), epilogue)
-    made = lowered(assign(builder.graph(out), FP32), max_arguments=5)
-    assert [launch.template for launch in made] == ["cuda/conv_mma"] * 4 + ["copy"]
-    assert [len(launch.node.epilogue) for launch in made] == [2, 2, 2, 2, 1]
-    assert made[-1].shape == (1, 8, 8, 8)
+    computed = lowered(assign(builder.graph(out), FP32), max_arguments=5)
+    assert [launch.template for launch in computed] == ["cuda/conv_mma"] * 4 + ["copy"]
+    assert [len(launch.node.epilogue) for launch in computed] == [2, 2, 2, 2, 1]
+    assert computed[-1].shape == (1, 8, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -312,14 +314,14 @@ def test_the_kernels_load_and_store_the_right_places(
     template: str,
     read: Read,
 ) -> None:
-    held = tuple(-(-n // step) for n, step in zip(size, stride, strict=True))
+    size_of_source = tuple(-(-n // step) for n, step in zip(size, stride, strict=True))
     builder = GraphBuilder()
-    source = builder.input(2, *held, 20)
+    source = builder.input(2, *size_of_source, 20)
     out = transposed(builder, source, filters, kernel, stride, size)
     layout = assign(builder.graph(out), policy)
     attributes = builder.nodes[0].attributes
     taps = np.asarray(builder.values[attributes.weights].data)
-    image = np.random.default_rng(0).integers(-4, 5, (2, *held, 20)).astype(np.float64)
+    image = np.random.default_rng(0).integers(-4, 5, (2, *size_of_source, 20)).astype(np.float64)
     memory = np.full(2 * size[0] * size[1] * filters, np.nan)
     parts = phases(taps, attributes.window, layout.storages[out])
     for launch, phase in zip(lowered(layout, compute_units=units), parts, strict=True):

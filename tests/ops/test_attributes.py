@@ -69,10 +69,12 @@ def accepted() -> dict[str, tuple[Graph, Node, Any]]:
             if model.ops & found.keys() == model.ops:
                 continue
             reader = Curious()
-            held = RUNTIME.Interpreter(model_content=model.content, experimental_delegates=[reader])
+            running = RUNTIME.Interpreter(
+                model_content=model.content, experimental_delegates=[reader]
+            )
             (graph,) = reader.found
             for node in graph.nodes:
-                found.setdefault(node.op, (graph, node, held))
+                found.setdefault(node.op, (graph, node, running))
     return found
 
 

@@ -20,12 +20,12 @@ SIZE = np.array([8, 6], np.int32)
 def _graph(*parts: Quantization) -> Graph:
     """Two images of bytes that are resized, joined and reduced."""
 
-    def image(v: int, held: Quantization, *shape: int) -> Value:
-        return Value(v, f"v{v}", shape, DType.UINT8, quantization=held)
+    def image(v: int, stored: Quantization, *shape: int) -> Value:
+        return Value(v, f"v{v}", shape, DType.UINT8, quantization=stored)
 
     values = [
-        *(image(v, held, 1, 4, 3, 8) for v, held in enumerate(parts)),
-        *(image(v, held, 1, 8, 6, 8) for v, held in enumerate(parts, 2)),
+        *(image(v, stored, 1, 4, 3, 8) for v, stored in enumerate(parts)),
+        *(image(v, stored, 1, 8, 6, 8) for v, stored in enumerate(parts, 2)),
         image(4, ONE, 1, 8, 6, 16),
         image(5, ONE, 1, 1, 1, 16),
         Value(6, "size", (2,), DType.INT32, SIZE),

@@ -51,9 +51,9 @@ def test_floats_give_every_result(functions: tuple[str, ...], seed: int) -> None
     a, b = np.meshgrid(np.arange(-128, 128), np.arange(-128, 128), indexing="ij")
     first, second, rest = (np.float32(n) for n in (found.first, found.second, found.rest))
     inner = b.astype(np.float32) * second + rest
-    made = np.clip(np.floor(a.astype(np.float32) * first + inner), -128, 127)
+    output = np.clip(np.floor(a.astype(np.float32) * first + inner), -128, 127)
     for results in wanted.results():
-        assert np.array_equal(made, results)
+        assert np.array_equal(output, results)
 
 
 def test_results_are_the_integers_of_the_cpu() -> None:

@@ -41,11 +41,11 @@ def conv(
     scales = (0.01, 0.02, 0.005, 0.04) if dtype == "int8" else (0.02,)
     weights = (random.integers(-127, 128, (4, 3, 3, 4)) + zero).astype(dtype)
     bias = random.integers(-500, 500, 4).astype(np.int32)
-    held = Quantization(scales, (zero,) * len(scales))
+    params = Quantization(scales, (zero,) * len(scales))
     sums = Quantization(tuple(source.scale[0] * each for each in scales), (0,) * len(scales))
     operands = [
         x,
-        writer.constant(weights, quantization=held),
+        writer.constant(weights, quantization=params),
         writer.constant(bias, quantization=sums),
     ]
     options = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
@@ -72,9 +72,11 @@ def compared(model: bytes, *inputs: Array, whole: bool = True) -> tuple[Array, A
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_one_layer_is_off_by_one_at_most(dtype: str) -> None:
     writer = ModelWriter()
-    held = Quantization((0.05,), (3 if dtype == "int8" else 131,))
+    params = Quantization((0.05,), (3 if dtype == "int8" else 131,))
     result = Quantization((0.4,), (-5 if dtype == "int8" else 123,))
-    writer.output(conv(writer, writer.input(SHAPE, dtype, quantization=held), result, held, dtype))
+    writer.output(
+        conv(writer, writer.input(SHAPE, dtype, quantization=params), result, params, dtype)
+    )
     expected, got = compared(writer.build(), stored(dtype=dtype))
     assert got.dtype == expected.dtype
     distance = np.abs(got.astype(int) - expected)
@@ -129,8 +131,8 @@ def test_weights_of_bytes_with_real_activations() -> None:
     writer = ModelWriter()
     x = writer.input((2, 8))
     weights = stored((5, 8), seed=2)
-    held = writer.constant(weights, quantization=Quantization((0.02,), (0,)))
-    writer.output(writer.op("FULLY_CONNECTED", [x, held], [(2, 5)], version=3))
+    params = writer.constant(weights, quantization=Quantization((0.02,), (0,)))
+    writer.output(writer.op("FULLY_CONNECTED", [x, params], [(2, 5)], version=3))
     values = np.random.default_rng(0).uniform(-1, 1, (2, 8)).astype(np.float32)
     delegate = GpuDelegate(quantized="float")
     (got,) = run(interpreter(writer.build(), delegate), values)
@@ -159,8 +161,8 @@ def graph(value: Value) -> Graph:
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.INT4])
 def test_constants_have_a_scale_for_each_channel(dtype: DType) -> None:
     data = np.array([[10, 20], [30, 40]], np.int8)
-    held = Quantization((0.5, 0.25), (0, 10), 1)
-    value = Value(1, "weights", (2, 2), dtype, data, quantization=held)
+    params = Quantization((0.5, 0.25), (0, 10), 1)
+    value = Value(1, "weights", (2, 2), dtype, data, quantization=params)
     found = as_floats(graph(value)).values[1]
     assert found.dtype is DType.FLOAT32
     np.testing.assert_array_equal(found.data, [[5, 2.5], [15, 7.5]])
@@ -168,19 +170,19 @@ def test_constants_have_a_scale_for_each_channel(dtype: DType) -> None:
 
 def test_checks_do_not_convert_large_constants() -> None:
     """Each delegate checks both ways to compute: that must not cost what it takes to convert."""
-    held = stored((1, 64, 65, 1))
-    value = Value(0, "x", held.shape, DType.INT8, data=held, quantization=HALF)
+    params = stored((1, 64, 65, 1))
+    value = Value(0, "x", params.shape, DType.INT8, data=params, quantization=HALF)
     graph = Graph({0: value}, (), (), ())
-    (made,) = as_floats(graph, large=False).values.values()
-    assert made.dtype is DType.FLOAT32 and made.shape == held.shape
-    assert made.data is not None and not any(made.data.strides)
+    (computed,) = as_floats(graph, large=False).values.values()
+    assert computed.dtype is DType.FLOAT32 and computed.shape == params.shape
+    assert computed.data is not None and not any(computed.data.strides)
     (real,) = as_floats(graph).values.values()
-    np.testing.assert_allclose(np.asarray(real.data), 0.05 * (held.astype(float) - 3), 1e-6)
+    np.testing.assert_allclose(np.asarray(real.data), 0.05 * (params.astype(float) - 3), 1e-6)
 
 
 def test_computed_values_with_several_scales_stay_stored_integers() -> None:
-    held = Quantization((0.5, 0.25), (0, 0), 1)
-    value = Value(1, "x", (2, 2), DType.INT8, quantization=held)
+    params = Quantization((0.5, 0.25), (0, 0), 1)
+    value = Value(1, "x", (2, 2), DType.INT8, quantization=params)
     assert as_floats(graph(value)).values[1].dtype is DType.INT8
     assert check_support(graph(value), "float").reasons == {}  # it is a DEQUANTIZE
 

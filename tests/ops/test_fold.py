@@ -92,7 +92,7 @@ def _chosen(m: Integers) -> TensorRef:
     return m.op("PACK", rows, -1, size=2, values_count=2, axis=0)
 
 
-MADE: dict[str, Make] = {
+RESULTS: dict[str, Make] = {
     make.__name__.strip("_"): make
     for make in (_packed, _joined, _gathered, _sliced, _wide, _divided, _chosen)
 }
@@ -107,9 +107,9 @@ def written(make: Make) -> bytes:
     return m.writer.build()
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", RESULTS)
 def test_a_computed_shape_does_not_split_a_graph(name: str) -> None:
-    model = written(MADE[name])
+    model = written(RESULTS[name])
     delegate = GpuDelegate(precision="fp32")
     target = interpreter(model, delegate)
     assert delegate.report is not None and delegate.report.whole_graph, str(delegate.report)
@@ -119,7 +119,7 @@ def test_a_computed_shape_does_not_split_a_graph(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["packed", "joined", "gathered"])
 def test_computed_shapes_follow_other_input_shapes(name: str) -> None:
-    model = written(MADE[name])
+    model = written(RESULTS[name])
     target = interpreter(model, GpuDelegate(precision="fp32"))
     plain = runtime.interpreter(model, builtin_kernels=True)
     for shape in ((4, 3, 4, 5), (1, 2, 2, 5), (2, 3, 4, 5)):
@@ -207,10 +207,10 @@ def test_float16_weights_that_the_file_calls_integers(stated: DType, folded: boo
 @pytest.mark.parametrize(("op", "inputs"), [("ADD", 3), ("MAXIMUM", 3), ("NEG", 2), ("ABS", 2)])
 def test_operands_too_many_are_left_alone(op: str, inputs: int) -> None:
     """NumPy would take one more as the array to write the result into."""
-    held = {v: Value(v, "", (1,), DType.INT32, np.full(1, 5 + v, "int32")) for v in range(inputs)}
-    node = Node(0, op, 1, tuple(held), (9,))
-    graph = Graph({**held, 9: Value(9, "", (1,), DType.INT32)}, (node,), (), ())
+    array = {v: Value(v, "", (1,), DType.INT32, np.full(1, 5 + v, "int32")) for v in range(inputs)}
+    node = Node(0, op, 1, tuple(array), (9,))
+    graph = Graph({**array, 9: Value(9, "", (1,), DType.INT32)}, (node,), (), ())
     assert fold.evaluate(graph, node, fold.Budget()) is None
-    assert [value.data.item() for value in held.values() if value.data is not None] == [
+    assert [value.data.item() for value in array.values() if value.data is not None] == [
         *range(5, 5 + inputs)
     ]

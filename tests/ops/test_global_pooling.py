@@ -38,11 +38,11 @@ def pooled(shape: Shape, mean: bool) -> tuple[KernelLaunch, ...]:
     n, h, w, c = shape
     source = builder.elementwise(builder.input(*shape), RELU)
     if mean:
-        made = builder.normalized("MEAN", source, (n, 1, 1, c), (1, 2), keep_dims=True)
+        output = builder.normalized("MEAN", source, (n, 1, 1, c), (1, 2), keep_dims=True)
     else:
         attributes = PoolAttributes(Window((h, w), (1, 1)))
-        made = builder.node("AVERAGE_POOL_2D", [source], (n, 1, 1, c), attributes=attributes)
-    return build(assign(builder.graph(builder.conv(made, 3)), FP32)).launches
+        output = builder.node("AVERAGE_POOL_2D", [source], (n, 1, 1, c), attributes=attributes)
+    return build(assign(builder.graph(builder.conv(output, 3)), FP32)).launches
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -66,12 +66,12 @@ def test_a_large_map_is_reduced_in_two_kernels_that_fill_a_device() -> None:
 def _classifier(mean: bool) -> bytes:
     """Write a classifier's end: a global pool without its dimensions, scaled, into a matrix."""
     model = Model()
-    made = model.conv(model.input(2, 5, 3, 7), (16, 1, 1, 7))
+    output = model.conv(model.input(2, 5, 3, 7), (16, 1, 1, 7))
     if mean:
-        flat = model.op("MEAN", made, model.integers(1, 2), keep_dims=False)
+        flat = model.op("MEAN", output, model.integers(1, 2), keep_dims=False)
     else:
         sizes = {"filter_height": 5, "filter_width": 3, "stride_h": 1, "stride_w": 1}
-        flat = model.reshape(model.op("AVERAGE_POOL_2D", made, padding="VALID", **sizes), 2, 16)
+        flat = model.reshape(model.op("AVERAGE_POOL_2D", output, padding="VALID", **sizes), 2, 16)
     scaled = model.op("RELU", model.op("MUL", flat, model.constant(16)))
     scores = model.op("FULLY_CONNECTED", scaled, model.constant(4, 16), model.constant(4))
     return model.build(model.op("SOFTMAX", scores, beta=0.1))

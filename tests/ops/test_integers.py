@@ -81,11 +81,11 @@ def text_model(dtype: str) -> bytes:
     weights = writer.constant(random.normal(size=(SIZES, WIDTH)).astype(np.float32))
     flat = writer.constant((14, WIDTH), "int32")
     rows = writer.op("RESHAPE", [words, flat], [(14, WIDTH)])
-    made = writer.op("FULLY_CONNECTED", [rows, weights, None], [(14, SIZES)])
+    result = writer.op("FULLY_CONNECTED", [rows, weights, None], [(14, SIZES)])
     # What is counted on: beyond what float32 holds.
     stamps = writer.op("MUL", [times, writer.constant(3, dtype)], [(2, 7)], dtype=dtype)
     known = writer.op("EQUAL", [stamps, times], [(2, 7)], dtype="bool")
-    writer.output(made, found, stamps, known)
+    writer.output(result, found, stamps, known)
     return writer.build()
 
 

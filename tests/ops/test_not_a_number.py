@@ -88,8 +88,8 @@ def test_operations_of_two_operands(device: DeviceInfo) -> None:
     names = names_of(BINARY)
     first, second = np.stack(np.meshgrid(SPECIAL, SPECIAL)).reshape(2, -1)
     check([name for name in names if name not in _BY_ZERO], [first, second], device)
-    kept = second != 0.0
-    check(sorted(_BY_ZERO), [first[kept], second[kept]], device)
+    nonzero = second != 0.0
+    check(sorted(_BY_ZERO), [first[nonzero], second[nonzero]], device)
 
 
 @DEVICES

@@ -82,10 +82,10 @@ def test_two_index_maps_in_one_place_elements_as_numpy_does(
     assert keeps_order(whole) == bool(np.all(expected == elements))
     np.testing.assert_array_equal(_indices(list(whole)), expected)
     node = Node(0, "INDEX_MAP", 1, first.inputs[:1], second.outputs)
-    made = permuted(graph, node, whole)
-    if made is not None:
-        assert (made.inputs, made.outputs) == (node.inputs, node.outputs)
-        np.testing.assert_array_equal(_as_numpy(made, builder), expected)
+    output = permuted(graph, node, whole)
+    if output is not None:
+        assert (output.inputs, output.outputs) == (node.inputs, node.outputs)
+        np.testing.assert_array_equal(_as_numpy(output, builder), expected)
 
 
 def _move(builder: GraphBuilder, shape: Shape, attributes: IndexMapAttributes, out: Shape) -> Node:

@@ -18,9 +18,9 @@ def test_layers_of_rows_are_no_images() -> None:
     y = writer.input((3, 8), "int8", quantization=HALF)
     for _ in range(2):
         weights = np.random.default_rng(0).integers(-127, 128, (8, 8)).astype(np.int8)
-        held = writer.constant(weights, quantization=Quantization((0.01,), (0,)))
+        params = writer.constant(weights, quantization=Quantization((0.01,), (0,)))
         y = writer.op(
-            "FULLY_CONNECTED", [y, held], [(3, 8)], version=6, dtype="int8", quantization=HALF
+            "FULLY_CONNECTED", [y, params], [(3, 8)], version=6, dtype="int8", quantization=HALF
         )
     writer.output(y)
     x = np.random.default_rng(1).integers(-128, 128, (3, 8)).astype(np.int8)

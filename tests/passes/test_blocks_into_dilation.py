@@ -117,9 +117,9 @@ def test_sequences_that_are_seen_as_images(upright: bool) -> None:
     builder = GraphBuilder()
     batches = _cut(builder, builder.input(2, 9, 4), (2,), ((2, 1),))
     image = builder.node("RESHAPE", [batches], (4, 6, 1, 4) if upright else (4, 1, 6, 4))
-    made = builder.conv(image, 5)
-    made = builder.elementwise(made, RELU)
-    flat = builder.elementwise(builder.node("RESHAPE", [made], (4, 6, 5)), EpilogueOp("ABS"))
+    output = builder.conv(image, 5)
+    output = builder.elementwise(output, RELU)
+    flat = builder.elementwise(builder.node("RESHAPE", [output], (4, 6, 5)), EpilogueOp("ABS"))
     graph = builder.graph(_join(builder, flat, (2,), ((1, 0),)))
     result = applied(blocks_into_dilation, graph)
     assert ops(result) == ["RESHAPE", "CONV_2D", "COPY", "COPY", "RESHAPE"]
@@ -153,12 +153,12 @@ def test_several_convolutions_of_the_same_batches() -> None:
 def test_computed_weights_stay() -> None:
     builder = GraphBuilder()
     source, taps = builder.input(*SHAPE), builder.input(1, 3, 3, 4)
-    made = builder.depthwise(_cut(builder, source))
+    output = builder.depthwise(_cut(builder, source))
     reader = builder.nodes[-1]
     del builder.values[reader.attributes.weights]
-    held = replace(reader.attributes, weights=taps)
-    builder.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
-    result = applied(blocks_into_dilation, builder.graph(_join(builder, made)))
+    attached = replace(reader.attributes, weights=taps)
+    builder.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=attached)
+    result = applied(blocks_into_dilation, builder.graph(_join(builder, output)))
     assert result.graph.nodes[0].inputs == (source, taps)
 
 
@@ -228,9 +228,9 @@ def _broadcast(builder: GraphBuilder) -> Graph:
 
 def _reshaped_otherwise(builder: GraphBuilder) -> Graph:
     batches = _cut(builder, builder.input(2, 10, 4), (2,), ((1, 1),))
-    made = builder.conv(builder.node("RESHAPE", [batches], (4, 2, 3, 4)), 5)
+    output = builder.conv(builder.node("RESHAPE", [batches], (4, 2, 3, 4)), 5)
     return builder.graph(
-        _join(builder, builder.node("RESHAPE", [made], (4, 6, 5)), (2,), ((0, 0),))
+        _join(builder, builder.node("RESHAPE", [output], (4, 6, 5)), (2,), ((0, 0),))
     )
 
 
@@ -244,8 +244,8 @@ _ALONE = "no BATCH_TO_SPACE_ND alone reads its result"
 
 
 def _by_position(builder: GraphBuilder) -> Graph:
-    made = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
-    return builder.graph(_join(builder, builder.elementwise(made, BY_POSITION)))
+    output = builder.depthwise(_cut(builder, builder.input(*SHAPE)))
+    return builder.graph(_join(builder, builder.elementwise(output, BY_POSITION)))
 
 
 _PIXELS = "an epilogue op's operand differs from pixel to pixel"
@@ -279,8 +279,8 @@ def test_other_index_maps_are_no_blocks() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     joined = _join(builder, _cut(builder, source))
-    made = builder.conv(joined, 3)
-    graph = builder.graph(builder.conv(builder.pad(made, *[(0, 0)] * 4), 2))
+    output = builder.conv(joined, 3)
+    graph = builder.graph(builder.conv(builder.pad(output, *[(0, 0)] * 4), 2))
     assert untouched(blocks_into_dilation, graph).declined == ()
 
 
@@ -290,9 +290,9 @@ def test_other_index_maps_are_no_blocks() -> None:
 def _padded(padding: str, model: Model) -> list[TensorRef]:
     sizes = model.integers(2, 2)
     cut = (model.input(2, 7, 5, 5), sizes, model.integers((2, 3), (1, 2)))
-    made = model.conv(model.op("SPACE_TO_BATCH_ND", *cut), (6, 3, 3, 5), padding)
-    made = model.op("RELU", model.op("ADD", made, model.constant(6)))
-    return [model.op("BATCH_TO_SPACE_ND", made, sizes, model.integers((0, 1), (1, 0)))]
+    output = model.conv(model.op("SPACE_TO_BATCH_ND", *cut), (6, 3, 3, 5), padding)
+    output = model.op("RELU", model.op("ADD", output, model.constant(6)))
+    return [model.op("BATCH_TO_SPACE_ND", output, sizes, model.integers((0, 1), (1, 0)))]
 
 
 def _computed_paddings(model: Model) -> list[TensorRef]:
@@ -307,16 +307,16 @@ def _computed_paddings(model: Model) -> list[TensorRef]:
     odd = integers("FLOOR_MOD", inner, sizes)
     edges = [(model.integers(2, 2), integers("ADD", odd, sizes)), (model.integers(0, 0), odd)]
     pads, crops = (integers("PACK", *pair, shape=(2, 2), axis=1, values_count=2) for pair in edges)
-    made = model.depthwise(model.op("SPACE_TO_BATCH_ND", source, sizes, pads), 4)
-    return [model.op("BATCH_TO_SPACE_ND", made, sizes, crops)]
+    output = model.depthwise(model.op("SPACE_TO_BATCH_ND", source, sizes, pads), 4)
+    return [model.op("BATCH_TO_SPACE_ND", output, sizes, crops)]
 
 
 def _sequence(model: Model) -> list[TensorRef]:
     cut = (model.input(2, 11, 5), model.integers(3), model.integers((6, 1)))
     batches = model.op("SPACE_TO_BATCH_ND", *cut)
     image = model.op("EXPAND_DIMS", batches, model.integers(1))
-    made = model.conv(image, (4, 1, 3, 5), "VALID")
-    flat = model.op("SQUEEZE", made, squeeze_dims=[1])
+    output = model.conv(image, (4, 1, 3, 5), "VALID")
+    flat = model.op("SQUEEZE", output, squeeze_dims=[1])
     return [model.op("BATCH_TO_SPACE_ND", flat, model.integers(3), model.integers((0, 1)))]
 
 

@@ -92,9 +92,9 @@ def _wide_kernel(builder: GraphBuilder) -> Graph:
 
 
 def _padded_at_the_end(builder: GraphBuilder) -> Graph:
-    made = builder.conv(_pair(builder), 8)
-    builder.values[made] = replace(builder.values[made], shape=(1, 5, 3, 8))
-    return builder.graph(made)
+    output = builder.conv(_pair(builder), 8)
+    builder.values[output] = replace(builder.values[output], shape=(1, 5, 3, 8))
+    return builder.graph(output)
 
 
 def _twice(builder: GraphBuilder) -> Graph:
@@ -112,9 +112,9 @@ def _few_outputs(builder: GraphBuilder) -> Graph:
 
 def _multiplied(builder: GraphBuilder) -> Graph:
     view, taps = Window((1, 1), (1, 1)), builder.constant(1, 1, 1, 32)
-    held = DepthwiseAttributes(view, taps, ABSENT)
+    attached = DepthwiseAttributes(view, taps, ABSENT)
     source = builder.input(1, 4, 3, 16)
-    between = builder.node("DEPTHWISE_CONV_2D", [source], (1, 4, 3, 32), attributes=held)
+    between = builder.node("DEPTHWISE_CONV_2D", [source], (1, 4, 3, 32), attributes=attached)
     return builder.graph(builder.conv(between, 8))
 
 
@@ -126,12 +126,12 @@ def _computed_operand(builder: GraphBuilder) -> Graph:
 
 
 def _computed_weights(builder: GraphBuilder) -> Graph:
-    made, packed = builder.conv(_pair(builder), 16), builder.input(160, 16)
+    output, packed = builder.conv(_pair(builder), 16), builder.input(160, 16)
     pointwise = builder.nodes[-1]
     del builder.values[pointwise.attributes.weights]
-    held = replace(pointwise.attributes, weights=packed)
-    builder.nodes[-1] = replace(pointwise, inputs=(*pointwise.inputs, packed), attributes=held)
-    return builder.graph(made)
+    attached = replace(pointwise.attributes, weights=packed)
+    builder.nodes[-1] = replace(pointwise, inputs=(*pointwise.inputs, packed), attributes=attached)
+    return builder.graph(output)
 
 
 def _large(builder: GraphBuilder) -> Graph:
@@ -168,10 +168,10 @@ def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
 def _mean(builder: GraphBuilder, shape: tuple[int, int, int, int], pool: bool) -> int:
     """Add a mean over all pixels, in either spelling."""
     n, height, width, channels = shape
-    held = PoolAttributes(Window((height, width), (1, 1))) if pool else ReduceAttributes((1, 2))
+    attached = PoolAttributes(Window((height, width), (1, 1))) if pool else ReduceAttributes((1, 2))
     op = "AVERAGE_POOL_2D" if pool else "MEAN"
     source = builder.input(*shape)
-    return builder.node(op, [source], (n, 1, 1, channels), [RELU], attributes=held)
+    return builder.node(op, [source], (n, 1, 1, channels), [RELU], attributes=attached)
 
 
 @pytest.mark.parametrize("pool", [False, True])
@@ -193,8 +193,8 @@ def test_views_between_vanish() -> None:
     view = builder.node("RESHAPE", [_mean(builder, (2, 7, 5, 16), False)], (2, 16))
     weights = builder.constant(8, 1, 1, 16)
     dense = ConvAttributes(POINT, weights, ABSENT, (8, 1, 1, 16))
-    made = builder.node("FULLY_CONNECTED", [view], (2, 8), attributes=dense)
-    graph = builder.graph(made)
+    output = builder.node("FULLY_CONNECTED", [view], (2, 8), attributes=dense)
+    graph = builder.graph(output)
     result = applied(depthwise_into_pointwise, graph)
     (node,) = result.graph.nodes
     assert (node.op, node.inputs) == ("FULLY_CONNECTED", graph.inputs)
@@ -233,8 +233,8 @@ def test_pools_that_leave_the_image_and_other_means_are_left_alone() -> None:
 
 def test_other_nodes_are_left_alone() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.conv(builder.input(1, 4, 4, 16), 16), 16)
-    assert untouched(depthwise_into_pointwise, builder.graph(made)).declined == ()
+    output = builder.conv(builder.conv(builder.input(1, 4, 4, 16), 16), 16)
+    assert untouched(depthwise_into_pointwise, builder.graph(output)).declined == ()
 
 
 def on_hopper(graph: Graph) -> PassResult:

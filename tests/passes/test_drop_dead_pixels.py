@@ -26,13 +26,13 @@ def strided(
 ) -> int:
     """Add a convolution that takes pixels which lie apart."""
     n, h, w, _ = builder.shape(source)
-    made = builder.conv(source, channels, kernel)
+    output = builder.conv(source, channels, kernel)
     node = builder.nodes[-1]
     window = replace(node.attributes.window, stride=stride)
     builder.nodes[-1] = replace(node, attributes=replace(node.attributes, window=window))
     shape = (n, -(-h // stride[0]), -(-w // stride[1]), channels)
-    builder.values[made] = replace(builder.values[made], shape=shape)
-    return made
+    builder.values[output] = replace(builder.values[output], shape=shape)
+    return output
 
 
 def cut(builder: GraphBuilder, source: int, stride: Pair, begin: int = 0) -> int:
@@ -88,8 +88,8 @@ def test_the_end_of_a_residual_epilogue_op() -> None:
 
 def test_what_a_window_has_left_out_already_is_left_out_on_top() -> None:
     builder = GraphBuilder()
-    made = strided(builder, builder.input(1, 20, 21, 4), 4, (2, 1), kernel=3)
-    result = applied(drop_dead_pixels, builder.graph(strided(builder, made, 4, (2, 3))))
+    output = strided(builder, builder.input(1, 20, 21, 4), 4, (2, 1), kernel=3)
+    result = applied(drop_dead_pixels, builder.graph(strided(builder, output, 4, (2, 3))))
     assert windows(result) == [((3, 3), (4, 3)), ((1, 1), (1, 1))]
     assert shape_of(result, result.graph.nodes[0]) == (1, 5, 7, 4)
 
@@ -97,8 +97,8 @@ def test_what_a_window_has_left_out_already_is_left_out_on_top() -> None:
 @pytest.mark.parametrize("op", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_pools_of_one_pixel_are_readers_too(op: str) -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    pool = builder.node(op, [made], HALVED, attributes=PoolAttributes(Window((1, 1), (2, 2))))
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    pool = builder.node(op, [output], HALVED, attributes=PoolAttributes(Window((1, 1), (2, 2))))
     result = applied(drop_dead_pixels, builder.graph(pool))
     assert windows(result) == [((3, 3), (2, 2))]
     assert result.graph.nodes[1].attributes.window.stride == (1, 1)
@@ -106,8 +106,8 @@ def test_pools_of_one_pixel_are_readers_too(op: str) -> None:
 
 def test_slices_are_readers_too() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    result = applied(drop_dead_pixels, builder.graph(cut(builder, made, (2, 2))))
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    result = applied(drop_dead_pixels, builder.graph(cut(builder, output, (2, 2))))
     assert ops(result) == ["CONV_2D", "COPY"]
     assert windows(result) == [((3, 3), (2, 2))]
 
@@ -121,14 +121,14 @@ def test_operands_that_are_broadcast_stay_so() -> None:
         EpilogueOp("ADD", (row,)),
         EpilogueOp("ADD", (builder.number(2.0),)),
     )
-    made = builder.elementwise(source, *epilogue_ops)
-    graph = builder.graph(strided(builder, made, 4))
+    output = builder.elementwise(source, *epilogue_ops)
+    graph = builder.graph(strided(builder, output, 4))
     result = applied(drop_dead_pixels, graph)
     (node,) = (n for n in result.graph.nodes if n.op == "COPY")
     (mul,), (add,), (number,) = (epilogue_op.operands for epilogue_op in node.epilogue)
     assert (mul, number) == (pixel, epilogue_ops[2].operands[0])
-    held = result.graph.values[add].data
-    np.testing.assert_array_equal(held, graph.values[row].data[::2])  # type: ignore[index]
+    array = result.graph.values[add].data
+    np.testing.assert_array_equal(array, graph.values[row].data[::2])  # type: ignore[index]
 
 
 def test_an_input_is_read_in_part() -> None:
@@ -141,39 +141,39 @@ def test_an_input_is_read_in_part() -> None:
 
 
 def _read_whole(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    return builder.graph(strided(builder, made, 4), builder.conv(made, 4))
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, output, 4), builder.conv(output, 4))
 
 
 def _an_output(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    return builder.graph(strided(builder, made, 4), made)
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, output, 4), output)
 
 
 def _other_strides(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    return builder.graph(strided(builder, made, 4), strided(builder, made, 4, (2, 1)))
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, output, 4), strided(builder, output, 4, (2, 1)))
 
 
 def _as_an_operand(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    other = builder.elementwise(builder.input(*SHAPE), EpilogueOp("ADD", (made,)))
-    return builder.graph(strided(builder, made, 4), other)
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    other = builder.elementwise(builder.input(*SHAPE), EpilogueOp("ADD", (output,)))
+    return builder.graph(strided(builder, output, 4), other)
 
 
 def _another_begin(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8, 3)
-    return builder.graph(strided(builder, made, 4), cut(builder, made, (2, 2), begin=1))
+    output = builder.conv(builder.input(*SHAPE), 8, 3)
+    return builder.graph(strided(builder, output, 4), cut(builder, output, (2, 2), begin=1))
 
 
 def _not_by_pixels(builder: GraphBuilder) -> Graph:
-    made = builder.node("SOFTMAX", [builder.input(*SHAPE)], SHAPE)
-    return builder.graph(strided(builder, made, 4))
+    output = builder.node("SOFTMAX", [builder.input(*SHAPE)], SHAPE)
+    return builder.graph(strided(builder, output, 4))
 
 
 def _by_position(builder: GraphBuilder) -> Graph:
-    made = builder.elementwise(builder.input(*SHAPE), BY_POSITION)
-    return builder.graph(strided(builder, made, 4))
+    output = builder.elementwise(builder.input(*SHAPE), BY_POSITION)
+    return builder.graph(strided(builder, output, 4))
 
 
 _OTHERS = "CONV_2D 0: others read other pixels"
@@ -197,17 +197,17 @@ def test_declines(make: Callable[[GraphBuilder], Graph], reason: str) -> None:
 
 def test_larger_windows_read_all() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 8)
+    output = builder.conv(builder.input(*SHAPE), 8)
     assert (
-        untouched(drop_dead_pixels, builder.graph(strided(builder, made, 4, kernel=3))).declined
+        untouched(drop_dead_pixels, builder.graph(strided(builder, output, 4, kernel=3))).declined
         == ()
     )
 
 
 def test_single_rows_have_no_pixels_to_drop() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(2, 1, 1, 8), 8)
-    assert untouched(drop_dead_pixels, builder.graph(strided(builder, made, 4))).declined == ()
+    output = builder.conv(builder.input(2, 1, 1, 8), 8)
+    assert untouched(drop_dead_pixels, builder.graph(strided(builder, output, 4))).declined == ()
 
 
 def test_numbers_stay() -> None:
@@ -220,8 +220,8 @@ def _residual_epilogue(model: Model) -> list[TensorRef]:
     inner = model.conv(model.conv(x, (3, 3, 3, 5)), (5, 1, 1, 3))
     total = model.op("RELU", model.op("ADD", x, inner))
     rest = model.conv(x, (4, 1, 1, 5))
-    made = [
+    output = [
         model.op("CONV_2D", total, model.constant(n, 1, 1, 5), model.constant(n), **strides)
         for n in (4, 9)
     ]
-    return [*made, rest]
+    return [*output, rest]

@@ -33,16 +33,16 @@ class Writer(GraphBuilder):
 
     def do(self, op: str, *inputs: int, activation: str = "none") -> int:
         shape = np.broadcast_shapes(*(self.shape(v) for v in inputs))
-        made = self.node(op, inputs, shape)
+        output = self.node(op, inputs, shape)
         self.nodes[-1] = replace(self.nodes[-1], params={"activation": activation})
-        return made
+        return output
 
     def mean(self, source: int, *axes: int) -> int:
-        kept = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
+        reduced = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
         places = self.value((len(axes),), np.array(axes, np.int32))
-        made = self.node("MEAN", [source, places], kept)
+        output = self.node("MEAN", [source, places], reduced)
         self.nodes[-1] = replace(self.nodes[-1], params={"keep_dims": True})
-        return made
+        return output
 
     def inverse(self, source: int, mean: int, *axes: int) -> int:
         """Add 1 / deviation."""
@@ -284,8 +284,8 @@ def test_factors_must_not_make_the_value_larger() -> None:
 
 def test_other_nodes_are_left_alone() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(1, 4, 4, 8), 8)
-    assert untouched(find_normalization, builder.graph(made)).declined == ()
+    output = builder.conv(builder.input(1, 4, 4, 8), 8)
+    assert untouched(find_normalization, builder.graph(output)).declined == ()
 
 
 AXES = [(1, 2), (3,), (1, 2, 3), (2,), (0,), (2, 3), (0, 1, 2, 3), (-1,), (-3, -2)]

@@ -65,8 +65,8 @@ def test_keeps_the_numbers() -> None:
     scale = writer.weights(np.arange(4, dtype=np.float32), name="scale")
     options = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
     bias = writer.weights(np.arange(4, dtype=np.float32) - 2, name="bias")
-    made = writer.op("CONV_2D", [source, weights, bias], [(1, 3, 3, 4)], options=options)
-    writer.output(writer.op("MUL", [made, scale], [(1, 3, 3, 4)]))
+    computed = writer.op("CONV_2D", [source, weights, bias], [(1, 3, 3, 4)], options=options)
+    writer.output(writer.op("MUL", [computed, scale], [(1, 3, 3, 4)]))
     content = writer.build()
     values = np.arange(45, dtype=np.float32).reshape(1, 3, 3, 5)
     results = []

@@ -22,8 +22,8 @@ NO_KERNEL = "no kernel before it is free"
 
 def test_a_chain_collapses_into_its_first_kernel() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 8, epilogue=[RELU])
-    value = builder.elementwise(made, EpilogueOp("NEG"))
+    output = builder.conv(builder.input(*SHAPE), 8, epilogue=[RELU])
+    value = builder.elementwise(output, EpilogueOp("NEG"))
     value = builder.elementwise(value, EpilogueOp("MUL", (builder.constant(8),)), RELU)
     out = builder.elementwise(value, EpilogueOp("ADD", (SELF,)))
     result = applied(fuse_elementwise, builder.graph(out))
@@ -46,9 +46,9 @@ def test_the_fused_kernel_stands_where_all_its_operands_are_ready() -> None:
     """The other operand is made after the kernel that takes the epilogue op."""
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
-    made = builder.conv(source, 8)
+    output = builder.conv(source, 8)
     late = builder.node("MAX_POOL_2D", [source], SHAPE)
-    out = builder.elementwise(made, EpilogueOp("SUB", (late,)))
+    out = builder.elementwise(output, EpilogueOp("SUB", (late,)))
     extra = builder.conv(late, 2)
     result = applied(fuse_elementwise, builder.graph(out, extra))
     assert ops(result) == ["MAX_POOL_2D", "CONV_2D", "CONV_2D"]
@@ -121,55 +121,55 @@ def _of_an_input(builder: GraphBuilder) -> Graph:
 
 
 def _of_an_output(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.elementwise(made, RELU), made)
+    output = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.elementwise(output, RELU), output)
 
 
 def _of_a_shared_value(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.elementwise(made, RELU), builder.conv(made, 2))
+    output = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.elementwise(output, RELU), builder.conv(output, 2))
 
 
 def _of_a_broadcast_value(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(1, 1, 1, 8), 8)
+    output = builder.conv(builder.input(1, 1, 1, 8), 8)
     return builder.graph(
-        builder.elementwise(made, EpilogueOp("MUL", (builder.constant(*SHAPE),)), shape=SHAPE)
+        builder.elementwise(output, EpilogueOp("MUL", (builder.constant(*SHAPE),)), shape=SHAPE)
     )
 
 
 def _of_a_view(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    flat = builder.node("RESHAPE", [made], (1, 128))
+    output = builder.conv(builder.input(*SHAPE), 8)
+    flat = builder.node("RESHAPE", [output], (1, 128))
     return builder.graph(builder.elementwise(flat, EpilogueOp("ADD", (builder.constant(128),))))
 
 
 def _of_a_concatenation(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    joined = builder.concat(3, made, made)
+    output = builder.conv(builder.input(*SHAPE), 8)
+    joined = builder.concat(3, output, output)
     return builder.graph(builder.elementwise(joined, EpilogueOp("ADD", (builder.constant(16),))))
 
 
 def _of_one_of_two_outputs(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
+    output = builder.conv(builder.input(*SHAPE), 8)
     other = builder.value(SHAPE)
-    builder.nodes[-1] = replace(builder.nodes[-1], op="SPLIT", outputs=(made, other))
-    return builder.graph(builder.elementwise(made, RELU), other)
+    builder.nodes[-1] = replace(builder.nodes[-1], op="SPLIT", outputs=(output, other))
+    return builder.graph(builder.elementwise(output, RELU), other)
 
 
 def _of_a_value_read_again_later(builder: GraphBuilder) -> Graph:
     """The second op would read what the fused kernel has not stored."""
-    made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.elementwise(made, RELU, EpilogueOp("ADD", (made,))))
+    output = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.elementwise(output, RELU, EpilogueOp("ADD", (output,))))
 
 
 def _of_a_value_that_is_its_operand(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    return builder.graph(builder.elementwise(made, EpilogueOp("ADD", (made,))))
+    output = builder.conv(builder.input(*SHAPE), 8)
+    return builder.graph(builder.elementwise(output, EpilogueOp("ADD", (output,))))
 
 
 def _by_place_of_a_kernel_of_parts(builder: GraphBuilder) -> Graph:
-    made = builder.node("TRANSPOSE_CONV", [builder.input(*SHAPE)], SHAPE)
-    return builder.graph(builder.elementwise(made, BY_POSITION))
+    output = builder.node("TRANSPOSE_CONV", [builder.input(*SHAPE)], SHAPE)
+    return builder.graph(builder.elementwise(output, BY_POSITION))
 
 
 DECLINED: list[Callable[[GraphBuilder], Graph]] = [
@@ -188,14 +188,14 @@ def test_declines(make: Callable[[GraphBuilder], Graph]) -> None:
 
 def test_nodes_without_epilogue_ops_are_left_alone() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 8)
-    assert untouched(fuse_elementwise, builder.graph(builder.elementwise(made))).declined == ()
+    output = builder.conv(builder.input(*SHAPE), 8)
+    assert untouched(fuse_elementwise, builder.graph(builder.elementwise(output))).declined == ()
 
 
 def _chain(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 4, 3, 5), (6, 1, 1, 5))
-    made = model.op("PRELU", made, model.constant(4, 3, 6))
-    return [model.op("SUB", model.constant(6), model.op("ABS", made))]
+    output = model.conv(model.input(2, 4, 3, 5), (6, 1, 1, 5))
+    output = model.op("PRELU", output, model.constant(4, 3, 6))
+    return [model.op("SUB", model.constant(6), model.op("ABS", output))]
 
 
 def _difference_with_a_later_value(model: Model) -> list[TensorRef]:
@@ -213,23 +213,23 @@ def _difference_the_other_way(model: Model) -> list[TensorRef]:
 
 
 def _with_itself(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
-    return [model.op("ADD", made, made)]
+    output = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("ADD", output, output)]
 
 
 def _read_twice(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
-    return [model.op("SUB", model.op("RELU", made), made)]
+    output = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("SUB", model.op("RELU", output), output)]
 
 
 def _value_that_is_an_output(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
-    return [made, model.op("RELU", made)]
+    output = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [output, model.op("RELU", output)]
 
 
 def _broadcast_running_value(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 1, 1, 5), (6, 1, 1, 5))
-    return [model.op("SUB", made, model.input(1, 4, 3, 6))]
+    output = model.conv(model.input(1, 1, 1, 5), (6, 1, 1, 5))
+    return [model.op("SUB", output, model.input(1, 4, 3, 6))]
 
 
 def _broadcast_of_both(model: Model) -> list[TensorRef]:
@@ -254,8 +254,8 @@ def _after_a_pad(model: Model) -> list[TensorRef]:
 def _residuals(model: Model) -> list[TensorRef]:
     value = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
     for _ in range(2):
-        made = model.op("RELU", model.conv(value, (6, 1, 1, 6)))
-        value = model.op("ADD", value, made)
+        output = model.op("RELU", model.conv(value, (6, 1, 1, 6)))
+        value = model.op("ADD", value, output)
     return [value]
 
 

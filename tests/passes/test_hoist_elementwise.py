@@ -17,15 +17,15 @@ SHAPE = (1, 4, 4, 8)
 
 def test_above_a_reshape() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 8)
-    flat = builder.node("RESHAPE", [made], (1, 128))
+    output = builder.conv(builder.input(*SHAPE), 8)
+    flat = builder.node("RESHAPE", [output], (1, 128))
     out = builder.elementwise(
         flat, EpilogueOp("MUL", (builder.constant(1),)), EpilogueOp("ADD", (SELF,)), RELU
     )
     result = applied(hoist_elementwise, builder.graph(out))
     assert ops(result) == ["CONV_2D", "COPY", "RESHAPE"]
     _, epilogue_ops, view = result.graph.nodes
-    assert epilogue_ops.inputs == (made,)
+    assert epilogue_ops.inputs == (output,)
     assert functions(epilogue_ops) == ["MUL", "ADD", "RELU"]
     assert result.graph.values[epilogue_ops.outputs[0]].shape == SHAPE
     assert view.inputs == epilogue_ops.outputs
@@ -50,12 +50,13 @@ def test_above_every_part_of_a_concatenation() -> None:
 
 def test_a_repeated_part_is_computed_for_each_place() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 4)
+    output = builder.conv(builder.input(*SHAPE), 4)
     result = applied(
-        hoist_elementwise, builder.graph(builder.elementwise(builder.concat(3, made, made), RELU))
+        hoist_elementwise,
+        builder.graph(builder.elementwise(builder.concat(3, output, output), RELU)),
     )
     epilogue_ops = [node for node in result.graph.nodes if node.op == "COPY"]
-    assert [node.inputs for node in epilogue_ops] == [(made,), (made,)]
+    assert [node.inputs for node in epilogue_ops] == [(output,), (output,)]
     assert epilogue_ops[0].outputs != epilogue_ops[1].outputs
 
 
@@ -158,14 +159,14 @@ def _of_an_input(builder: GraphBuilder) -> Graph:
 
 
 def _of_an_output(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    flat = builder.node("RESHAPE", [made], (1, 1, 16, 8))
-    return builder.graph(builder.elementwise(flat, RELU), made)
+    output = builder.conv(builder.input(*SHAPE), 8)
+    flat = builder.node("RESHAPE", [output], (1, 1, 16, 8))
+    return builder.graph(builder.elementwise(flat, RELU), output)
 
 
 def _of_a_constant(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 8)
-    joined = builder.concat(3, made, builder.constant(*SHAPE))
+    output = builder.conv(builder.input(*SHAPE), 8)
+    joined = builder.concat(3, output, builder.constant(*SHAPE))
     return builder.graph(builder.elementwise(joined, RELU))
 
 
@@ -203,8 +204,8 @@ def test_epilogue_ops_elsewhere_are_left_alone() -> None:
 
 
 def _after_reshape(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
-    return [model.op("NEG", model.op("RELU", model.reshape(made, 2, 6, 6)))]
+    output = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("NEG", model.op("RELU", model.reshape(output, 2, 6, 6)))]
 
 
 def _after_concat(model: Model) -> list[TensorRef]:
@@ -214,8 +215,8 @@ def _after_concat(model: Model) -> list[TensorRef]:
 
 
 def _repeated(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (4, 1, 1, 5))
-    return [model.op("ABS", model.concat(2, made, made))]
+    output = model.conv(model.input(1, 4, 3, 5), (4, 1, 1, 5))
+    return [model.op("ABS", model.concat(2, output, output))]
 
 
 def _heads(model: Model) -> list[TensorRef]:
@@ -227,13 +228,13 @@ def _heads(model: Model) -> list[TensorRef]:
 
 
 def _with_scalar(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
-    return [model.op("SUB", model.constant(1, 1), model.reshape(made, 12, 6))]
+    output = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("SUB", model.constant(1, 1), model.reshape(output, 12, 6))]
 
 
 def _with_prelu(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
-    return [model.op("PRELU", model.reshape(made, 1, 3, 4, 6), model.constant(3, 4, 6))]
+    output = model.conv(model.input(1, 4, 3, 5), (6, 1, 1, 5))
+    return [model.op("PRELU", model.reshape(output, 1, 3, 4, 6), model.constant(3, 4, 6))]
 
 
 MODELS: list[tuple[Write, int]] = [

@@ -44,13 +44,13 @@ def enlarged(builder: GraphBuilder, source: int, zoom: tuple[int, int] = (2, 3))
 def valid(builder: GraphBuilder, source: int, kernel: int = 3) -> int:
     """Add a convolution that stays inside its image."""
     n, h, w, _ = builder.shape(source)
-    made = builder.conv(source, 4, kernel)
+    output = builder.conv(source, 4, kernel)
     node = builder.nodes[-1]
     attributes = replace(node.attributes, window=Window((kernel, kernel), (1, 1)))
     builder.nodes[-1] = replace(node, attributes=attributes)
     shape = (n, h - kernel + 1, w - kernel + 1, 4)
-    builder.values[made] = replace(builder.values[made], shape=shape)
-    return made
+    builder.values[output] = replace(builder.values[output], shape=shape)
+    return output
 
 
 def window_of(graph: Graph) -> Window:
@@ -117,8 +117,8 @@ def _read_by_nobody(builder: GraphBuilder) -> Graph:
 
 def _read_twice(builder: GraphBuilder) -> Graph:
     moved = border(builder, builder.input(1, 6, 5, 4))
-    made = builder.conv(moved, 4, 1, [EpilogueOp("ADD", (moved,))])
-    return builder.graph(made)
+    output = builder.conv(moved, 4, 1, [EpilogueOp("ADD", (moved,))])
+    return builder.graph(output)
 
 
 def _of_a_reader_that_leaves_it(builder: GraphBuilder) -> Graph:
@@ -207,8 +207,8 @@ def test_an_enlarged_border_stays() -> None:
 
 def test_other_nodes_are_left_alone() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 4, 3)
-    assert untouched(index_map_into_window, builder.graph(made)).declined == ()
+    output = builder.conv(builder.input(*SHAPE), 4, 3)
+    assert untouched(index_map_into_window, builder.graph(output)).declined == ()
 
 
 def _mirrored(model: Model, source: TensorRef, mode: str) -> TensorRef:

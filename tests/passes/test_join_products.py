@@ -40,9 +40,9 @@ def biased(builder: GraphBuilder, bias: int) -> None:
 def test_they_become_one(swapped: bool) -> None:
     builder = GraphBuilder()
     sources = source(builder, LEFT), source(builder, RIGHT)
-    made = [builder.conv(v, 5) for v in sources]
+    output = [builder.conv(v, 5) for v in sources]
     biased(builder, builder.constant(5))
-    graph = builder.graph(added(builder, *(made[::-1] if swapped else made)))
+    graph = builder.graph(added(builder, *(output[::-1] if swapped else output)))
     result = applied(join_products, graph)
     assert ops(result) == ["COPY", "COPY", "CONCATENATION", "CONV_2D"]
     *_, joined, product = result.graph.nodes
@@ -53,8 +53,8 @@ def test_they_become_one(swapped: bool) -> None:
     assert product.attributes.shape == (5, 1, 1, 14)
     values = graph.values
     left, right = (as_float32(values[n.attributes.weights]) for n in graph.nodes[2:4])
-    held = as_float32(result.graph.values[product.attributes.weights])
-    np.testing.assert_array_equal(held, np.concatenate([left, right], axis=3))
+    attached = as_float32(result.graph.values[product.attributes.weights])
+    np.testing.assert_array_equal(attached, np.concatenate([left, right], axis=3))
     bias = as_float32(result.graph.values[product.attributes.bias])
     np.testing.assert_array_equal(bias, [1, 2, 3, 4, 5])
     assert result.applied == ("CONV_2D 2 and CONV_2D 3",)
@@ -62,23 +62,23 @@ def test_they_become_one(swapped: bool) -> None:
 
 def test_biases_are_added() -> None:
     builder = GraphBuilder()
-    made = []
+    output = []
     for shape in (LEFT, RIGHT):
-        made.append(builder.conv(source(builder, shape), 5))
+        output.append(builder.conv(source(builder, shape), 5))
         biased(builder, builder.constant(5))
-    result = applied(join_products, builder.graph(added(builder, *made)))
+    result = applied(join_products, builder.graph(added(builder, *output)))
     bias = as_float32(result.graph.values[result.graph.nodes[-1].attributes.bias])
     np.testing.assert_array_equal(bias, [2, 4, 6, 8, 10])
 
 
 def test_dense_layers_are_joined_too() -> None:
     builder = GraphBuilder()
-    made = []
+    output = []
     for depth in (16, 7):
         attributes = ConvAttributes(POINT, builder.constant(5, depth), ABSENT, (5, 1, 1, depth))
         value = source(builder, (3, depth))
-        made.append(builder.node("FULLY_CONNECTED", [value], (3, 5), attributes=attributes))
-    result = applied(join_products, builder.graph(added(builder, *made)))
+        output.append(builder.node("FULLY_CONNECTED", [value], (3, 5), attributes=attributes))
+    result = applied(join_products, builder.graph(added(builder, *output)))
     assert result.graph.nodes[-1].attributes.shape == (5, 1, 1, 23)
 
 
@@ -98,8 +98,8 @@ def _of_an_input(builder: GraphBuilder) -> Graph:
 
 
 def _an_output(builder: GraphBuilder) -> Graph:
-    made = builder.conv(source(builder, LEFT), 5), builder.conv(source(builder, RIGHT), 5)
-    return builder.graph(added(builder, *made), made[0])
+    output = builder.conv(source(builder, LEFT), 5), builder.conv(source(builder, RIGHT), 5)
+    return builder.graph(added(builder, *output), output[0])
 
 
 def _read_elsewhere(builder: GraphBuilder) -> Graph:

@@ -72,8 +72,8 @@ def test_neighbours_among_other_parts_become_one() -> None:
     joined = builder.concat(3, other, second, third, first)
     result = applied(join_slices, _read(builder, joined))
     assert ops(result) == ["CONV_2D", "STRIDED_SLICE", "STRIDED_SLICE", "CONCATENATION", "COPY"]
-    _, kept, cut, whole, _ = result.graph.nodes
-    assert kept.outputs == (first,)
+    _, remaining, cut, whole, _ = result.graph.nodes
+    assert remaining.outputs == (first,)
     assert cut.attributes == CopyAttributes((0, 0, 0, 2))
     assert result.graph.values[cut.outputs[0]].shape == (2, 3, 4, 5)
     assert whole.inputs == (other, cut.outputs[0], first)
@@ -163,16 +163,16 @@ def test_other_parts_stay(write: Callable[[GraphBuilder, int], Sequence[int]]) -
 
 
 def _split(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
+    output = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
     parts = model.writer.multi(
-        "SPLIT", [model.integers(3), made], [(1,)] * 3, options={"num_splits": 3}
+        "SPLIT", [model.integers(3), output], [(1,)] * 3, options={"num_splits": 3}
     )
     return [model.max_pool(model.concat(3, *parts)), model.concat(3, *parts[1:])]
 
 
 def _unpacked(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
-    parts = model.writer.multi("UNPACK", [made], [(1,)] * 3, options={"num": 3, "axis": 1})
+    output = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
+    parts = model.writer.multi("UNPACK", [output], [(1,)] * 3, options={"num": 3, "axis": 1})
     return [model.max_pool(model.op("PACK", *parts, axis=1, values_count=3))]
 
 

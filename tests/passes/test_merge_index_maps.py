@@ -179,8 +179,8 @@ def test_index_maps_with_epilogue_ops_between_them_stay() -> None:
 
 def _upsampled(model: Model) -> list[TensorRef]:
     """Write a pool over an enlarged image with a mirrored border."""
-    made = model.conv(model.input(2, 4, 3, 5), (6, 3, 3, 5))
-    resized = model.op("RESIZE_NEAREST_NEIGHBOR", made, model.integers(8, 6))
+    output = model.conv(model.input(2, 4, 3, 5), (6, 3, 3, 5))
+    resized = model.op("RESIZE_NEAREST_NEIGHBOR", output, model.integers(8, 6))
     pads = model.integers((0, 0), (1, 1), (1, 1), (0, 0))
     mirrored = model.op("MIRROR_PAD", resized, pads, mode="REFLECT")
     return [model.max_pool(mirrored)]

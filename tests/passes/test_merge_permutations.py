@@ -17,7 +17,7 @@ from passes.models import Model, Write, check_numbers
 SHAPE = (2, 3, 4, 5)
 
 
-def _made(builder: GraphBuilder, *shape: int) -> int:
+def _produced(builder: GraphBuilder, *shape: int) -> int:
     """Return a value that a kernel makes."""
     return builder.elementwise(builder.input(*(shape or SHAPE)), RELU)
 
@@ -39,7 +39,7 @@ def _left(graph: Graph) -> list[str]:
 
 def test_a_move_and_its_inverse_vanish() -> None:
     builder = GraphBuilder()
-    there = builder.transpose(_made(builder), 0, 3, 1, 2)
+    there = builder.transpose(_produced(builder), 0, 3, 1, 2)
     graph = _read(builder, builder.transpose(there, 0, 2, 3, 1))
     assert _left(graph) == []
     assert applied(merge_permutations, graph).applied == ("INDEX_MAP 1 into INDEX_MAP 2",)
@@ -47,7 +47,7 @@ def test_a_move_and_its_inverse_vanish() -> None:
 
 def test_two_transposes_become_one() -> None:
     builder = GraphBuilder()
-    there = builder.transpose(_made(builder), 0, 3, 1, 2)
+    there = builder.transpose(_produced(builder), 0, 3, 1, 2)
     graph = _read(builder, builder.transpose(there, 0, 1, 3, 2))
     assert _left(graph) == ["INDEX_MAP"]
     (move,) = [
@@ -61,19 +61,19 @@ def test_two_transposes_become_one() -> None:
 
 def test_two_reshapes_become_one() -> None:
     builder = GraphBuilder()
-    flat = builder.reshape(_made(builder), 6, 20)
+    flat = builder.reshape(_produced(builder), 6, 20)
     assert _left(_read(builder, builder.reshape(flat, 24, 5))) == ["RESHAPE"]
 
 
 def test_a_reshape_and_its_inverse_vanish() -> None:
     builder = GraphBuilder()
-    flat = builder.reshape(_made(builder), 6, 20)
+    flat = builder.reshape(_produced(builder), 6, 20)
     assert _left(_read(builder, builder.reshape(flat, *SHAPE))) == []
 
 
 def test_three_transposes_that_come_full_circle_vanish() -> None:
     builder = GraphBuilder()
-    value = _made(builder)
+    value = _produced(builder)
     for _ in range(3):
         value = builder.transpose(value, 0, 2, 3, 1)
     assert _left(_read(builder, value)) == []
@@ -81,7 +81,7 @@ def test_three_transposes_that_come_full_circle_vanish() -> None:
 
 def test_transposes_that_only_move_sizes_of_one_are_reshapes() -> None:
     builder = GraphBuilder()
-    flat = builder.transpose(_made(builder, 1, 6, 1, 5), 2, 1, 0, 3)
+    flat = builder.transpose(_produced(builder, 1, 6, 1, 5), 2, 1, 0, 3)
     assert builder.nodes[-1].op == "RESHAPE"
     assert _left(_read(builder, builder.transpose(flat, 0, 2, 1, 3))) == ["RESHAPE"]
 
@@ -89,21 +89,21 @@ def test_transposes_that_only_move_sizes_of_one_are_reshapes() -> None:
 def test_a_channel_shuffle_is_one_move() -> None:
     """Groups of channels exchanged, as ShuffleNet does it; three channels make no whole slice."""
     builder = GraphBuilder()
-    grouped = builder.reshape(_made(builder, 2, 4, 4, 6), 2, 4, 4, 2, 3)
+    grouped = builder.reshape(_produced(builder, 2, 4, 4, 6), 2, 4, 4, 2, 3)
     turned = builder.transpose(grouped, 0, 1, 2, 4, 3)
     assert _left(_read(builder, builder.reshape(turned, 2, 4, 4, 6))) == ["INDEX_MAP"]
 
 
 def test_through_a_reshape_that_is_free() -> None:
     builder = GraphBuilder()
-    turned = builder.transpose(_made(builder, 1, 4, 3, 8), 0, 2, 1, 3)
+    turned = builder.transpose(_produced(builder, 1, 4, 3, 8), 0, 2, 1, 3)
     flat = builder.reshape(turned, 1, 12, 8)
     assert _left(_read(builder, builder.transpose(flat, 0, 2, 1))) == ["INDEX_MAP"]
 
 
 def test_index_maps_of_blocks_and_back_vanish() -> None:
     builder = GraphBuilder()
-    source = _made(builder, 1, 4, 6, 5)
+    source = _produced(builder, 1, 4, 6, 5)
     deep = builder.normalized("SPACE_TO_DEPTH", source, (1, 2, 3, 20), block_size=2)
     graph = _read(builder, builder.normalized("DEPTH_TO_SPACE", deep, (1, 4, 6, 5), block_size=2))
     assert _left(graph) == []
@@ -111,7 +111,7 @@ def test_index_maps_of_blocks_and_back_vanish() -> None:
 
 def test_an_output_of_the_partition_stays_a_value_of_its_own() -> None:
     builder = GraphBuilder()
-    there = builder.transpose(_made(builder), 0, 3, 1, 2)
+    there = builder.transpose(_produced(builder), 0, 3, 1, 2)
     graph = builder.graph(builder.transpose(there, 0, 2, 3, 1))
     assert ops(applied(merge_permutations, graph)) == ["COPY", "RESHAPE"]
 
@@ -119,7 +119,7 @@ def test_an_output_of_the_partition_stays_a_value_of_its_own() -> None:
 def test_what_others_read_stays() -> None:
     """The inverse needs no kernel even so."""
     builder = GraphBuilder()
-    there = builder.transpose(_made(builder), 0, 3, 1, 2)
+    there = builder.transpose(_produced(builder), 0, 3, 1, 2)
     back = builder.elementwise(builder.transpose(there, 0, 2, 3, 1), RELU)
     result = applied(merge_permutations, builder.graph(back, builder.elementwise(there, RELU)))
     assert ops(result) == ["COPY", "INDEX_MAP", "COPY", "COPY"]
@@ -129,7 +129,7 @@ def test_what_others_read_stays() -> None:
 
 def test_readers_of_both_ends_are_renamed() -> None:
     builder = GraphBuilder()
-    source = _made(builder)
+    source = _produced(builder)
     same = builder.transpose(builder.transpose(source, 3, 1, 2, 0), 3, 1, 2, 0)
     further = builder.transpose(same, 0, 2, 1, 3)
     graph = builder.graph(builder.concat(3, same, source), builder.elementwise(further, RELU))
@@ -140,24 +140,24 @@ def test_readers_of_both_ends_are_renamed() -> None:
 
 
 def _read_by_others(builder: GraphBuilder) -> Graph:
-    there = builder.transpose(_made(builder), 0, 3, 1, 2)
+    there = builder.transpose(_produced(builder), 0, 3, 1, 2)
     again = builder.transpose(there, 0, 1, 3, 2)
     return builder.graph(builder.elementwise(there, RELU), builder.elementwise(again, RELU))
 
 
 def _also_an_output(builder: GraphBuilder) -> Graph:
-    there = builder.transpose(_made(builder), 0, 3, 1, 2)
+    there = builder.transpose(_produced(builder), 0, 3, 1, 2)
     return builder.graph(there, builder.elementwise(builder.transpose(there, 0, 1, 3, 2), RELU))
 
 
 def _free_reshape(builder: GraphBuilder) -> Graph:
     """Write a move of whole slices, which as one with the view would go lane by lane."""
-    turned = builder.transpose(_made(builder, 1, 4, 3, 8), 0, 2, 1, 3)
+    turned = builder.transpose(_produced(builder, 1, 4, 3, 8), 0, 2, 1, 3)
     return _read(builder, builder.reshape(turned, 1, 96))
 
 
 def _across(builder: GraphBuilder) -> Graph:
-    turned = builder.transpose(_made(builder, 2, 3), 1, 0)
+    turned = builder.transpose(_produced(builder, 2, 3), 1, 0)
     return _read(builder, builder.transpose(builder.reshape(turned, 2, 3), 1, 0))
 
 
@@ -177,7 +177,7 @@ def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: 
 
 
 def _with_epilogue(builder: GraphBuilder) -> Graph:
-    there = builder.node("RESHAPE", [_made(builder)], (6, 20), [RELU])
+    there = builder.node("RESHAPE", [_produced(builder)], (6, 20), [RELU])
     return _read(builder, builder.reshape(there, *SHAPE))
 
 
@@ -187,7 +187,7 @@ def _of_a_constant(builder: GraphBuilder) -> Graph:
 
 def _after_a_flip(builder: GraphBuilder) -> Graph:
     attributes = CopyAttributes((0, 2, 0, 0), (1, -1, 1, 1))
-    flipped = builder.node("STRIDED_SLICE", [_made(builder)], SHAPE, attributes=attributes)
+    flipped = builder.node("STRIDED_SLICE", [_produced(builder)], SHAPE, attributes=attributes)
     return _read(builder, builder.transpose(flipped, 0, 3, 1, 2))
 
 
@@ -200,28 +200,28 @@ def test_single_index_maps_stay(write: Callable[[GraphBuilder], Graph]) -> None:
 
 
 def _transposes(order: tuple[int, ...], model: Model) -> list[TensorRef]:
-    made = model.max_pool(model.input(2, 3, 4, 5))
-    turned = model.op("TRANSPOSE", made, model.integers(0, 3, 1, 2))
+    output = model.max_pool(model.input(2, 3, 4, 5))
+    turned = model.op("TRANSPOSE", output, model.integers(0, 3, 1, 2))
     return [model.op("SIGN", model.op("TRANSPOSE", turned, model.integers(*order)))]
 
 
 def _channel_shuffle(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
-    grouped = model.reshape(made, 2, 12, 2, 3)
+    output = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
+    grouped = model.reshape(output, 2, 12, 2, 3)
     turned = model.op("TRANSPOSE", grouped, model.integers(0, 1, 3, 2))
     return [model.conv(model.reshape(turned, 2, 3, 4, 6), (4, 3, 3, 6))]
 
 
 def _added_and_dropped(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
-    flat = model.op("EXPAND_DIMS", model.reshape(made, 24, 6), model.integers(1))
+    output = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
+    flat = model.op("EXPAND_DIMS", model.reshape(output, 24, 6), model.integers(1))
     flat = model.op("SQUEEZE", flat, squeeze_dims=[1])
     return [model.conv(model.reshape(flat, 2, 3, 4, 6), (4, 3, 3, 6))]
 
 
 def _back_to_an_output(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
-    turned = model.op("TRANSPOSE", made, model.integers(0, 2, 1, 3))
+    output = model.conv(model.input(2, 3, 4, 5), (6, 1, 1, 5))
+    turned = model.op("TRANSPOSE", output, model.integers(0, 2, 1, 3))
     return [turned, model.op("TRANSPOSE", turned, model.integers(0, 2, 1, 3))]
 
 

@@ -39,8 +39,8 @@ def finished(builder: GraphBuilder, values: list[int]) -> Graph:
 
 def test_they_become_one_and_slices_of_it() -> None:
     builder = GraphBuilder()
-    made = siblings(builder, 8, 4, 12)
-    graph = finished(builder, made)
+    output = siblings(builder, 8, 4, 12)
+    graph = finished(builder, output)
     result = applied(merge_siblings, graph)
     merged, *slices = result.graph.nodes[:4]
     assert merged.op == "CONV_2D"
@@ -49,7 +49,7 @@ def test_they_become_one_and_slices_of_it() -> None:
     assert result.graph.values[merged.outputs[0]].shape == (1, 3, 2, 24)
     assert [node.op for node in slices] == ["STRIDED_SLICE"] * 3
     assert [node.inputs for node in slices] == [merged.outputs] * 3
-    assert [node.outputs[0] for node in slices] == made
+    assert [node.outputs[0] for node in slices] == output
     assert [node.attributes for node in slices] == [
         CopyAttributes(begin=(0, 0, 0, start)) for start in (0, 8, 12)
     ]
@@ -71,38 +71,38 @@ def test_what_ends_inside_a_slice_comes_last() -> None:
 @pytest.mark.parametrize("dtypes", [("float16", "float16"), ("float16", "float32")])
 def test_weights_keep_their_type_if_they_all_have_it(dtypes: tuple[str, str]) -> None:
     builder = GraphBuilder()
-    made = siblings(builder, 4, 4)
+    output = siblings(builder, 4, 4)
     for place, dtype in enumerate(dtypes):
         node = builder.nodes[place]
         weights = builder.constant(4, 1, 1, 5, dtype=dtype)
         builder.nodes[place] = replace(node, attributes=replace(node.attributes, weights=weights))
-    result = applied(merge_siblings, finished(builder, made))
-    held = result.graph.values[result.graph.nodes[0].attributes.weights]
-    assert held.dtype is (DType.FLOAT16 if dtypes[1] == "float16" else DType.FLOAT32)
+    result = applied(merge_siblings, finished(builder, output))
+    attached = result.graph.values[result.graph.nodes[0].attributes.weights]
+    assert attached.dtype is (DType.FLOAT16 if dtypes[1] == "float16" else DType.FLOAT32)
 
 
 def test_a_missing_bias_is_zero() -> None:
     builder = GraphBuilder()
-    made = siblings(builder, 4, 8)
+    output = siblings(builder, 4, 8)
     node = builder.nodes[1]
     bias = builder.constant(8)
     builder.nodes[1] = replace(node, attributes=replace(node.attributes, bias=bias))
-    result = applied(merge_siblings, finished(builder, made))
-    held = result.graph.values[result.graph.nodes[0].attributes.bias].data
-    assert held is not None
-    assert held.tolist() == [0.0] * 4 + [float(i) for i in range(1, 9)]
+    result = applied(merge_siblings, finished(builder, output))
+    attached = result.graph.values[result.graph.nodes[0].attributes.bias].data
+    assert attached is not None
+    assert attached.tolist() == [0.0] * 4 + [float(i) for i in range(1, 9)]
 
 
 def test_rows_of_matrices_may_have_any_rank() -> None:
     builder = GraphBuilder()
     source = builder.input(2, 7, 6)
-    made = []
+    output = []
     for outputs in (4, 8):
         attributes = ConvAttributes(POINT, builder.constant(outputs, 6), ABSENT, (outputs, 1, 1, 6))
-        made.append(
+        output.append(
             builder.node("FULLY_CONNECTED", [source], (2, 7, outputs), attributes=attributes)
         )
-    graph = builder.graph(*(builder.node("MEAN", [v], (2, 7, 1)) for v in made))
+    graph = builder.graph(*(builder.node("MEAN", [v], (2, 7, 1)) for v in output))
     merged = applied(merge_siblings, graph).graph.nodes[0]
     assert (merged.op, merged.attributes.shape) == ("FULLY_CONNECTED", (12, 1, 1, 6))
 
@@ -110,15 +110,19 @@ def test_rows_of_matrices_may_have_any_rank() -> None:
 def test_different_windows_and_epilogue_ops_stay_apart() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
-    made = [builder.conv(source, 4), builder.conv(source, 4, 3), builder.conv(source, 4, 1, [RELU])]
-    assert untouched(merge_siblings, finished(builder, made)).declined == ()
+    output = [
+        builder.conv(source, 4),
+        builder.conv(source, 4, 3),
+        builder.conv(source, 4, 1, [RELU]),
+    ]
+    assert untouched(merge_siblings, finished(builder, output)).declined == ()
 
 
 def test_equal_epilogue_ops_are_done_together() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
-    made = [builder.conv(source, 4, 1, [RELU]) for _ in range(2)]
-    result = applied(merge_siblings, finished(builder, made))
+    output = [builder.conv(source, 4, 1, [RELU]) for _ in range(2)]
+    result = applied(merge_siblings, finished(builder, output))
     assert result.graph.nodes[0].epilogue == (RELU,)
     assert "CONV_2D" not in ops(result)[1:]
 
@@ -126,38 +130,38 @@ def test_equal_epilogue_ops_are_done_together() -> None:
 def test_many_weights_become_several_convolutions() -> None:
     builder = GraphBuilder()
     source = builder.input(1, 1, 1, 100)
-    made = [builder.conv(source, 300) for _ in range(4)]
-    result = applied(merge_siblings, finished(builder, made))
+    output = [builder.conv(source, 300) for _ in range(4)]
+    result = applied(merge_siblings, finished(builder, output))
     merged = [node.attributes.shape[0] for node in result.graph.nodes if node.op == "CONV_2D"]
     assert merged == [600, 600]
 
 
 def _an_output(builder: GraphBuilder) -> Graph:
-    made = siblings(builder, 4, 4)
-    return builder.graph(*made)
+    output = siblings(builder, 4, 4)
+    return builder.graph(*output)
 
 
 def _with_computed_weights(builder: GraphBuilder) -> Graph:
-    made = siblings(builder, 4, 4)
+    output = siblings(builder, 4, 4)
     for node in builder.nodes:
         weights = node.attributes.weights
         builder.values[weights] = replace(builder.values[weights], data=None)
         builder.inputs.append(weights)
-    return finished(builder, made)
+    return finished(builder, output)
 
 
 def _with_groups(builder: GraphBuilder) -> Graph:
-    made = siblings(builder, 4, 4)
+    output = siblings(builder, 4, 4)
     for place in (0, 1):
         node = builder.nodes[place]
         builder.nodes[place] = replace(node, attributes=replace(node.attributes, groups=5))
-    return finished(builder, made)
+    return finished(builder, output)
 
 
 def _with_operands(builder: GraphBuilder) -> Graph:
     source, other = builder.input(*SHAPE), builder.constant(4)
-    made = [builder.conv(source, 4, 1, [EpilogueOp("ADD", (other,))]) for _ in range(2)]
-    return finished(builder, made)
+    output = [builder.conv(source, 4, 1, [EpilogueOp("ADD", (other,))]) for _ in range(2)]
+    return finished(builder, output)
 
 
 def _before_epilogues(builder: GraphBuilder) -> Graph:
@@ -205,15 +209,15 @@ def test_a_convolution_alone_is_left_alone() -> None:
 def test_other_readers_of_its_input_are_no_siblings() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
-    made = builder.elementwise(builder.conv(source, 4), RELU)
-    graph = builder.graph(made, builder.elementwise(source, EpilogueOp("NEG")))
+    output = builder.elementwise(builder.conv(source, 4), RELU)
+    graph = builder.graph(output, builder.elementwise(source, EpilogueOp("NEG")))
     assert untouched(merge_siblings, graph).declined == ()
 
 
 def _gated(model: Model, *channels: int) -> list[TensorRef]:
     source = model.input(2, 4, 3, 5)
-    made = [model.conv(source, (each, 1, 1, 5)) for each in channels]
-    return [model.max_pool(each) for each in made]
+    output = [model.conv(source, (each, 1, 1, 5)) for each in channels]
+    return [model.max_pool(each) for each in output]
 
 
 def _three(model: Model) -> list[TensorRef]:

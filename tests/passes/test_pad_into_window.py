@@ -53,12 +53,12 @@ def test_every_reader_is_changed() -> None:
 def test_computed_weights_stay() -> None:
     builder = GraphBuilder()
     source, taps = builder.input(1, 6, 5, 4), builder.input(1, 3, 3, 4)
-    made = builder.depthwise(builder.pad(source, NONE, (1, 1), (1, 1), NONE))
+    output = builder.depthwise(builder.pad(source, NONE, (1, 1), (1, 1), NONE))
     reader = builder.nodes[-1]
     del builder.values[reader.attributes.weights]
-    held = replace(reader.attributes, weights=taps)
-    builder.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=held)
-    result = applied(pad_into_window, builder.graph(made))
+    attached = replace(reader.attributes, weights=taps)
+    builder.nodes[-1] = replace(reader, inputs=(*reader.inputs, taps), attributes=attached)
+    result = applied(pad_into_window, builder.graph(output))
     assert result.graph.nodes[0].inputs == (source, taps)
 
 
@@ -84,8 +84,8 @@ def _quantized(builder: GraphBuilder, fill: float) -> Graph:
     (pad,) = builder.nodes
     builder.nodes[0] = replace(pad, attributes=replace(pad.attributes, fill=fill))
     attributes = QuantizedDepthwiseAttributes(Window((3, 3), (1, 1)), taps, ABSENT, 3, 0)
-    made = builder.node(QUANTIZED_DEPTHWISE, [padded], (1, 6, 5, 4), attributes=attributes)
-    return builder.graph(made)
+    output = builder.node(QUANTIZED_DEPTHWISE, [padded], (1, 6, 5, 4), attributes=attributes)
+    return builder.graph(output)
 
 
 def test_a_border_of_zero_points_is_zero() -> None:

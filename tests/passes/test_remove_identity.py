@@ -55,8 +55,8 @@ def test_operands_of_epilogue_ops_are_renamed_too() -> None:
     builder = GraphBuilder()
     source = builder.input(*SHAPE)
     same = UNCHANGED["reshape"](builder, source)
-    made = builder.conv(source, 3)
-    out = builder.elementwise(made, EpilogueOp("ADD", (same,)), EpilogueOp("MUL", (SELF,)))
+    computed = builder.conv(source, 3)
+    out = builder.elementwise(computed, EpilogueOp("ADD", (same,)), EpilogueOp("MUL", (SELF,)))
     result = applied(remove_identity, builder.graph(out))
     assert result.graph.nodes[-1].epilogue == (
         EpilogueOp("ADD", (source,)),
@@ -122,18 +122,18 @@ def _input_to_output(model: Model) -> list[TensorRef]:
 
 def _both_names_of_a_value(model: Model) -> list[TensorRef]:
     """The epilogue op reads its running value under another name."""
-    made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
-    return [model.op("ADD", made, model.op("CONCATENATION", made, axis=3))]
+    computed = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
+    return [model.op("ADD", computed, model.op("CONCATENATION", computed, axis=3))]
 
 
 def _difference_of_both_names(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
-    return [model.op("SUB", model.op("RELU", made), model.reshape(made, 1, 4, 3, 5))]
+    computed = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
+    return [model.op("SUB", model.op("RELU", computed), model.reshape(computed, 1, 4, 3, 5))]
 
 
 def _also_an_output(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
-    same = model.reshape(made, 1, 4, 3, 5)
+    computed = model.conv(model.input(1, 4, 3, 5), (5, 1, 1, 5))
+    same = model.reshape(computed, 1, 4, 3, 5)
     return [same, model.op("NEG", same)]
 
 

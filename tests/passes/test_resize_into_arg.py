@@ -56,8 +56,8 @@ def _another_axis(builder: GraphBuilder) -> Graph:
 
 def _elementwise(builder: GraphBuilder) -> Graph:
     source = builder.input(2, 3, 4, 21)
-    made = builder.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), [RELU], attributes=RESIZE)
-    return builder.graph(_arg(builder, made))
+    output = builder.node("RESIZE_BILINEAR", [source], (2, 9, 7, 21), [RELU], attributes=RESIZE)
+    return builder.graph(_arg(builder, output))
 
 
 _OTHERS = "not read by one ARG_MAX or ARG_MIN alone"

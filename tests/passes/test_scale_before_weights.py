@@ -60,13 +60,15 @@ def test_a_shift_becomes_a_bias() -> None:
 
 def test_groups_have_their_own_inputs() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.elementwise(builder.input(1, 4, 4, 6), _by_channel(builder, 6)), 4)
+    output = builder.conv(
+        builder.elementwise(builder.input(1, 4, 4, 6), _by_channel(builder, 6)), 4
+    )
     node = builder.nodes[-1]
     weights = builder.constant(4, 1, 1, 3)
     del builder.values[node.attributes.weights]
     attributes = replace(node.attributes, weights=weights, groups=2, shape=(4, 1, 1, 3))
     builder.nodes[-1] = replace(node, attributes=attributes)
-    result = applied(scale_before_weights, builder.graph(made)).graph
+    result = applied(scale_before_weights, builder.graph(output)).graph
     found = _data(result, result.nodes[0].attributes.weights).reshape(4, 3)
     old = np.arange(1, 13).reshape(4, 3)
     np.testing.assert_array_equal(found[:2], old[:2] * [1, 2, 3])
@@ -84,14 +86,14 @@ def test_a_depthwise_convolution_repeats_its_inputs() -> None:
         _by_channel(builder, 2),
         EpilogueOp("ADD", (builder.number(1.0),)),
     )
-    made = builder.depthwise(source)
+    output = builder.depthwise(source)
     node = builder.nodes.pop()
     weights = builder.constant(1, 3, 3, 4)
     del builder.values[node.attributes.weights]
     attributes = replace(node.attributes, weights=weights)
     builder.nodes.append(replace(node, attributes=attributes))
-    builder.values[made] = replace(builder.values[made], shape=(1, 2, 2, 4))
-    graph = builder.graph(made)
+    builder.values[output] = replace(builder.values[output], shape=(1, 2, 2, 4))
+    graph = builder.graph(output)
     result = applied(scale_before_weights, graph).graph
     old = _data(graph, weights)
     found = _data(result, result.nodes[0].attributes.weights)
@@ -117,9 +119,9 @@ def _padded(builder: GraphBuilder) -> Graph:
 
 
 def _transposed(builder: GraphBuilder) -> Graph:
-    made = builder.conv(_elementwise(builder, ADD=1.0), 2)
+    output = builder.conv(_elementwise(builder, ADD=1.0), 2)
     builder.nodes[-1] = replace(builder.nodes[-1], op="TRANSPOSE_CONV")
-    return builder.graph(made)
+    return builder.graph(output)
 
 
 def _far(builder: GraphBuilder) -> Graph:

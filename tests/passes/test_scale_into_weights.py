@@ -57,9 +57,9 @@ def test_a_epilogue_op_becomes_part_of_weights_and_bias(
     function: str, number: float | list[float], position: int, factor: Any, shift: Any
 ) -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 3, kernel=3)
+    output = builder.conv(builder.input(*SHAPE), 3, kernel=3)
     graph = builder.graph(
-        builder.elementwise(made, _epilogue_op(builder, function, number, position))
+        builder.elementwise(output, _epilogue_op(builder, function, number, position))
     )
     result = applied(scale_into_weights, graph)
     (node,) = result.graph.nodes
@@ -74,20 +74,20 @@ def test_a_epilogue_op_becomes_part_of_weights_and_bias(
 
 def test_a_bias_is_scaled_too() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 3)
+    output = builder.conv(builder.input(*SHAPE), 3)
     bias = builder.constant(3)
     node = builder.nodes[-1]
     builder.nodes[-1] = replace(node, attributes=replace(node.attributes, bias=bias))
     epilogue_ops = [_epilogue_op(builder, "MUL", CHANNELS), _epilogue_op(builder, "ADD", 0.5)]
-    result = applied(scale_into_weights, builder.graph(builder.elementwise(made, *epilogue_ops)))
+    result = applied(scale_into_weights, builder.graph(builder.elementwise(output, *epilogue_ops)))
     _, found = _weights(result.graph, result.graph.nodes[0])
     np.testing.assert_array_equal(found, [1.5, 4.5, -11.5])
 
 
 def test_a_depthwise_convolution_has_its_channels_last() -> None:
     builder = GraphBuilder()
-    made = builder.depthwise(builder.input(1, 4, 4, 3))
-    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", CHANNELS)))
+    output = builder.depthwise(builder.input(1, 4, 4, 3))
+    graph = builder.graph(builder.elementwise(output, _epilogue_op(builder, "MUL", CHANNELS)))
     result = applied(scale_into_weights, graph)
     old, _ = _weights(graph, graph.nodes[0])
     weights, _ = _weights(result.graph, result.graph.nodes[0])
@@ -98,8 +98,8 @@ def test_a_matrix_is_scaled_by_rows() -> None:
     builder = GraphBuilder()
     matrix = builder.constant(3, 5)
     attributes = ConvAttributes(POINT, matrix, ABSENT, (3, 1, 1, 5))
-    made = builder.node("FULLY_CONNECTED", [builder.input(2, 5)], (2, 3), attributes=attributes)
-    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", CHANNELS)))
+    output = builder.node("FULLY_CONNECTED", [builder.input(2, 5)], (2, 3), attributes=attributes)
+    graph = builder.graph(builder.elementwise(output, _epilogue_op(builder, "MUL", CHANNELS)))
     result = applied(scale_into_weights, graph)
     weights, _ = _weights(result.graph, result.graph.nodes[0])
     expected = np.arange(1, 16).reshape(3, 5) * np.asarray(CHANNELS)[:, None]
@@ -108,14 +108,14 @@ def test_a_matrix_is_scaled_by_rows() -> None:
 
 def test_float16_weights_become_float32() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 3)
-    held = builder.nodes[-1].attributes.weights
+    output = builder.conv(builder.input(*SHAPE), 3)
+    attached = builder.nodes[-1].attributes.weights
     half = builder.constant(3, 1, 1, 5, dtype="float16")
     builder.nodes[-1] = replace(
         builder.nodes[-1], attributes=replace(builder.nodes[-1].attributes, weights=half)
     )
-    del builder.values[held]
-    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", 1 / 3)))
+    del builder.values[attached]
+    graph = builder.graph(builder.elementwise(output, _epilogue_op(builder, "MUL", 1 / 3)))
     result = applied(scale_into_weights, graph)
     weights, _ = _weights(result.graph, result.graph.nodes[0])
     np.testing.assert_allclose(weights.ravel(), np.arange(1, 16) / 3, rtol=1e-7)
@@ -123,9 +123,9 @@ def test_float16_weights_become_float32() -> None:
 
 def test_several_nodes_fold_one_by_one() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 3)
-    made = builder.elementwise(made, _epilogue_op(builder, "MUL", CHANNELS))
-    graph = builder.graph(builder.elementwise(made, _epilogue_op(builder, "ADD", 1.0)))
+    output = builder.conv(builder.input(*SHAPE), 3)
+    output = builder.elementwise(output, _epilogue_op(builder, "MUL", CHANNELS))
+    graph = builder.graph(builder.elementwise(output, _epilogue_op(builder, "ADD", 1.0)))
     result = applied(scale_into_weights, graph)
     assert ops(result) == ["CONV_2D"]
     assert result.graph.nodes[0].merged == (1, 2)
@@ -133,9 +133,9 @@ def test_several_nodes_fold_one_by_one() -> None:
 
 def test_what_follows_the_scale_stays_a_epilogue_op() -> None:
     builder = GraphBuilder()
-    made = builder.conv(builder.input(*SHAPE), 3)
+    output = builder.conv(builder.input(*SHAPE), 3)
     epilogue_ops = [_epilogue_op(builder, "MUL", 2.0), RELU, _epilogue_op(builder, "ADD", 1.0)]
-    result = applied(scale_into_weights, builder.graph(builder.elementwise(made, *epilogue_ops)))
+    result = applied(scale_into_weights, builder.graph(builder.elementwise(output, *epilogue_ops)))
     first, second = result.graph.nodes
     assert functions(second) == ["RELU", "ADD"]
     assert second.inputs == first.outputs
@@ -147,8 +147,8 @@ def test_what_follows_the_scale_stays_a_epilogue_op() -> None:
 def _scaled(
     builder: GraphBuilder, factor: float | list[float] = 2.0, epilogue: tuple[EpilogueOp, ...] = ()
 ) -> tuple[int, int]:
-    made = builder.conv(builder.input(*SHAPE), 3, epilogue=epilogue)
-    return made, builder.elementwise(made, _epilogue_op(builder, "MUL", factor))
+    output = builder.conv(builder.input(*SHAPE), 3, epilogue=epilogue)
+    return output, builder.elementwise(output, _epilogue_op(builder, "MUL", factor))
 
 
 def _activation(builder: GraphBuilder) -> Graph:
@@ -156,8 +156,8 @@ def _activation(builder: GraphBuilder) -> Graph:
 
 
 def _two_readers(builder: GraphBuilder) -> Graph:
-    made, scaled = _scaled(builder)
-    return builder.graph(scaled, builder.elementwise(made, RELU))
+    output, scaled = _scaled(builder)
+    return builder.graph(scaled, builder.elementwise(output, RELU))
 
 
 def _output(builder: GraphBuilder) -> Graph:
@@ -165,9 +165,9 @@ def _output(builder: GraphBuilder) -> Graph:
 
 
 def _broadcast(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 1)
+    output = builder.conv(builder.input(*SHAPE), 1)
     epilogue_op = _epilogue_op(builder, "MUL", CHANNELS)
-    return builder.graph(builder.elementwise(made, epilogue_op, shape=(2, 3, 4, 3)))
+    return builder.graph(builder.elementwise(output, epilogue_op, shape=(2, 3, 4, 3)))
 
 
 def _computed_weights(builder: GraphBuilder) -> Graph:
@@ -189,8 +189,8 @@ def _shared_weights(builder: GraphBuilder) -> Graph:
 
 
 def _many_weights(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(1, 2, 2, 1 << 15), 129)
-    return builder.graph(builder.elementwise(made, _epilogue_op(builder, "MUL", 2.0)))
+    output = builder.conv(builder.input(1, 2, 2, 1 << 15), 129)
+    return builder.graph(builder.elementwise(output, _epilogue_op(builder, "MUL", 2.0)))
 
 
 _NOT_HALF = "half storage could not hold the new weights"
@@ -262,8 +262,8 @@ def test_other_epilogue_ops_stay(kind: str) -> None:
 
 def _normalized(model: Model) -> list[TensorRef]:
     """Batch normalization that the converter left behind the convolution."""
-    made = model.conv(model.input(2, 5, 4, 5), (7, 3, 3, 5))
-    scaled = model.op("MUL", made, model.constant(7))
+    output = model.conv(model.input(2, 5, 4, 5), (7, 3, 3, 5))
+    scaled = model.op("MUL", output, model.constant(7))
     return [model.op("ADD", scaled, model.constant(7), fused_activation_function="RELU6")]
 
 
@@ -280,8 +280,8 @@ def _of_every_kind(model: Model) -> list[TensorRef]:
 
 
 def _thirds(model: Model) -> list[TensorRef]:
-    made = model.conv(model.input(2, 5, 4, 5), (7, 3, 3, 5))
-    return [model.op("DIV", model.op("ADD", made, model.number(0.1)), model.number(3.0))]
+    output = model.conv(model.input(2, 5, 4, 5), (7, 3, 3, 5))
+    return [model.op("DIV", model.op("ADD", output, model.number(0.1)), model.number(3.0))]
 
 
 MODELS: list[tuple[Write, float]] = [(_normalized, 0.0), (_of_every_kind, 0.0), (_thirds, SUMS)]

@@ -38,8 +38,8 @@ def test_epilogue_ops_by_single_numbers() -> None:
     graph = _last(builder, builder.elementwise(_first(builder), *epilogue_ops))
     result = applied(sink_permutations, graph)
     assert ops(result) == ["CONV_2D", "COPY", "INDEX_MAP", "INDEX_MAP", "CONV_2D"]
-    made, epilogue_op, move, *_ = result.graph.nodes
-    assert epilogue_op.inputs == made.outputs
+    output, epilogue_op, move, *_ = result.graph.nodes
+    assert epilogue_op.inputs == output.outputs
     assert functions(epilogue_op) == ["MUL", "RELU", "MUL"]
     assert result.graph.values[epilogue_op.outputs[0]].shape == SHAPE
     assert move.inputs == epilogue_op.outputs
@@ -151,8 +151,8 @@ def _square_moved_otherwise(builder: GraphBuilder) -> Graph:
 
 def _deep(builder: GraphBuilder) -> Graph:
     """Pixels of blocks exchanged with channels: its constants have no axes to exchange."""
-    made = builder.conv(builder.input(1, 4, 4, 8), 8)
-    deep = builder.normalized("SPACE_TO_DEPTH", made, (1, 2, 2, 32), block_size=2)
+    output = builder.conv(builder.input(1, 4, 4, 8), 8)
+    deep = builder.normalized("SPACE_TO_DEPTH", output, (1, 2, 2, 32), block_size=2)
     scaled = builder.elementwise(deep, EpilogueOp("MUL", (builder.constant(32),)))
     return builder.graph(builder.normalized("DEPTH_TO_SPACE", scaled, (1, 4, 4, 8), block_size=2))
 
@@ -190,9 +190,9 @@ def _broadcast(builder: GraphBuilder) -> Graph:
 
 
 def _a_flip(builder: GraphBuilder) -> Graph:
-    made = builder.conv(builder.input(*SHAPE), 5)
+    output = builder.conv(builder.input(*SHAPE), 5)
     flipped = builder.normalized(
-        "MIRROR_PAD", made, (2, 3, 4, 7), [(0, 0)] * 3 + [(1, 1)], mode="reflect"
+        "MIRROR_PAD", output, (2, 3, 4, 7), [(0, 0)] * 3 + [(1, 1)], mode="reflect"
     )
     return builder.graph(builder.conv(builder.elementwise(flipped, RELU), 2))
 
@@ -208,11 +208,11 @@ def test_index_maps_that_nothing_undoes_stay(write: Callable[[GraphBuilder], Gra
 def _channels_first(model: Model) -> list[TensorRef]:
     value = model.input(2, 4, 3, 5)
     for _ in range(2):
-        made = model.op("TRANSPOSE", model.conv(value, (5, 3, 3, 5)), model.integers(*FIRST))
-        made = model.op(
-            "PRELU", model.op("ADD", made, model.constant(5, 1, 1)), model.constant(5, 1, 1)
+        output = model.op("TRANSPOSE", model.conv(value, (5, 3, 3, 5)), model.integers(*FIRST))
+        output = model.op(
+            "PRELU", model.op("ADD", output, model.constant(5, 1, 1)), model.constant(5, 1, 1)
         )
-        value = model.op("TRANSPOSE", made, model.integers(*LAST))
+        value = model.op("TRANSPOSE", output, model.integers(*LAST))
     return [model.op("SIGN", value)]
 
 

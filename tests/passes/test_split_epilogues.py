@@ -32,10 +32,10 @@ def requantized(builder: GraphBuilder, vectors: int = 3) -> Graph:
     scaled = EpilogueOp("REQUANTIZE", tuple(operands))
     added = EpilogueOp("INTEGER_ADD", (residual,))
     epilogue = [scaled, CLAMP, added, CLAMP]
-    made = builder.node("QUANTIZED_CONV", [source], (1, 4, 4, 8), epilogue)
-    for v in (source, residual, made):
+    output = builder.node("QUANTIZED_CONV", [source], (1, 4, 4, 8), epilogue)
+    for v in (source, residual, output):
         builder.values[v] = replace(builder.values[v], dtype=DType.INT8)
-    return builder.graph(made)
+    return builder.graph(output)
 
 
 def test_sums_lie_in_memory_of_their_own_before_they_become_bytes() -> None:

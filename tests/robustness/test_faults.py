@@ -95,7 +95,7 @@ def check(life: Life, kind: str, when: str) -> None:
     elif kind == "interrupt":
         assert isinstance(life.error, KeyboardInterrupt), when
     else:
-        told = life.error if isinstance(life.error, LitegpuError) else life.cause
-        assert isinstance(told, (LitegpuError, MemoryError)), when
+        reported = life.error if isinstance(life.error, LitegpuError) else life.cause
+        assert isinstance(reported, (LitegpuError, MemoryError)), when
         assert isinstance(life.error, (LitegpuError, MemoryError, RuntimeError)), when
-        assert kind == "memory" or len(str(told)) > 40, when
+        assert kind == "memory" or len(str(reported)) > 40, when

@@ -90,11 +90,11 @@ def test_small_files_that_ask_for_much() -> None:
 def ints(*numbers: int) -> int:
     """Return the address of a TfLiteIntArray that is never freed."""
     array = (ctypes.c_int32 * (len(numbers) + 1))(len(numbers), *numbers)
-    _held.append(array)
+    _alive.append(array)
     return ctypes.addressof(array)
 
 
-_held: list[Any] = []
+_alive: list[Any] = []
 
 
 def test_operations_have_an_end() -> None:
@@ -119,8 +119,8 @@ def test_names_and_options_count() -> None:
     assert budget.name(b"n" * 400) == "n" * 400
     with pytest.raises(ModelError, match="more operands"):
         budget.name(b"name")
-    held = ctypes.create_string_buffer(b"\1" * 400, 400)
-    address = ctypes.addressof(held)
+    content = ctypes.create_string_buffer(b"\1" * 400, 400)
+    address = ctypes.addressof(content)
     with pytest.raises(ModelError, match="more operands"):
         budget.custom(address, 400)
     assert ReadBudget().custom(address, 400) == b"\1" * 400
@@ -162,7 +162,7 @@ def test_a_constant_of_nothing_by_huge_sizes_is_none() -> None:
 # Folding and packing
 
 
-def made(op: str, *arrays: Any, **params: Any) -> tuple[Graph, Node]:
+def computed(op: str, *arrays: Any, **params: Any) -> tuple[Graph, Node]:
     values = {}
     for v, array in enumerate(map(np.asarray, arrays)):
         values[v] = Value(v, f"v{v}", array.shape, DType(array.dtype.name), array)
@@ -198,14 +198,14 @@ def test_results_are_folded_only_as_far_as_they_are_small(
         return [array if array.dtype == bool else array.astype(np.int32) for array in arrays]
 
     budget = fold.Budget()
-    found = fold.evaluate(*made(op, *operands(small), **params), budget)
+    found = fold.evaluate(*computed(op, *operands(small), **params), budget)
     assert found is not None
     assert found[0].nbytes <= (1 << 24) - budget.left
-    assert fold.evaluate(*made(op, *operands(large), **params), fold.Budget()) is None
+    assert fold.evaluate(*computed(op, *operands(large), **params), fold.Budget()) is None
 
 
 def test_all_results_of_a_graph_share_a_budget() -> None:
-    graph, node = made("FILL", np.array([100], np.int32), np.int32(1))
+    graph, node = computed("FILL", np.array([100], np.int32), np.int32(1))
     budget = fold.Budget(left=1000)
     assert [fold.evaluate(graph, node, budget) is not None for _ in range(4)] == [
         *(True, True, False, False)
@@ -213,7 +213,7 @@ def test_all_results_of_a_graph_share_a_budget() -> None:
 
 
 def test_packed_constants_have_a_budget() -> None:
-    graph, _ = made("ADD", np.zeros(1 << 20, np.int32), np.zeros(4, np.int32))
+    graph, _ = computed("ADD", np.zeros(1 << 20, np.int32), np.zeros(4, np.int32))
     budget = ConstantBudget.of(graph)
     assert budget.left == (3 << 23) + 12 * ((4 << 20) + 16)
     budget.take(budget.left)
@@ -223,7 +223,9 @@ def test_packed_constants_have_a_budget() -> None:
 
 def test_the_same_bytes_count_once() -> None:
     array = np.zeros(1 << 20, np.int32)
-    twice, once = (ConstantBudget.of(made("ADD", *each)[0]) for each in ([array, array], [array]))
+    twice, once = (
+        ConstantBudget.of(computed("ADD", *each)[0]) for each in ([array, array], [array])
+    )
     assert twice.left == once.left
 
 

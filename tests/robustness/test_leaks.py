@@ -92,11 +92,11 @@ def over_resizes() -> int:
 
 
 def over_leaking_invokes() -> int:
-    kept: list[bytearray] = []
+    alive: list[bytearray] = []
     real = PartitionKernel.invoke
 
     def leaky(self: PartitionKernel, context: int) -> None:
-        kept.append(bytearray(53))
+        alive.append(bytearray(53))
         real(self, context)
 
     with mock.patch.object(PartitionKernel, "invoke", leaky):
@@ -104,8 +104,8 @@ def over_leaking_invokes() -> int:
 
 
 def over_leaking_interpreters() -> int:
-    kept: list[PartitionKernel] = []
-    with mock.patch.object(PartitionKernel, "close", lambda self, *_: kept.append(self)):
+    alive: list[PartitionKernel] = []
+    with mock.patch.object(PartitionKernel, "close", lambda self, *_: alive.append(self)):
         return growth(cycle, CYCLES, warm_up=WARM_UP)
 
 

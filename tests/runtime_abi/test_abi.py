@@ -242,9 +242,9 @@ def test_report_error_replaces_lone_surrogates() -> None:
 
 @pytest.mark.parametrize("values", [(), (7,), (-1, 0, 2**31 - 1, -(2**31))])
 def test_int_arrays(values: tuple[int, ...]) -> None:
-    made = structs.make_int_array(values)
-    assert bytes(made) == struct.pack(f"={len(values) + 1}i", len(values), *values)
-    assert structs.int_array(ctypes.addressof(made)) == values
+    output = structs.make_int_array(values)
+    assert bytes(output) == struct.pack(f"={len(values) + 1}i", len(values), *values)
+    assert structs.int_array(ctypes.addressof(output)) == values
     address = structs.malloc_int_array(values)
     try:
         assert structs.int_array(address) == values

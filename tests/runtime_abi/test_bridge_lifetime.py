@@ -25,27 +25,27 @@ def _nothing_of_earlier_tests() -> None:
 def test_dropping_in_every_order(order: tuple[str, ...], resized: bool) -> None:
     live = bridge.live_kernels()
     model = bytes(bytearray(fully_convolutional()))  # not shared with any cache
-    held: dict[str, Any] = {"model": model, "delegate": GpuDelegate()}
+    objects: dict[str, Any] = {"model": model, "delegate": GpuDelegate()}
     del model
     target = RUNTIME.Interpreter(
-        model_content=held["model"], experimental_delegates=[held["delegate"]]
+        model_content=objects["model"], experimental_delegates=[objects["delegate"]]
     )
     target.allocate_tensors()
-    held["interpreter"] = target
+    objects["interpreter"] = target
     del target
     x = random(1, 9, 7, 3)
     if resized:
         x = random(2, 9, 7, 3)
-        held["interpreter"].resize_tensor_input(0, x.shape)
-        held["interpreter"].allocate_tensors()
-    before = run(held["interpreter"], x)
+        objects["interpreter"].resize_tensor_input(0, x.shape)
+        objects["interpreter"].allocate_tensors()
+    before = run(objects["interpreter"], x)
     for name in order:
-        del held[name]
+        del objects[name]
         gc.collect()
-        if "interpreter" in held:
-            np.testing.assert_array_equal(run(held["interpreter"], x)[0], before[0])
-            held["interpreter"].resize_tensor_input(0, x.shape)
-            held["interpreter"].allocate_tensors()
+        if "interpreter" in objects:
+            np.testing.assert_array_equal(run(objects["interpreter"], x)[0], before[0])
+            objects["interpreter"].resize_tensor_input(0, x.shape)
+            objects["interpreter"].allocate_tensors()
     assert bridge.live_kernels() == live
 
 

@@ -309,8 +309,8 @@ def test_the_branches_of_a_condition() -> None:
     model = with_subgraphs(writer.build(), chain(["EXP", "SQRT"]), chain(["TANH", CPU_ONLY]))
     delegate = GpuDelegate(max_delegated_partitions=9)
     target, value = interpreter(model, delegate), random(1, 4, 4, 4)
-    for taken in (True, False, True):
-        inputs = (np.array(taken), value)
+    for selected in (True, False, True):
+        inputs = (np.array(selected), value)
         assert_close(run(target, *inputs), run(interpreter(model), *inputs))
     report = report_of(delegate)
     assert [node.op for node in report.rejected] == ["IF", "NEG"]

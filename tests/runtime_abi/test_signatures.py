@@ -107,10 +107,10 @@ def test_several_delegates() -> None:
         runner = target.get_signature_runner(key)
         for rows in (1, 3, 1):
             assert_close([runner(x=random(rows, 64))["y"]], [expected(random(rows, 64))])
-    for delegate, taken in ((first, [[0], [0]]), (second, [[1], [2]])):
+    for delegate, chosen in ((first, [[0], [0]]), (second, [[1], [2]])):
         assert delegate.report is not None
         parts = (delegate.report, *delegate.report.subgraphs)
-        assert [part.delegated_nodes for part in parts] == taken
+        assert [part.delegated_nodes for part in parts] == chosen
 
 
 def test_threads_with_runners_of_one_delegate() -> None:
@@ -143,11 +143,11 @@ def test_a_copy_is_a_delegate_of_its_own(copied: Callable[[GpuDelegate], GpuDele
     options = GpuDelegateOptions(precision="fp16", max_delegated_partitions=3)
     first = GpuDelegate(options)
     model, x = chain(["ABS", "NEG"]), random(1, 4, 4, 4)
-    held = interpreter(model, first)
+    running = interpreter(model, first)
     second = copied(first)
     assert second.options == options
     assert second.report is None
     del first
     assert_close(run(interpreter(model, second), x), reference(model, x), 5e-3)
-    assert_close(run(held, x), reference(model, x), 5e-3)
+    assert_close(run(running, x), reference(model, x), 5e-3)
     assert second.report is not None

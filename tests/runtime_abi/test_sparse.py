@@ -63,9 +63,9 @@ def test_damaged_descriptions(
 def test_dense_layers_read_sparse_weights_themselves() -> None:
     writer, random = ModelWriter(), np.random.default_rng(0)
     weights = random.uniform(-1, 1, (6, 16)) * (random.random((6, 16)) < 0.3)
-    held = sparse_constant(writer, weights.astype(np.float32), (0, 1), (DENSE, SPARSE), {})
+    weights_ref = sparse_constant(writer, weights.astype(np.float32), (0, 1), (DENSE, SPARSE), {})
     x = writer.input((3, 16))
-    writer.output(writer.op("FULLY_CONNECTED", [x, held, None], [(3, 6)], version=8))
+    writer.output(writer.op("FULLY_CONNECTED", [x, weights_ref, None], [(3, 6)], version=8))
     model = writer.build()
     delegate = GpuDelegate(backend="opencl")
     given = random.uniform(-1, 1, (3, 16)).astype(np.float32)

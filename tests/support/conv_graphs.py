@@ -35,8 +35,8 @@ def convolution(
         )
     )
     attributes = ConvAttributes(window, weights, ABSENT, shape)
-    made = builder.node("CONV_2D", [source], (image[0], height, width, filters), (), attributes)
-    return builder.graph(made)
+    output = builder.node("CONV_2D", [source], (image[0], height, width, filters), (), attributes)
+    return builder.graph(output)
 
 
 def built(
@@ -56,15 +56,15 @@ def built(
 
 def product(graph: Graph, image: Any) -> Any:
     """Return what the convolution gives, tap by tap at double precision."""
-    held = graph.nodes[0].attributes
-    weights, window = np.asarray(graph.values[held.weights].data), held.window
+    attached = graph.nodes[0].attributes
+    weights, window = np.asarray(graph.values[attached.weights].data), attached.window
     n, height, width, filters = graph.values[graph.outputs[0]].shape
     (top, left), (down, across) = window.pads, window.stride
     around = np.pad(image.astype(float), ((0, 0), (top, top), (left, left), (0, 0)))
-    made = np.zeros((n, height, width, filters))
+    output = np.zeros((n, height, width, filters))
     for y in range(window.kernel[0]):
         for x in range(window.kernel[1]):
             at = y * window.dilation[0], x * window.dilation[1]
             seen = around[:, at[0] :: down, at[1] :: across][:, :height, :width]
-            made += seen @ weights[:, y, x].T
-    return made.astype(np.float32)
+            output += seen @ weights[:, y, x].T
+    return output.astype(np.float32)

@@ -31,7 +31,7 @@ from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from paper_device import DEVICE
 
-KEPT = os.environ.get("LITEGPU_TEST_LIBRARIES", "")
+LIBRARIES = os.environ.get("LITEGPU_TEST_LIBRARIES", "")
 """A folder for compiled kernels that other processes find there again, if any."""
 HEADER = Path(__file__).with_name("cuda_emulator.h")
 CALL = """\
@@ -173,26 +173,26 @@ def _build(source: str, name: str, checked: bool = False) -> Path:
     """Compile a source text to a shared library, of which each process has its own unless kept."""
     file = _folder() / f"{name}.cpp"
     library = file.with_suffix(".so")
-    if (kept := _kept(source, checked)) and kept.exists():
-        return kept
+    if (shared := _shared_library(source, checked)) and shared.exists():
+        return shared
     file.write_text(source, encoding="utf-8")
-    made = str(file.with_suffix(".o"))
-    _compile(file, "-include", str(_common(checked)), "-c", "-o", made, checked=checked)
+    output = str(file.with_suffix(".o"))
+    _compile(file, "-include", str(_common(checked)), "-c", "-o", output, checked=checked)
     # Linked without the sanitizer's library, which wants a process of its own.
-    _run(file, "-shared", made, "-o", str(library))
-    if kept:
-        shutil.copy(library, kept.with_suffix(f".{os.getpid()}"))
-        kept.with_suffix(f".{os.getpid()}").replace(kept)
+    _run(file, "-shared", output, "-o", str(library))
+    if shared:
+        shutil.copy(library, shared.with_suffix(f".{os.getpid()}"))
+        shared.with_suffix(f".{os.getpid()}").replace(shared)
     return library
 
 
-def _kept(source: str, checked: bool) -> Path | None:
+def _shared_library(source: str, checked: bool) -> Path | None:
     """Return where the library of a source text is kept, named by all that it is made of."""
-    if not KEPT:
+    if not LIBRARIES:
         return None
     headers = [each.read_text(encoding="utf-8") for each in sorted(HEADER.parent.glob("cuda_*.h"))]
     text = "\n".join([source, _before_all(), *headers, str(_flags(checked))])
-    return Path(KEPT, f"{hashlib.sha256(text.encode()).hexdigest()}.so")
+    return Path(LIBRARIES, f"{hashlib.sha256(text.encode()).hexdigest()}.so")
 
 
 @cache

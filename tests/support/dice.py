@@ -52,8 +52,8 @@ class Dice(ABC):
 
     def broadcast(self, shape: Shape) -> Shape:
         """Draw a shape that can be broadcast to another one: of lower rank, or with ones."""
-        kept = shape[self.number(0, len(shape)) if self.number(0, 2) == 0 else 0 :]
-        return tuple(1 if self.number(0, 3) == 0 else size for size in kept)
+        part = shape[self.number(0, len(shape)) if self.number(0, 2) == 0 else 0 :]
+        return tuple(1 if self.number(0, 3) == 0 else size for size in part)
 
     def axis(self, rank: int) -> int:
         """Draw an axis, counted from the front or from the back."""

@@ -51,8 +51,8 @@ class EmulatedMemory:
 
     def at(self, place: BufferRange) -> int:
         """Return the address of a range."""
-        held = self._constants if place.constant else self.arena
-        return int(held.ctypes.data) + place.offset
+        stored = self._constants if place.constant else self.arena
+        return int(stored.ctypes.data) + place.offset
 
     def places(self, launch: Launch) -> Places:
         """Return what a launch may touch."""
@@ -101,7 +101,7 @@ def _range(memory: Bytes) -> _Range:
 
 def _aligned(nbytes: int) -> tuple[Bytes, Bytes]:
     """Return bytes that read as NaN, at an address like the device's, and the same with margins."""
-    held = np.full(nbytes + 2 * _MARGIN + 256, 0xFF, np.uint8)
-    start = -held.ctypes.data % 256
-    whole = held[start : start + nbytes + 2 * _MARGIN]
+    stored = np.full(nbytes + 2 * _MARGIN + 256, 0xFF, np.uint8)
+    start = -stored.ctypes.data % 256
+    whole = stored[start : start + nbytes + 2 * _MARGIN]
     return whole[_MARGIN : _MARGIN + nbytes], whole

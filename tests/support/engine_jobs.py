@@ -40,7 +40,7 @@ def slowly(item: int, plan: engines.Plan) -> engines.Arrays:
     return number(item, plan)
 
 
-def told(_: int, outputs: engines.Arrays) -> float:
+def reported(_: int, outputs: engines.Arrays) -> float:
     assert outputs[0].shape == (3, 2)
     assert np.ptp(outputs[0]) == 0
     return float(outputs[0][0, 0])
@@ -63,7 +63,7 @@ def kill_worker(item: int, plan: engines.Plan) -> engines.Arrays:
 def job(prepare: Any = number, batch: int = 4, open_model: Any = on_cpu) -> Any:
     """Return a job whose samples are whole numbers, see `number`."""
     plan = engines.plan(MODEL, batch)
-    return engines.Job(plan, open_model, prepare, told)
+    return engines.Job(plan, open_model, prepare, reported)
 
 
 def once_killed(marker: Path) -> Any:

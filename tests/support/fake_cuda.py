@@ -129,7 +129,7 @@ class FakeDriver:
         idle += ("cuLaunchKernelEx", "cuDevicePrimaryCtxReset", "cuMemcpyAsync")
         return {
             **{name: gives() for name in idle},
-            **{make: self._maker(make) for make in RELEASES},
+            **{make: self._creator(make) for make in RELEASES},
             **{release: self._releaser(make) for make, release in RELEASES.items()},
             "cuDeviceGetCount": gives(1),
             "cuDeviceGetName": gives(b"Test GPU\0\0"),
@@ -180,7 +180,7 @@ class FakeDriver:
         status, *results = self._own[name](*arguments)
         return int(status if failing is None else failing), (*results, None)[0]
 
-    def _maker(self, name: str) -> Any:
+    def _creator(self, name: str) -> Any:
         def make(*arguments: Any) -> tuple[Status, int]:
             if name == "cuStreamEndCapture":
                 if not self.capturing:
@@ -196,10 +196,10 @@ class FakeDriver:
 
         return make
 
-    def _releaser(self, maker: str) -> Any:
+    def _releaser(self, producer: str) -> Any:
         def release(handle: int) -> tuple[Status]:
-            if self.live.get(handle) != maker:
-                self.faults.append(f"{RELEASES[maker]}({handle}): {self.live.get(handle)}")
+            if self.live.get(handle) != producer:
+                self.faults.append(f"{RELEASES[producer]}({handle}): {self.live.get(handle)}")
                 return (Status.CUDA_ERROR_INVALID_HANDLE,)
             del self.live[handle]
             return (Status.CUDA_SUCCESS,)
@@ -237,10 +237,10 @@ class FakeDriver:
                 status, context = self._from_c(own)
                 ctypes.c_void_p.from_address(arguments[0]).value = context
                 return status
-            status, made = self._from_c(own, *arguments)
+            status, output = self._from_c(own, *arguments)
             if own == "cuCtxCreate" and not status:
-                ctypes.c_void_p.from_address(arguments[0]).value = made
-                self.contexts.append(made)
+                ctypes.c_void_p.from_address(arguments[0]).value = output
+                self.contexts.append(output)
             return status
 
         function = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * count)(native)

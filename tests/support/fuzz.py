@@ -95,7 +95,7 @@ class Campaign:
         self._sources = {name: found[name] for name in found if chosen.models in name}
         self._trials = names_and_numbers(list(self._sources), chosen)
         self._lock = threading.Lock()
-        self._told = self._began = time.monotonic()
+        self._printed = self._began = time.monotonic()
         self._stopped = False
         self.total = Tally()
 
@@ -135,8 +135,8 @@ class Campaign:
             if self._chosen.save:
                 print(f"    {trials.save(finding, self._chosen.save)}", flush=True)
         now = time.monotonic()
-        if now > self._told + _TOLD_EVERY_S:
-            self._told, count = now, self.total.outcomes.total()
+        if now > self._printed + _TOLD_EVERY_S:
+            self._printed, count = now, self.total.outcomes.total()
             rate = count / (now - self._began)
             found = len(self.total.findings)
             print(f"{count} tried, {rate:.1f} a second, {found} went wrong", flush=True)

@@ -72,22 +72,22 @@ def transpose_conv(
         s * (size - 1) + k - total
         for size, k, s, total in zip((height, width), kernel, stride, totals, strict=True)
     )
-    made = np.zeros((n, rows, columns, outputs)) + (0 if bias is None else bias)
+    output = np.zeros((n, rows, columns, outputs)) + (0 if bias is None else bias)
     for y, x, ky, kx in np.ndindex(height, width, *kernel):
         oy, ox = y * stride[0] - totals[0] // 2 + ky, x * stride[1] - totals[1] // 2 + kx
         if 0 <= oy < rows and 0 <= ox < columns:
-            made[:, oy, ox] += image[:, y, x].astype(np.float64) @ weights[:, ky, kx].T
-    return made
+            output[:, oy, ox] += image[:, y, x].astype(np.float64) @ weights[:, ky, kx].T
+    return output
 
 
 def resample(image: Floats, warp: Floats) -> Doubles:
     """Return the image at (x, y) = warp[..., :2]; what is outside counts as zero."""
     _, height, width, channels = image.shape
-    made = np.zeros((*warp.shape[:3], channels))
+    output = np.zeros((*warp.shape[:3], channels))
     for b, y, x in np.ndindex(*warp.shape[:3]):
         fx, fy = warp[b, y, x, :2]
-        made[b, y, x] = _bilinear(image[b], fx, fy, height, width)
-    return made
+        output[b, y, x] = _bilinear(image[b], fx, fy, height, width)
+    return output
 
 
 def _bilinear(image: Floats, fx: np.float32, fy: np.float32, height: int, width: int) -> Doubles:
@@ -106,21 +106,21 @@ def transform_image(image: Floats, matrix: Floats, size: Pair, corners: bool) ->
     n, height, width, channels = image.shape
     m = matrix.reshape(4, 4).astype(np.float64)
     shift = (m[:2, 0] + m[:2, 1]) * 0.5 - 0.5 if corners else np.zeros(2)
-    made = np.zeros((n, *size, channels))
+    output = np.zeros((n, *size, channels))
     for y, x in np.ndindex(*size):
         sx, sy = m[:2, 0] * x + m[:2, 1] * y + m[:2, 3] + shift
         if 0 <= sx <= width - 1 and 0 <= sy <= height - 1:
-            made[:, y, x] = [_bilinear(each, sx, sy, height, width) for each in image]
-    return made
+            output[:, y, x] = [_bilinear(each, sx, sy, height, width) for each in image]
+    return output
 
 
 def transform_landmarks(points: Floats, matrix: Floats, dimensions: int, scale: float) -> Doubles:
     """Return points (x, y, ...) of so many dimensions, x and y sent through the 4x4 matrix."""
     m = matrix.reshape(4, 4).astype(np.float64)
     flat = points.reshape(-1, dimensions).astype(np.float64)
-    made = flat.copy()
-    made[:, :2] = flat[:, :2] @ m[:2, :2].T + m[:2, 3] * scale
-    return made.reshape(points.shape)
+    output = flat.copy()
+    output[:, :2] = flat[:, :2] @ m[:2, :2].T + m[:2, 3] * scale
+    return output.reshape(points.shape)
 
 
 def pairs(indices: Sequence[int]) -> list[int]:

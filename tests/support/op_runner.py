@@ -166,16 +166,16 @@ def _run_together(
     cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale
 ) -> Mapping[str, Outcome]:
     # To the end: values that half cannot hold make a partition compile anew when it runs.
-    with _as_asked(mode, cases[0].items) as made:
-        return _run_as_asked(cases, device, mode, scale, made)
+    with _as_asked(mode, cases[0].items) as result:
+        return _run_as_asked(cases, device, mode, scale, result)
 
 
-_Made = dict[int, tuple[Layout, BuiltProgram]]
+_Result = dict[int, tuple[Layout, BuiltProgram]]
 """Of each compiled partition, by its identity, what it was compiled from."""
 
 
 def _run_as_asked(
-    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale, made: _Made
+    cases: tuple[Case, ...], device: DeviceInfo, mode: Mode, scale: Scale, result: _Result
 ) -> Mapping[str, Outcome]:
     model = write(cases, scale)
     delegate = GpuDelegate(backend=device.backend, device=device.index, **mode.options())
@@ -187,7 +187,7 @@ def _run_as_asked(
     assert isinstance(kernel, partition_kernel.PartitionKernel)
     first = _inputs(model, 0, mode.half)
     got = invoke(interpreter, first)
-    places = _Places(model.pieces, kernel.compiled, *made[id(kernel.compiled)])
+    places = _Places(model.pieces, kernel.compiled, *result[id(kernel.compiled)])
     faults = places.faults() if mode.staged else {}
     invoke(interpreter, _inputs(model, 1, mode.half))
     interpreter.reset_all_variables()
@@ -209,15 +209,15 @@ def _run_as_asked(
 
 
 @contextlib.contextmanager
-def _as_asked(mode: Mode, items: int | None) -> Iterator[_Made]:
-    made: _Made = {}
+def _as_asked(mode: Mode, items: int | None) -> Iterator[_Result]:
+    result: _Result = {}
     compile_placed = PlacedPartition.compile
 
     def noted(
         self: PlacedPartition, built: BuiltProgram, cache_dir: str | None = None
     ) -> CompiledPartition:
         compiled = compile_placed(self, built, cache_dir)
-        made[id(compiled)] = (self.selected.layout, built)
+        result[id(compiled)] = (self.selected.layout, built)
         return compiled
 
     with contextlib.ExitStack() as stack:
@@ -226,7 +226,7 @@ def _as_asked(mode: Mode, items: int | None) -> Iterator[_Made]:
             staged = functools.partial(compile_partition, share_memory=False, stage_boundary=True)
             stack.enter_context(mock.patch.object(partition_kernel, "compile_partition", staged))
         stack.enter_context(kept_busy_by(items))
-        yield made
+        yield result
 
 
 @contextlib.contextmanager
@@ -249,16 +249,16 @@ def forced(number: int) -> Iterator[set[int]]:
     Equal problems must have equal candidates: otherwise a number that is kept means nothing.
     """
     known: dict[str, str] = {}
-    taken: set[int] = set()
+    chosen: set[int] = set()
 
     def choose(_: Choices, problem: str, candidates: Sequence[Any]) -> Any:
         assert known.setdefault(problem, repr(candidates)) == repr(candidates), problem
         place = min(number, len(candidates) - 1)
-        taken.add(place)
+        chosen.add(place)
         return candidates[place]
 
     with mock.patch.object(Choices, "choose", choose):
-        yield taken
+        yield chosen
 
 
 def _always(fact: int) -> property:

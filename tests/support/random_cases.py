@@ -46,15 +46,15 @@ def strided_slice(dice: Dice) -> Case:
         begin.append(first - size if dice.flag() else first)
         end.append(stop - size if stop < 0 or (dice.flag() and stop < size) else stop)
         strides.append(step)
-    kept = dice.number(1, len(shape)) if dice.number(0, 3) == 0 else len(shape)
+    remaining = dice.number(1, len(shape)) if dice.number(0, 3) == 0 else len(shape)
     return Slice(
         shape=shape,
-        begin=tuple(begin[:kept]),
-        end=tuple(end[:kept]),
-        strides=tuple(strides[:kept]),
-        begin_mask=begin_mask & ((1 << kept) - 1),
-        end_mask=end_mask & ((1 << kept) - 1),
-        shrink=shrink & ((1 << kept) - 1),
+        begin=tuple(begin[:remaining]),
+        end=tuple(end[:remaining]),
+        strides=tuple(strides[:remaining]),
+        begin_mask=begin_mask & ((1 << remaining) - 1),
+        end_mask=end_mask & ((1 << remaining) - 1),
+        shrink=shrink & ((1 << remaining) - 1),
     )
 
 

@@ -275,7 +275,7 @@ def densify(dice: Dice) -> Case:
         order=(*order, *range(rank, rank + len(blocks))),
         formats=(*(dice.one_of(DENSE, SPARSE) for _ in order), *(DENSE for _ in blocks)),
         blocks=blocks,
-        kept=dice.one_of(0.1, 0.5, 1.0),
+        density=dice.one_of(0.1, 0.5, 1.0),
         half=dice.flag(),
     )
 

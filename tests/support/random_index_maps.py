@@ -137,9 +137,9 @@ def blocks(sketch: Sketch) -> None:
         edges = [(a, b + (size + a + b) % 2) for (a, b), size in zip(edges, (h, w), strict=True)]
         sizes = [(size + sum(edge)) // 2 for size, edge in zip((h, w), edges, strict=True)]
         operands = [sketch.writer.constant(each, "int32") for each in ([2, 2], edges)]
-        made = sketch.op("SPACE_TO_BATCH_ND", [x, *operands], (4 * n, *sizes, c))
-        if made is not None and sketch.draw(st.booleans()):
-            sketch.op("BATCH_TO_SPACE_ND", [made, *operands], x.shape)
+        output = sketch.op("SPACE_TO_BATCH_ND", [x, *operands], (4 * n, *sizes, c))
+        if output is not None and sketch.draw(st.booleans()):
+            sketch.op("BATCH_TO_SPACE_ND", [output, *operands], x.shape)
 
 
 def surround(sketch: Sketch) -> None:
@@ -174,10 +174,10 @@ def reduce(sketch: Sketch) -> None:
         return
     few = math.prod(x.shape[axis] for axis in axes) <= 3
     keep = sketch.draw(st.booleans())
-    kept = (1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
+    reduced = (1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes)
     name = sketch.one_of("REDUCE_MAX", "REDUCE_MIN", *(["SUM"] if few else []))
     operands = [x, sketch.writer.constant(axes, "int32")]
-    sketch.op(name, operands, tuple(kept), keep_dims=keep)
+    sketch.op(name, operands, tuple(reduced), keep_dims=keep)
 
 
 def add_up(sketch: Sketch) -> None:

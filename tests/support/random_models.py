@@ -48,7 +48,7 @@ class Sketch:
     draw: Any
     writer: ModelWriter = field(default_factory=ModelWriter)
     values: list[TensorRef] = field(default_factory=list)
-    made: list[TensorRef] = field(default_factory=list)
+    results: list[TensorRef] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def pick(self) -> TensorRef:
@@ -88,7 +88,7 @@ class Sketch:
         results = self.writer.multi(name, inputs, shapes, options=options, version=version)
         self._note(name, inputs, results, options)
         self.values += results
-        self.made += results
+        self.results += results
         return results
 
     def hidden(
@@ -113,10 +113,10 @@ class Sketch:
         results: Sequence[TensorRef],
         options: Mapping[str, Any],
     ) -> None:
-        made, read = (
+        written, read = (
             ", ".join(f"{ref.name}{list(ref.shape)}" for ref in refs) for refs in (results, inputs)
         )
-        self.lines.append(f"{made} = {name}({read}) {options or ''}")
+        self.lines.append(f"{written} = {name}({read}) {options or ''}")
 
 
 Step = Callable[[Sketch], object]
@@ -274,10 +274,12 @@ def random_models(draw: Any, steps: Sequence[Step] = STEPS, most: int = MAX_STEP
         sketch.lines.append(f"{ref.name}{list(ref.shape)}")
     for _ in range(sketch.number(1, most)):
         draw(st.sampled_from(steps))(sketch)
-    if not sketch.made:
+    if not sketch.results:
         x = sketch.values[0]
         sketch.op("NEG", [x], x.shape)
-    outputs = [ref for ref in sketch.made[:-1] if draw(st.integers(0, 3)) == 0] + sketch.made[-1:]
+    outputs = [ref for ref in sketch.results[:-1] if draw(st.integers(0, 3)) == 0] + sketch.results[
+        -1:
+    ]
     sketch.writer.output(*outputs)
     sketch.lines.append(f"outputs {[ref.name for ref in outputs]}")
     return RandomModel(sketch.writer.build(), "\n".join(sketch.lines))

@@ -44,13 +44,13 @@ def turned(sketch: Sketch) -> None:
     x = sketch.pick()
     axes = list(range(len(x.shape)))
     order = sketch.draw(st.permutations(axes))
-    made = _step(sketch, _transposed(sketch, x, order))
-    if made is not None:
+    output = _step(sketch, _transposed(sketch, x, order))
+    if output is not None:
         back = [order.index(axis) for axis in axes]
-        made = _transposed(
-            sketch, made, sketch.one_of(back, back, sketch.draw(st.permutations(axes)))
+        output = _transposed(
+            sketch, output, sketch.one_of(back, back, sketch.draw(st.permutations(axes)))
         )
-        _step(sketch, made)
+        _step(sketch, output)
 
 
 def flattened(sketch: Sketch) -> None:
@@ -62,14 +62,14 @@ def flattened(sketch: Sketch) -> None:
     inner = (*x.shape[:axis], parts, size // parts, *x.shape[axis + 1 :])
     if len(inner) > 5:
         return
-    made = sketch.op("RESHAPE", [x, sketch.writer.constant(inner, "int32")], inner)
-    if made is not None and sketch.draw(st.booleans()):
+    output = sketch.op("RESHAPE", [x, sketch.writer.constant(inner, "int32")], inner)
+    if output is not None and sketch.draw(st.booleans()):
         order = list(range(len(inner)))
         order[axis], order[axis + 1] = order[axis + 1], order[axis]
-        made = _transposed(sketch, made, order)
-    made = _step(sketch, made)
-    if made is not None:
-        sketch.op("RESHAPE", [made, sketch.writer.constant(x.shape, "int32")], x.shape)
+        output = _transposed(sketch, output, order)
+    output = _step(sketch, output)
+    if output is not None:
+        sketch.op("RESHAPE", [output, sketch.writer.constant(x.shape, "int32")], x.shape)
 
 
 def divided(sketch: Sketch) -> None:
@@ -106,25 +106,25 @@ def dilated(sketch: Sketch) -> None:
     inner = [(size + sum(p)) // b for size, p, b in zip((h, w), pads, blocks, strict=True)]
     sizes = sketch.writer.constant(blocks, "int32")
     cut = [x, sizes, sketch.writer.constant(pads, "int32")]
-    made = sketch.op("SPACE_TO_BATCH_ND", cut, (n * blocks[0] * blocks[1], *inner, c))
-    made = None if made is None else random_models.convolution(sketch, made)
-    made = _step(sketch, made)
-    if made is None:
+    output = sketch.op("SPACE_TO_BATCH_ND", cut, (n * blocks[0] * blocks[1], *inner, c))
+    output = None if output is None else random_models.convolution(sketch, output)
+    output = _step(sketch, output)
+    if output is None:
         return
-    whole = [size * block for size, block in zip(made.shape[1:3], blocks, strict=True)]
+    whole = [size * block for size, block in zip(output.shape[1:3], blocks, strict=True)]
     crops = [[sketch.number(0, min(2, size - 1)), 0] for size in whole]
     for pair, size in zip(crops, whole, strict=True):
         pair[1] = sketch.number(0, min(2, size - 1 - pair[0]))
     sizes_left = [size - sum(pair) for size, pair in zip(whole, crops, strict=True)]
-    joined = [made, sizes, sketch.writer.constant(crops, "int32")]
-    sketch.op("BATCH_TO_SPACE_ND", joined, (n, *sizes_left, made.shape[3]))
+    joined = [output, sizes, sketch.writer.constant(crops, "int32")]
+    sketch.op("BATCH_TO_SPACE_ND", joined, (n, *sizes_left, output.shape[3]))
 
 
 def scaled(sketch: Sketch) -> None:
     """Scale and shift before and behind a convolution."""
     x = _step(sketch, sketch.pick())
-    made = None if x is None else random_models.convolution(sketch, x)
-    _step(sketch, _step(sketch, made))
+    output = None if x is None else random_models.convolution(sketch, x)
+    _step(sketch, _step(sketch, output))
 
 
 def activated(sketch: Sketch) -> None:

@@ -53,8 +53,8 @@ def _nothing(writer: ModelWriter, size: int) -> TensorRef:
 
 
 def _say(writer: ModelWriter, answer: Array, nothing: TensorRef, name: str) -> TensorRef:
-    told = writer.constant(answer, name=f"told {name}")
-    return writer.op("ADD", [told, nothing], [answer.shape], name=name or None)
+    constant_answer = writer.constant(answer, name=f"told {name}")
+    return writer.op("ADD", [constant_answer, nothing], [answer.shape], name=name or None)
 
 
 def detector(
@@ -144,7 +144,7 @@ def seen(
     return runtime.outputs(target), Scene(facts, shown, named, model, min_score)
 
 
-def view_args(**told: Any) -> argparse.Namespace:
+def view_args(**settings: Any) -> argparse.Namespace:
     """Return the flags of `run` that a viewer reads."""
     flags = {
         "image": "picture.png",
@@ -156,7 +156,7 @@ def view_args(**told: Any) -> argparse.Namespace:
         "input_mean": 127.5,
         "input_std": 127.5,
     }
-    return argparse.Namespace(**{**flags, **told}, given=tuple(told))
+    return argparse.Namespace(**{**flags, **settings}, given=tuple(settings))
 
 
 def spot(number: int) -> tuple[int, int]:

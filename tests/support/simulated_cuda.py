@@ -90,9 +90,9 @@ class SimulatedDriver(FakeDriver):
     def _allocate(self, nbytes: int) -> tuple[Status, int]:
         if nbytes > _MEMORY:
             return Status.CUDA_ERROR_OUT_OF_MEMORY, 0
-        held = np.empty(nbytes + 256, np.uint8)
-        address = int(held.ctypes.data) + -held.ctypes.data % 256
-        self._arrays[address] = held
+        array = np.empty(nbytes + 256, np.uint8)
+        address = int(array.ctypes.data) + -array.ctypes.data % 256
+        self._arrays[address] = array
         self.live[address] = "cuMemAlloc"
         return Status.CUDA_SUCCESS, address
 

@@ -80,11 +80,11 @@ def with_subgraphs(model: bytes, *others: bytes) -> bytes:
     )
     for number, other in enumerate(rest, start=1):
         (graph,) = other.subgraphs
-        held = [_content(buffer) for buffer in first.buffers]
-        fresh = [buffer for buffer in other.buffers if _content(buffer) not in held]
-        held += map(_content, fresh)
+        stored = [_content(buffer) for buffer in first.buffers]
+        fresh = [buffer for buffer in other.buffers if _content(buffer) not in stored]
+        stored += map(_content, fresh)
         for tensor in graph.tensors:
-            tensor.buffer = held.index(_content(other.buffers[tensor.buffer]))
+            tensor.buffer = stored.index(_content(other.buffers[tensor.buffer]))
         for definition in other.signatureDefs or ():
             definition.subgraphIndex = number
         first.signatureDefs = [*(first.signatureDefs or ()), *(other.signatureDefs or ())]

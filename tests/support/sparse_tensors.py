@@ -56,11 +56,11 @@ def _pack(spread: npt.NDArray[Any], formats: Sequence[int]) -> tuple[npt.NDArray
             level.denseSize = size
             entries = [entry[i] for entry in entries for i in range(size)]
         else:
-            kept = [[i for i in range(size) if np.any(entry[i])] for entry in entries]
+            nonzero = [[i for i in range(size) if np.any(entry[i])] for entry in entries]
             level.arraySegmentsType = level.arrayIndicesType = tables.SparseIndexVector.Int32Vector
             level.arraySegments, level.arrayIndices = tables.Int32VectorT(), tables.Int32VectorT()
-            level.arraySegments.values = [0, *itertools.accumulate(map(len, kept))]
-            level.arrayIndices.values = [i for places in kept for i in places]
-            entries = [entry[i] for entry, at in zip(entries, kept, strict=True) for i in at]
+            level.arraySegments.values = [0, *itertools.accumulate(map(len, nonzero))]
+            level.arrayIndices.values = [i for places in nonzero for i in places]
+            entries = [entry[i] for entry, at in zip(entries, nonzero, strict=True) for i in at]
         levels.append(level)
     return np.asarray(entries, spread.dtype), levels

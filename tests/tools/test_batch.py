@@ -264,11 +264,11 @@ def test_the_delegate_runs_what_the_cpu_runs(folder: Path) -> None:
     rows(20)
     command = ["batch", "two.tflite", "--input=rows.parquet", "--backend=cl", "--json=told.json"]
     assert cli.main([*command, "--output=gpu"]) == 0
-    told = json.loads(Path("told.json").read_text(encoding="utf-8"))
-    (place,) = told["places"]
+    reported = json.loads(Path("told.json").read_text(encoding="utf-8"))
+    (place,) = reported["places"]
     assert place.endswith("(opencl fp32, 1 of 1 operations)")
-    assert told["samples"] == told["places"][place] == 20
-    assert [stage["name"] for stage in told["stages"]] == ["decode", "infer", "write"]
+    assert reported["samples"] == reported["places"][place] == 20
+    assert [stage["name"] for stage in reported["stages"]] == ["decode", "infer", "write"]
     assert sorted(each.name for each in Path("gpu").iterdir()) == ["part-00000.parquet"]
     assert batch("two.tflite", "--input=rows.parquet") == 0
     np.testing.assert_allclose(
@@ -297,8 +297,8 @@ def test_failing_samples_can_be_left_out(folder: Path) -> None:
     Path("pictures/2.png").write_bytes(b"no picture")
     assert batch("picture.tflite", "--input=pictures", "--on_error=skip", "--json=told.json") == 0
     assert written()["name"].to_pylist() == ["0.png", "1.png", "3.png", "4.png", "more/0.jpg"]
-    told = json.loads(Path("told.json").read_text(encoding="utf-8"))
-    assert [each["name"] for each in told["failures"]] == ["2.png"]
+    reported = json.loads(Path("told.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in reported["failures"]] == ["2.png"]
 
 
 def test_a_failing_sample_can_end_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,8 +60,8 @@ def test_what_was_interrupted_goes_on(
         interrupt_part(3, patch, KeyboardInterrupt())
         assert batch(output=output) == 130
     assert not Path(output).exists()
-    kept = Path(f"{output}.partial")
-    assert sorted(each.name for each in kept.glob("*.parquet")) == [
+    partial = Path(f"{output}.partial")
+    assert sorted(each.name for each in partial.glob("*.parquet")) == [
         f"part-0000{number}.parquet" for number in range(3)
     ]
     assert f"48 of {ROWS} samples are kept in {output}.partial; --resume goes on" in (
@@ -75,7 +75,7 @@ def test_what_was_interrupted_goes_on(
     assert "is of another run: its batch is 16, now 8. Repeat" in capsys.readouterr().err
     assert batch("--resume", output=output) == 0
     assert f"48 of {ROWS} samples are done; going on" in capsys.readouterr().err
-    assert not kept.exists()
+    assert not partial.exists()
     assert batch(output="whole.parquet") == 0
     assert pq.read_table(output).equals(pq.read_table("whole.parquet"))
     if output.endswith(".parquet"):

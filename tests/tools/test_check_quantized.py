@@ -22,8 +22,8 @@ def hybrid() -> bytes:
     """Return a model of float data and int8 weights."""
     writer = ModelWriter()
     x = writer.input((2, 8))
-    held = writer.constant(np.ones((5, 8), np.int8), quantization=Quantization((0.02,), (0,)))
-    writer.output(writer.op("FULLY_CONNECTED", [x, held], [(2, 5)], version=3))
+    params = writer.constant(np.ones((5, 8), np.int8), quantization=Quantization((0.02,), (0,)))
+    writer.output(writer.op("FULLY_CONNECTED", [x, params], [(2, 5)], version=3))
     return writer.build()
 
 

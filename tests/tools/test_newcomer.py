@@ -182,10 +182,10 @@ def test_files_are_tried_before_the_work(
 
 
 def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
-    kept = tmp_path / "kept.json"
-    kept.write_text("before")
-    assert cli.main(["check", str(tmp_path / "absent.tflite"), f"--json={kept}"]) == 1
-    assert kept.read_text() == "before"
+    saved = tmp_path / "kept.json"
+    saved.write_text("before")
+    assert cli.main(["check", str(tmp_path / "absent.tflite"), f"--json={saved}"]) == 1
+    assert saved.read_text() == "before"
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,8 @@ def test_a_pass_that_goes_wrong_only_where_nodes_are_fused(
     right = affine.after
 
     def twice(*args: Any) -> affine.Operands:
-        held = right(*args)
-        return affine.Operands(2 * held.weights, held.bias)
+        stored = right(*args)
+        return affine.Operands(2 * stored.weights, stored.bias)
 
     monkeypatch.setattr(affine, "after", twice)
     found = per_node(capsys, model, FP32)
@@ -301,8 +301,8 @@ def test_every_part_of_a_model_computes_what_the_whole_does() -> None:
     whole = interpreter(content, builtin_kernels=True, keep_tensors=True)
     set_inputs(whole, [x])
     whole.invoke()
-    made = [t for node in range(7) for t in model.node_outputs[node]]
-    values = {t: whole.get_tensor(t) for t in [*model.read_from_outside(range(7)), *made]}
+    computed = [t for node in range(7) for t in model.node_outputs[node]]
+    values = {t: whole.get_tensor(t) for t in [*model.read_from_outside(range(7)), *computed]}
     for first in range(7):
         for last in range(first, 7):
             nodes = range(first, last + 1)

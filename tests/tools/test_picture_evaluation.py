@@ -35,9 +35,9 @@ def masked(text: str) -> list[str]:
     How few pictures overlap is the machine's affair.
     """
     text = text.replace(picture_evaluation.WAITED, "")
-    kept = r"(Top-\d+|AP\d\d|Threshold=[\d.]+)"
+    pattern = r"(Top-\d+|AP\d\d|Threshold=[\d.]+)"
     number = r"\d+(?:\.\d+)?(?:e[-+]\d+)?"
-    return re.sub(f"{kept}|{number}", lambda found: found[1] or "#", text).splitlines()
+    return re.sub(f"{pattern}|{number}", lambda found: found[1] or "#", text).splitlines()
 
 
 def wanted(*parts: str) -> list[str]:
@@ -170,9 +170,9 @@ def test_progress_is_told_in_percent(images: Path, capsys: pytest.CaptureFixture
         os.link(images / "images" / "0.jpg", images / "images" / f"9{place:03}.jpg")
     (images / "truth.txt").write_text("red\n" * 258, encoding="utf-8")
     assert classify("--batch=16") == 0
-    told = re.findall(r"^INFO: Evaluated: (\d+)%$", capsys.readouterr().out, re.MULTILINE)
-    assert told[:4] == ["0", "0", "1", "2"] and told[-1] == "99"
-    assert len(told) == 129
+    reported = re.findall(r"^INFO: Evaluated: (\d+)%$", capsys.readouterr().out, re.MULTILINE)
+    assert reported[:4] == ["0", "0", "1", "2"] and reported[-1] == "99"
+    assert len(reported) == 129
 
 
 def test_a_part_of_the_pictures(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,11 +262,11 @@ def test_unreadable_pictures_are_named_counted_and_left_out(
 ) -> None:
     assert classify("--json=found.json") == 0
     out = capsys.readouterr().out
-    told = [line for line in out.splitlines() if line.startswith("WARN: ")]
-    assert [re.search(r"images.(\d\.\w+)' cannot be read: ", line) for line in told[:3]]
-    assert "images/1.jpg' cannot be read: it is no JPEG." in told[0].replace(os.sep, "/")
-    assert "Extension .png is not supported." in told[2]
-    assert told[3] == "WARN: 3 of 8 pictures are left out: the figures are of the others."
+    reported = [line for line in out.splitlines() if line.startswith("WARN: ")]
+    assert [re.search(r"images.(\d\.\w+)' cannot be read: ", line) for line in reported[:3]]
+    assert "images/1.jpg' cannot be read: it is no JPEG." in reported[0].replace(os.sep, "/")
+    assert "Extension .png is not supported." in reported[2]
+    assert reported[3] == "WARN: 3 of 8 pictures are left out: the figures are of the others."
     assert "Num evaluation runs: 5\n" in out
     assert "Top-1 Accuracy: 0.8\n" in out  # the sixth, black, is said to be white
     found = json.loads((spoilt / "found.json").read_text(encoding="utf-8"))

@@ -48,12 +48,12 @@ def options_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What returns the options that the GPU delegate would be made with."""
 
     def options(*argv: str) -> GpuDelegateOptions:
-        made: list[GpuDelegateOptions] = []
+        output: list[GpuDelegateOptions] = []
         monkeypatch.setattr(
-            registrar, "GpuDelegate", lambda **given: made.append(make_options(None, given))
+            registrar, "GpuDelegate", lambda **given: output.append(make_options(None, given))
         )
         make_delegates(parsed("--use_gpu=true", *argv))
-        return made[0]
+        return output[0]
 
     return options
 

@@ -178,16 +178,16 @@ def test_names_are_sought_once(
 ) -> None:
     """They may be downloaded, or not be there, which is said."""
     (folder / "model.tflite").write_bytes(saying({"scores": np.linspace(0, 1, 1001)[None]}))
-    asked: list[int] = []
+    queried: list[int] = []
 
     def ask() -> list[str]:
-        asked.append(1)
+        queried.append(1)
         return []
 
     monkeypatch.setattr("litegpu.tools.labels.imagenet_labels", ask)
     assert run() == 0
     assert "wide.png   class 1000 1.00" in capsys.readouterr().out
-    assert asked == [1]
+    assert queried == [1]
 
 
 # Videos
@@ -448,9 +448,9 @@ def test_an_interrupt_leaves_a_video_that_can_be_played(film: Path) -> None:
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "stopped; drawn.mp4 has " in error
-    kept = len(frames_of("drawn.mp4"))
-    assert 0 < kept < 2500
-    assert f"drawn.mp4 has {kept} frames" in error
+    frame_count = len(frames_of("drawn.mp4"))
+    assert 0 < frame_count < 2500
+    assert f"drawn.mp4 has {frame_count} frames" in error
     assert not [name for name in os.listdir() if ".part" in name]
 
 
@@ -490,18 +490,18 @@ def test_values_come_in_order_from_several_threads() -> None:
 
 
 def test_items_are_taken_only_a_little_ahead() -> None:
-    taken: list[int] = []
+    chosen: list[int] = []
 
     def items() -> Any:
         for number in range(100):
-            taken.append(number)
+            chosen.append(number)
             yield number
 
     values = spread(str, items(), 2)
     assert next(values) == "0"
-    assert len(taken) <= 4
+    assert len(chosen) <= 4
     values.close()  # type: ignore[attr-defined]
-    assert len(taken) <= 4
+    assert len(chosen) <= 4
 
 
 def test_what_a_thread_raises_is_raised() -> None:

@@ -94,8 +94,8 @@ def test_a_sweep(model: str, tmp_path: Path) -> None:
     assert [row["rank"] for row in found["rows"]] == [1, 2, 3, 4]
     assert found["recommended"]["flags"].endswith("--batch=3 --num_threads=1")
     with table.open(encoding="utf-8", newline="") as opened:
-        told = list(csv.DictReader(opened))
-    assert [row["flags"] for row in told] == [row["flags"] for row in found["rows"]]
+        reported = list(csv.DictReader(opened))
+    assert [row["flags"] for row in reported] == [row["flags"] for row in found["rows"]]
     assert not [*(tmp_path / "temporary").glob("litegpu-sweep-*")]
 
 

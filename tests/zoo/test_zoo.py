@@ -264,8 +264,8 @@ def test_int8_networks_keep_what_the_float_ones_tell(name: str) -> None:
     real = stored * np.float32(detail["quantization"][0])
     ((a, *_),), ((b, *_),) = run(full, real), run(small, stored)
     (scale, zero) = loaded(small).get_output_details()[0]["quantization"]
-    told = (b - np.float32(zero)) * scale if scale else b
-    assert distance(told, a) < 0.8
+    approximate = (b - np.float32(zero)) * scale if scale else b
+    assert distance(approximate, a) < 0.8
     ends = np.abs(b.astype(np.int32) + 0.5) > 127 if scale else np.zeros(1, bool)
     classes = "SOFTMAX" in {op[0] for op in operations(small)}
     assert classes or ends.mean() < 0.05

@@ -81,9 +81,9 @@ def _slice(
 @_chain
 def residual_with_prelu(sheet: Sheet, c: int) -> None:
     source = sheet.input((2, 5, 4, c))
-    made = _conv(sheet, source, (c, 3, 3, c))
-    made = sheet.op("PRELU", [made, sheet.weights((1, 1, c), Range(-0.5, 0.5))])
-    sheet.output(sheet.fused("ADD", [made, source], "RELU6"))
+    result = _conv(sheet, source, (c, 3, 3, c))
+    result = sheet.op("PRELU", [result, sheet.weights((1, 1, c), Range(-0.5, 0.5))])
+    sheet.output(sheet.fused("ADD", [result, source], "RELU6"))
 
 
 @_chain
@@ -109,8 +109,8 @@ def sum_of_two_convolutions(sheet: Sheet, c: int) -> None:
 
 @_chain
 def gated_by_itself(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((1, 5, 4, c)), (c, 1, 1, c))
-    sheet.output(sheet.op("MUL", [made, sheet.op("LOGISTIC", [made])]))
+    result = _conv(sheet, sheet.input((1, 5, 4, c)), (c, 1, 1, c))
+    sheet.output(sheet.op("MUL", [result, sheet.op("LOGISTIC", [result])]))
 
 
 @_chain
@@ -132,33 +132,33 @@ def chain_of_five_steps(sheet: Sheet, c: int) -> None:
 
 @_chain
 def steps_that_widen(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((2, 5, 4, 6)), (1, 1, 1, 6))
-    wide = sheet.op("MUL", [made, sheet.weights((c,))])
+    result = _conv(sheet, sheet.input((2, 5, 4, 6)), (1, 1, 1, 6))
+    wide = sheet.op("MUL", [result, sheet.weights((c,))])
     sheet.output(sheet.op("ADD", [wide, sheet.input((2, 1, 1, c))]))
 
 
 @_chain
 def operands_of_a_convolution(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((2, 5, 4, 6)), (c, 3, 3, 6))
-    made = sheet.op("MUL", [made, sheet.input((2, 1, 1, c))])
-    made = sheet.op("ADD", [made, sheet.weights((5, 4, c))])
-    sheet.output(sheet.op("MAXIMUM", [sheet.input((5, 1, 1)), made]))
+    result = _conv(sheet, sheet.input((2, 5, 4, 6)), (c, 3, 3, 6))
+    result = sheet.op("MUL", [result, sheet.input((2, 1, 1, c))])
+    result = sheet.op("ADD", [result, sheet.weights((5, 4, c))])
+    sheet.output(sheet.op("MAXIMUM", [sheet.input((5, 1, 1)), result]))
 
 
 @_chain
 def two_readers_of_one_convolution(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((1, 5, 4, c)), (c, 3, 3, c))
-    sheet.output(sheet.op("RELU", [made]), sheet.op("NEG", [made]))
+    result = _conv(sheet, sheet.input((1, 5, 4, c)), (c, 3, 3, c))
+    sheet.output(sheet.op("RELU", [result]), sheet.op("NEG", [result]))
 
 
 @_chain
 def steps_after_a_transposed_convolution(sheet: Sheet, c: int) -> None:
     size = sheet.constant((1, 8, 6, c), "int32")
     options = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
-    made = sheet.op(
+    result = sheet.op(
         "TRANSPOSE_CONV", [size, sheet.weights((c, 3, 3, 5)), sheet.input((1, 4, 3, 5))], options
     )
-    sheet.output(sheet.fused("ADD", [made, sheet.input((1, 8, 6, c))], "RELU"))
+    sheet.output(sheet.fused("ADD", [result, sheet.input((1, 8, 6, c))], "RELU"))
 
 
 @_chain
@@ -168,10 +168,10 @@ def transposed_convolution_into_a_concat(sheet: Sheet, c: int) -> None:
     weights = sheet.weights((c + 3, 3, 3, 4 * c), Range(-0.2, 0.2))
     options = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
     source = sheet.input((2, 4, 3, 4 * c))
-    made = sheet.op("TRANSPOSE_CONV", [size, weights, source], options)
-    made = sheet.op("MUL", [made, sheet.input((2, 1, 1, c + 3))])
-    made = sheet.fused("ADD", [made, sheet.weights((c + 3,))], "RELU")
-    sheet.output(_concat(sheet, sheet.op("NEG", [sheet.input((2, 7, 6, c))]), made))
+    result = sheet.op("TRANSPOSE_CONV", [size, weights, source], options)
+    result = sheet.op("MUL", [result, sheet.input((2, 1, 1, c + 3))])
+    result = sheet.fused("ADD", [result, sheet.weights((c + 3,))], "RELU")
+    sheet.output(_concat(sheet, sheet.op("NEG", [sheet.input((2, 7, 6, c))]), result))
 
 
 @_chain
@@ -242,25 +242,25 @@ def channel_pad_before_convolution(sheet: Sheet, c: int) -> None:
 def channel_pad_into_sum(sheet: Sheet, c: int) -> None:
     """Write the residual block of BlazeFace, whose channels grow."""
     source = sheet.input((1, 6, 4, c))
-    made = _conv(sheet, _depthwise(sheet, source, c, "SAME"), (c + 4, 1, 1, c), stride=2)
+    result = _conv(sheet, _depthwise(sheet, source, c, "SAME"), (c + 4, 1, 1, c), stride=2)
     padded = _pad(sheet, _pool(sheet, source), (0, 0), (0, 0), (0, 0), (0, 4))
-    sheet.output(sheet.fused("ADD", [made, padded], "RELU"))
+    sheet.output(sheet.fused("ADD", [result, padded], "RELU"))
 
 
 @_chain
 def channel_pad_first_in_difference(sheet: Sheet, c: int) -> None:
     source = sheet.input((2, 5, 4, c))
-    made = _conv(sheet, source, (c + 3, 1, 1, c))
+    result = _conv(sheet, source, (c + 3, 1, 1, c))
     padded = _pad(sheet, source, (0, 0), (0, 0), (0, 0), (0, 3))
-    sheet.output(sheet.op("SUB", [padded, made]))
+    sheet.output(sheet.op("SUB", [padded, result]))
 
 
 @_chain
 def channel_pad_of_a_single_channel(sheet: Sheet, c: int) -> None:
     source = sheet.input((1, 5, 4, 1))
-    made = _conv(sheet, source, (c, 3, 3, 1))
+    result = _conv(sheet, source, (c, 3, 3, 1))
     padded = _pad(sheet, source, (0, 0), (0, 0), (0, 0), (0, c - 1))
-    sheet.output(sheet.op("ADD", [made, padded]))
+    sheet.output(sheet.op("ADD", [result, padded]))
 
 
 @_chain
@@ -326,15 +326,15 @@ def steps_after_concat(sheet: Sheet, c: int) -> None:
 
 @_chain
 def softmax_of_reshaped(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((1, 4, 3, 6)), (2 * c, 1, 1, 6))
-    sheet.output(sheet.op("SOFTMAX", [_reshape(sheet, made, 24, c)], {"beta": 1.0}))
+    result = _conv(sheet, sheet.input((1, 4, 3, 6)), (2 * c, 1, 1, 6))
+    sheet.output(sheet.op("SOFTMAX", [_reshape(sheet, result, 24, c)], {"beta": 1.0}))
 
 
 @_chain
 def classifier(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((2, 4, 3, 3)), (c, 3, 3, 3), "RELU6", stride=2)
+    result = _conv(sheet, sheet.input((2, 4, 3, 3)), (c, 3, 3, 3), "RELU6", stride=2)
     weights = [sheet.weights((9, 4 * c), Range(-0.3, 0.3)), sheet.weights((9,))]
-    scores = sheet.fused("FULLY_CONNECTED", [_reshape(sheet, made, 2, -1), *weights], "NONE")
+    scores = sheet.fused("FULLY_CONNECTED", [_reshape(sheet, result, 2, -1), *weights], "NONE")
     sheet.output(sheet.op("SOFTMAX", [scores], {"beta": 1.0}))
 
 
@@ -347,16 +347,16 @@ def reshapes_alone(sheet: Sheet, c: int) -> None:
 
 @_chain
 def outputs_that_are_read(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((1, 5, 4, c)), (c, 3, 3, c))
-    flat = _reshape(sheet, made, 20, c)
-    sheet.output(made, flat, _conv(sheet, made, (6, 1, 1, c), "RELU"), sheet.op("NEG", [flat]))
+    result = _conv(sheet, sheet.input((1, 5, 4, c)), (c, 3, 3, c))
+    flat = _reshape(sheet, result, 20, c)
+    sheet.output(result, flat, _conv(sheet, result, (6, 1, 1, c), "RELU"), sheet.op("NEG", [flat]))
 
 
 @_chain
 def output_inside_a_concat(sheet: Sheet, c: int) -> None:
     source = sheet.input((1, 5, 4, c))
-    made = _conv(sheet, source, (c, 1, 1, c))
-    sheet.output(made, _concat(sheet, made, source), _concat(sheet, source, made, axis=2))
+    result = _conv(sheet, source, (c, 1, 1, c))
+    sheet.output(result, _concat(sheet, result, source), _concat(sheet, source, result, axis=2))
 
 
 @_chain
@@ -376,8 +376,8 @@ def slices_exchanged(sheet: Sheet, c: int) -> None:
 
 @_chain
 def row_of_a_slice(sheet: Sheet, c: int) -> None:
-    made = _conv(sheet, sheet.input((2, 5, 4, c)), (c, 1, 1, c))
-    row = _slice(sheet, made, (0, 2, 0, 0), (2, 3, 4, c), shrink=0b10)
+    result = _conv(sheet, sheet.input((2, 5, 4, c)), (c, 1, 1, c))
+    row = _slice(sheet, result, (0, 2, 0, 0), (2, 3, 4, c), shrink=0b10)
     sheet.output(sheet.op("ADD", [row, sheet.weights((4, 1))]))
 
 

@@ -22,7 +22,7 @@ class Densify(Case):
     order: Shape = (0, 1)
     formats: Shape = (DENSE, SPARSE)
     blocks: tuple[Pair, ...] = ()
-    kept: float = 0.3
+    density: float = 0.3
     """How much of the constant is not zero."""
     half: bool = False
 
@@ -30,9 +30,9 @@ class Densify(Case):
         """One input, one sparse constant, one sum."""
         source = sheet.input(self.shape)
         random = np.random.default_rng(1)
-        held = random.random(self.shape) < self.kept
-        held.flat[0] = True  # a constant without elements is none to the runtime
-        data = ANY.draw(self.shape, random) * held
+        mask = random.random(self.shape) < self.density
+        mask.flat[0] = True  # a constant without elements is none to the runtime
+        data = ANY.draw(self.shape, random) * mask
         data = data.astype(np.float16 if self.half else np.float32)
         sheet.tensors += 1
         sparse = sparse_constant(sheet.writer, data, self.order, self.formats, dict(self.blocks))
@@ -48,7 +48,7 @@ CASES: tuple[Case, ...] = (
         for order in ((0, 1), (1, 0))
         for formats in ((DENSE, DENSE), (DENSE, SPARSE), (SPARSE, DENSE), (SPARSE, SPARSE))
     ),
-    *(Densify(kept=kept) for kept in (0.02, 1.0)),
+    *(Densify(density=density) for density in (0.02, 1.0)),
     Densify(shape=(5,), order=(0,), formats=(SPARSE,)),
     Densify(shape=(4, 8), order=(0, 1, 2), formats=(DENSE, SPARSE, DENSE), blocks=((1, 4),)),
     Densify(

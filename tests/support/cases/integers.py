@@ -99,11 +99,11 @@ class Moved(Case):
         x = sheet.input(self.shape, Edges(dtype=self.dtype))
         if self.op == "CONCATENATION":
             fixed = sheet.weights(self.shape, Edges(dtype=self.dtype))
-            made = sheet.op(self.op, [x, fixed, x], {"axis": 3}, dtype=self.dtype)
+            result = sheet.op(self.op, [x, fixed, x], {"axis": 3}, dtype=self.dtype)
         else:
             extra = [sheet.constant(each, "int32") for each in self._OPERANDS[self.op]]
-            made = sheet.op(self.op, [x, *extra], self._OPTIONS.get(self.op), dtype=self.dtype)
-        sheet.output(made)
+            result = sheet.op(self.op, [x, *extra], self._OPTIONS.get(self.op), dtype=self.dtype)
+        sheet.output(result)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,8 +60,8 @@ class Transform(NumpyCase):
         if self.version == 1:
             options = {"mode": "bilinear", "output_size": [height, width]}
         code = "TransformTensor" if self.name_v1 else "TransformTensorBilinear"
-        made = sheet.custom(code, operands, _map(options), version=self.version)
-        sheet.output(*made)
+        result = sheet.custom(code, operands, _map(options), version=self.version)
+        sheet.output(*result)
 
     def expected(self, inputs: Sequence[Floats], weights: Sequence[Floats]) -> Outputs:
         """Return the transformed image."""
@@ -84,8 +84,8 @@ class MovePoints(NumpyCase):
         operands = [sheet.input(self.points), sheet.input(self.matrix)]
         options = {"dimensions": self.dimensions, "scale": self.scale} if self.dimensions else {}
         custom = _map(options) if options else b""
-        made = sheet.custom("TransformLandmarks", operands, custom, version=self.version)
-        sheet.output(*made)
+        result = sheet.custom("TransformLandmarks", operands, custom, version=self.version)
+        sheet.output(*result)
 
     def expected(self, inputs: Sequence[Floats], weights: Sequence[Floats]) -> Outputs:
         """Return the moved points."""
@@ -122,8 +122,8 @@ class ToMatrix(NumpyCase):
             }
         code = "Landmarks2TransformMatrix" + ("V2" if self.name_v2 else "")
         source = sheet.input(self.points, Range(0.0, 192.0))
-        made = sheet.custom(code, [source], _map({**ends, **options}), version=self.version)
-        sheet.output(*made)
+        result = sheet.custom(code, [source], _map({**ends, **options}), version=self.version)
+        sheet.output(*result)
 
     def expected(self, inputs: Sequence[Floats], weights: Sequence[Floats]) -> Outputs:
         """Return the matrix."""

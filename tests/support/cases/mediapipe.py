@@ -80,8 +80,8 @@ class Unpool(NumpyCase):
         if self.pooled:
             given = reference.max_pool(inputs[0], self.kernel, self.stride, same)
         values, places = given
-        made = reference.max_unpool(values, places, self.kernel, self.stride, same)
-        return (reference.activate(self.activation, made),)
+        result = reference.max_unpool(values, places, self.kernel, self.stride, same)
+        return (reference.activate(self.activation, result),)
 
 
 @dataclass(frozen=True, kw_only=True)

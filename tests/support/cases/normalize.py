@@ -41,12 +41,12 @@ class Normalization(Case):
     def write(self, sheet: Sheet) -> None:
         """One input, the normalization, and perhaps the input added to it."""
         source = sheet.input(self.shape, self.values)
-        made = self._normalized(sheet, source)
+        result = self._normalized(sheet, source)
         if self.residual:
-            made = sheet.fused("ADD", [source, made], self.activation)
+            result = sheet.fused("ADD", [source, result], self.activation)
         elif self.activation != "NONE":
-            made = sheet.op(self.activation, [made])
-        sheet.output(made)
+            result = sheet.op(self.activation, [result])
+        sheet.output(result)
 
     def _normalized(self, sheet: Sheet, source: TensorRef) -> TensorRef:
         mean = self._mean(sheet, source) if self.centred else None
@@ -58,16 +58,16 @@ class Normalization(Case):
         raised = sheet.op("ADD", [sheet.constant(self.epsilon), variance], _FUSED)
         factor, shift = self._affine(sheet)
         if self.root == "SQRT" and self.applied == "difference":
-            made = sheet.op("DIV", [difference, sheet.op("SQRT", [raised])], _FUSED)
-            return _finished(sheet, made, factor, shift)
+            result = sheet.op("DIV", [difference, sheet.op("SQRT", [raised])], _FUSED)
+            return _finished(sheet, result, factor, shift)
         scale = self._inverse_root(sheet, raised)
         if self.applied == "difference" or mean is None:
-            made = sheet.op("MUL", [difference, scale], _FUSED)
-            return _finished(sheet, made, factor, shift)
+            result = sheet.op("MUL", [difference, scale], _FUSED)
+            return _finished(sheet, result, factor, shift)
         scale = sheet.op("MUL", [scale, factor], _FUSED) if factor else scale
         if self.applied == "scaled difference":
-            made = sheet.op("MUL", [scale, difference], _FUSED)
-            return _finished(sheet, made, None, shift)
+            result = sheet.op("MUL", [scale, difference], _FUSED)
+            return _finished(sheet, result, None, shift)
         scaled = sheet.op("MUL", [source, scale], _FUSED)
         if self.applied == "negated":
             moved = sheet.op("MUL", [sheet.op("NEG", [mean]), scale], _FUSED)
@@ -108,14 +108,14 @@ class Normalization(Case):
         return sheet.op("DIV", [sheet.constant(1.0), root], _FUSED)
 
     def _mean(self, sheet: Sheet, value: TensorRef) -> TensorRef:
-        made = sheet.op(
+        result = sheet.op(
             "MEAN", [value, sheet.constant(self.axes, "int32")], {"keep_dims": self.keep}
         )
         if self.keep:
-            return made
+            return result
         axes = [axis % len(self.shape) for axis in self.axes]
-        kept = [1 if axis in axes else size for axis, size in enumerate(self.shape)]
-        return sheet.op("RESHAPE", [made, sheet.constant(kept, "int32")])
+        reduced = [1 if axis in axes else size for axis, size in enumerate(self.shape)]
+        return sheet.op("RESHAPE", [result, sheet.constant(reduced, "int32")])
 
     def _affine(self, sheet: Sheet) -> tuple[TensorRef | None, TensorRef | None]:
         if not self.affine:
@@ -129,11 +129,11 @@ class Normalization(Case):
 
 
 def _finished(
-    sheet: Sheet, made: TensorRef, factor: TensorRef | None, shift: TensorRef | None
+    sheet: Sheet, result: TensorRef, factor: TensorRef | None, shift: TensorRef | None
 ) -> TensorRef:
     """Apply a factor and a shift, where there are any."""
-    made = sheet.op("MUL", [made, factor], _FUSED) if factor else made
-    return sheet.op("ADD", [made, shift], _FUSED) if shift else made
+    result = sheet.op("MUL", [result, factor], _FUSED) if factor else result
+    return sheet.op("ADD", [result, shift], _FUSED) if shift else result
 
 
 @dataclass(frozen=True, kw_only=True)

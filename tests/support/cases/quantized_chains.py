@@ -22,13 +22,13 @@ class QuantizedResidual(Weighted):
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
         channels = self.shape[-1]
-        source, made, total = (Quantization((scale,), (3,)) for scale in (0.02, 0.03, 0.025))
+        source, result, total = (Quantization((scale,), (3,)) for scale in (0.02, 0.03, 0.025))
         x = sheet.input(self.shape, Range(-3.0, 3.0))
         x = sheet.op("QUANTIZE", [x], None, 1, self.dtype, source)
         operands = self.operands(sheet, source, (channels, 1, 1, channels))
         options = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
         version = {"int8": 3, "uint8": 1}[self.dtype]
-        y = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, made)
+        y = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
         y = sheet.op("ADD", [y, x], {}, 2, self.dtype, total)
         y = sheet.op("TANH", [y], None, 2, self.dtype, total)
         sheet.output(sheet.op("DEQUANTIZE", [y], None, 2))

@@ -85,8 +85,8 @@ class QuantizedConv(Windowed, Weighted):
             x = sheet.op("PAD", [x, pads], None, 2, self.dtype, source)
         result = self.result(sheet, depth * self.kernel[0] * self.kernel[1])
         version = {"int8": 3, "uint8": 1}[self.dtype]
-        made = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
-        sheet.output(made)
+        computed = sheet.op("CONV_2D", [x, *operands], options, version, self.dtype, result)
+        sheet.output(computed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +104,10 @@ class QuantizedMatrix(Weighted):
         x = sheet.input((self.batch, self.inputs), Stored(dtype=self.dtype), source)
         options = {"fused_activation_function": self.activation}
         version = {"int8": 4, "uint8": 1}[self.dtype] if self.has_bias else 6
-        held = [x, weights, bias] if self.has_bias else [x, weights]
+        operands = [x, weights, bias] if self.has_bias else [x, weights]
         result = self.result(sheet, self.inputs)
-        made = sheet.op("FULLY_CONNECTED", held, options, version, self.dtype, result)
-        sheet.output(made)
+        computed = sheet.op("FULLY_CONNECTED", operands, options, version, self.dtype, result)
+        sheet.output(computed)
 
 
 _Weighted = TypeVar("_Weighted", bound=Weighted)

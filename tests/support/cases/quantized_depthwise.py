@@ -28,8 +28,10 @@ class QuantizedDepthwise(Windowed, Weighted):
         x = sheet.input(self.image, Stored(dtype=self.dtype), source)
         result = self.result(sheet, self.kernel[0] * self.kernel[1])
         version = {"int8": 3, "uint8": 1}[self.dtype] if self.dilation == (1, 1) else 3
-        made = sheet.op("DEPTHWISE_CONV_2D", [x, *operands], options, version, self.dtype, result)
-        sheet.output(made)
+        computed = sheet.op(
+            "DEPTHWISE_CONV_2D", [x, *operands], options, version, self.dtype, result
+        )
+        sheet.output(computed)
 
 
 _all_types = partial(of_all_types, QuantizedDepthwise)

@@ -61,8 +61,8 @@ class QuantizedPair(Case):
         ]
         usual = 1 if self.dtype == "uint8" else 2
         version = _VERSIONS.get((self.op, self.dtype), usual)
-        made, pair = self._made(sheet, scales), [inputs[0], inputs[-1]]
-        sheet.output(sheet.op(self.op, pair, self._options(), version, *made))
+        computed, pair = self._result(sheet, scales), [inputs[0], inputs[-1]]
+        sheet.output(sheet.op(self.op, pair, self._options(), version, *computed))
 
     def _scale(self, sheet: Sheet, real: float) -> Quantization:
         found = quantization(sheet.random, self.dtype, self.kind, real)
@@ -74,7 +74,7 @@ class QuantizedPair(Case):
             return fused
         return {**fused, "pot_scale_int16": False} if self.op in ("ADD", "SUB") else None
 
-    def _made(self, sheet: Sheet, scales: list[Quantization]) -> tuple[str, Quantization | None]:
+    def _result(self, sheet: Sheet, scales: list[Quantization]) -> tuple[str, Quantization | None]:
         """Return the type and the quantization of the result."""
         if self.op in _COMPARISONS:
             return "bool", None

@@ -16,7 +16,7 @@ _TYPES = ("int8", "uint8", "int16")
 _BYTES = _TYPES[:2]
 
 
-def _held(sheet: Sheet, stored: str, kind: str = ORDINARY) -> Quantization:
+def _params(sheet: Sheet, stored: str, kind: str = ORDINARY) -> Quantization:
     """Draw a quantization; that of int16 has no zero point, as the CPU wants it."""
     drawn = quantization(sheet.random, stored, kind)
     return replace(drawn, zero_point=(0,)) if stored == "int16" else drawn
@@ -31,14 +31,14 @@ class StoredMove(IndexMap):
 
     def write(self, sheet: Sheet) -> None:
         """One input, one op, its outputs."""
-        held = _held(sheet, self.stored)
+        params = _params(sheet, self.stored)
         inputs = [sheet.constant(data, self.dtype) for data in self.operands]
-        inputs.insert(self.position, sheet.input(self.shape, Stored(dtype=self.stored), held))
+        inputs.insert(self.position, sheet.input(self.shape, Stored(dtype=self.stored), params))
         if self.fill is not None:
-            inputs.append(sheet.constant(self.fill, self.stored, held))
+            inputs.append(sheet.constant(self.fill, self.stored, params))
         options = dict(self.options)
         outputs = sheet.multi(
-            self.op, inputs, self.count, options, self.version, self.result, self.stored, held
+            self.op, inputs, self.count, options, self.version, self.result, self.stored, params
         )
         sheet.output(*outputs)
 
@@ -132,11 +132,11 @@ class StoredParts(Case):
 
     def write(self, sheet: Sheet) -> None:
         """Inputs and constants, one output."""
-        held = _held(sheet, self.stored, self.kind)
+        params = _params(sheet, self.stored, self.kind)
         inputs = []
         for number, shape in enumerate(self.shapes):
             own = number in self.rescaled
-            scales = _held(sheet, self.stored, self.kind) if own else held
+            scales = _params(sheet, self.stored, self.kind) if own else params
             if number in self.constants:
                 data = Stored(dtype=self.stored).draw(shape, sheet.random)
                 inputs.append(sheet.constant(data, self.stored, scales))
@@ -144,8 +144,8 @@ class StoredParts(Case):
                 inputs.append(sheet.input(shape, Stored(dtype=self.stored), scales))
         counts = {"values_count": len(inputs)} if self.op == "PACK" else {}
         options = {"axis": self.axis, **counts}
-        made = sheet.op(self.op, inputs, options, 2, self.stored, held)
-        sheet.output(made)
+        computed = sheet.op(self.op, inputs, options, 2, self.stored, params)
+        sheet.output(computed)
 
 
 def _channels(*counts: int) -> tuple[Shape, ...]:
@@ -163,16 +163,16 @@ class StoredChoice(Case):
 
     def write(self, sheet: Sheet) -> None:
         """A condition, two operands, one output."""
-        held = _held(sheet, self.stored)
+        params = _params(sheet, self.stored)
         shape, values = (2, 3, 2, 5), Stored(dtype=self.stored)
-        condition, first = sheet.input(shape, TRUTH), sheet.input(shape, values, held)
+        condition, first = sheet.input(shape, TRUTH), sheet.input(shape, values, params)
         second = (
-            sheet.constant(values.draw((5,), sheet.random), self.stored, held)
+            sheet.constant(values.draw((5,), sheet.random), self.stored, params)
             if self.constant
-            else sheet.input((1, 1, 2, 5), values, held)
+            else sheet.input((1, 1, 2, 5), values, params)
         )
         inputs = [condition, first, second]
-        sheet.output(sheet.op("SELECT_V2", inputs, {}, 1, self.stored, held))
+        sheet.output(sheet.op("SELECT_V2", inputs, {}, 1, self.stored, params))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,11 +185,11 @@ class StoredOneHot(Case):
 
     def write(self, sheet: Sheet) -> None:
         """Indices, one output."""
-        held = _held(sheet, self.stored)
+        params = _params(sheet, self.stored)
         indices = sheet.input((2, 3), Range(-1, 7, dtype="int32"))
-        on, off = (sheet.constant(np.array(each), self.stored, held) for each in (101, 7))
+        on, off = (sheet.constant(np.array(each), self.stored, params) for each in (101, 7))
         inputs = [indices, sheet.constant(6, "int32"), on, off]
-        sheet.output(sheet.op("ONE_HOT", inputs, {"axis": -1}, 1, self.stored, held))
+        sheet.output(sheet.op("ONE_HOT", inputs, {"axis": -1}, 1, self.stored, params))
 
 
 CASES: tuple[Case, ...] = (

@@ -29,7 +29,7 @@ class QuantizedPool(Case):
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
-        held = quantization(sheet.random, self.dtype, self.kind, 3.0)
+        params = quantization(sheet.random, self.dtype, self.kind, 3.0)
         options = {
             "padding": self.padding,
             "stride_h": self.stride[0],
@@ -38,12 +38,12 @@ class QuantizedPool(Case):
             "filter_width": self.kernel[1],
             "fused_activation_function": self.activation,
         }
-        x = sheet.input(self.image, Stored(dtype=self.dtype), held)
+        x = sheet.input(self.image, Stored(dtype=self.dtype), params)
         if self.pads:
             pads = sheet.constant(((0, 0), *self.pads, (0, 0)), "int32")
-            x = sheet.op("PAD", [x, pads], None, 2, self.dtype, held)
+            x = sheet.op("PAD", [x, pads], None, 2, self.dtype, params)
         version = {"int8": 2, "uint8": 1, "int16": 3}[self.dtype]
-        sheet.output(sheet.op(self.op, [x], options, version, self.dtype, held))
+        sheet.output(sheet.op(self.op, [x], options, version, self.dtype, params))
 
 
 def _cases(**fields: Any) -> Iterator[QuantizedPool]:

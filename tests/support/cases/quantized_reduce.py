@@ -28,10 +28,10 @@ class StoredReduce(Case):
         source = quantization(sheet.random, self.stored, self.kind, 2.0)
         real = 20.0 if self.op == "SUM" else 1.0
         same = self.same or self.op.startswith("REDUCE")
-        held = source if same else quantization(sheet.random, self.stored, self.kind, real)
+        params = source if same else quantization(sheet.random, self.stored, self.kind, real)
         x = sheet.input(self.shape, Stored(dtype=self.stored), source)
         inputs, options = [x, sheet.constant(self.axes, "int32")], {"keep_dims": self.keep}
-        sheet.output(sheet.op(self.op, inputs, options, 2, self.stored, held))
+        sheet.output(sheet.op(self.op, inputs, options, 2, self.stored, params))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ class StoredArg(Case):
 
     def write(self, sheet: Sheet) -> None:
         """One input, one output."""
-        held = quantization(sheet.random, self.stored, ORDINARY)
-        x = sheet.input(self.shape, Stored(dtype=self.stored), held)
+        params = quantization(sheet.random, self.stored, ORDINARY)
+        x = sheet.input(self.shape, Stored(dtype=self.stored), params)
         options = {"output_type": "INT32"}
         inputs = [x, sheet.constant(self.axis, "int32")]
         sheet.output(sheet.op(self.op, inputs, options, 2, "int32"))

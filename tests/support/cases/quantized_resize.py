@@ -23,11 +23,11 @@ class StoredResize(Case):
 
     def write(self, sheet: Sheet) -> None:
         """One input, one resize, one output."""
-        held = quantization(sheet.random, self.stored, ORDINARY)
+        params = quantization(sheet.random, self.stored, ORDINARY)
         options = {"align_corners": self.align_corners, "half_pixel_centers": self.half_pixel}
-        x = sheet.input(self.shape, Stored(dtype=self.stored), held)
+        x = sheet.input(self.shape, Stored(dtype=self.stored), params)
         inputs = [x, sheet.constant(self.size, "int32")]
-        sheet.output(sheet.op("RESIZE_BILINEAR", inputs, options, 3, self.stored, held))
+        sheet.output(sheet.op("RESIZE_BILINEAR", inputs, options, 3, self.stored, params))
 
 
 _SIZES = (

@@ -37,8 +37,8 @@ class StoredSoftmax(Case):
         source = quantization(sheet.random, self.stored, self.kind, 4.0)
         x = sheet.input(self.shape, Stored(dtype=self.stored), source)
         options = {"beta": self.beta} if self.op == "SOFTMAX" else None
-        held = _RESULTS[self.op, self.stored]
-        sheet.output(sheet.op(self.op, [x], options, 2, self.stored, held))
+        params = _RESULTS[self.op, self.stored]
+        sheet.output(sheet.op(self.op, [x], options, 2, self.stored, params))
 
 
 CASES: tuple[Case, ...] = (

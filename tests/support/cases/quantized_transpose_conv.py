@@ -28,11 +28,11 @@ class QuantizedTransposeConv(Weighted):
         shape = (self.filters, *self.kernel, self.channels)
         weights, bias = self.operands(sheet, source, shape)
         same = self.padding == "SAME"
-        made = [
+        computed = [
             n * s if same else (n - 1) * s + k
             for n, s, k in zip(self.size, self.stride, self.kernel, strict=True)
         ]
-        size = sheet.constant([self.batch, *made, self.filters], "int32")
+        size = sheet.constant([self.batch, *computed, self.filters], "int32")
         image = (self.batch, *self.size, self.channels)
         x = sheet.input(image, Stored(dtype=self.dtype), source)
         options = {
@@ -41,10 +41,10 @@ class QuantizedTransposeConv(Weighted):
             "stride_w": self.stride[1],
             "fused_activation_function": self.activation,
         }
-        held = [size, weights, x, bias] if self.has_bias else [size, weights, x]
+        inputs = [size, weights, x, bias] if self.has_bias else [size, weights, x]
         result = self.result(sheet, self.channels * 2)
         version = 4 if self.activation != "NONE" else 3 if self.has_bias else 2
-        sheet.output(sheet.op("TRANSPOSE_CONV", held, options, version, self.dtype, result))
+        sheet.output(sheet.op("TRANSPOSE_CONV", inputs, options, version, self.dtype, result))
 
 
 _all_types = partial(of_all_types, QuantizedTransposeConv)

@@ -55,12 +55,12 @@ class QuantizedLookup(Case):
         result = quantization(sheet.random, self.dtype, self.kind, self.result)
         if self.op == "LOGISTIC":
             result = Quantization((1 / 256,), result.zero_point)
-        held = (
+        params = (
             FromZero(dtype=self.dtype, low=source.zero_point[0])
             if self.op == "RSQRT"
             else Stored(dtype=self.dtype)
         )
-        x = sheet.input(self.shape, held, source)
+        x = sheet.input(self.shape, params, source)
         version = 1 if self.dtype == "uint8" else _VERSIONS.get(self.op, 2)
         sheet.output(
             sheet.op(self.op, [x], dict(self.options) or None, version, self.dtype, result)
@@ -118,10 +118,10 @@ class Quantize(Case):
         if self.source == "float32":
             x = sheet.input(self.shape, Ties(scale=result.scale[0], at_end=self.at_end))
         else:
-            held = _without_zero(
+            params = _without_zero(
                 quantization(sheet.random, self.source, self.kind, 2.0 / self.ratio), self.source
             )
-            x = sheet.input(self.shape, Stored(dtype=self.source), held)
+            x = sheet.input(self.shape, Stored(dtype=self.source), params)
         version = 2 if self.dtype == "int16" else 1
         sheet.output(sheet.op("QUANTIZE", [x], None, version, self.dtype, result))
 
@@ -146,18 +146,18 @@ class DequantizeStored(Case):
     def write(self, sheet: Sheet) -> None:
         """One input, one operation, one output."""
         channels = 0 if self.axis is None else self.shape[self.axis]
-        held = quantization(sheet.random, self.dtype, self.kind, 2.0, channels)
-        held = _without_zero(dataclasses.replace(held, dimension=self.axis or 0), self.dtype)
+        params = quantization(sheet.random, self.dtype, self.kind, 2.0, channels)
+        params = _without_zero(dataclasses.replace(params, dimension=self.axis or 0), self.dtype)
         values = Stored(dtype=self.dtype)
         if self.constant:
-            x = sheet.constant(values.draw(self.shape, sheet.random), self.dtype, held)
+            x = sheet.constant(values.draw(self.shape, sheet.random), self.dtype, params)
         else:
-            x = sheet.input(self.shape, values, held)
+            x = sheet.input(self.shape, values, params)
         version = 5 if channels else {"uint8": 1, "int8": 2, "int16": 3}[self.dtype]
-        made = sheet.op("DEQUANTIZE", [x], None, version)
+        computed = sheet.op("DEQUANTIZE", [x], None, version)
         # What is computed of constants alone is no node of the GPU's.
         other = sheet.input(self.shape, Range(0.0, 0.0)) if self.constant else None
-        sheet.output(made if other is None else sheet.op("MAXIMUM", [made, other]))
+        sheet.output(computed if other is None else sheet.op("MAXIMUM", [computed, other]))
 
 
 def _without_zero(found: Quantization, dtype: str) -> Quantization:

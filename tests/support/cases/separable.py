@@ -33,10 +33,10 @@ class Separable(Windowed):
         version = 2 if self.dilation != (1, 1) else 1
         middle = sheet.fused("DEPTHWISE_CONV_2D", first, self.activation, options, version)
         point = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
-        made = sheet.fused("CONV_2D", [middle, *second], "NONE", point)
+        result = sheet.fused("CONV_2D", [middle, *second], "NONE", point)
         if self.residual:
-            made = sheet.fused("ADD", [made, source], "RELU")
-        sheet.output(made)
+            result = sheet.fused("ADD", [result, source], "RELU")
+        sheet.output(result)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,12 @@ class MeanDense(Case):
             size = {"filter_height": self.image[1], "filter_width": self.image[2]}
             mean = sheet.fused("AVERAGE_POOL_2D", [source], "RELU", view | size)
             weights = self._weights(sheet, (self.outputs, 1, 1, channels))
-            made = sheet.fused("CONV_2D", [mean, weights, bias], self.activation, view)
+            result = sheet.fused("CONV_2D", [mean, weights, bias], self.activation, view)
         else:
             mean = sheet.op("MEAN", [source, sheet.constant([1, 2], "int32")], {"keep_dims": False})
             weights = self._weights(sheet, (self.outputs, channels))
-            made = sheet.fused("FULLY_CONNECTED", [mean, weights, bias], self.activation, {})
-        sheet.output(made)
+            result = sheet.fused("FULLY_CONNECTED", [mean, weights, bias], self.activation, {})
+        sheet.output(result)
 
     def _weights(self, sheet: Sheet, shape: Shape) -> TensorRef:
         spread = 1.5 / self.image[3] ** 0.5

@@ -45,8 +45,8 @@ class TransposeConv(Case):
         }
         version = 4 if self.activation != "NONE" else 3 if len(weights) > 1 else 1
         inputs = [sheet.constant(size, "int32"), weights[0], image, *weights[1:]]
-        made = sheet.fused("TRANSPOSE_CONV", inputs, self.activation, options, version)
-        sheet.output(made)
+        result = sheet.fused("TRANSPOSE_CONV", inputs, self.activation, options, version)
+        sheet.output(result)
 
 
 _ODD = (2, 5, 3, 5)

@@ -33,20 +33,20 @@ def structure(content: bytes) -> tuple[tuple[int, int], ...]:
 
 def damage(content: bytes, random: np.random.Generator) -> tuple[bytes, list[str]]:
     """Return a damaged copy of a model and what was done; mostly a few bytes, at times parts."""
-    held = bytearray(content)
+    stored = bytearray(content)
     done = []
     for _ in range(int(random.choice((1, 1, 2, 3, 8)))):
-        place = _place(content, random) % max(len(held), 1)
-        done.append(f"{_damage_at(held, place, random)} at {place}")
-    return bytes(held), done
+        place = _place(content, random) % max(len(stored), 1)
+        done.append(f"{_damage_at(stored, place, random)} at {place}")
+    return bytes(stored), done
 
 
 def damage_bytes(content: bytes, random: np.random.Generator) -> bytes:
     """Return a damaged copy of anything."""
-    held = bytearray(content)
+    stored = bytearray(content)
     for _ in range(int(random.choice((1, 1, 2, 3, 8)))):
-        _damage_at(held, int(random.integers(max(len(held), 1))), random)
-    return bytes(held)
+        _damage_at(stored, int(random.integers(max(len(stored), 1))), random)
+    return bytes(stored)
 
 
 _KINDS: Mapping[str, float] = {
@@ -66,25 +66,25 @@ def _place(content: bytes, random: np.random.Generator) -> int:
     return 0
 
 
-def _damage_at(held: bytearray, place: int, random: np.random.Generator) -> str:
+def _damage_at(stored: bytearray, place: int, random: np.random.Generator) -> str:
     """Damage what lies at a place; return how."""
     name = str(random.choice(list(_KINDS), p=[*_KINDS.values()]))
-    if not held:
+    if not stored:
         return "nothing"
     size = int(random.integers(1, 64))
-    other = int(random.integers(len(held)))
+    other = int(random.integers(len(stored)))
     if name == "bit":
-        held[place] ^= 1 << int(random.integers(8))
+        stored[place] ^= 1 << int(random.integers(8))
     elif name == "byte":
-        held[place] = int(random.integers(256))
+        stored[place] = int(random.integers(256))
     elif name == "word":
         start = place // 4 * 4
-        held[start : start + 4] = int(random.choice(_NUMBERS)).to_bytes(4, "little")
+        stored[start : start + 4] = int(random.choice(_NUMBERS)).to_bytes(4, "little")
     elif name == "cut":
-        del held[place:]
+        del stored[place:]
     elif name == "swap":
-        first, second = bytes(held[place : place + size]), bytes(held[other : other + size])
-        held[place : place + len(second)], held[other : other + len(first)] = second, first
+        first, second = bytes(stored[place : place + size]), bytes(stored[other : other + size])
+        stored[place : place + len(second)], stored[other : other + len(first)] = second, first
     else:
-        held[place : place + size] = held[other : other + size]
+        stored[place : place + size] = stored[other : other + size]
     return name

@@ -23,7 +23,7 @@ class DiskCacheOracle:
 
     def __init__(self, sources: Mapping[str, Source], options: Mapping[str, Any]) -> None:
         self._sources, self._options = sources, options
-        self._cpu, self._device = Worker(), Worker(work=kept)
+        self._cpu, self._device = Worker(), Worker(work=remaining)
         self._folder = tempfile.TemporaryDirectory()
         self.tally = Tally()
 
@@ -59,7 +59,7 @@ class DiskCacheOracle:
         return path
 
 
-def kept(task: Task) -> Result:
+def remaining(task: Task) -> Result:
     """Run a model that leaves files, damage these, and run it again in this process."""
     first = perform(task)
     assert task.options is not None

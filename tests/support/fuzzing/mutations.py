@@ -328,11 +328,11 @@ def ends(draft: Draft) -> str:
         tensors = draft.graph.tensors
         # The runtime would write an input that is a constant into the file's bytes, and run the
         # readers of one that a node makes before that node.
-        made = {int(each) for operator in draft.graph.operators for each in operator.outputs}
+        output = {int(each) for operator in draft.graph.operators for each in operator.outputs}
         free = [
             i
             for i, t in enumerate(tensors)
-            if side == "outputs" or not (draft.data(t) or i in made)
+            if side == "outputs" or not (draft.data(t) or i in output)
         ]
         found.append(draft.one_of(free))
     setattr(draft.graph, side, found)

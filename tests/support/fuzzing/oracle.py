@@ -256,7 +256,7 @@ def _are_sane(task: Task) -> bool:
     model = mutations.parse(task.content)
     draft = mutations.Draft(model, np.random.default_rng(0))
     options = (vars(each.builtinOptions or object) for each in draft.graph.operators)
-    numbers = [n for held in options for n in held.values() if isinstance(n, float)]
+    numbers = [n for stored in options for n in stored.values() if isinstance(n, float)]
     if not np.all(np.isfinite(numbers)):
         return False
     for tensor in draft.graph.tensors:

@@ -50,11 +50,11 @@ class ResizeOracle:
         if got.status != "ran":
             return "wrong", f"the process {got.status}: {got.text}"
         steps = zip(expected.text.splitlines(), got.text.splitlines(), strict=True)
-        held, made = iter(expected.outputs), iter(got.outputs)
+        stored, output = iter(expected.outputs), iter(got.outputs)
         ran = 0
         for step, (wanted, found) in enumerate(steps):
-            on_cpu = [next(held) for _ in range(_count(wanted))]
-            on_device = [next(made) for _ in range(_count(found))]
+            on_cpu = [next(stored) for _ in range(_count(wanted))]
+            on_device = [next(output) for _ in range(_count(found))]
             if wanted.startswith("refused") or LATE_SHAPES in found:
                 continue
             if found.startswith("refused"):
@@ -115,9 +115,9 @@ def resize(task: Task) -> Result:
         arrays = [_array(s, d, random) for s, d in zip(shapes, details, strict=True)]
         arrays = [_nudged(array, task) for array in arrays]
         try:
-            made = _run(target, shapes, arrays)
-            lines.append(f"ran {len(made)} {shapes}")
-            outputs = (*outputs, *made)
+            output = _run(target, shapes, arrays)
+            lines.append(f"ran {len(output)} {shapes}")
+            outputs = (*outputs, *output)
         except (RuntimeError, ValueError, MemoryError) as error:
             lines.append("refused " + " ".join(str(error).split()))
     return Result("ran", outputs, "\n".join(lines))

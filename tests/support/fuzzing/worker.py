@@ -191,16 +191,16 @@ def _invoke(interpreter: Any, task: Task) -> Arrays:
                 _spoil(interpreter, detail, task.before)
     interpreter.invoke()
     if task.everything:
-        made = {int(v) for op in interpreter._get_ops_details() for v in op["outputs"]}
+        output = {int(v) for op in interpreter._get_ops_details() for v in op["outputs"]}
         details = interpreter.get_tensor_details()
-        outputs = [d for d in details if d["index"] in made and d["dtype"] is np.float32]
+        outputs = [d for d in details if d["index"] in output and d["dtype"] is np.float32]
     return tuple(np.asarray(interpreter.get_tensor(detail["index"])) for detail in outputs)
 
 
 def _spoil(interpreter: Any, detail: dict[str, Any], before: float) -> None:
     inputs = {each["index"] for each in interpreter.get_input_details()}
-    made = {v for op in interpreter._get_ops_details() for v in op["outputs"]}
-    if detail["index"] in made - inputs:
+    output = {v for op in interpreter._get_ops_details() for v in op["outputs"]}
+    if detail["index"] in output - inputs:
         spoilt = np.full(detail["shape"], before, np.float32)
         interpreter.set_tensor(detail["index"], spoilt)
 

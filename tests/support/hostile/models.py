@@ -58,13 +58,13 @@ def sparse(rows: int = 20_000, columns: int = 20_000) -> bytes:
     writer = ModelWriter()
     small = np.zeros((3, 3), np.float32)
     small[:, 1] = 1
-    held = sparse_constant(writer, small, (0, 1), (DENSE, SPARSE), {})
-    tensor = writer._tensors[held.index]
+    weights_ref = sparse_constant(writer, small, (0, 1), (DENSE, SPARSE), {})
+    tensor = writer._tensors[weights_ref.index]
     tensor.shape = [rows, columns]
     metadata = tensor.sparsity.dimMetadata
     metadata[0].denseSize = rows
     metadata[1].arraySegments.values = [0, 1, 2, *[3] * (rows - 2)]
-    dense = writer.op("DENSIFY", [held], [(rows, columns)])
+    dense = writer.op("DENSIFY", [weights_ref], [(rows, columns)])
     x = writer.input((1, columns))
     writer.output(writer.op("FULLY_CONNECTED", [x, dense, None], [(1, rows)]))
     return writer.build()
@@ -197,9 +197,9 @@ def custom_options(count: int = 2000) -> bytes:
         (x,) = writer.custom("TransformLandmarks", [x, m], [(1, 3, 3)], custom_options=b"\1")
     writer.output(x)
     model = parse(writer.build())
-    held = np.ones(60_000, np.uint8)
+    weights_ref = np.ones(60_000, np.uint8)
     for operator in model.subgraphs[0].operators:
-        operator.customOptions = held
+        operator.customOptions = weights_ref
     return sharing.pack(model)
 
 

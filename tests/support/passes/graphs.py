@@ -42,8 +42,8 @@ class GraphBuilder:
         precise: bool = False,
     ) -> int:
         v = next(self.ids)
-        made = DType.FLOAT32 if data is None else DType(data.dtype.name)
-        self.values[v] = Value(v, f"v{v}", shape, dtype or made, data, precise=precise)
+        output = DType.FLOAT32 if data is None else DType(data.dtype.name)
+        self.values[v] = Value(v, f"v{v}", shape, dtype or output, data, precise=precise)
         return v
 
     def input(self, *shape: int) -> int:
@@ -59,8 +59,8 @@ class GraphBuilder:
 
     def integers(self, data: Any) -> int:
         """Add a constant that an op reads when it is normalized."""
-        held = np.asarray(data, np.int32)
-        return self.value(held.shape, held)
+        array = np.asarray(data, np.int32)
+        return self.value(array.shape, array)
 
     def node(
         self,
@@ -70,7 +70,7 @@ class GraphBuilder:
         epilogue: Sequence[EpilogueOp] = (),
         attributes: Any = None,
     ) -> int:
-        made = self.value(shape)
+        output = self.value(shape)
         index = len(self.nodes)
         self.nodes.append(
             Node(
@@ -78,12 +78,12 @@ class GraphBuilder:
                 op,
                 1,
                 tuple(inputs),
-                (made,),
+                (output,),
                 attributes=attributes,
                 epilogue=tuple(epilogue),
             )
         )
-        return made
+        return output
 
     def elementwise(self, source: int, *epilogue: EpilogueOp, shape: Shape | None = None) -> int:
         """Add a COPY with an epilogue, as element-wise ops are normalized to."""
@@ -123,13 +123,13 @@ class GraphBuilder:
     def normalized(self, op: str, source: int, shape: Shape, *operands: Any, **params: Any) -> int:
         """Add what an op's node is normalized to; `operands` are constants after the source."""
         extra = [self.integers(each) for each in operands]
-        made = self.node(op, [source, *extra], shape)
+        output = self.node(op, [source, *extra], shape)
         node = replace(self.nodes.pop(), params=params)
         graph = Graph(self.values, (), (), ())
         self.nodes += get(op).normalize(graph, node, self.value)
         for v in extra:
             del self.values[v]
-        return made
+        return output
 
     def transpose(self, source: int, *order: int) -> int:
         shape = self.shape(source)
@@ -161,8 +161,10 @@ def applied(run: Pass, graph: Graph) -> PassResult:
     assert result.graph.inputs == graph.inputs
     assert result.graph.outputs == graph.outputs
     read = {v for node in result.graph.nodes for v in (*node.operands, *node.outputs)}
-    kept = {v for node in result.graph.nodes for v in getattr(node.attributes, "constants", ())}
-    wanted = {*read, *kept, *graph.inputs, *graph.outputs} - {ABSENT}
+    constants = {
+        v for node in result.graph.nodes for v in getattr(node.attributes, "constants", ())
+    }
+    wanted = {*read, *constants, *graph.inputs, *graph.outputs} - {ABSENT}
     assert result.graph.values.keys() == wanted
     return result
 

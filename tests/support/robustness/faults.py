@@ -128,8 +128,8 @@ class _WatchedDriver:
             failing = (self._real.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)
             if name in _ENDS:  # what fails to release something has released it
                 result = real(*arguments)
-                if name in _MAKERS:
-                    self._live.discard((_MAKERS[name], int(arguments[0])))
+                if name in _CREATORS:
+                    self._live.discard((_CREATORS[name], int(arguments[0])))
                 return failing if self._gate(name) else result
             try:
                 fails = True
@@ -148,8 +148,8 @@ class _WatchedDriver:
         return call
 
 
-_MAKERS = {release: make for make, release in RELEASES.items()}
-_ENDS = {*_MAKERS, "cuCtxPopCurrent"}
+_CREATORS = {release: make for make, release in RELEASES.items()}
+_ENDS = {*_CREATORS, "cuCtxPopCurrent"}
 
 PLUGS: dict[str, Callable[[], Plug]] = {
     "cuda": CUDAPlug,

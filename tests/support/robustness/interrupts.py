@@ -94,12 +94,12 @@ def invoke(target: Any, x: Array) -> Array:
 
 def typical_seconds(work: Callable[[], object]) -> float:
     """Return how long something takes, most of the time."""
-    taken = []
+    chosen = []
     for _ in range(15):
         start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - start)
-    return sorted(taken)[7]
+        chosen.append(time.perf_counter() - start)
+    return sorted(chosen)[7]
 
 
 def main(count: int) -> None:

@@ -133,7 +133,7 @@ class Program:
         while True:
             line = self._next_line()
             if line is None:
-                pytest.fail(f"ended before it printed {marker!r}\n{self._told()}")
+                pytest.fail(f"ended before it printed {marker!r}\n{self._printed()}")
             if marker in line:
                 return
 
@@ -174,7 +174,7 @@ class Program:
                 os.killpg(self._process.pid, signal.SIGUSR1)
             time.sleep(1)
         self._kill()
-        pytest.fail(f"hangs\n{self._told()}")
+        pytest.fail(f"hangs\n{self._printed()}")
 
     def _kill(self) -> None:
         """End the process and, where there are groups of processes, all that it has made."""
@@ -185,7 +185,7 @@ class Program:
             self._process.kill()
         self._process.wait()
 
-    def _told(self) -> str:
+    def _printed(self) -> str:
         return f"stdout:\n{''.join(self._read)}\nstderr:\n{self._errors()}"
 
     def _errors(self) -> str:

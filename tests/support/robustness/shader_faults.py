@@ -35,7 +35,7 @@ class OpenGLPlug:
                     patch.setattr(device.gl.call, name, self._watched(name, function, gate))
 
     def _watched(self, name: str, function: Any, gate: Gate) -> Any:
-        made, gone = name.removeprefix("glGen"), name.removeprefix("glDelete")
+        output, gone = name.removeprefix("glGen"), name.removeprefix("glDelete")
 
         def call(*arguments: Any) -> Any:
             if name == "glGetError":
@@ -51,8 +51,8 @@ class OpenGLPlug:
                 self._error = _OUT_OF_MEMORY
                 return 0 if function.restype else None
             result = function(*arguments)
-            if made != name:
-                self._live[made.rstrip("s")] += 1
+            if output != name:
+                self._live[output.rstrip("s")] += 1
             elif name.startswith(("glCreate", "glFence")):
                 self._live[name.removeprefix("glCreate").removeprefix("glFence")] += 1
             return result
@@ -71,8 +71,8 @@ class OpenGLPlug:
 
 def _number(argument: Any) -> int:
     """Return the number of what is deleted, from a number or a reference to one."""
-    held = getattr(argument, "_obj", argument)
-    return held.value if isinstance(held, ctypes.c_uint32) else (held or 0)
+    stored = getattr(argument, "_obj", argument)
+    return stored.value if isinstance(stored, ctypes.c_uint32) else (stored or 0)
 
 
 class WebGPUPlug:

@@ -26,8 +26,8 @@ SCORES = [[0.0, 0.9, 0.0, 0.0], [0.0, 0.0, 0.0, 0.7]]
 NAMES = ["cat", "dog", "bird"]
 
 
-def objects(model: bytes, picture: tuple[int, int] = (200, 100), **told: Any) -> Any:
-    outputs, scene = seen(model, picture, **{"labels": NAMES, **told})
+def objects(model: bytes, picture: tuple[int, int] = (200, 100), **settings: Any) -> Any:
+    outputs, scene = seen(model, picture, **{"labels": NAMES, **settings})
     task = choose(outputs, scene.facts, None)
     assert task is not None
     assert task.name == "detect"
@@ -272,8 +272,8 @@ def test_anchors_are_those_of_a_real_model() -> None:
     model = CuttableModel(find("ssd_mobilenet_v1_coco_float32").read_bytes())
     node = model.ops.index("TFLite_Detection_PostProcess")
     tensor = model._graph.tensors[model.node_inputs[node][2]]
-    held = model._model.buffers[tensor.buffer].data
-    known = np.frombuffer(bytes(held), np.float32).reshape(-1, 4)
+    content = model._model.buffers[tensor.buffer].data
+    known = np.frombuffer(bytes(content), np.float32).reshape(-1, 4)
     steps = 0.006  # they were kept in bytes once
     assert np.allclose(known, ssd._anchors((19, 10, 5, 3, 2, 1)), atol=steps)
 

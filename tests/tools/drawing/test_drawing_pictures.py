@@ -21,8 +21,10 @@ from seeing_models import SIZE, detector, saying, seen
 GREY = (200, 200, 200)
 
 
-def found_by(model: bytes, picture: tuple[int, int] = (200, 100), **told: Any) -> tuple[str, Any]:
-    outputs, scene = seen(model, picture, **told)
+def found_by(
+    model: bytes, picture: tuple[int, int] = (200, 100), **options: Any
+) -> tuple[str, Any]:
+    outputs, scene = seen(model, picture, **options)
     task = choose(outputs, scene.facts, None)
     assert task is not None
     return task.name, task.reader.read(outputs, scene)
@@ -146,9 +148,9 @@ def test_a_map_of_other_numbers_may_be_told_to_be_a_picture() -> None:
     values = np.linspace(3, 900, SIZE * SIZE).reshape(1, SIZE, SIZE, 1)
     outputs, scene = seen(saying({"depth": values}))
     assert choose(outputs, scene.facts, None) is None
-    told = choose(outputs, scene.facts, "image")
-    assert told is not None
-    found: Any = told.reader.read(outputs, scene)
+    task_named = choose(outputs, scene.facts, "image")
+    assert task_named is not None
+    found: Any = task_named.reader.read(outputs, scene)
     drawn = np.asarray(found.draw(Image.new("RGB", (SIZE, SIZE))))
     assert (drawn[0, 0] == 0).all() and (drawn[-1, -1] == 255).all()
 

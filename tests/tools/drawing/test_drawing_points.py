@@ -18,8 +18,8 @@ from litegpu.tools.images import to_tensor
 from seeing_models import SIZE, finder, saying, seen
 
 
-def figures(model: bytes, picture: tuple[int, int] = (200, 100), **told: Any) -> Any:
-    outputs, scene = seen(model, picture, **told)
+def figures(model: bytes, picture: tuple[int, int] = (200, 100), **options: Any) -> Any:
+    outputs, scene = seen(model, picture, **options)
     task = choose(outputs, scene.facts, None)
     assert task is not None
     return task, task.reader.read(outputs, scene)
@@ -92,9 +92,9 @@ def test_probabilities_of_63_classes_are_no_hand() -> None:
 def test_any_vector_may_be_told_to_be_points() -> None:
     outputs, scene = seen(saying({"crop": [[[[32.0, 16.0, 48.0, 64.0]]]]}), (200, 100))
     assert choose(outputs, scene.facts, None) is None
-    told = choose(outputs, scene.facts, "landmarks")
-    assert told is not None
-    found: Any = told.reader.read(outputs, scene)
+    task_named = choose(outputs, scene.facts, "landmarks")
+    assert task_named is not None
+    found: Any = task_named.reader.read(outputs, scene)
     assert np.allclose(found.found[0].places, [(100, 25), (150, 100)])
 
 

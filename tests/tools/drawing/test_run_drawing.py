@@ -181,9 +181,9 @@ def test_a_full_disk_leaves_nothing(folder: Path) -> None:
 # How pixels are scaled
 
 
-def began(model: bytes, **told: Any) -> tuple[Viewer, Any]:
+def began(model: bytes, **options: Any) -> tuple[Viewer, Any]:
     target = runtime.interpreter(model)
-    viewer = Viewer(model, view_args(**told), None)
+    viewer = Viewer(model, view_args(**options), None)
     viewer.begin(target, Image.new("RGB", (64, 64), "white"))
     return viewer, target
 

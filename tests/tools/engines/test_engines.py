@@ -296,24 +296,24 @@ def test_an_error_ahead_is_raised_in_its_turn() -> None:
         yield 1
         raise ValueError("second")
 
-    with ahead(items(), 5) as taken:
-        assert next(taken) == 1
+    with ahead(items(), 5) as received:
+        assert next(received) == 1
         with pytest.raises(ValueError, match="second"):
-            next(taken)
+            next(received)
 
 
 def test_no_more_than_wanted_is_taken_ahead() -> None:
-    made: list[int] = []
+    result: list[int] = []
 
     def items() -> Iterator[int]:
         for number in range(100):
-            made.append(number)
+            result.append(number)
             yield number
 
-    with ahead(items(), 3) as taken:
-        next(taken)
+    with ahead(items(), 3) as received:
+        next(received)
         time.sleep(0.3)
-        assert len(made) <= 6
+        assert len(result) <= 6
 
 
 # Places

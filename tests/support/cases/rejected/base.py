@@ -27,9 +27,9 @@ class Tensor:
         data = None if self.data is None else np.resize(self.data, self.shape)
         # Of 4 bits, too, constants are arrays of bytes.
         stored = "int8" if self.dtype is DType.INT4 else self.dtype.value
-        held = None if data is None else data.astype(stored)
+        array = None if data is None else data.astype(stored)
         return Value(
-            number, f"v{number}", self.shape, self.dtype, held, self.variable, self.quantization
+            number, f"v{number}", self.shape, self.dtype, array, self.variable, self.quantization
         )
 
 

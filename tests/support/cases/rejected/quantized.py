@@ -31,8 +31,8 @@ def _image(**changes: Any) -> Tensor:
 
 
 def _filter(*scales: float, dimension: int = 0) -> Tensor:
-    held = Quantization(scales, (0,) * len(scales), dimension)
-    return replace(FILTER, quantization=held)
+    quantized = Quantization(scales, (0,) * len(scales), dimension)
+    return replace(FILTER, quantization=quantized)
 
 
 _UNTYPED = "is handled beside quantized ones."

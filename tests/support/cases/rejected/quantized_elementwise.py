@@ -15,13 +15,13 @@ _FLOATS = Tensor(shape=(1, 5, 4, 6))
 _BY_CHANNEL = Quantization((0.5,) * 6, (0,) * 6, 3)
 
 
-def _held(quantization: Quantization | None, **changes: Any) -> Tensor:
+def _params(quantization: Quantization | None, **changes: Any) -> Tensor:
     return replace(IMAGE, quantization=quantization, **changes)
 
 
 def _dequantized(source: Tensor, reason: str, **others: Any) -> Rejected:
-    held = {"result": DType.FLOAT32, "quantization": None, **others}
-    return rejected("DEQUANTIZE", (source,), reason, **held)
+    fields = {"result": DType.FLOAT32, "quantization": None, **others}
+    return rejected("DEQUANTIZE", (source,), reason, **fields)
 
 
 CASES = (
@@ -35,17 +35,17 @@ CASES = (
     ),
     rejected(
         "SUB",
-        (IMAGE, _held(_FAR)),
+        (IMAGE, _params(_FAR)),
         "The scale of its result is below 1.90735e+24, which the CPU has no digits for.",
     ),
     rejected(
         "MUL",
-        (_held(_FAR), IMAGE),
+        (_params(_FAR), IMAGE),
         "Its scales lie so far apart that the CPU shifts integers by 100 bits.",
     ),
     rejected(
         "EQUAL",
-        (IMAGE, _held(Quantization((1.0,), (0,)))),
+        (IMAGE, _params(Quantization((1.0,), (0,)))),
         "tensor 1 has a scale of 1 or more, which the CPU cannot compare.",
         result=DType.BOOL,
         quantization=None,
@@ -82,14 +82,14 @@ CASES = (
         replace(_POWERS, quantization=STORABLE), "tensor 0 is INT16 and has the zero point 3."
     ),
     _dequantized(
-        _held(replace(_BY_CHANNEL, dimension=2)), "tensor 0, INT8, has 6 scales, 1 is handled."
+        _params(replace(_BY_CHANNEL, dimension=2)), "tensor 0, INT8, has 6 scales, 1 is handled."
     ),
     _dequantized(
         replace(IMAGE, shape=(6, 1, 5, 4, 3), quantization=replace(_BY_CHANNEL, dimension=0)),
         "tensor 0 has scales along dimension 0 of 5.",
     ),
     _dequantized(
-        _held(replace(_BY_CHANNEL, scale=(0.5,) * 5 + (0.0,))),
+        _params(replace(_BY_CHANNEL, scale=(0.5,) * 5 + (0.0,))),
         "tensor 0 has scales that are no positive numbers.",
     ),
 )

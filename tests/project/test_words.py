@@ -1,0 +1,84 @@
+"""Names use the words of the field: those of another language do not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from places import ROOT, SOURCE
+
+WORDS: Mapping[str, str] = {
+    **{"settle": "synchronize, release", "settled": "synchronized", "examine": "check"},
+    **{"judge": "check, evaluation", "judged": "checked", "worth": "pays"},
+    **{"maker": "producer", "makers": "producers", "made": "output, result"},
+    **{"held": "operand, or what it is", "kept": "cached, remaining, or what it is"},
+    **{"told": "selected, reported, requested", "asked": "queried, requested"},
+    **{"taken": "selected, delegated, occupied", "shuffled": "swizzled, permuted"},
+    **{"lending": "zero-copy binding", "half_from": "fp16_storage_threshold"},
+    **{"exact_weights": "keep_fp32_weights", "recording": "executable", "recordings": "executable"},
+    **{"dispatches": "launches", "side_by_side": "min_blocks", "raise4": "MAX_NAN4"},
+    **{"at_least4": "MAX4", "hangs_on_place": "depends_on_position"},
+}
+"""Names that say little, or something else than elsewhere in the field, and what to say instead."""
+PYTHON = sorted(
+    path
+    for folder in ("src", "tests", "scripts", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+TEMPLATES = sorted(
+    path for kind in ("*.jinja", "*.cuh") for path in (SOURCE / "litegpu").rglob(kind)
+)
+
+
+def names_of(text: str) -> Iterator[str]:
+    """Yield what a module calls its functions, classes, variables, fields and arguments."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def names_in_template(text: str) -> set[str]:
+    """Return the words of a template's code, its comments left out."""
+    without = re.sub(r"\{#.*?#\}|/\*.*?\*/|^\s*//[^\n]*", "", text, flags=re.DOTALL | re.MULTILINE)
+    return set(re.findall(r"\w+", without))
+
+
+def old(names: set[str]) -> dict[str, str]:
+    """Return those names that are old words, with what to say instead."""
+    return {
+        name: WORDS[word] for name in sorted(names) if (word := name.strip("_").lower()) in WORDS
+    }
+
+
+@pytest.mark.parametrize("text", ["def made(): ...", "class Maker: ...", "x.held = 1", "_kept = 1"])
+def test_old_words_are_found(text: str) -> None:
+    assert old(set(names_of(text)))
+
+
+def test_old_words_are_found_in_templates() -> None:
+    text = "{# held #}\n  // kept\n    float4 made = {{ maker / 2 // 3 + told }};"
+    assert set(old(names_in_template(text))) == {"made", "maker", "told"}
+
+
+def test_no_old_word_is_a_name() -> None:
+    found = {}
+    for path in PYTHON:
+        name = path.relative_to(ROOT).as_posix()
+        words = old(set(names_of(path.read_text(encoding="utf-8"))))
+        found |= {f"{name}: {word}": instead for word, instead in words.items()}
+    assert found == {}
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_no_old_word_is_a_name_in_kernels(path: Path) -> None:
+    assert old(names_in_template(path.read_text(encoding="utf-8"))) == {}
