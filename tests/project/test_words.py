@@ -71,7 +71,7 @@ def test_old_words_are_found_in_templates() -> None:
 
 
 def test_no_old_word_is_a_name() -> None:
-    found = {}
+    found: dict[str, str] = {}
     for path in PYTHON:
         name = path.relative_to(ROOT).as_posix()
         words = old(set(names_of(path.read_text(encoding="utf-8"))))
