@@ -33,7 +33,7 @@ from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 from litegpu.runtime_abi.reader import read_graph, thread_count
-from litegpu.runtime_abi.seats import Kernel
+from litegpu.runtime_abi.seats import SeatedKernel
 from litegpu.selection import Selection
 from litegpu.wording import printable
 
@@ -280,7 +280,7 @@ class GpuDelegate:
             traceback.clear_frames(link.__traceback__)
             link = link.__cause__ or link.__context__
 
-    def _prepared(self, kernel: Kernel, error: BaseException | None) -> None:
+    def _prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
         """Forget an error that a kernel got over, and report what it is like now."""
         if error is not None and error is self.error:
             self.error = None

@@ -1,6 +1,6 @@
 """Orders whose members tell their own positions, so that a new one changes no list.
 
->>> in_order({"sink": Position(after="fold"), "fold": Position()})
+>>> in_order({"sink": Neighbours(after="fold"), "fold": Neighbours()})
 ['fold', 'sink']
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Neighbours:
     """After which member one stands, and before which; "" where it does not matter.
 
     Who comes between two that are there names both.
@@ -22,7 +22,7 @@ class Position:
     before: str = ""
 
 
-def in_order(positions: Mapping[str, Position]) -> list[str]:
+def in_order(positions: Mapping[str, Neighbours]) -> list[str]:
     """Return the names in the only order that their positions permit.
 
     Raises ValueError, which names the members, where a position names none of them, where some

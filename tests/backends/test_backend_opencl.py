@@ -272,7 +272,7 @@ def test_a_folder_for_kernels_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     built(opencl_device, tmp_path / "file" / "kept")
-    assert f"Compiled kernels cannot be kept in '{tmp_path / 'file' / 'cached'}'" in caplog.text
+    assert f"Compiled kernels cannot be kept in '{tmp_path / 'file' / 'kept'}'" in caplog.text
 
 
 def test_a_home_directory_that_cannot_be_written(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_times_of_a_device_that_fails(
     opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = ready(opencl_device, adding(1))
-    monkeypatch.setattr(opencl_library.Kernel, "enqueue", lambda *_: -54)
+    monkeypatch.setattr(opencl_library.OpenCLKernel, "enqueue", lambda *_: -54)
     x = floats()
     for measure in (
         context.profiler().durations,

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from litegpu.ordering import Position, in_order
+from litegpu.ordering import Neighbours, in_order
 
 
 def test_members_stand_where_they_say() -> None:
-    members = {"last": Position(after="first"), "first": Position()}
+    members = {"last": Neighbours(after="first"), "first": Neighbours()}
     assert in_order(members) == ["first", "last"]
-    between = {"new": Position(after="first", before="last")}
+    between = {"new": Neighbours(after="first", before="last")}
     assert in_order({**members, **between}) == ["first", "new", "last"]
-    assert in_order({**members, "new": Position(before="first")}) == ["new", "first", "last"]
+    assert in_order({**members, "new": Neighbours(before="first")}) == ["new", "first", "last"]
 
 
 @pytest.mark.parametrize(
     ("positions", "reason"),
     [
-        ({"b": Position(), "a": Position()}, "a and b might change places: one must name"),
+        ({"b": Neighbours(), "a": Neighbours()}, "a and b might change places: one must name"),
         (
-            {"a": Position(), "b": Position("a"), "new": Position("a")},
+            {"a": Neighbours(), "b": Neighbours("a"), "new": Neighbours("a")},
             "b and new might change places",
         ),
-        ({"a": Position("c")}, "a stands beside c, which is none of them"),
-        ({"a": Position(before="c")}, "a stands beside c, which is none of them"),
-        ({"a": Position("b"), "b": Position("a")}, "each of them stands after the next: [ab], "),
+        ({"a": Neighbours("c")}, "a stands beside c, which is none of them"),
+        ({"a": Neighbours(before="c")}, "a stands beside c, which is none of them"),
+        (
+            {"a": Neighbours("b"), "b": Neighbours("a")},
+            "each of them stands after the next: [ab], ",
+        ),
     ],
 )
-def test_any_other_order_is_an_error(positions: dict[str, Position], reason: str) -> None:
+def test_any_other_order_is_an_error(positions: dict[str, Neighbours], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         in_order(positions)

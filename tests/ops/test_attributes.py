@@ -18,7 +18,7 @@ from litegpu.ops.support import check_support
 from litegpu.runtime_abi import bridge
 from litegpu.runtime_abi.params import PARAMS
 from litegpu.runtime_abi.reader import read_graph
-from litegpu.runtime_abi.seats import Kernel
+from litegpu.runtime_abi.seats import SeatedKernel
 from op_runner import write
 from small_models import RUNTIME
 
@@ -54,7 +54,7 @@ class Curious:
     def _fail(self, error: BaseException) -> None:
         raise AssertionError from error
 
-    def _prepared(self, _kernel: Kernel, _error: BaseException | None) -> NoReturn:
+    def _prepared(self, _kernel: SeatedKernel, _error: BaseException | None) -> NoReturn:
         raise AssertionError
 
 

@@ -28,14 +28,14 @@ def on_opencl(model: bytes, _: engines.Place) -> Any:
     return runtime.interpreter(model, GpuDelegate(backend="opencl"), allocate=False)
 
 
-def number(item: int, plan: engines.Plan) -> engines.Arrays:
+def number(item: int, plan: engines.BatchPlan) -> engines.Arrays:
     """Sample i holds -i - 0.5 everywhere; every seventh after the third cannot be read."""
     if item % 7 == 3:
         raise FileError(f"sample {item} is unreadable")
     return [np.full(plan.inputs[0].shape, -item - 0.5, np.float32)]
 
 
-def slowly(item: int, plan: engines.Plan) -> engines.Arrays:
+def slowly(item: int, plan: engines.BatchPlan) -> engines.Arrays:
     time.sleep(0.01)
     return number(item, plan)
 
@@ -46,7 +46,7 @@ def reported(_: int, outputs: engines.Arrays) -> float:
     return float(outputs[0][0, 0])
 
 
-def kill_worker_once(item: int, plan: engines.Plan, marker: Path) -> engines.Arrays:
+def kill_worker_once(item: int, plan: engines.BatchPlan, marker: Path) -> engines.Arrays:
     """Kill this process at item 100, unless the marker says that this was done."""
     if item == 100 and not marker.exists():
         marker.touch()
@@ -54,7 +54,7 @@ def kill_worker_once(item: int, plan: engines.Plan, marker: Path) -> engines.Arr
     return slowly(item, plan)
 
 
-def kill_worker(item: int, plan: engines.Plan) -> engines.Arrays:
+def kill_worker(item: int, plan: engines.BatchPlan) -> engines.Arrays:
     if item == 20:
         os.kill(os.getpid(), signal.SIGKILL)
     return number(item, plan)

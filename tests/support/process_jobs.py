@@ -12,18 +12,18 @@ from litegpu.errors import FileError
 from litegpu.tools import engines
 
 
-def own_number(plan: engines.Plan) -> engines.Arrays:
+def own_number(plan: engines.BatchPlan) -> engines.Arrays:
     """Return the number of this process as what a sample holds."""
     return [np.full(plan.inputs[0].shape, os.getpid(), np.float32)]
 
 
-def waiting(_: int, plan: engines.Plan) -> engines.Arrays:
+def waiting(_: int, plan: engines.BatchPlan) -> engines.Arrays:
     """Wait longer than work; the value is the number of the process."""
     time.sleep(0.01)
     return own_number(plan)
 
 
-def light(_: int, plan: engines.Plan) -> engines.Arrays:
+def light(_: int, plan: engines.BatchPlan) -> engines.Arrays:
     """Fail in a process with more than it needs; the value is its number."""
     heavy = {"ai_edge_litert", "tflite_runtime", "tensorflow", "cuda", "pyopencl", "wgpu"}
     found = heavy & {name.split(".")[0] for name in sys.modules}

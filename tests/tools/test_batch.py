@@ -394,7 +394,7 @@ def test_outputs_without_a_type_in_tables_are_refused() -> None:
     from litegpu.tools.batch_columns import OutputColumns
 
     complex_output = engines.Tensor("wave", (2,), np.dtype(np.complex64))
-    plan = engines.Plan((), (complex_output,), 1, True, b"")
+    plan = engines.BatchPlan((), (complex_output,), 1, True, b"")
     with pytest.raises(ModelError, match="'wave' has the type complex64, which Parquet does not"):
         OutputColumns(plan, ["wave"], [], False)
 
@@ -404,7 +404,7 @@ def test_names_of_columns_are_never_taken_twice() -> None:
     from litegpu.tools.batch_columns import OutputColumns
 
     tensors = tuple(engines.Tensor("t", (), np.dtype(np.float32)) for _ in range(4))
-    plan = engines.Plan((), tensors, 1, True, b"")
+    plan = engines.BatchPlan((), tensors, 1, True, b"")
     columns = OutputColumns(plan, ["name", "x", "x", ""], ["x"], False)
     assert [each.name for each in columns.fields()] == ["name_1", "x_1", "x_2", "output"]
 

@@ -89,7 +89,7 @@ def as_finding(found: Finding) -> per_node_tool.Finding:
     """Return the finding that JSON tells of."""
     kinds = {
         "tensors": per_node_tool.TensorRange,
-        "kernels": per_node_tool.Kernel,
+        "kernels": per_node_tool.KernelRecord,
         "trials": per_node_tool.Trial,
     }
     lists = {name: tuple(kind(**each) for each in found[name]) for name, kind in kinds.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from litegpu.backends.calls import bound
-from litegpu.backends.opencl_library import Call, Handles, Kernel, Sizes, library
+from litegpu.backends.opencl_library import Call, Handles, OpenCLKernel, Sizes, library
 
 _EXTENSION = "cl_khr_command_buffer"
 
@@ -17,7 +17,7 @@ _EXTENSION = "cl_khr_command_buffer"
 class EnqueueLoop:
     """One clEnqueueNDRangeKernel per launch, each with its arguments bound once."""
 
-    def __init__(self, queue: Any, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, queue: Any, kernels: Sequence[OpenCLKernel]) -> None:
         """Bind the calls."""
         enqueue = library().clEnqueueNDRangeKernel
         self.calls: Sequence[Call] = [
@@ -39,7 +39,9 @@ class CommandBuffer:
         self.calls: Sequence[Call] = (enqueue,)
 
     @classmethod
-    def create(cls, owned: Handles, queue: Any, kernels: Sequence[Kernel]) -> CommandBuffer | None:
+    def create(
+        cls, owned: Handles, queue: Any, kernels: Sequence[OpenCLKernel]
+    ) -> CommandBuffer | None:
         """Record, or return None when the device has no (working) command buffers.
 
         The handle belongs to `owned`.

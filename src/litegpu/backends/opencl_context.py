@@ -15,7 +15,7 @@ from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.calls import bound
 from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
-from litegpu.backends.opencl_library import TITLE, Call, Handles, Kernel, library
+from litegpu.backends.opencl_library import TITLE, Call, Handles, OpenCLKernel, library
 from litegpu.backends.opencl_profile import OpenCLProfiler
 from litegpu.backends.opencl_submission import OpenCLSubmission
 from litegpu.backends.process import immortal, is_inherited, keep_in_children
@@ -39,7 +39,7 @@ class OpenCLContext(ExecutionContext):
         self.queue: Any = None
         self.memory: Any = None
         self.owned = Handles()
-        self.kernels: list[Kernel] = []
+        self.kernels: list[OpenCLKernel] = []
         self._commands: CommandBuffer | EnqueueLoop | None = None
         self._closed = False
         self.ready = True
@@ -72,10 +72,12 @@ class OpenCLContext(ExecutionContext):
         cl.enqueue_fill_buffer(self.queue, self.memory, np.full(1, 0xFF, np.uint8), 0, nbytes)
         self.queue.finish()
 
-    def _kernel(self, launch: Launch) -> Kernel:
+    def _kernel(self, launch: Launch) -> OpenCLKernel:
         buffers = [(self._whole(part).int_ptr, part.offset) for part in launch.ranges]
         sizes = (launch.global_size, launch.local_size)
-        return Kernel(self.owned, self.executable.built.int_ptr, launch.kernel, buffers, *sizes)
+        return OpenCLKernel(
+            self.owned, self.executable.built.int_ptr, launch.kernel, buffers, *sizes
+        )
 
     def _whole(self, part: BufferRange) -> Any:
         # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases

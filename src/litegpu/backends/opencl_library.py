@@ -125,7 +125,7 @@ def _check_release(release: Callable[..., Any], status: int) -> None:
     _check(status, getattr(release, "__name__", "A release"))
 
 
-class Kernel:
+class OpenCLKernel:
     """A kernel of a built program with its buffers bound, and its geometry in work items."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from litegpu.graph import Node
 from litegpu.kernels.examples import Example
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ordering import Position, in_order
+from litegpu.ordering import Neighbours, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Implementation(ABC):
 
 
 _Implementation = TypeVar("_Implementation", bound=type[Implementation])
-_POSITIONS: dict[tuple[type, bool], dict[str, Position]] = {}
+_POSITIONS: dict[tuple[type, bool], dict[str, Neighbours]] = {}
 _FOUND: dict[tuple[type, str], Implementation] = {}
 
 
@@ -87,7 +87,7 @@ def implements(
     def added(implementation: _Implementation) -> _Implementation:
         name = implementation.name
         sort = _POSITIONS.setdefault((spec, implementation.general), {})
-        sort[name] = Position(after, before)
+        sort[name] = Neighbours(after, before)
         _FOUND[spec, name] = implementation()
         return implementation
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.kernels.selector import Fusions
 from litegpu.ops import affine
-from litegpu.ordering import Position, in_order
+from litegpu.ordering import Neighbours, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ FusionPass = Callable[[Graph, Fusions], PassResult]
 _Run = TypeVar("_Run", bound=Callable[..., PassResult])
 
 
-class Phase(Generic[_Run]):
+class PassGroup(Generic[_Run]):
     """Passes that run one after the other; each tells its own position, beside its function.
 
     >>> @PASSES.add(after="join_slices", before="pad_into_window", because="it reads whole slices")
@@ -40,7 +40,7 @@ class Phase(Generic[_Run]):
     def __init__(self) -> None:
         """Begin without passes."""
         self._runs: dict[str, _Run] = {}
-        self._positions: dict[str, Position] = {}
+        self._positions: dict[str, Neighbours] = {}
         self.reasons: dict[str, str] = {}
         """Why some stand where they do, for docs/passes.md."""
 
@@ -52,7 +52,7 @@ class Phase(Generic[_Run]):
         def added(run: _Run) -> _Run:
             name = run.__name__
             self._runs[name] = run
-            self._positions[name] = Position(after, before)
+            self._positions[name] = Neighbours(after, before)
             self.reasons[name] = because
             return run
 
@@ -66,11 +66,11 @@ class Phase(Generic[_Run]):
         return {name: self._runs[name] for name in in_order(self._positions)}
 
 
-BEFORE_NORMALIZE = Phase[Pass]()
+BEFORE_NORMALIZE = PassGroup[Pass]()
 """Passes on the model's own operations."""
-PASSES = Phase[Pass]()
+PASSES = PassGroup[Pass]()
 """Passes after normalization, when element-wise operations are the epilogue of COPY nodes."""
-FUSIONS = Phase[FusionPass]()
+FUSIONS = PassGroup[FusionPass]()
 """Passes whose results some kernel of the device must accept."""
 
 

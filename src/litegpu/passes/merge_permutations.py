@@ -27,7 +27,7 @@ def merge_permutations(graph: Graph) -> PassResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _Merge:
     """The last permutation of a chain as it would read from the chain's start."""
 
     node: Node
@@ -64,11 +64,11 @@ class _Merger:
             self.edit.rename(target, source)
         self.edit.drop_unread(best.passed)
 
-    def _choices(self, node: Node) -> tuple[list[_Choice], str]:
+    def _choices(self, node: Node) -> tuple[list[_Merge], str]:
         """Return where the chain may start, and why it may not start further back."""
         graph = self.edit.graph
         permutation: Permutation | None = permutation_of(graph, node) or ()
-        found: list[_Choice] = []
+        found: list[_Merge] = []
         passed: list[Node] = []
         spent, alone, source = self._cost(node), True, node.inputs[0]
         while True:
@@ -88,7 +88,7 @@ class _Merger:
             if permutation is None or whole is None:
                 return found, "their axes do not divide alike"
             saved = spent - self._cost(whole)
-            found.append(_Choice(whole, keeps_order(permutation), saved, alone, tuple(passed)))
+            found.append(_Merge(whole, keeps_order(permutation), saved, alone, tuple(passed)))
 
     def _readers(self, value: int) -> int:
         outside = value in self.edit.graph.outputs

@@ -29,7 +29,7 @@ class Applicant(Protocol):
     def _apply(self, context: int, preview: Callable[[Sequence[int]], list[Subset]]) -> list[int]:
         """Return the nodes to replace; nothing may fail for them afterwards."""
 
-    def _take_kernel(self, context: int, subset: Subset) -> seats.Kernel:
+    def _take_kernel(self, context: int, subset: Subset) -> seats.SeatedKernel:
         """Return the kernel for a subset that the runtime has replaced."""
 
     def _release_untaken(self, context: int) -> None:
@@ -38,7 +38,7 @@ class Applicant(Protocol):
     def _fail(self, error: BaseException) -> None:
         """Remember an error that could not be raised through C."""
 
-    def _prepared(self, kernel: seats.Kernel, error: BaseException | None) -> None:
+    def _prepared(self, kernel: seats.SeatedKernel, error: BaseException | None) -> None:
         """Take note of a kernel's new shapes, and that it got over an error."""
 
 
@@ -76,7 +76,7 @@ class NativeDelegate:
         """Tell the applicant of an error of a kernel."""
         self.applicant._fail(error)
 
-    def prepared(self, kernel: seats.Kernel, error: BaseException | None) -> None:
+    def prepared(self, kernel: seats.SeatedKernel, error: BaseException | None) -> None:
         """Tell the applicant, if there still is one, of a kernel's new shapes."""
         found = self._applicant()
         if found is not None:

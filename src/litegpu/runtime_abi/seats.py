@@ -29,7 +29,7 @@ _EXIT_SECONDS = 0.5
 """How long the end of Python waits for a thread that is in a kernel."""
 
 
-class Kernel(Protocol):
+class SeatedKernel(Protocol):
     """What runs in place of a partition."""
 
     def shape(self, context: int) -> None:
@@ -54,7 +54,7 @@ class Owner(Protocol):
     def failed(self, error: BaseException) -> None:
         """Remember an error."""
 
-    def prepared(self, kernel: Kernel, error: BaseException | None) -> None:
+    def prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
         """Take note of new shapes; `error` is what went wrong with the kernel before, if any."""
 
 
@@ -125,7 +125,7 @@ class Seat:
     def __init__(self) -> None:
         """Make callbacks that outlive everything else of litegpu."""
         self.number = next(_numbers)
-        self.kernel: Kernel = _NOBODY
+        self.kernel: SeatedKernel = _NOBODY
         self.owner: Owner | None = None
         self._context = 0
         self._error: BaseException | None = None
@@ -143,12 +143,12 @@ class Seat:
         ):
             setattr(registration, name, prototype(callback.address))
 
-    def seat(self, kernel: Kernel, owner: Owner, context: int) -> None:
+    def seat(self, kernel: SeatedKernel, owner: Owner, context: int) -> None:
         """Let a kernel serve the node from now on."""
         self.owner, self._context = owner, context
         self._hold(kernel)
 
-    def _hold(self, kernel: Kernel) -> None:
+    def _hold(self, kernel: SeatedKernel) -> None:
         self.kernel = kernel
         self._invoke.work = kernel.invoke
 
@@ -223,7 +223,7 @@ class Seat:
         """Whether it is this thread."""
         return self._prepare.running_here or self._invoke.running_here
 
-    def retire(self, instead: Kernel, seconds: float) -> None:
+    def retire(self, instead: SeatedKernel, seconds: float) -> None:
         """Release the kernel and seat another one.
 
         It is kept for a thread that is still in it after so many seconds.
@@ -238,7 +238,7 @@ class Seat:
         kernel.give_back(self._context)
         kernel.close(self._context)
 
-    def abandon(self, instead: Kernel) -> None:
+    def abandon(self, instead: SeatedKernel) -> None:
         """Seat another kernel, and never release the one that was there: another process did."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.kernel))
         self._hold(instead)
@@ -263,13 +263,13 @@ def take_seat() -> Seat:
     return seat
 
 
-def kernels() -> list[Kernel]:
+def kernels() -> list[SeatedKernel]:
     """Return the kernels that interpreters hold at present."""
     # An interrupt may come between a seat and the kernel that was to sit there.
     return [seat.kernel for seat in list(_occupied.values()) if seat.kernel is not _NOBODY]
 
 
-def retire_all(owner: Owner, instead: Kernel) -> None:
+def retire_all(owner: Owner, instead: SeatedKernel) -> None:
     """Release the kernels of an owner, once nobody is in them.
 
     Raises InterpreterError when this thread itself is: it would wait for itself.

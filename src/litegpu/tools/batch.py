@@ -161,7 +161,7 @@ def _check(args: argparse.Namespace) -> None:
         raise FileError(f"--input={args.input}: there is no such file or folder.")
 
 
-def _source(args: argparse.Namespace, plan: engines.Plan) -> FileSource | TableSource:
+def _source(args: argparse.Namespace, plan: engines.BatchPlan) -> FileSource | TableSource:
     path = Path(args.input)
     if path.suffix.lower() == ".parquet" or (path.is_dir() and any(path.rglob("*.parquet"))):
         if path.is_dir() and path.resolve() in Path(args.output).resolve().parents:
@@ -182,7 +182,7 @@ def _source(args: argparse.Namespace, plan: engines.Plan) -> FileSource | TableS
 def _tell(
     args: argparse.Namespace,
     model: FoundModel,
-    plan: engines.Plan,
+    plan: engines.BatchPlan,
     table: OutputTable,
     meter: engines.Meter,
 ) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from litegpu.errors import ModelError
 from litegpu.tools.batch_arrays import real_numbers
-from litegpu.tools.engines import Arrays, Plan, Tensor
+from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 
 NAME, ERROR = "name", "error"
 _KINDS = "fiub"
@@ -27,7 +27,7 @@ class OutputColumns:
     """
 
     def __init__(
-        self, plan: Plan, names: Sequence[str], reserved: Iterable[str], real: bool
+        self, plan: BatchPlan, names: Sequence[str], reserved: Iterable[str], real: bool
     ) -> None:
         """Take what outputs are called; `real` stores quantized ones as real numbers.
 

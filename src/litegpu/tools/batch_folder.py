@@ -12,7 +12,7 @@ from pathlib import Path
 from litegpu.errors import FileError
 from litegpu.tools.batch_arrays import from_picture, read_array_file, takes_pictures
 from litegpu.tools.console import note
-from litegpu.tools.engines import Arrays, Plan
+from litegpu.tools.engines import Arrays, BatchPlan
 
 PICTURES = frozenset(
     (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".qoi")
@@ -28,7 +28,7 @@ class FilePreparation:
     mean: float
     std: float
 
-    def __call__(self, name: str, plan: Plan) -> Arrays:
+    def __call__(self, name: str, plan: BatchPlan) -> Arrays:
         """Return the inputs of a sample. Raises FileError and ModelError."""
         path = os.path.join(self.root, name)
         if Path(name).suffix.lower() in ARRAYS:
@@ -64,7 +64,7 @@ class FileSource:
         """Return what turns a sample into inputs."""
         return FilePreparation(self.root, mean, std)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: BatchPlan) -> None:
         """Raise FileError where the model can run on none of the files."""
         if len(plan.inputs) == 1 and takes_pictures(plan.inputs[0], plan.batched):
             return

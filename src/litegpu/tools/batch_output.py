@@ -30,7 +30,7 @@ class OutputTable:
         self,
         args: argparse.Namespace,
         model: FoundModel,
-        plan: engines.Plan,
+        plan: engines.BatchPlan,
         source: FileSource | TableSource,
         names: list[str],
     ) -> None:
@@ -63,7 +63,7 @@ class OutputTable:
         described = {f"litegpu.{name}": str(value) for name, value in about.items()}
         return pa.schema([*fields, pa.field(ERROR, pa.string())], metadata=described)
 
-    def _about(self, model: FoundModel, plan: engines.Plan) -> dict[str, Any]:
+    def _about(self, model: FoundModel, plan: engines.BatchPlan) -> dict[str, Any]:
         """Return what decides about rows: a run with something else cannot go on with them."""
         flags = (*("keep", "dequantize", "on_error", "input_mean", "input_std", "cpu"), *_OPTIONS)
         return {

@@ -17,7 +17,7 @@ _MOST_FAILURES = 1000
 
 
 def batch_page(
-    model: FoundModel, plan: engines.Plan, table: OutputTable, meter: engines.Meter
+    model: FoundModel, plan: engines.BatchPlan, table: OutputTable, meter: engines.Meter
 ) -> Page:
     """Return what was done and how fast as a page."""
     done = f"{counted(meter.samples, 'sample')} at {meter.rate:.1f} a second"

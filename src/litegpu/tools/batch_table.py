@@ -15,7 +15,7 @@ import numpy as np
 
 from litegpu.errors import FileError, missing_dependency
 from litegpu.tools.batch_arrays import from_array, from_picture, takes_pictures
-from litegpu.tools.engines import Arrays, Plan, Tensor
+from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 
 NAMES = ("name", "path", "file_name", "filename", "image_id", "id", "key")
 """Columns that name a row, the first of them that there is."""
@@ -59,7 +59,7 @@ class RowPreparation:
     mean: float
     std: float
 
-    def __call__(self, row: Row, plan: Plan) -> Arrays:
+    def __call__(self, row: Row, plan: BatchPlan) -> Arrays:
         """Return the inputs of a sample. Raises FileError and ModelError."""
         return [
             self._input(column, value, tensor)
@@ -164,7 +164,7 @@ class TableSource:
         """Return what turns a row into inputs."""
         return RowPreparation(self._columns, self._root, mean, std)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: BatchPlan) -> None:
         """Raise FileError where a column can hold nothing that its input takes."""
         import pyarrow
 
@@ -226,7 +226,9 @@ class _Cursor:
                 yield part
 
 
-def find_tables(path: str, plan: Plan, columns: Mapping[str, str], name: str | None) -> TableSource:
+def find_tables(
+    path: str, plan: BatchPlan, columns: Mapping[str, str], name: str | None
+) -> TableSource:
     """Return the rows of a Parquet file, or of all below a folder.
 
     Args:
@@ -259,7 +261,7 @@ def _require(columns: Sequence[str], known: Sequence[str], file: str) -> None:
 
 def _column_of(
     tensor: Tensor,
-    plan: Plan,
+    plan: BatchPlan,
     known: Sequence[str],
     columns: Mapping[str, str],
     naming: str,

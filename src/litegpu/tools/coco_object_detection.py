@@ -13,7 +13,7 @@ from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.tools import picture_evaluation as evaluation
 from litegpu.tools.average_precision import AveragePrecision, Detection, average_precision
 from litegpu.tools.coco_api import CocoFigures, coco_figures
-from litegpu.tools.engines.jobs import Arrays, Plan
+from litegpu.tools.engines.jobs import Arrays, BatchPlan
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.flags import Flag
 from litegpu.tools.ground_truth import GroundTruth, read_ground_truth
@@ -80,7 +80,7 @@ class DetectionTask:
     labels: tuple[str, ...]
     debug: bool
 
-    def check(self, plan: Plan) -> Preprocessing:
+    def check(self, plan: BatchPlan) -> Preprocessing:
         """Return how pictures are prepared. Raises ModelError where the model is no detector."""
         ranks = tuple(len(each.shape) + plan.batched for each in plan.outputs)
         floats = all(each.dtype == np.float32 for each in plan.outputs)

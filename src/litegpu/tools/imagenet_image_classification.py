@@ -10,7 +10,7 @@ import numpy as np
 
 from litegpu.errors import FileError, ModelError
 from litegpu.tools import picture_evaluation as evaluation
-from litegpu.tools.engines.jobs import Arrays, Plan
+from litegpu.tools.engines.jobs import Arrays, BatchPlan
 from litegpu.tools.evaluation import FAILED as TASK_FAILED
 from litegpu.tools.flags import Flag
 from litegpu.tools.lines import warn
@@ -86,7 +86,7 @@ class Classification:
     truth: tuple[str, ...]
     labels: tuple[str, ...]
 
-    def check(self, plan: Plan) -> Preprocessing:
+    def check(self, plan: BatchPlan) -> Preprocessing:
         """Return how pictures are prepared. Raises ModelError where the model is no classifier."""
         if len(plan.inputs) != 1 or len(plan.outputs) != 1:
             raise ModelError(

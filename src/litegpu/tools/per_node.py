@@ -65,7 +65,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelRecord:
     """A kernel of the delegate, and the nodes that it is for."""
 
     name: str
@@ -89,7 +89,7 @@ class Finding:
     alone: bool
     error: float
     tensors: tuple[TensorRange, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelRecord, ...]
     trials: tuple[Trial, ...]
 
 
@@ -219,7 +219,7 @@ class PerNode:
                 other = self._constants[tensor]
             yield _range(model.name_of(tensor), role, values[tensor], other)
 
-    def _kernels(self, nodes: tuple[int, ...], whole: Any) -> Iterator[Kernel]:
+    def _kernels(self, nodes: tuple[int, ...], whole: Any) -> Iterator[KernelRecord]:
         """Yield the kernels that run the nodes in the whole model."""
         gpu = self._delegates.gpu
         if gpu is None or not (gpu.report and gpu.report.delegated_nodes):
@@ -228,7 +228,7 @@ class PerNode:
         for each in itertools.chain(*(part.kernels for part in profile.partitions)):
             runs = tuple(n for n in (each.node, *each.merged) if n >= 0)
             if set(runs) & set(nodes):
-                yield Kernel(each.name, each.template, runs)
+                yield KernelRecord(each.name, each.template, runs)
 
     def _trials(self, found: Parting, tolerance: float) -> Iterator[Trial]:
         gpu = self._delegates.gpu

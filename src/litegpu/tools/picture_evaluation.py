@@ -17,7 +17,7 @@ from litegpu import DelegationReport
 from litegpu.errors import FileError, OptionsError
 from litegpu.tools import engines
 from litegpu.tools.console import progress
-from litegpu.tools.engines.jobs import Arrays, Job, Place, Plan, Value
+from litegpu.tools.engines.jobs import Arrays, BatchPlan, Job, Place, Value
 from litegpu.tools.evaluation import (
     DELEGATE,
     METRICS_FILE,
@@ -81,7 +81,7 @@ class Task(Protocol[Predicted]):
     def paths(self) -> tuple[str, ...]:
         """The pictures, in the order in which they are evaluated."""
 
-    def check(self, plan: Plan) -> Preprocessing:
+    def check(self, plan: BatchPlan) -> Preprocessing:
         """Return how pictures are prepared. Raises ModelError for a model of another kind."""
 
     def take(self, path: str, value: Predicted) -> None:
@@ -276,7 +276,7 @@ class _Prepare:
 
     picture: Preprocessing
 
-    def __call__(self, path: str, plan: Plan) -> Arrays:
+    def __call__(self, path: str, plan: BatchPlan) -> Arrays:
         return [self.picture(path).reshape(plan.inputs[0].shape)]
 
 

@@ -61,7 +61,7 @@ class _Number:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _Variants:
     """A parameter that is one of a few words or numbers."""
 
     values: tuple[Value, ...]
@@ -73,12 +73,12 @@ class _Choice:
         return " or ".join(str(value) for value in self.values)
 
 
-_PARAMETERS: Mapping[str, _Number | _Choice] = {
+_PARAMETERS: Mapping[str, _Number | _Variants] = {
     "batch": _Number(int, 1, 1024),
     "size": _Number(int, 32, 2048),
     "width": _Number(float, 0.1, 4.0),
-    "stride": _Choice((16, 32)),
-    "weights": _Choice(("float32", "float16", "int8")),
+    "stride": _Variants((16, 32)),
+    "weights": _Variants(("float32", "float16", "int8")),
     "seed": _Number(int, 0, 2**32 - 1),
 }
 

@@ -100,7 +100,7 @@ def test_processes_take_over_where_threads_wait_for_each_other(
     assert all(map(is_gone, set(pids) - {os.getpid()}))
 
 
-def busy(_: int, plan: engines.Plan) -> engines.Arrays:
+def busy(_: int, plan: engines.BatchPlan) -> engines.Arrays:
     return process_jobs.own_number(plan)
 
 
@@ -156,7 +156,7 @@ def end(_: Any) -> None:
 class Ending:
     """Prepares samples, but not in another process: it ends those that unpack it."""
 
-    def __call__(self, item: int, plan: engines.Plan) -> engines.Arrays:
+    def __call__(self, item: int, plan: engines.BatchPlan) -> engines.Arrays:
         return engine_jobs.number(item, plan)
 
     def __reduce__(self) -> Any:

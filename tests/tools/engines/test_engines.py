@@ -196,7 +196,7 @@ def test_a_worker_that_fails_is_a_typed_error() -> None:
         run(job(open_model=crash), 130, TWO)
 
 
-def wrong_shape(_: int, plan: engines.Plan) -> engines.Arrays:
+def wrong_shape(_: int, plan: engines.BatchPlan) -> engines.Arrays:
     return [np.zeros((2, 2), np.float32)]
 
 
@@ -214,7 +214,7 @@ def gather_model() -> bytes:
     return writer.build()
 
 
-def as_index(item: int, _: engines.Plan) -> engines.Arrays:
+def as_index(item: int, _: engines.BatchPlan) -> engines.Arrays:
     return [np.array(item, np.int32)]
 
 
@@ -226,7 +226,7 @@ def test_a_sample_that_the_model_refuses_leaves_its_batch_unharmed() -> None:
     content = gather_model()
     # noise is out of bounds of such a table, so this plan is written by hand
     numbers = engines.Tensor("i", (), np.dtype(np.int32)), engines.Tensor("o", (), np.dtype("f4"))
-    plan = engines.Plan(numbers[:1], numbers[1:], 4, True, content)
+    plan = engines.BatchPlan(numbers[:1], numbers[1:], 4, True, content)
     work = engines.Job(plan, engine_jobs.on_cpu, as_index, first)
     found = run(work, 8, LOCAL)
     assert [each[1] for each in found] == [0, 1, 2, 3, 4, 5, None, None]

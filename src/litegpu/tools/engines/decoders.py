@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from litegpu import config
 from litegpu.errors import LitegpuError, ModelError, WorkerError
-from litegpu.tools.engines.jobs import Arrays, Plan, Tensor
+from litegpu.tools.engines.jobs import Arrays, BatchPlan, Tensor
 
 _ALIGNMENT = 64
 _LOOK_S = 0.2
 _PATIENCE_S = 60.0
 """How long a process may take to begin: it imports, beside many others that do."""
 
-Prepare = Callable[[Any, Plan], Arrays]
+Prepare = Callable[[Any, BatchPlan], Arrays]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LostError(Exception):
     """A process ended while it prepared samples; the text says how."""
 
 
-def prepared(prepare: Prepare, plan: Plan, item: Any, slots: Arrays) -> Prepared:
+def prepared(prepare: Prepare, plan: BatchPlan, item: Any, slots: Arrays) -> Prepared:
     """Put the inputs of a sample where its batch has them: nobody else copies them.
 
     One that fails leaves zeros there.
@@ -117,7 +117,7 @@ class SharedBatches:
 class Decoder:
     """A process that prepares samples, one call at a time; one that was lost is begun anew."""
 
-    def __init__(self, prepare: Prepare, plan: Plan, memory: SharedBatches) -> None:
+    def __init__(self, prepare: Prepare, plan: BatchPlan, memory: SharedBatches) -> None:
         """Take what the process is given; `start` begins it."""
         self._given = (prepare, replace(plan, model=b""), memory)
         self._process: Any = None
@@ -188,7 +188,9 @@ class Decoder:
         return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
-def _serve(connection: Connection, prepare: Prepare, plan: Plan, memory: SharedBatches) -> None:
+def _serve(
+    connection: Connection, prepare: Prepare, plan: BatchPlan, memory: SharedBatches
+) -> None:
     """Be a process: prepare samples until the other side closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its processes
     batches = memory.views()

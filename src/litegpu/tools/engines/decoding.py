@@ -25,7 +25,7 @@ from litegpu.tools.engines.decoders import (
     reason,
     slots,
 )
-from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, Decoding, Plan
+from litegpu.tools.engines.jobs import AUTO, PROCESSES, Arrays, BatchPlan, Decoding
 from litegpu.tools.runtime import default_threads
 
 _TRIAL = 128
@@ -56,7 +56,12 @@ class Preparing:
     """
 
     def __init__(
-        self, prepare: Prepare, plan: Plan, shapes: tuple[Shape, ...], decoding: Decoding, most: int
+        self,
+        prepare: Prepare,
+        plan: BatchPlan,
+        shapes: tuple[Shape, ...],
+        decoding: Decoding,
+        most: int,
     ) -> None:
         """Take what prepares; at most `most` batches of these shapes are under way at once."""
         self._prepare, self._plan, self._shapes = prepare, plan, shapes

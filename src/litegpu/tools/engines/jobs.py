@@ -41,7 +41,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How a model takes samples: `batch` of them at once.
 
     `model` is its file, changed where shapes that are written in it would allow no such batch.
@@ -91,9 +91,9 @@ class Job(Generic[Item, Value]):
         read: returns the samples of a chunk; a chunk is a sequence of them unless told otherwise.
     """
 
-    plan: Plan
+    plan: BatchPlan
     open: Callable[[bytes, Place], Any]
-    prepare: Callable[[Item, Plan], Arrays]
+    prepare: Callable[[Item, BatchPlan], Arrays]
     finish: Callable[[Item, Arrays], Value]
     name: Callable[[Item], str] = str
     read: Callable[[Any], Iterable[Item]] = iter
@@ -139,13 +139,13 @@ class Decoding:
     where: str = AUTO
 
 
-def chunks(items: Sequence[Item], plan: Plan) -> list[Sequence[Item]]:
+def chunks(items: Sequence[Item], plan: BatchPlan) -> list[Sequence[Item]]:
     """Cut samples into pieces that workers take, each of whole batches."""
     size = chunk_size(plan)
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def chunk_size(plan: Plan) -> int:
+def chunk_size(plan: BatchPlan) -> int:
     """Return how many samples a chunk has: whole batches, of little memory when they are done.
 
     It follows from the model alone, so every engine makes the same batches.

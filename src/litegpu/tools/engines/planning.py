@@ -10,7 +10,7 @@ import numpy as np
 from litegpu.errors import ModelError
 from litegpu.tools import runtime
 from litegpu.tools.engines.batching import rewritten
-from litegpu.tools.engines.jobs import Arrays, Opened, Place, Plan, Tensor
+from litegpu.tools.engines.jobs import Arrays, BatchPlan, Opened, Place, Tensor
 from litegpu.tools.images import random_tensor
 
 Open = Callable[[bytes, Place], Any]
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-3
 """Of an output's largest magnitude: kernels of another batch may add in another order."""
 
 
-def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> Plan:
+def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> BatchPlan:
     """Return how a model takes samples, found out on the CPU.
 
     The first dimension counts samples where all inputs and outputs have the same. Such a model
@@ -53,7 +53,7 @@ def plan(model: bytes, batch: int = 0, open_model: Open | None = None) -> Plan:
             f"The model cannot run with batch={batch}: {refusal}. "
             f"Leave --batch out, or use --batch={possible}."
         )
-    return Plan(own.inputs, own.outputs, possible, own.batched, found, refusal)
+    return BatchPlan(own.inputs, own.outputs, possible, own.batched, found, refusal)
 
 
 class _Trial:

@@ -21,12 +21,12 @@ from litegpu.tools.engines.decoders import Prepared, Shape, reason, slots
 from litegpu.tools.engines.decoding import Inputs, Preparing
 from litegpu.tools.engines.jobs import (
     Arrays,
+    BatchPlan,
     Decoding,
     Item,
     Job,
     Opened,
     Place,
-    Plan,
     Result,
     Value,
 )
@@ -191,7 +191,7 @@ class Session:
             raise
 
 
-def allocate(interpreter: Any, plan: Plan) -> None:
+def allocate(interpreter: Any, plan: BatchPlan) -> None:
     """Give an interpreter's tensors memory, for the batch of the plan."""
     if plan.batched and plan.batch != _own_batch(interpreter):
         runtime.set_batch(interpreter, plan.batch)

@@ -18,7 +18,7 @@ _WHOLE = 1 << 22
 
 
 @implements(DepthwiseSpec)
-class Depthwise(Implementation):
+class DepthwiseCuda(Implementation):
     """Leaves loads out that fall outside of the image, and counts them as zeros."""
 
     name = "cuda/depthwise"
