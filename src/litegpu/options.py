@@ -299,8 +299,8 @@ class GpuDelegateOptions:
             "model_token": bool(self.model_token),
         }
         missing = [name for name, given in parts.items() if not given]
-        asked = enabled or len(missing) < len(parts)
-        if not asked or self.cache_folder() is not None:
+        requested = enabled or len(missing) < len(parts)
+        if not requested or self.cache_folder() is not None:
             return ""
         if self.cache is False:
             return "Nothing is kept on disk: cache is False."

@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_written_changes_nothing(
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bytes, Graph, DeviceInfo]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bytes, Graph, DeviceInfo]:
     """Return the sections of an artifact, its graph and the device's facts."""
     folder, seen = tmp_path_factory.mktemp("kept"), list[Graph]()
     with pytest.MonkeyPatch.context() as patched:
@@ -284,8 +284,8 @@ def changed(tree: list[Any], at: tuple[int, ...], item: Any) -> list[Any]:
     return found
 
 
-def test_what_was_kept_passes(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
-    data, graph, info = kept
+def test_what_was_kept_passes(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
+    data, graph, info = stored
     again = with_description(data, described(data))
     assert again.tobytes() == data.tobytes()
     artifact = Artifact.read(again)
@@ -293,9 +293,9 @@ def test_what_was_kept_passes(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
     check(artifact, graph, info)
 
 
-def test_no_number_of_a_file_is_believed(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
+def test_no_number_of_a_file_is_believed(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
     """Each number in turn is much too large, negative, and no number."""
-    data, graph, info = kept
+    data, graph, info = stored
     tree = described(data)
     places = [at for at in leaves(tree)]
     refused = 0
@@ -325,8 +325,8 @@ def assert_stays_inside(artifact: Artifact) -> None:
         assert all(0 < items < 1 << 31 for items in (*launch.global_size, *launch.local_size))
 
 
-def test_sections_lie_within_the_file(kept: tuple[Bytes, Graph, DeviceInfo]) -> None:
-    data, _, _ = kept
+def test_sections_lie_within_the_file(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
+    data, _, _ = stored
     for place in (0, 8):
         for number in (0, 1 << 20, (1 << 64) - 1):
             wrong = data.copy()

@@ -30,7 +30,7 @@ def nothing_reported_yet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "litegpu")
 
 
-def kept(folder: Path, data: bytes = DATA) -> tuple[ArtifactStore, Path]:
+def stored(folder: Path, data: bytes = DATA) -> tuple[ArtifactStore, Path]:
     """Keep data under KEY; return the store and the path of the file."""
     store = ArtifactStore(folder, "a model")
     store.store(KEY, [data[:5], memoryview(data)[5:]])
@@ -43,7 +43,7 @@ def loaded(store: ArtifactStore, key: bytes = KEY) -> bytes | None:
 
 
 def test_what_was_stored_is_found_by_its_key(tmp_path: Path) -> None:
-    store, path = kept(tmp_path / "new" / "folder")
+    store, path = stored(tmp_path / "new" / "folder")
     assert loaded(store) == DATA and loaded(store, OTHER) is None
     store.store(OTHER, [b""])
     assert loaded(store, OTHER) == b"" and loaded(store) == DATA
@@ -52,7 +52,7 @@ def test_what_was_stored_is_found_by_its_key(tmp_path: Path) -> None:
 
 @posix
 def test_folders_and_files_are_private(tmp_path: Path) -> None:
-    _, path = kept(tmp_path / "new")
+    _, path = stored(tmp_path / "new")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -68,7 +68,7 @@ def test_a_token_never_leaves_the_folder(tmp_path: Path, token: str) -> None:
 
 def test_every_byte_counts(tmp_path: Path) -> None:
     """600 places, the header's first; then cuts at all lengths that matter."""
-    _, path = kept(tmp_path, DATA[:5000])
+    _, path = stored(tmp_path, DATA[:5000])
     whole = path.read_bytes()
     for place in (*range(100), *np.linspace(100, len(whole) - 1, 500).astype(int).tolist()):
         path.write_bytes(
@@ -99,7 +99,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_once_and_replaced(
     tmp_path: Path, place: int, wrong: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, path = kept(tmp_path)
+    store, path = stored(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:place] + wrong + whole[place + len(wrong) :])
     assert loaded(store) is None and loaded(store) is None
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_told_once_and_replaced(
 
 
 def test_what_proves_unusable_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store, path = kept(tmp_path)
+    store, path = stored(tmp_path)
     store.discard(KEY, "the driver refuses it")
     assert not path.exists()
     assert "proved unusable and will be replaced: the driver refuses it" in caplog.text
@@ -120,7 +120,7 @@ def test_what_proves_unusable_is_removed(tmp_path: Path, caplog: pytest.LogCaptu
 def test_links_and_foreign_files_are_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, path = kept(tmp_path / "folder")
+    store, path = stored(tmp_path / "folder")
     elsewhere = tmp_path / "elsewhere"
     os.rename(path, elsewhere)
     path.symlink_to(elsewhere)
@@ -137,7 +137,7 @@ def test_links_and_foreign_files_are_not_followed(
 def test_a_folder_that_others_write_to_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, path = kept(tmp_path / "folder")
+    store, path = stored(tmp_path / "folder")
     path.parent.chmod(0o777)
     assert loaded(store) is None
     store.store(OTHER, [DATA])
@@ -153,7 +153,7 @@ def test_a_full_disk_is_a_warning(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(private_files, "replace", full)
-    kept(tmp_path)
+    stored(tmp_path)
     assert "cannot be kept" in caplog.text and "No space left" in caplog.text
 
 
@@ -178,7 +178,7 @@ def test_the_least_recently_used_are_removed_first(
 
 def test_threads_that_store_and_load_see_whole_files(tmp_path: Path) -> None:
     contents = [bytes([number]) * (1 << 20) for number in range(4)]
-    store, _ = kept(tmp_path, contents[0])
+    store, _ = stored(tmp_path, contents[0])
 
     def work(number: int) -> bool:
         store.store(KEY, [contents[number % 4]])
@@ -190,7 +190,7 @@ def test_threads_that_store_and_load_see_whole_files(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(tmp_path: Path) -> None:
-    store, _ = kept(tmp_path)
+    store, _ = stored(tmp_path)
     source = f"""
 import os
 from litegpu.cache.store import ArtifactStore
@@ -218,6 +218,6 @@ def test_the_usual_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_file_is_larger_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, _ = kept(tmp_path)
+    store, _ = stored(tmp_path)
     monkeypatch.setattr(store_module, "_MOST_BYTES", 100)
     assert loaded(store) is None

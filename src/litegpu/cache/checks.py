@@ -117,8 +117,8 @@ def _check_sole_writer(program: Program, number: int, launch_number: int, argume
 
 def _check_facts(facts: PartitionFacts, program: Program) -> None:
     _require(len(facts.launches) == len(program.launches), "not all launches are told of")
-    for told, launch in zip(facts.launches, program.launches, strict=True):
-        counts = (told.products, told.nbytes, *told.work.values())
+    for counted, launch in zip(facts.launches, program.launches, strict=True):
+        counts = (counted.products, counted.nbytes, *counted.work.values())
         _require(min(counts) >= 0, f"{launch.kernel[:60]} has less than no work")
     for value in facts.values.values():
         sizes = (*value.shape, *value.storage.shape, value.storage.padded_channels)

@@ -37,7 +37,7 @@ def fingerprint(*parts: object) -> bytes:
     False
     """
     arrays: list[npt.NDArray[Any]] = []
-    text = repr([_told(part, arrays) for part in parts])
+    text = repr([_described(part, arrays) for part in parts])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass") + _digests(arrays)).digest()
 
 
@@ -71,7 +71,7 @@ def checksum(data: memoryview) -> bytes:
     return hashlib.sha256(b"".join(_hashed(_pieces(data)))).digest()
 
 
-def _told(value: object, arrays: list[npt.NDArray[Any]]) -> object:
+def _described(value: object, arrays: list[npt.NDArray[Any]]) -> object:
     """Return what has a `repr` of its own for each value; arrays are set aside."""
     if isinstance(value, enum.Enum):
         return (type(value).__name__, value.name)
@@ -82,11 +82,11 @@ def _told(value: object, arrays: list[npt.NDArray[Any]]) -> object:
         return ("array", value.dtype.str, value.shape)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return (type(value).__name__, [_told(field, arrays) for field in fields])
+        return (type(value).__name__, [_described(field, arrays) for field in fields])
     if isinstance(value, Mapping):
-        return {str(name): _told(item, arrays) for name, item in value.items()}
+        return {str(name): _described(item, arrays) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_told(item, arrays) for item in value]
+        return [_described(item, arrays) for item in value]
     if isinstance(value, frozenset | set):
         return sorted(map(repr, value))
     raise TypeError(f"{type(value).__name__} is no part of a fingerprint")

@@ -86,7 +86,7 @@ class ArtifactStore:
         except UnsafeFolderError as error:
             self._warn(error)
         except (OSError, DamagedError) as error:
-            self._told(path, f"is not used and will be replaced: {error}")
+            self._report(path, f"is not used and will be replaced: {error}")
         return None
 
     def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
@@ -103,7 +103,7 @@ class ArtifactStore:
 
     def discard(self, key: bytes, reason: str) -> None:
         """Forget what was stored under a key, for it proved unusable."""
-        self._told(self.path(key), f"proved unusable and will be replaced: {reason}")
+        self._report(self.path(key), f"proved unusable and will be replaced: {reason}")
         with contextlib.suppress(OSError):
             os.unlink(self.path(key))
 
@@ -116,7 +116,7 @@ class ArtifactStore:
         why = f"({type(error).__name__}: {error}); check serialization_dir or LITEGPU_CACHE."
         report_once(logging.WARNING, what, why)
 
-    def _told(self, path: Path, text: str) -> None:
+    def _report(self, path: Path, text: str) -> None:
         report_once(logging.INFO, f"Compiled partition: '{path}'", text)
 
 

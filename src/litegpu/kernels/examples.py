@@ -122,8 +122,8 @@ class DepthwiseExample(Example):
             weights = sketch.integers(DType.INT8, 128, 1, self.kernel, self.kernel, channels)
             bias = sketch.integers(DType.INT32, 1000, channels)
             found = QuantizedDepthwiseAttributes(_window(self.kernel), weights, bias, 3, 0)
-            made = sketch.node(QUANTIZED_DEPTHWISE, (source,), self.image, found, DType.INT32)
-            return sketch.graph(made)
+            sums = sketch.node(QUANTIZED_DEPTHWISE, (source,), self.image, found, DType.INT32)
+            return sketch.graph(sums)
         return sketch.graph(_depthwise(sketch, sketch.value(self.image), self.kernel))
 
 
