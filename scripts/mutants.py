@@ -115,10 +115,13 @@ def stages(path: Path, tests: Path = TESTS) -> list[list[str]]:
     """Return arguments of pytest for what concerns a file, the cheapest first."""
     room, name = path.relative_to(SOURCE).parts[0], name_of(path)
     own = [[str(each)] for each in sorted(tests.rglob(f"test_{name}.py"))]
-    if importing := [str(each) for each in importing_it(path, tests) if [str(each)] not in own]:
-        own.append(importing)
+    others = [str(each) for each in importing_it(path, tests) if [str(each)] not in own]
+    importing = [others] if others else []
+    work = [str(tests / "engine" / "test_work.py"), str(tests / "delegate" / "test_node_work.py")]
     words, kernels, ops = cases_of(name, tests), tests / "kernels", tests / "ops"
     table, checks = str(ops / "test_ops.py"), str(kernels / "test_cuda_checks.py")
+    if name.startswith("peak_"):
+        return [[str(tests / "engine" / "test_peaks.py")]]
     if "cuda" in path.parts:
         kernel = (path.parent / f"{name}.jinja").exists()
         examples = [str(kernels / "test_examples.py"), *(["-k", f"cuda/{name}"] if kernel else [])]
@@ -126,16 +129,17 @@ def stages(path: Path, tests: Path = TESTS) -> list[list[str]]:
         emulated = [str(kernels / "test_cuda_emulated.py"), *cases]
         ranges = [str(kernels / "test_half_range.py"), str(kernels / "test_magnitudes.py")]
         chosen = [str(kernels / f"test_{each}.py") for each in ("selector", "conv_tiles", "tiles")]
-        python = [chosen] if path.suffix == ".py" else []
-        return [*python, examples, *own, emulated, [checks], ranges]
-    first = [table, "-k", f"opencl and ({words})"]
-    others = [table, "-k", f"not opencl and ({words})"]
+        python = [[*chosen, *work]] if path.suffix == ".py" else []
+        return [*python, examples, *own, emulated, *importing, [checks], ranges]
+    first = [[table, "-k", f"opencl and ({words})"], *own, work]
+    last = [*importing, [table, "-k", f"not opencl and ({words})"]]
+    graphs = [str(tests / "fuzzing" / "test_random_graphs.py")]
     rooms = {
-        "kernels": [first, *own, [checks, "-k", "portable"], others],
-        "ops": [first, *own, [str(ops), "--ignore", table], others],
-        "passes": [*own, [str(tests / "passes")], [str(tests / "fuzzing/test_random_graphs.py")]],
+        "kernels": [*first, [checks, "-k", "portable"], *last],
+        "ops": [*first, [str(ops), "--ignore", table], *last],
+        "passes": [*own, [str(tests / "passes")], graphs, *importing],
     }
-    return rooms.get(room, [*own, [str(tests / room)]])
+    return rooms.get(room, [*own, [str(tests / room)], *importing])
 
 
 def name_of(path: Path) -> str:

@@ -106,17 +106,26 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
         ),
         (
             "ops/quantized_conv.py",
-            ["-k opencl and (Weighted or QuantizedConv", "ops --ignore", "-k not opencl and ("],
+            [
+                "-k opencl and (Weighted or QuantizedConv",
+                *("test_work.py", "ops --ignore", "-k not opencl and ("),
+            ],
         ),
         (
             "ops/exact/logarithms.py",
-            ["-k opencl and (StoredSoftmax)", "test_logarithm.py", "ops --ignore", "not opencl"],
+            [
+                *("-k opencl and (StoredSoftmax)", "test_work.py", "ops --ignore"),
+                *("test_logarithm.py", "not opencl"),
+            ],
         ),
-        ("engine/choices.py", ["test_tuning.py", "tests/engine"]),
+        ("engine/choices.py", ["tests/engine", "test_tuning.py"]),
         ("engine/profile.py", ["test_profile.py", "tests/engine"]),
         (
             "kernels/portable/softmax.jinja",
-            ["opencl and (Softmax", "test_cuda_checks.py -k portable", "not opencl and (Softmax"],
+            [
+                *("opencl and (Softmax", "test_work.py", "test_cuda_checks.py -k portable"),
+                "not opencl and (Softmax",
+            ],
         ),
         (
             "kernels/cuda/matmul/matmul.jinja",
@@ -127,11 +136,12 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
                 "test_half_range.py",
             ],
         ),
+        ("kernels/cuda/peak_mma.jinja", ["engine/test_peaks.py"]),
         (
             "kernels/cuda/conv_patch/__init__.py",
             [
                 *("test_selector.py", "-k cuda/conv_patch", "test_conv_patch.py"),
-                *("test_half_range.py", "emulated.py -k Conv", "test_cuda_checks.py", "magnitudes"),
+                *("emulated.py -k Conv", "test_half_range.py", "test_cuda_checks.py", "magnitudes"),
             ],
         ),
         (
