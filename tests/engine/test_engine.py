@@ -19,7 +19,7 @@ from litegpu.graph import DType, EpilogueOp, Graph
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import get
 from litegpu.passes import PassResult
-from paper_device import DEVICE, build
+from paper_device import DEVICE, PaperDevice, build
 from passes.graphs import RELU, GraphBuilder
 
 
@@ -150,6 +150,20 @@ def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     builder.values[large] = replace(builder.values[large], data=data)
     out = builder.elementwise(builder.input(1, 1, 1, data.size), EpilogueOp("MUL", (large,)))
     return constant_bytes(builder.graph(out), FP16_ALL)
+
+
+@pytest.mark.parametrize(
+    ("stored", "held"), [("float16", "float32"), ("float32", "float32"), ("int64", "int64")]
+)
+def test_constants_among_the_outputs_are_as_the_runtime_holds_computed_tensors(
+    stored: str, held: str
+) -> None:
+    builder = GraphBuilder()
+    same = builder.constant(2, 3, dtype=stored)
+    out = builder.elementwise(builder.input(1, 1, 1, 4), RELU)
+    compiled = partition.compile_partition(builder.graph(out, same), PaperDevice(), FP32)
+    expected = np.arange(1, 7, dtype=held).reshape(2, 3)
+    np.testing.assert_array_equal(compiled.constants[same], expected, strict=True)
 
 
 def test_packed_constants_begin_where_the_device_wants_them() -> None:
