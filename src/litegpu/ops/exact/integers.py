@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.ops.exact.numbers import Multiplier
 
 Ints = npt.NDArray[np.int64]
+_Number = TypeVar("_Number", int, Ints)
 
 
 def wrapped(numbers: Ints) -> Ints:
@@ -15,7 +18,7 @@ def wrapped(numbers: Ints) -> Ints:
     return numbers.astype(np.int32).astype(np.int64)
 
 
-def multiply_high(numbers: Ints, by: int) -> Ints:
+def multiply_high(numbers: _Number, by: int) -> _Number:
     """Return products divided by 2^31, to the nearest integers; halves go up."""
     return (numbers * by + (1 << 30)) >> 31
 

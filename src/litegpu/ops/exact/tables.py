@@ -16,7 +16,7 @@ import numpy.typing as npt
 from litegpu.graph import DType, Node, Value
 from litegpu.ops.exact import c_library, numbers
 from litegpu.ops.exact.c_library import Floats
-from litegpu.ops.exact.integers import Ints, requantized, round_shift
+from litegpu.ops.exact.integers import Ints, multiply_high, requantized, round_shift
 from litegpu.ops.exact.numbers import Multiplier, float32
 
 Table = npt.NDArray[Any]
@@ -195,18 +195,14 @@ def _inverse_root(number: int) -> tuple[int, int]:
     half = ((number << (2 * pairs - 1)) + 1) >> 1
     x = 1 << 28
     for _ in range(5):
-        cube = _saturated32(_high(_high(x, x), x) << 6)
-        x = _saturated32((_high(3 << 27, x) - _high(half, cube)) << 3)
-    product, right = _high(x, _HALF_ROOT), 11 - pairs
+        cube = _saturated32(multiply_high(multiply_high(x, x), x) << 6)
+        x = _saturated32((multiply_high(3 << 27, x) - multiply_high(half, cube)) << 3)
+    product, right = multiply_high(x, _HALF_ROOT), 11 - pairs
     return (product << -right, 0) if right < 0 else (product, right)
 
 
 _HALF_ROOT = 1518500250
 """The square root of 1/2, with 31 bits after the point."""
-
-
-def _high(a: int, b: int) -> int:
-    return (a * b + (1 << 30)) >> 31
 
 
 def _saturated32(number: int) -> int:
