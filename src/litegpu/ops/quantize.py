@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.ops import types
 from litegpu.ops.base import NewValue, Op, Shape, register
 from litegpu.ops.exact.quantize import ExactQuantize
@@ -18,8 +18,8 @@ class Quantize(Op):
     max_version = 3
     quantized_version = 4
     launches = 0
-    takes = (types.Types(types.QUANTIZED_TYPES | types.FLOATS.dtypes),)
-    gives = types.Types(types.QUANTIZED_TYPES)
+    takes = (types.Types(types.QUANTIZED_TYPES | types.FLOATS.dtypes | {DType.INT32}),)
+    gives = types.Types(types.QUANTIZED_TYPES | {DType.INT32})
     exact = ExactQuantize()
 
     def check(self, graph: Graph, node: Node) -> str:

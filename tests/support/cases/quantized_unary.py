@@ -162,7 +162,7 @@ class DequantizeStored(Case):
 
 def _without_zero(found: Quantization, dtype: str) -> Quantization:
     zeros = (0,) * len(found.scale)
-    return dataclasses.replace(found, zero_point=zeros) if dtype == "int16" else found
+    return dataclasses.replace(found, zero_point=zeros) if dtype in ("int16", "int32") else found
 
 
 _ROUNDED = ("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "HARD_SWISH")
@@ -170,6 +170,7 @@ _LEAKS = tuple((("alpha", alpha),) for alpha in (0.3, -0.7))
 _BETWEEN = (
     *(("int8", "uint8"), ("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")),
     *(("int8", "int16"), ("uint8", "int16"), ("int16", "int8"), ("int16", "int16")),
+    *(("int16", "int32"), ("int32", "int8"), ("int32", "int16")),
 )
 
 CASES: tuple[Case, ...] = (

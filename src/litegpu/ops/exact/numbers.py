@@ -16,6 +16,7 @@ LIMITS = {
     DType.INT8: (-(2**7), 2**7 - 1),
     DType.UINT8: (0, 2**8 - 1),
     DType.INT16: (-(2**15), 2**15 - 1),
+    DType.INT32: (-(2**31), 2**31 - 1),
 }
 """The least and the greatest stored integer of a type."""
 

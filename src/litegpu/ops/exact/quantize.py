@@ -19,6 +19,16 @@ from litegpu.ops.exact.numbers import Multiplier
 from litegpu.ops.functions import cast_name, of_integers
 from litegpu.ops.types import BYTES, QUANTIZED_TYPES
 
+_STORED = QUANTIZED_TYPES | {DType.INT32}
+_MADE = {
+    DType.FLOAT32: QUANTIZED_TYPES,
+    DType.INT8: QUANTIZED_TYPES,
+    DType.UINT8: QUANTIZED_TYPES,
+    DType.INT16: _STORED - {DType.UINT8},
+    DType.INT32: frozenset({DType.INT8, DType.INT16}),
+}
+"""Of each type those that the CPU makes."""
+
 
 class ExactQuantize(Exact):
     """From float32 or stored integers to stored integers, with one scale each."""
@@ -27,7 +37,7 @@ class ExactQuantize(Exact):
         return checks.first_of(
             checks.input_count(node, 1, 1),
             checks.operands(graph, node, (1,)),
-            numbers.check_tensors(graph, node.outputs, QUANTIZED_TYPES),
+            numbers.check_tensors(graph, node.outputs, _STORED),
             lambda: _check_source(graph, *_ends(graph, node)),
         )
 
@@ -102,14 +112,14 @@ def _ends(graph: Graph, node: Node) -> tuple[Value, Value]:
 
 
 def _check_source(graph: Graph, source: Value, result: Value) -> str:
-    if source.dtype is DType.FLOAT32:
+    if source.dtype is DType.FLOAT32 and result.dtype in _MADE[source.dtype]:
         if result.dtype in BYTES or source.elements % 8 == 0:
             return types.check_variable(source)
         return f"{source.elements} elements of INT16 are no whole vectors of 8 on the CPU."
-    if source.dtype is DType.INT16 and result.dtype is DType.UINT8:
-        return "The CPU makes no UINT8 of INT16."
+    if result.dtype not in _MADE.get(source.dtype, _STORED):
+        return f"The CPU makes no {result.dtype.name} of {source.dtype.name}."
     return checks.first_of(
-        numbers.check_tensors(graph, (source.id,), QUANTIZED_TYPES),
+        numbers.check_tensors(graph, (source.id,), _STORED),
         lambda: numbers.check_multiplier(_between(source, result)),
     )
 
