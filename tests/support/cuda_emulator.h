@@ -48,6 +48,7 @@ static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline float __uint_as_float(unsigned int i) { float f; memcpy(&f, &i, 4); return f; }
 static inline unsigned int __float_as_uint(float f) { unsigned int i; memcpy(&i, &f, 4); return i; }
+static inline int __float_as_int(float f) { return (int)__float_as_uint(f); }
 static inline float __int_as_float(int i) { return __uint_as_float(i); }
 static inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int selected) {
     const uint64_t bytes = (uint64_t)b << 32 | a;
@@ -63,7 +64,11 @@ static inline int __dp4a(int a, int b, int c) {
 static inline int __float2int_rz(float f) {
     return f != f ? 0 : f >= 2147483648.0f ? INT32_MAX : f < -2147483648.0f ? INT32_MIN : (int)f;
 }
-static inline int __float2int_rd(float f) { return __float2int_rz(std::floor(f)); }
+static inline float __fadd_rd(float a, float b) {
+    const double sum = (double)a + b;
+    const float near = (float)sum;
+    return near > sum ? std::nextafter(near, -INFINITY) : near;
+}
 static inline long long __float2ll_rz(float f) {
     const float end = 9223372036854775808.0f;
     return f != f ? INT64_MIN : f >= end ? INT64_MAX : f < -end ? INT64_MIN : (long long)f;

@@ -133,8 +133,13 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
         "float4 a",
         "(a.{0} != a.{0} ? 0x7fffffffffffffffll : __float2ll_rz(a.{0}))",
     )
-    + "// The next integers below floats that lie within their range.\n"
-    + _of("int4", "FLOOR4_I32", "float4 a", "__float2int_rd(a.{0})")
+    + """\
+// Below 2^22 floats have no digits after the point once 1.5 * 2^23 is added, rounded down.
+__device__ __forceinline__ int floor_int(float v) {
+    return __float_as_int(__fadd_rd(v, 12582912.0f)) - 0x4b400000;
+}
+"""
+    + _of("int4", "FLOOR4_I32", "float4 a", "floor_int(a.{0})")
     + _of("float4", "CAST4_I32_F32", "int4 a", "(float)a.{0}")
     + _of("float4", "CAST4_I64_F32", "Long4 a", "(float)a.{0}")
     + _of("Long4", "CAST4_I32_I64", "int4 a", "(long long)a.{0}")

@@ -84,7 +84,7 @@ _INT = """\
 #define MIN4_I32(a, b) min((a), (b))
 #define MAX4_I32(a, b) max((a), (b))
 #define CAST4_I32_F32(a) vec4(a)
-/* The next integers below floats that lie within their range. */
+/* The next integers below floats, which lie within 2^22 of 0. */
 #define FLOOR4_I32(a) ivec4(floor(a))
 int quotient(int a, int b) {
     /* Divisors 0 and -1 overflow: by 0, a number stays what it is. */

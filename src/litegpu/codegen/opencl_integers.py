@@ -81,7 +81,7 @@ _WORDS = (
 #define CAST4_F32_I64(a) \\
     select(convert_long4_sat(a), (long4)(0x7fffffffffffffff), convert_long4(isnan(a)))
 #define CAST4_I32_F32(a) convert_float4(a)
-/* The next integers below floats that lie within their range. */
+/* The next integers below floats, which lie within 2^22 of 0. */
 #define FLOOR4_I32(a) convert_int4_rtn(a)
 #define CAST4_I64_F32(a) convert_float4(a)
 #define CAST4_I32_I64(a) convert_long4(a)
