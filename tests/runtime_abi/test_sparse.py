@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.graph import DType, Graph, Node, Value
+from litegpu.graph import DType, Graph, Node, Quantization, Value
 from litegpu.ops.support import check_support
 from litegpu.runtime_abi.sparse import Level, Sparsity, densify
 from litegpu.tools.runtime import interpreter
@@ -74,6 +74,20 @@ def test_dense_layers_read_sparse_weights_themselves() -> None:
     assert delegate.report.whole_graph
     assert_close(got, reference(model, given))
     assert_close(got, [given @ weights.astype(np.float32).T])
+
+
+def test_sparse_weights_of_bytes_stay_on_the_cpu() -> None:
+    """It sums their blocks up, and rounds, in another way than dense ones."""
+    writer, random = ModelWriter(), np.random.default_rng(0)
+    weights = random.integers(-127, 128, (6, 2, 16)) * (random.random((6, 2, 1)) < 0.5)
+    stored = weights.reshape(6, 32).astype(np.int8)
+    ref = sparse_constant(writer, stored, (0, 1, 2), (DENSE, SPARSE, DENSE), {1: 16})
+    writer._tensors[ref.index].quantization = writer._quantization(Quantization((0.02,), (0,)))
+    x = writer.input((3, 32))
+    writer.output(writer.op("FULLY_CONNECTED", [x, ref], [(3, 6)], version=9))
+    delegate = GpuDelegate(backend="opencl")
+    interpreter(writer.build(), delegate)
+    assert "tensor 0, are sparse, which the CPU multiplies" in str(delegate.report)
 
 
 def test_a_computed_input_is_refused() -> None:

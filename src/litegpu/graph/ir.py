@@ -59,7 +59,8 @@ class Quantization:
 class Value:
     """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
 
-    A `precise` value is never stored as half.
+    A `precise` value is never stored as half. A constant that `is_sparse` lies packed in the file;
+    its data are dense.
     """
 
     id: int
@@ -70,6 +71,7 @@ class Value:
     is_variable: bool = False
     quantization: Quantization | None = None
     precise: bool = False
+    is_sparse: bool = False
 
     @property
     def is_constant(self) -> bool:

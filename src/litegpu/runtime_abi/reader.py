@@ -122,7 +122,16 @@ def _read_value(index: int, tensor: TfLiteTensor, budget: ReadBudget) -> Value:
             data = _read_constant(tensor, dtype, shape, budget)
     quantization = _quantization(tensor, budget)
     name = budget.name(tensor.name)
-    return Value(index, name, shape, dtype, data, bool(tensor.is_variable), quantization)
+    return Value(
+        index,
+        name,
+        shape,
+        dtype,
+        data,
+        bool(tensor.is_variable),
+        quantization,
+        is_sparse=bool(tensor.sparsity),
+    )
 
 
 def _read_constant(

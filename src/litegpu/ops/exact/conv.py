@@ -120,6 +120,11 @@ def check_weights(weights: Value, axis: int) -> str:
     """Require constant bytes with one scale, or with one for each channel along `axis`."""
     if not weights.is_constant:
         return f"The quantized weights, tensor {weights.id}, are computed."
+    if weights.is_sparse:
+        return (
+            f"The quantized weights, tensor {weights.id}, are sparse, which the CPU multiplies in "
+            "another way than dense ones."
+        )
     found = weights.quantization
     if found is None:
         return f"tensor {weights.id} has no scale."

@@ -21,6 +21,7 @@ class Tensor:
     data: Any = None
     variable: bool = False
     quantization: Quantization | None = None
+    sparse: bool = False
 
     def value(self, number: int) -> Value:
         """Return it as a value of a graph."""
@@ -29,7 +30,14 @@ class Tensor:
         stored = "int8" if self.dtype is DType.INT4 else self.dtype.value
         array = None if data is None else data.astype(stored)
         return Value(
-            number, f"v{number}", self.shape, self.dtype, array, self.variable, self.quantization
+            number,
+            f"v{number}",
+            self.shape,
+            self.dtype,
+            array,
+            self.variable,
+            self.quantization,
+            is_sparse=self.sparse,
         )
 
 

@@ -42,6 +42,13 @@ CASES = (
         version=10,
     ),
     _hybrid(
+        (Tensor(shape=(2, 6)), replace(FILTER, shape=(6, 6), sparse=True), BIAS),
+        "The quantized weights, tensor 1, are sparse, which the CPU multiplies in another way than "
+        "dense ones.",
+        op="FULLY_CONNECTED",
+        version=9,
+    ),
+    _hybrid(
         (IMAGE, replace(FILTER, data=None), BIAS),
         "The quantized weights, tensor 1, are computed.",
     ),
