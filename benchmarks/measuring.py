@@ -16,6 +16,13 @@ from litegpu.tools.runtime import interpreter
 SLOW_SECONDS = 5e-3
 """A call that takes longer may be repeated less often."""
 
+NO_DRIVER_CACHES = {
+    "CUDA_CACHE_DISABLE": "1",
+    "MESA_SHADER_CACHE_DISABLE": "true",
+    "POCL_KERNEL_CACHE": "0",
+    "__GL_SHADER_DISK_CACHE": "0",
+}
+"""Keeps drivers from writing down compiled kernels, on which creation times would depend."""
 _SLOW_BUDGET = 2.0
 _FEWEST = 3
 _WARM_UP_SECONDS = 0.2

@@ -34,7 +34,14 @@ import machine
 from litegpu import __version__, list_devices
 from litegpu.backends import BACKENDS
 from litegpu.zoo import is_zoo_name, names, resolve_model
-from measuring import call, errors, make_inputs, reference_interpreter, time_calls
+from measuring import (
+    NO_DRIVER_CACHES,
+    call,
+    errors,
+    make_inputs,
+    reference_interpreter,
+    time_calls,
+)
 from model_graph import read_model
 from report import report
 from ways import LeftOutError, Model, Way, ways
@@ -49,13 +56,6 @@ _RANKING = (
     "TFLite_Detection_PostProcess",
 )
 """Operations whose results change places, or become others, when two values are nearly equal."""
-_NO_CACHES = {
-    "CUDA_CACHE_DISABLE": "1",
-    "MESA_SHADER_CACHE_DISABLE": "true",
-    "POCL_KERNEL_CACHE": "0",
-    "__GL_SHADER_DISK_CACHE": "0",
-}
-"""Keeps drivers from writing down compiled kernels, on which creation times would depend."""
 _UNFINISHED = "The process ended while this was measured."
 
 Advance = Callable[[str], None]
@@ -243,7 +243,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, write the results, and print them."""
-    os.environ.update(_NO_CACHES)
+    os.environ.update(NO_DRIVER_CACHES)
     result = run(parse(arguments))
     print(report(result))
 

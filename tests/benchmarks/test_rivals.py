@@ -26,7 +26,7 @@ SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
 @pytest.fixture
 def rivals(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = load_benchmark("rivals", monkeypatch)
-    for name in module._NO_CACHES:
+    for name in module.NO_DRIVER_CACHES:
         monkeypatch.setenv(name, "")  # main() sets them, for this process
     return module
 

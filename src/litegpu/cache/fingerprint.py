@@ -23,6 +23,8 @@ _CHUNK = 1 << 20
 """Bytes that are hashed at a time, each such piece on any core."""
 _MOST_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
+_PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
+"""Types whose `repr` tells all of a value."""
 _MACHINE = ("index", "pci_address")
 """Facts of a device that another of the same kind has otherwise."""
 
@@ -86,6 +88,8 @@ def _described(value: object, arrays: list[npt.NDArray[Any]]) -> object:
     if isinstance(value, Mapping):
         return {str(name): _described(item, arrays) for name, item in value.items()}
     if isinstance(value, tuple | list):
+        if _PLAIN.issuperset(map(type, value)):
+            return value  # thousands of scales, say
         return [_described(item, arrays) for item in value]
     if isinstance(value, frozenset | set):
         return sorted(map(repr, value))

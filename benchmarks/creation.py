@@ -1,0 +1,202 @@
+"""Measures how long a start takes, cold and with what an earlier one left (docs/cache.md).
+
+    python benchmarks/creation.py --output benchmarks/results/creation.json [--backends cuda opencl]
+
+A start is the delegate, the interpreter with it, `allocate_tensors` and the first invoke. Each is
+timed in a process of its own, after imports and after a tiny model has run on the device: what the
+first use of an API costs a process is told apart (`first use`), and so is what the interpreter
+takes without a delegate (`plain`), which is part of `cold` and `warm`, too. Drivers keep nothing of
+their own: their caches are switched off, or lie in a folder that is new for each process. The first
+start of a model finds an empty folder (`cold`), the next ones what it left (`warm`, the median of
+`--rounds`).
+
+`same` tells whether all starts gave the same outputs, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import machine
+from litegpu import GpuDelegate, __version__, list_devices
+from litegpu.tools import images, runtime
+from litegpu.tools.models import find_model
+from litegpu.zoo.writer import ModelWriter
+from measuring import NO_DRIVER_CACHES
+
+MODELS = (
+    *("zoo:mobilenet_v1_1.0_224", "zoo:resnet50", "zoo:mobilenet_v2_1.0_224"),
+    *("deeplabv3_257_mv_gpu", "pose_landmark_lite", "zoo:mobilenet_v2_1.0_224?weights=int8"),
+)
+PRECISIONS = ("fp32", "fp16")
+COLUMNS = ("backend", "model", "precision", "first use", "plain", "cold", "warm", "share", "same")
+
+
+@dataclass(frozen=True)
+class Start:
+    """The seconds of one process, and a digest of what the first invoke gave."""
+
+    first_use: float
+    plain: float
+    creation: float
+    digest: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """The starts of a model on a device."""
+
+    backend: str
+    device: str
+    model: str
+    precision: str
+    cold: Start
+    warm: tuple[Start, ...]
+
+    @property
+    def warm_seconds(self) -> float:
+        return statistics.median(each.creation for each in self.warm)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "warm_seconds": self.warm_seconds, "same": self.is_same}
+
+    @property
+    def is_same(self) -> bool:
+        return all(each.digest == self.cold.digest for each in self.warm)
+
+    def cells(self) -> list[str]:
+        """Return the row of the table, in milliseconds."""
+        first = statistics.median(each.first_use for each in (self.cold, *self.warm))
+        plain = statistics.median(each.plain for each in (self.cold, *self.warm))
+        times = (first, plain, self.cold.creation, self.warm_seconds)
+        shown = [f"{seconds * 1e3:.0f}" for seconds in times]
+        share = f"{self.warm_seconds / self.cold.creation:.1%}"
+        return [self.backend, self.model, self.precision, *shown, share, str(self.is_same)]
+
+
+def tiny_model() -> bytes:
+    """Return a model of one number."""
+    writer = ModelWriter()
+    x = writer.input((1, 1, 1, 4))
+    writer.output(writer.op("ABS", [x], [x.shape]))
+    return writer.build()
+
+
+def start(content: bytes, delegate: GpuDelegate) -> list[npt.NDArray[Any]]:
+    """Make an interpreter, run it once on seeded noise, and return its outputs."""
+    interpreter = runtime.interpreter(content, delegate)
+    details = interpreter.get_input_details()
+    runtime.set_inputs(interpreter, [images.random_tensor(each) for each in details])
+    interpreter.invoke()
+    return [np.array(each.values) for each in runtime.outputs(interpreter)]
+
+
+def in_this_process(backend: str, model: str, precision: str, folder: str) -> Start:
+    """Time one start."""
+    content = find_model(model).content
+    began = time.perf_counter()
+    start(tiny_model(), GpuDelegate(backend=backend, cache=False))
+    opened = time.perf_counter()
+    runtime.interpreter(content)
+    loaded = time.perf_counter()
+    delegate = GpuDelegate(
+        backend=backend, precision=precision, serialization_dir=folder, model_token="creation"
+    )
+    outputs = start(content, delegate)
+    ended = time.perf_counter()
+    if delegate.report is None or not delegate.report.partitions:
+        raise SystemExit(f"{model} does not run on the device: {delegate.report}")
+    digest = hashlib.sha256(b"".join(each.tobytes() for each in outputs)).hexdigest()
+    return Start(opened - began, loaded - opened, ended - loaded, digest)
+
+
+def in_a_process(backend: str, model: str, precision: str, folder: str) -> Start:
+    """Time one start in a new process, whose driver has nothing of its own."""
+    with tempfile.TemporaryDirectory() as empty:
+        # PoCL's own switch would keep kernels out of its binaries, too.
+        own = {"POCL_KERNEL_CACHE": "1", "POCL_CACHE_DIR": empty}
+        environment = {**os.environ, **NO_DRIVER_CACHES, **own}
+        command = [sys.executable, __file__, "--child", backend, model, precision, folder]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{model} on {backend}: {done.stderr[-2000:]}")
+    return Start(**json.loads(done.stdout))
+
+
+def measure(backend: str, model: str, precision: str, rounds: int) -> Row:
+    """Measure a model: once cold, `rounds` times warm."""
+    device = next(each.name for each in list_devices() if each.backend == backend)
+    with tempfile.TemporaryDirectory() as folder:
+        first = in_a_process(backend, model, precision, folder)
+        warm = [in_a_process(backend, model, precision, folder) for _ in range(rounds)]
+    return Row(backend, device, model, precision, first, tuple(warm))
+
+
+def import_seconds(rounds: int) -> float:
+    """Return the median time that `import litegpu` takes a process that has imported nothing."""
+    code = "import time; t = time.perf_counter(); import litegpu; print(time.perf_counter() - t)"
+    found = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(rounds)
+    ]
+    return statistics.median(found)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as a table in Markdown; times in milliseconds."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(row.cells() for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def main() -> None:
+    """Measure all, and write the results after each model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=None, help="JSON file for the results")
+    parser.add_argument("--backends", nargs="+", default=None)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--precisions", nargs="+", default=PRECISIONS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--child", nargs=4, default=None, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child is not None:
+        print(json.dumps(asdict(in_this_process(*args.child))))
+        return
+    about = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "litegpu": __version__,
+        "commit": machine.commit(),
+        "machine": machine.facts(),
+        "settings": machine.settings(args),
+        "import_seconds": import_seconds(args.rounds),
+    }
+    print(f"import litegpu: {about['import_seconds'] * 1e3:.0f} ms")
+    rows: list[Row] = []
+    for backend in args.backends or dict.fromkeys(each.backend for each in list_devices()):
+        for model in args.models:
+            for precision in args.precisions:
+                rows.append(measure(backend, model, precision, args.rounds))
+                print(" | ".join(rows[-1].cells()), flush=True)
+                if args.output:
+                    found = {**about, "rows": [row.to_dict() for row in rows]}
+                    args.output.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The script that times starts: what one measures, and the table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_modules import load_benchmark
+
+SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return load_benchmark("creation", monkeypatch)
+
+
+def test_a_second_start_is_warm_and_the_same(script: Any, tmp_path: Path) -> None:
+    starts = [script.in_this_process("opencl", SMALL, "fp32", str(tmp_path)) for _ in range(2)]
+    assert starts[0].digest == starts[1].digest
+    assert all(min(each.first_use, each.plain, each.creation) > 0 for each in starts)
+    assert list(tmp_path.glob("creation-*.artifact"))
+
+
+def test_what_does_not_run_on_the_device_is_an_error(script: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="does not run on the device"):
+        delegate = script.GpuDelegate
+        script.GpuDelegate = lambda **options: delegate(**options, first_delegate_node_index=999)
+        script.in_this_process("opencl", SMALL, "fp32", str(tmp_path))
+
+
+def test_the_results_are_written_after_each_row(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([4.0, 0.5, 0.25, 1.0])
+
+    def started(*_: str) -> Any:
+        return script.Start(0.25, 0.125, next(times), "digest")
+
+    monkeypatch.setattr(script, "in_a_process", started)
+    path = tmp_path / "creation.json"
+    flags = ["--backends", "opencl", "--models", SMALL, "--precisions", "fp32", "--rounds", "3"]
+    monkeypatch.setattr(sys, "argv", ["creation.py", *flags, "--output", str(path)])
+    script.main()
+    out = capsys.readouterr().out
+    assert f"| opencl | {SMALL} | fp32 | 250 | 125 | 4000 | 500 | 12.5% | True |" in out
+    found = json.loads(path.read_text())
+    (row,) = found["rows"]
+    assert row["warm_seconds"] == 0.5 and row["same"] and len(row["warm"]) == 3
+    assert 0 < found["import_seconds"] < 5
+
+
+def test_a_process_that_fails_is_told(script: Any, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)nothing\.tflite on opencl: .*No model"):
+        script.in_a_process("opencl", "nothing.tflite", "fp32", str(tmp_path))
