@@ -26,7 +26,6 @@ from litegpu import (
     backends,
 )
 from litegpu.backends import opencl, opencl_build, opencl_library
-from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.backends.program import Program
@@ -196,13 +195,6 @@ def test_a_folder_for_compiled_kernels(tmp_path: Path) -> None:
         assert delegate.error is None
 
 
-def built(device: OpenCLDevice, folder: Path) -> None:
-    """Record with a folder for kernels, and run."""
-    context = ready(device, adding(2), cache_dir=str(folder))
-    assert (run(context, [np.zeros_like(floats())])[0] == 2).all()
-    context.close()
-
-
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources that are compiled."""
@@ -217,35 +209,29 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_kept_binaries_are_used(
-    opencl_device: OpenCLDevice, tmp_path: Path, compiled: list[str]
+def test_a_program_is_made_of_its_binary_again(
+    opencl_device: OpenCLDevice, compiled: list[str]
 ) -> None:
-    built(opencl_device, tmp_path)
-    (path,) = tmp_path.iterdir()
-    assert path.suffix == ".clbin"
-    built(opencl_device, tmp_path)
+    wanted = adding(2)
+    executable = opencl_device.compile(wanted)
+    context = executable.context()
+    (expected,) = run(context, [floats()])
+    binaries = executable.binaries()
+    context.close()
+    executable.close()
+    again = opencl_device.load(wanted, binaries)
     assert len(compiled) == 1
-    cached = path.read_bytes()
-    path.write_bytes(cached[:-1] + bytes([cached[-1] ^ 1]))
-    built(opencl_device, tmp_path)
-    assert len(compiled) == 2, "what is damaged is not used"
-    built(opencl_device, tmp_path)
-    assert len(compiled) == 2, "but replaced"
-
-
-def test_a_kept_binary_that_the_driver_refuses_is_replaced(
-    opencl_device: OpenCLDevice, tmp_path: Path, compiled: list[str]
-) -> None:
-    dialect = opencl_device.dialect
-    source = dialect.prelude + "".join(map(dialect.kernel, adding(2).kernels))
-    key = (*opencl_build.origin_of(opencl_device._device), dialect.options, source)
-    cached = DiskCache(str(tmp_path), ".clbin")
-    cached.store(b"no binary", *key)
-    built(opencl_device, tmp_path)
-    assert compiled == [source]
-    assert cached.load(*key) != b"no binary"
-    built(opencl_device, tmp_path)
-    assert compiled == [source]
+    context = again.context()
+    np.testing.assert_array_equal(run(context, [floats()])[0], expected)
+    context.close()
+    again.close()
+    opencl_device.load(wanted, {}).close()
+    assert len(compiled) == 2, "without binaries the program is compiled"
+    ((options, binary),) = binaries.items()
+    with pytest.raises(CompilationError, match="refuses the kernels add_one: "):
+        opencl_device.load(wanted, {options: b"no binary"})
+    with pytest.raises(CompilationError, match="add_one: unknown options of a binary, -I/\\."):
+        opencl_device.load(wanted, {"-I/": binary})
 
 
 def test_another_process_compiles_nothing(tmp_path: Path) -> None:
@@ -264,15 +250,7 @@ def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     for word in ("first", "again"):
         ended = run_program(source, "opencl", word)
         assert ended.code == 0, ended.stderr
-    assert {path.suffix for path in tmp_path.iterdir()} == {".clbin", ".artifact"}
-
-
-def test_a_folder_for_kernels_that_cannot_be_written(
-    opencl_device: OpenCLDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    built(opencl_device, tmp_path / "file" / "kept")
-    assert f"Compiled kernels cannot be kept in '{tmp_path / 'file' / 'kept'}'" in caplog.text
+    assert {path.suffix for path in tmp_path.iterdir()} == {".artifact"}
 
 
 def test_a_home_directory_that_cannot_be_written(tmp_path: Path) -> None:

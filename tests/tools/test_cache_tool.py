@@ -84,7 +84,7 @@ def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: 
         key = bytes([number]) * 32
         store.store(key, [bytes(1 << 20)])
         os.utime(store.path(key), (number, number))
-    other, kernels = tmp_path / "mine.txt", tmp_path / f"{'0' * 64}.clbin"
+    other, kernels = tmp_path / "mine.txt", tmp_path / f"{'0' * 64}.cubin"
     other.write_text("")
     kernels.write_text("")
     assert in_folder(tmp_path, "--limit=2") == 0

@@ -78,7 +78,10 @@ class Device(ABC):
 
     @abstractmethod
     def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
-        """Compile (keeping the result in `cache_dir` if given), and upload the constants.
+        """Compile, and upload the constants.
+
+        A backend may keep kernels by themselves in `cache_dir`, beside what `Executable.binaries`
+        gives; CUDA and OpenGL do.
 
         Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
         """

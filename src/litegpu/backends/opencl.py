@@ -9,7 +9,6 @@ from typing import Any
 
 from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
-from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl_buffers import OpenCLBuffer, OpenCLPinnedBuffer
 from litegpu.backends.opencl_build import build, from_binary, origin_of
@@ -162,13 +161,11 @@ class OpenCLDevice(Device):
         if self.lost:
             raise self.loss()
         dots = any("DOT4_S8" in kernel.body for kernel in program.kernels)
-        return self.compile_in(self._dot_dialect if dots else self.dialect, program, cache_dir)
+        return self.compile_in(self._dot_dialect if dots else self.dialect, program)
 
-    def compile_in(
-        self, dialect: OpenCLDialect, program: Program, cache_dir: str | None = None
-    ) -> Executable:
+    def compile_in(self, dialect: OpenCLDialect, program: Program) -> Executable:
         """Build with the words of a dialect, and upload the constants."""
-        built = self._build(dialect, program.kernels, cache_dir)
+        built = self._build(dialect, program.kernels)
         return OpenCLExecutable(self.cl, self, program, built, dialect.options)
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
@@ -205,15 +202,13 @@ class OpenCLDevice(Device):
         make = OpenCLPinnedBuffer if kind is MemoryKind.PINNED else OpenCLBuffer
         return make(self, nbytes)
 
-    def _build(
-        self, dialect: OpenCLDialect, kernels: Sequence[KernelText], cache_dir: str | None
-    ) -> Any:
+    def _build(self, dialect: OpenCLDialect, kernels: Sequence[KernelText]) -> Any:
         """Return the built program, None when there is nothing to build."""
         if not kernels:
             return None
-        source, cache = dialect.source(kernels), DiskCache(cache_dir, ".clbin")
+        source = dialect.source(kernels)
         try:
-            return build(self.cl, self.context, source, dialect.options, cache)
+            return build(self.cl, self.context, source, dialect.options)
         except self.cl.Error as error:
             raise self._refuses(kernels, str(error)) from error
 

@@ -1,14 +1,12 @@
-"""Builds OpenCL programs, from the binaries that are kept where there are any."""
+"""Builds OpenCL programs of sources and of binaries."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-from litegpu.backends.disk_cache import DiskCache
 
-
-def build(cl: Any, context: Any, source: str, options: str, cache: DiskCache) -> Any:
+def build(cl: Any, context: Any, source: str, options: str) -> Any:
     """Return the program of a source, built with the compiler's options. Raises pyopencl's errors.
 
     pyopencl's own cache is never used: it unpickles what lies in its folder, waits up to a minute
@@ -16,20 +14,7 @@ def build(cl: Any, context: Any, source: str, options: str, cache: DiskCache) ->
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the build log of a successful build
-        if not cache.wanted:
-            return _from_source(cl, context, source, options)
-        (device,) = context.devices
-        key = (*origin_of(device), options, source)
-        binary = cache.load(*key)
-        if binary is not None:
-            try:
-                return from_binary(cl, context, binary, options)
-            except cl.Error as error:
-                cache.discard(str(error), *key)
-        built = _from_source(cl, context, source, options)
-        if binary := binary_of(cl, built):
-            cache.store(binary, *key)
-        return built
+        return _from_source(cl, context, source, options)
 
 
 def from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
@@ -41,7 +26,11 @@ def from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
 
 
 def binary_of(cl: Any, built: Any) -> bytes:
-    """Return the binary of a built program for its one device; nothing where there is none."""
+    """Return the binary of a built program for its one device; nothing where there is none.
+
+    PoCL compiles a kernel when it first runs, and keeps the binary that it is first asked for:
+    whoever asks before that gets, now and later, one without the best of the code.
+    """
     (binary,) = built.get_info(cl.program_info.BINARIES)
     return bytes(binary or b"")
 
@@ -51,7 +40,7 @@ def _from_source(cl: Any, context: Any, source: str, options: str) -> Any:
 
 
 def origin_of(device: Any) -> tuple[str, ...]:
-    """Return what decides, beside source and options, whether a binary fits."""
+    """Return what decides, beside the program, whether a binary fits."""
     platform = device.platform
     return (
         *(platform.name, platform.vendor, platform.version),

@@ -36,7 +36,7 @@ KEY = slice(16, 48)
 """Where a file tells its key."""
 _MOST_BYTES = 1 << 34
 """Of one artifact."""
-_KERNELS = re.compile(r"[0-9a-f]{64}\.(clbin|cubin|glbin|tuning)")
+_KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """What `DiskCache` calls its files."""
 _READABLE = re.compile(r"[^A-Za-z0-9._-]+")
 
