@@ -1,0 +1,69 @@
+"""How many inputs a node may have: what the runtime's kernels require of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cases.rejected import Rejected
+from cases.rejected.base import IMAGE, Tensor
+from cases.rejected.quantized import IMAGE as QUANTIZED_IMAGE
+from litegpu.ops import all_ops
+from litegpu.ops.support import check_support
+
+COUNTS = {
+    (1, 1): "ABS AVERAGE_POOL_2D CAST CEIL COS DENSIFY DEPTH_TO_SPACE DEQUANTIZE ELU EXP FLOOR "
+    "GELU HARD_SWISH L2_NORMALIZATION LEAKY_RELU LOG LOGICAL_NOT LOGISTIC LOG_SOFTMAX "
+    "Landmarks2TransformMatrix Landmarks2TransformMatrixV2 MAX_POOL_2D MaxPoolingWithArgmax2D NEG "
+    "RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 RSQRT SIGN SIN SOFTMAX SPACE_TO_DEPTH SQRT SQUARE SQUEEZE "
+    "TANH UNPACK",
+    (1, 2): "RESHAPE",
+    (2, 2): "ADD ARG_MAX ARG_MIN BATCH_MATMUL BROADCAST_TO CUMSUM DIV EQUAL EXPAND_DIMS FLOOR_DIV "
+    "FLOOR_MOD GATHER GREATER GREATER_EQUAL LESS LESS_EQUAL LOGICAL_AND LOGICAL_OR MAXIMUM MEAN "
+    "MINIMUM MIRROR_PAD MUL MaxUnpooling2D NOT_EQUAL PAD POW PRELU REDUCE_ALL REDUCE_ANY "
+    "REDUCE_MAX REDUCE_MIN REDUCE_PROD RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REVERSE_V2 "
+    "Resampler SPLIT SQUARED_DIFFERENCE SUB SUM TILE TRANSPOSE TransformLandmarks TransformTensor "
+    "TransformTensorBilinear",
+    (2, 3): "CONV_2D Convolution2DTransposeBias DEPTHWISE_CONV_2D FULLY_CONNECTED",
+    (3, 3): "BATCH_TO_SPACE_ND PADV2 SELECT SELECT_V2 SLICE SPACE_TO_BATCH_ND SPLIT_V",
+    (3, 4): "TRANSPOSE_CONV",
+    (4, 4): "ONE_HOT STRIDED_SLICE",
+    (5, 5): "LSTM",
+}
+"""The fewest and the most inputs; others may have any number of them, or count them otherwise."""
+ALLOWED = {op: count for count, names in COUNTS.items() for op in names.split()}
+REFUSED_BEFORE = ("DIV", "Convolution2DTransposeBias")
+"""Whose quantized nodes are refused for other reasons, however many inputs they have."""
+MOST = 7
+"""More than any operation of the table has."""
+
+
+def accepted(op: str, tensor: Tensor) -> tuple[int, ...]:
+    """Return with how many inputs, all alike, a node of an operation is not refused for that."""
+    counts = []
+    for count in range(MOST):
+        node = Rejected(
+            op, (tensor,) * count, "", result=tensor.dtype, quantization=tensor.quantization
+        )
+        reason = check_support(node.graph()).reasons.get(0, "")
+        if not re.match(r"Expected \d+( to \d+)? inputs, but", reason):
+            counts.append(count)
+    return tuple(counts)
+
+
+@pytest.mark.parametrize(("op", "count"), ALLOWED.items())
+def test_a_node_has_as_many_inputs_as_the_runtime_knows(op: str, count: tuple[int, int]) -> None:
+    assert accepted(op, IMAGE) == tuple(range(count[0], count[1] + 1))
+
+
+@pytest.mark.parametrize(("op", "count"), ALLOWED.items())
+def test_a_quantized_node_has_no_more(op: str, count: tuple[int, int]) -> None:
+    """With fewer of them some reason comes first: an operand tells which types are wanted."""
+    if op not in REFUSED_BEFORE:
+        assert max(accepted(op, QUANTIZED_IMAGE)) == count[1]
+
+
+def test_every_operation_that_counts_its_inputs_is_in_the_table() -> None:
+    others = [op for op in all_ops() if op not in ALLOWED]
+    assert [op for op in others if len(accepted(op, IMAGE)) < MOST - 1] == []
