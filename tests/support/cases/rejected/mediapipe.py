@@ -8,6 +8,9 @@ from typing import Any
 from flatbuffers import flexbuffers
 
 from cases.rejected.base import IMAGE, Rejected, Tensor, computed, floats
+from litegpu.graph import DType, Quantization
+
+_EVEN = Quantization((0.5,), (0,))
 
 
 def _pool(*changed: tuple[int, int]) -> bytes:
@@ -83,6 +86,12 @@ CASES = (
         (IMAGE, computed(1, 5, 4, 7)),
         "Values of [1, 5, 4, 6] and places of [1, 5, 4, 7] do not belong together.",
         custom=_pool(),
+    ),
+    Rejected(
+        "Convolution2DTransposeBias",
+        (IMAGE, Tensor(shape=(3, 3, 3, 6), dtype=DType.INT8, data=1, quantization=_EVEN)),
+        "The filter (input 1) is INT8; float32 or float16 is needed.",
+        custom=struct.pack("<3i", 1, 2, 2),
     ),
     Rejected(
         "Convolution2DTransposeBias",
