@@ -13,6 +13,7 @@ from litegpu.codegen import Storage, round_up
 from litegpu.graph import SELF, Graph, Node
 from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import (
+    Exact,
     KernelRequest,
     LowerContext,
     NewValue,
@@ -42,7 +43,7 @@ class TransposeConv(Op):
     quantized_version = 5
     shape_operands: ClassVar[tuple[int, ...]] = (_SHAPE,)
     traits = Trait.SUMS_PRODUCTS | Trait.WEIGHTED | Trait.TRANSPOSED
-    exact = OrHybrid(
+    exact: ClassVar[Exact | None] = OrHybrid(
         ExactTransposeConv(lambda graph, node: _check_geometry(graph, node)),
         HybridTransposeConv(lambda graph, node: _check_geometry(graph, node)),
         _IMAGE,
