@@ -157,6 +157,19 @@ def test_a_full_disk_is_a_warning(
     assert "cannot be kept" in caplog.text and "No space left" in caplog.text
 
 
+def test_a_folder_that_is_only_read_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, _ = stored(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert loaded(store) == DATA
+    assert not caplog.records
+
+
 def test_the_least_recently_used_are_removed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

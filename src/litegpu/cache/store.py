@@ -81,7 +81,8 @@ class ArtifactStore:
         try:
             found = read(path, key)
             if found is not None:
-                os.utime(path)
+                with contextlib.suppress(OSError):  # a folder that is only read, say
+                    os.utime(path)
             return found
         except UnsafeFolderError as error:
             self._warn(error)
