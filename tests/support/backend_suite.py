@@ -5,6 +5,7 @@ Memory in these programs is cut into cells of `CELL` bytes, whatever the alignme
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import threading
@@ -41,6 +42,7 @@ __all__ = [
     "test_one_kernel_on_several_ranges",
     "test_profiled_runs_give_the_same_answers",
     "test_the_device_is_opened_once",
+    "test_what_was_compiled_is_loaded_again",
     "test_work_group_memory_is_shared",
     "test_work_items_and_groups_are_those_asked_for",
 ]
@@ -151,6 +153,17 @@ def test_facts_are_sane(device: Device) -> None:
     assert info.buffer_alignment & (info.buffer_alignment - 1) == 0
     assert CELL % info.buffer_alignment == 0, "the programs of this suite need larger cells"
     assert info.max_arguments >= 8
+
+
+def test_what_was_compiled_is_loaded_again(device: Device) -> None:
+    executable = device.compile(adding(3))
+    context = executable.context()
+    (expected,) = run(context, [floats()])
+    again = device.load(executable.program, executable.binaries())
+    executable.close()
+    with contextlib.closing(context), contextlib.closing(again.context()) as loaded:
+        again.close()
+        np.testing.assert_array_equal(run(loaded, [floats()])[0], expected)
 
 
 def test_the_device_is_opened_once(device: Device) -> None:
