@@ -153,16 +153,16 @@ def packed_operand(data: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize(
-    ("stored", "held"), [("float16", "float32"), ("float32", "float32"), ("int64", "int64")]
+    ("stored", "loaded"), [("float16", "float32"), ("float32", "float32"), ("int64", "int64")]
 )
 def test_constants_among_the_outputs_are_as_the_runtime_holds_computed_tensors(
-    stored: str, held: str
+    stored: str, loaded: str
 ) -> None:
     builder = GraphBuilder()
     same = builder.constant(2, 3, dtype=stored)
     out = builder.elementwise(builder.input(1, 1, 1, 4), RELU)
     compiled = partition.compile_partition(builder.graph(out, same), PaperDevice(), FP32)
-    expected = np.arange(1, 7, dtype=held).reshape(2, 3)
+    expected = np.arange(1, 7, dtype=loaded).reshape(2, 3)
     np.testing.assert_array_equal(compiled.constants[same], expected, strict=True)
 
 

@@ -20,7 +20,7 @@ from litegpu.ops.functions import cast_name, of_integers
 from litegpu.ops.types import BYTES, QUANTIZED_TYPES
 
 _STORED = QUANTIZED_TYPES | {DType.INT32}
-_MADE = {
+_RESULTS = {
     DType.FLOAT32: QUANTIZED_TYPES,
     DType.INT8: QUANTIZED_TYPES,
     DType.UINT8: QUANTIZED_TYPES,
@@ -112,11 +112,11 @@ def _ends(graph: Graph, node: Node) -> tuple[Value, Value]:
 
 
 def _check_source(graph: Graph, source: Value, result: Value) -> str:
-    if source.dtype is DType.FLOAT32 and result.dtype in _MADE[source.dtype]:
+    if source.dtype is DType.FLOAT32 and result.dtype in _RESULTS[source.dtype]:
         if result.dtype in BYTES or source.elements % 8 == 0:
             return types.check_variable(source)
         return f"{source.elements} elements of INT16 are no whole vectors of 8 on the CPU."
-    if result.dtype not in _MADE.get(source.dtype, _STORED):
+    if result.dtype not in _RESULTS.get(source.dtype, _STORED):
         return f"The CPU makes no {result.dtype.name} of {source.dtype.name}."
     return checks.first_of(
         numbers.check_tensors(graph, (source.id,), _STORED),
