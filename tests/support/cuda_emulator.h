@@ -409,6 +409,16 @@ static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remo
 static float4 load_remote(const float *local, int block) { return *(float4 *)remote(local, block); }
 static int4 load_remote(const int *local, int block) { return *(int4 *)remote(local, block); }
 static float raised(float low, float v) { return v < low ? low : v; }
+static unsigned int pack(int4 v, int low, int high) {
+    unsigned int word = 0;
+    for (int k = 0; k < 4; ++k) {
+        const int element = k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
+        word |= (unsigned int)(std::min(std::max(element, low), high) & 255) << (8 * k);
+    }
+    return word;
+}
+static unsigned int pack_s8(int4 v) { return pack(v, -128, 127); }
+static unsigned int pack_u8(int4 v) { return pack(v, 0, 255); }
 static uint4 load_ahead(const uint4 *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p, T otherwise = T{}) { return wanted ? *p : otherwise; }
 static unsigned short to_half(float f) {

@@ -63,7 +63,6 @@ def _packed(kind: str, element: str, vector: str) -> str:
 #define LOAD4_{kind}(buffer, i) to_int4((buffer)[i])
 #define LOAD1_{kind}(buffer, i) ((int)(buffer)[i])
 #define LANE4_{kind}(buffer, i) ((int)((const {element} *)(buffer))[i])
-#define STORE4_{kind}(buffer, i, value) (buffer)[i] = as_{vector}(value)
 __device__ __forceinline__ int4 to_int4({vector} v) {{ return {{v.x, v.y, v.z, v.w}}; }}
 __device__ __forceinline__ {vector} as_{vector}(int4 v) {{
     return {{({element})v.x, ({element})v.y, ({element})v.z, ({element})v.w}};
@@ -116,6 +115,12 @@ __device__ __forceinline__ void store_longs(longlong2 *p, Long4 v) {
 """
     + _packed("S8", "signed char", "char4")
     + _packed("U8", "unsigned char", "uchar4")
+    + """\
+#define STORE4_S8(buffer, i, value) ((unsigned int *)(buffer))[i] = pack_s8(value)
+#define STORE4_U8(buffer, i, value) ((unsigned int *)(buffer))[i] = pack_u8(value)
+#define STORE4_S16(buffer, i, value) (buffer)[i] = as_short4(value)
+#define STORE4_U16(buffer, i, value) (buffer)[i] = as_ushort4(value)
+"""
     + _packed("S16", "short", "short4")
     + _packed("U16", "unsigned short", "ushort4")
     + _DIVISIONS

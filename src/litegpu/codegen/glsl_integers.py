@@ -33,6 +33,9 @@ def _packed(kind: str, bits: int, signed: bool) -> str:
         else "uvec2(b.x | (b.y << 16), b.z | (b.w << 16))"
     )
     vector = "buffer[i]"
+    low = -(1 << bits - 1) if signed else 0
+    # Bytes beyond their type become its ends.
+    stored = f"clamp(value, {low}, {low + (1 << bits) - 1})" if bits == 8 else "value"
     lane = (
         one
         if bits == 8
@@ -42,7 +45,7 @@ def _packed(kind: str, bits: int, signed: bool) -> str:
 #define LOAD4_{kind}(buffer, i) from_{kind}({vector})
 #define LOAD1_{kind}(buffer, i) {one}
 #define LANE4_{kind}(buffer, i) {lane}
-#define STORE4_{kind}(buffer, i, value) buffer[i] = to_{kind}(value)
+#define STORE4_{kind}(buffer, i, value) buffer[i] = to_{kind}({stored})
 #define WRAP4_{kind}(a) from_{kind}(to_{kind}(a))
 ivec4 from_{kind}({words} words) {{ return ivec4({from_words}); }}
 {words} to_{kind}(ivec4 v) {{ uvec4 b = {u}; return {packed}; }}

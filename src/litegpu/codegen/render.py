@@ -24,13 +24,15 @@ class EpilogueText:
 
     `expression` has the placeholders {x} and {0}, {1}, … for the operands, and {i} for the numbers
     of the elements in the value, in row-major order. No result of a `bounded` one is infinite, or
-    beyond the range of half. The result is of type `register`.
+    beyond the range of half. The result is of type `register`. `limits` are those of one that does
+    nothing but keep integers between them.
     """
 
     expression: str
     operands: tuple[TensorRef | str, ...]
     bounded: bool = False
     register: Register = FLOAT
+    limits: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,10 @@ class Epilogue:
         shape, reach = self.dst.shape, self.dst.channel_blocks
         known = zip(self.byte_operands, words, strict=False)
         texts = {ref.name: ref.of_word(word) for ref, word in known}
-        return apply_epilogue(self.ops, value, result, at, s, shape, reach, self.accumulator, texts)
+        ops = self.ops
+        if ops and ops[-1].limits is not None and ops[-1].limits == self.dst.limits_of_stores:
+            ops = ops[:-1]
+        return apply_epilogue(ops, value, result, at, s, shape, reach, self.accumulator, texts)
 
 
 def is_bounded(ops: Sequence[EpilogueText]) -> bool:

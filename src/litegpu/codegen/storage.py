@@ -262,6 +262,12 @@ class TensorRef:
         """Whether the 4 bytes of each channel block are a whole word in memory."""
         return self.storage.vector and self.storage.dtype.size == 1 and self.register is INT
 
+    @property
+    def limits_of_stores(self) -> tuple[int, int] | None:
+        """Return the least and the greatest integer of bytes, which stores make of all beyond."""
+        limits = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
+        return limits.get(self.storage.dtype) if self.holds_words else None
+
     def of_word(self, word: str) -> str:
         """Text of the register that `read` would give, of what `read_word` gave."""
         return f"FROM_WORD4_{self.kind}({word})"

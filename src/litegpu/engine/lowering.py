@@ -40,6 +40,7 @@ from litegpu.ops.functions import (
     expression,
     is_bounded,
     keeps_sum,
+    limits_of,
     registers,
 )
 from litegpu.ops.traits import Trait
@@ -304,7 +305,8 @@ class _Buffers:
                 if v != SELF
             )
             text = expression(epilogue_op, is_sum, typed)
-            texts.append(EpilogueText(text, tuple(operands), is_bounded(epilogue_op), result))
+            facts = (is_bounded(epilogue_op), result, limits_of(epilogue_op))
+            texts.append(EpilogueText(text, tuple(operands), *facts))
             running = result
         return tuple(texts)
 

@@ -39,6 +39,9 @@ class Function:
     tables: int = 0
     """How many of the last operands are tables to look up in: no elements for each result."""
 
+    clamps: bool = False
+    """Whether it does nothing but keep integers between its attributes `low` and `high`."""
+
     @property
     def positional(self) -> bool:
         """Whether a result hangs on its place in the value, {i}: it is not made elsewhere."""

@@ -344,6 +344,14 @@ def element_operands(epilogue_op: EpilogueOp) -> tuple[int, ...]:
     ]
 
 
+def limits_of(epilogue_op: EpilogueOp) -> tuple[int, int] | None:
+    """Return between what an epilogue op keeps integers, if that is all it does."""
+    if not FUNCTIONS[epilogue_op.function].clamps:
+        return None
+    found = dict(epilogue_op.attributes)
+    return int(found["low"]), int(found["high"])
+
+
 def is_bounded(epilogue_op: EpilogueOp) -> bool:
     """Whether no result of an epilogue op is infinite, or beyond the range of half."""
     return FUNCTIONS[epilogue_op.function].bounded

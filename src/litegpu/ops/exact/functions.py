@@ -178,7 +178,7 @@ EXACT: Mapping[str, Function] = {
         "WHERE4_I32(LESS4_I32({i}, {end}), SPLAT4_I32(0), SPLAT4_I32(1)))",
         makes=INT,
     ),
-    "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT),
+    "CLAMP": Function("MAX4_I32(MIN4_I32({a}, {high}), {low})", makes=INT, clamps=True),
     # Both inputs on one scale, where `left` bits more leave room for digits.
     "RESCALED_ADD": Function(_PLAIN_SUM, makes=INT),
     "RESCALED_SUB": Function(f"SUB4_I32({_rounded('a')}, {_rounded('b')})", makes=INT),

@@ -31,6 +31,33 @@ __device__ __forceinline__ unsigned int load_if(bool wanted, const unsigned int 
                  : "=&r"(v) : "r"((int)wanted), "l"(p), "r"(otherwise));
     return v;
 }
+// Four integers as bytes of a word; what is beyond a byte becomes its ends.
+__device__ __forceinline__ unsigned int pack_s8(int4 v) {
+#if __CUDA_ARCH__ >= 720
+    unsigned int word;
+    asm("{ .reg .b32 high; cvt.pack.sat.s8.s32.b32 high, %4, %3, 0; "
+        "cvt.pack.sat.s8.s32.b32 %0, %2, %1, high; }"
+        : "=r"(word) : "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
+    return word;
+#else
+    const int x = min(max(v.x, -128), 127), y = min(max(v.y, -128), 127);
+    const int z = min(max(v.z, -128), 127), w = min(max(v.w, -128), 127);
+    return (x & 255) | ((y & 255) << 8) | ((z & 255) << 16) | ((unsigned int)w << 24);
+#endif
+}
+__device__ __forceinline__ unsigned int pack_u8(int4 v) {
+#if __CUDA_ARCH__ >= 720
+    unsigned int word;
+    asm("{ .reg .b32 high; cvt.pack.sat.u8.s32.b32 high, %4, %3, 0; "
+        "cvt.pack.sat.u8.s32.b32 %0, %2, %1, high; }"
+        : "=r"(word) : "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
+    return word;
+#else
+    const int x = min(max(v.x, 0), 255), y = min(max(v.y, 0), 255);
+    const int z = min(max(v.z, 0), 255), w = min(max(v.w, 0), 255);
+    return (x & 255) | ((y & 255) << 8) | ((z & 255) << 16) | ((unsigned int)w << 24);
+#endif
+}
 // The same without a condition, for what never changes.
 __device__ __forceinline__ uint4 load_ahead(const uint4 *p) {
     uint4 v;
