@@ -216,6 +216,40 @@ def test_steps_that_change_the_type_have_variables_of_their_own() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "limits", "cut"),
+    [
+        (DType.INT8, (-128, 127), False),
+        (DType.UINT8, (0, 255), False),
+        (DType.INT8, (0, 127), True),
+        (DType.UINT8, (-128, 127), True),
+        (DType.INT16, (-128, 127), True),
+    ],
+)
+def test_what_stores_cut_is_not_cut_before(
+    dtype: DType, limits: tuple[int, int], cut: bool
+) -> None:
+    dst = TensorRef("dst", Storage.create(0, dtype, (1, 4, 4, 8), 4))
+    ops = (EpilogueText("CUT({x})", (), register=INT, limits=limits),)
+    assert ("CUT(" in Epilogue(dst, ops, INT).store("s", "value", row="p")) is cut
+    # What is done to a result after that needs it cut.
+    more = (*ops, EpilogueText("TABLE({x})", (), register=INT))
+    assert "CUT(" in Epilogue(dst, more, INT).store("s", "value", row="p")
+
+
+@pytest.mark.parametrize("length", [4, 8])
+def test_operands_of_bytes_may_be_read_before(length: int) -> None:
+    """What has a byte for each element of the result; not what is broadcast."""
+    dst = TensorRef("dst", Storage.create(0, DType.INT8, (1, 4, 4, 8), 4))
+    other = TensorRef("e0_0", Storage.create(1, DType.INT8, (1, 4, 4, length), 4))
+    ops = (EpilogueText("ADD4_I32({x}, {0})", (other,), register=INT),)
+    epilogue = Epilogue(dst, ops, INT)
+    assert epilogue.byte_operands == ((other,) if length == 8 else ())
+    text = epilogue.finish("s", "value", "result", "p", ["word"] * len(epilogue.byte_operands))
+    assert ("FROM_WORD4_S8(word)" in text) is (length == 8)
+    assert ("LOAD4_S8(e0_0" in text) is (length == 4)
+
+
 def test_the_words_of_integers_come_with_kernels_that_have_some() -> None:
     for dialect in DIALECTS.values():
         texts = [
