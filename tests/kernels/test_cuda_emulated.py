@@ -113,7 +113,10 @@ def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.Monk
                 *((case, "cuda_depthwise") for case in _DEPTHWISE),
                 (QuantizedConv(channels=40, filters=20, per_channel=True), "cuda_conv_mma"),
                 (QuantizedConv(channels=48, filters=20, dtype="uint8", batch=2), "cuda_conv_mma"),
-                (QuantizedConv(channels=48, filters=65, kernel=(1, 1), **_LARGE), "cuda_conv_tile"),
+                (
+                    QuantizedConv(channels=264, filters=65, kernel=(1, 1), **_LARGE),
+                    "cuda_conv_tile",
+                ),
                 (QuantizedConv(channels=32, filters=40, stride=(2, 1), **_LARGE), "cuda_conv_tile"),
                 (QuantizedConv(channels=31, filters=70, **_LARGE), "cuda_conv_tile"),
                 (QuantizedConv(channels=31, filters=40, dtype="uint8", **_LARGE), "cuda_conv_tile"),
