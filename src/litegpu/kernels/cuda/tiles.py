@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from litegpu.codegen import LaunchAttributes
 from litegpu.device_model import DeviceModel
@@ -61,6 +61,65 @@ class Tile(ABC):
     def attributes(self, model: DeviceModel) -> LaunchAttributes:
         """Return how the blocks are launched."""
         return LaunchAttributes(self.cluster_size, self.min_blocks(model))
+
+
+class PersistentTile(Tile):
+    """A block whose warps take turns over `places`, with what they need of their channels kept.
+
+    Its `warps_n` warps make neighbouring channels of the places that its `warps_m` warps share out;
+    `column_blocks` such blocks make all channels, `workers` of each are on the device at a time.
+    """
+
+    resident: int
+    """Blocks that share a multiprocessor."""
+    units: int
+    """Multiprocessors of the device, over which the blocks are spread."""
+    most_warps: ClassVar[int]
+    """Warps that a block has at most."""
+
+    @property
+    @abstractmethod
+    def warps_of_channels(self) -> int:
+        """Warps that make all channels of a place."""
+
+    @property
+    @abstractmethod
+    def places(self) -> int:
+        """What warps take turns over."""
+
+    @property
+    def column_blocks(self) -> int:
+        return -(-self.warps_of_channels // self.most_warps)
+
+    @property
+    def warps_n(self) -> int:
+        return -(-self.warps_of_channels // self.column_blocks)
+
+    @property
+    def warps_m(self) -> int:
+        return self.most_warps // self.warps_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def workers(self) -> int:
+        """Blocks that take turns over the places, each of them as often, or once less."""
+        turns = -(-self.places // self.warps_m)
+        at_once = max(1, self.units * self.resident // self.column_blocks)
+        return -(-turns // -(-turns // at_once))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 1, self.workers * self.column_blocks
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        return self.resident
 
 
 _Tile = TypeVar("_Tile", bound=Tile)

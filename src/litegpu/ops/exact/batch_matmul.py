@@ -18,8 +18,8 @@ from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttrib
 from litegpu.ops.window import POINT
 
 
-class ExactBatchMatmul(Exact):
-    """Halves are rounded away from zero; the CPU has it for int8 only.
+class OfMatrices(Exact):
+    """Products of two computed matrices.
 
     `geometry` checks the shapes, `attributes` works them out.
     """
@@ -31,6 +31,10 @@ class ExactBatchMatmul(Exact):
     ) -> None:
         self._geometry = geometry
         self._attributes = attributes
+
+
+class ExactBatchMatmul(OfMatrices):
+    """Halves are rounded away from zero; the CPU has it for int8 only."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops import checks
-from litegpu.ops.base import Exact, NewValue
+from litegpu.ops.base import NewValue
 from litegpu.ops.exact import numbers
+from litegpu.ops.exact.batch_matmul import OfMatrices
 from litegpu.ops.exact.conv import quantized_node
 from litegpu.ops.exact.float_rows import FloatRows
 from litegpu.ops.exact.hybrid import (
@@ -28,19 +29,8 @@ from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttrib
 from litegpu.ops.window import POINT
 
 
-class HybridBatchMatmul(Exact):
-    """Rows are those of the left matrices, symmetric unless an attribute says otherwise.
-
-    `geometry` checks the shapes, `attributes` works them out.
-    """
-
-    def __init__(
-        self,
-        geometry: Callable[[Graph, Node], str],
-        attributes: Callable[[Graph, Node], MatmulAttributes],
-    ) -> None:
-        self._geometry = geometry
-        self._attributes = attributes
+class HybridBatchMatmul(OfMatrices):
+    """Rows are those of the left matrices, symmetric unless an attribute says otherwise."""
 
     def check(self, graph: Graph, node: Node) -> str:
         return checks.first_of(

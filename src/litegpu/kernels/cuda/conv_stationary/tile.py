@@ -6,15 +6,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.packing import BYTE_STEP
-from litegpu.kernels.cuda.tiles import Tile
+from litegpu.kernels.cuda.tiles import PersistentTile
 from litegpu.ops.base import Target
 
 CHANNELS = 32
 """Output channels of two matrices of 16 rows, with which each lane makes a word."""
-_WARPS = 8
-"""Warps that a block has at most."""
 _TILE = 8
 """Pixels that one instruction multiplies."""
 _MOST_VALUES = 32
@@ -55,62 +52,24 @@ class StationaryProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class StationaryTile(Tile):
-    """A warp makes 32 * `groups` channels of `pixels` at a time.
-
-    `resident` blocks share a multiprocessor.
-    """
+class StationaryTile(PersistentTile):
+    """A warp makes 32 * `groups` channels of `pixels` at a time."""
 
     problem: StationaryProblem
     pixels: int
     groups: int
     resident: int
     units: int
-    """Multiprocessors of the device, over which the blocks are spread."""
+    most_warps = 8
 
     @property
-    def column_blocks(self) -> int:
-        """Blocks that make all channels of a pixel."""
-        return -(-self._warps_of_channels // _WARPS)
-
-    @property
-    def warps_n(self) -> int:
-        return -(-self._warps_of_channels // self.column_blocks)
-
-    @property
-    def warps_m(self) -> int:
-        return _WARPS // self.warps_n
-
-    @property
-    def _warps_of_channels(self) -> int:
+    def warps_of_channels(self) -> int:
         return -(-self.problem.outputs // (CHANNELS * self.groups))
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
-
-    @property
-    def sets(self) -> int:
+    def places(self) -> int:
         """How often so many pixels are made."""
         return -(-self.problem.rows // self.pixels)
-
-    @property
-    def workers(self) -> int:
-        """Blocks that take turns over the pixels, each of them as often, or once less."""
-        turns = -(-self.sets // self.warps_m)
-        at_once = max(1, self.units * self.resident // self.column_blocks)
-        return -(-turns // -(-turns // at_once))
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        return 1, self.workers * self.column_blocks
-
-    @property
-    def shared_bytes(self) -> int:
-        return 0
-
-    def min_blocks(self, model: DeviceModel) -> int:
-        return self.resident
 
     @property
     def registers(self) -> int:

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.codegen import INT, round_up
-from litegpu.device_model import DeviceModel
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
-from litegpu.kernels.cuda.tiles import Tile, TilePlan, choose
+from litegpu.kernels.cuda.tiles import PersistentTile, TilePlan, choose
 from litegpu.kernels.depthwise import words_of
 from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
@@ -25,8 +24,6 @@ _CHANNELS = 32
 """Channels of a warp."""
 _PART = 8
 """Channels that a lane reads of a pixel, and pixels of a row that a warp makes."""
-_WARPS = 4
-"""Warps that a block has at most."""
 _MOST_TAPS = 18
 """Beyond, weights do not fit into registers."""
 _LARGEST = 254
@@ -60,61 +57,24 @@ class DepthwiseProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseTile(Tile):
-    """A warp makes 32 channels of 8 neighbours of `rows` rows at a time.
-
-    `units` are the multiprocessors of the device, over which the blocks are spread.
-    """
+class DepthwiseTile(PersistentTile):
+    """A warp makes 32 channels of 8 neighbours of `rows` rows at a time."""
 
     problem: DepthwiseProblem
     rows: int
     resident: int
     units: int
+    most_warps = 4
 
     @property
-    def _warps_of_channels(self) -> int:
+    def warps_of_channels(self) -> int:
         return -(-self.problem.result[3] // _CHANNELS)
-
-    @property
-    def column_blocks(self) -> int:
-        """Blocks that make all channels of a pixel."""
-        return -(-self._warps_of_channels // _WARPS)
-
-    @property
-    def warps_n(self) -> int:
-        return -(-self._warps_of_channels // self.column_blocks)
-
-    @property
-    def warps_m(self) -> int:
-        return _WARPS // self.warps_n
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
 
     @property
     def places(self) -> int:
         """How often so many pixels are made."""
         n, height, width, _ = self.problem.result
         return n * -(-height // self.rows) * -(-width // _PART)
-
-    @property
-    def workers(self) -> int:
-        """Blocks that take turns over these, each of them as often, or once less."""
-        turns = -(-self.places // self.warps_m)
-        at_once = max(1, self.units * self.resident // self.column_blocks)
-        return -(-turns // -(-turns // at_once))
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        return 1, self.workers * self.column_blocks
-
-    @property
-    def shared_bytes(self) -> int:
-        return 0
-
-    def min_blocks(self, model: DeviceModel) -> int:
-        return self.resident
 
     @property
     def registers(self) -> int:
