@@ -276,7 +276,8 @@ def test_an_interrupt_at_any_place_of_a_context(opencl_device: OpenCLDevice) -> 
         interrupts = Interrupts(number, files)
         with contextlib.suppress(KeyboardInterrupt):
             interrupts.run(lambda: ready(opencl_device, wanted).close())
-        gc.collect(1)
+        if opencl_device.context.reference_count != before:
+            gc.collect()  # an error and its frames hold each other, in whatever generation
         assert opencl_device.context.reference_count == before, interrupts.place
         if not interrupts.place:
             assert number > 50

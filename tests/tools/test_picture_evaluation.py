@@ -686,7 +686,9 @@ def figures(
         **{truth[0]: folder / truth[1]},
     )
     assert cli.main([tool, str(model), *names, "--json", *more]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    found: dict[str, Any] = json.loads(printed.out)
+    assert not found["left_out"], printed.err  # which says why
     return found
 
 
