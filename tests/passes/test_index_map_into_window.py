@@ -121,8 +121,24 @@ def _read_twice(builder: GraphBuilder) -> Graph:
     return builder.graph(output)
 
 
+def _enlarged_by_one_of_its_readers(builder: GraphBuilder) -> Graph:
+    moved = border(builder, builder.input(*SHAPE))
+    plain_reader, output = valid(builder, moved), valid(builder, moved)
+    node = builder.nodes[-1]
+    window = replace(node.attributes.window, zoom=(2, 2))
+    builder.nodes[-1] = replace(node, attributes=replace(node.attributes, window=window))
+    n, h, w, _ = builder.shape(moved)
+    builder.values[output] = replace(builder.values[output], shape=(n, 2 * h - 2, 2 * w - 2, 4))
+    return builder.graph(plain_reader, output)
+
+
 def _of_a_reader_that_leaves_it(builder: GraphBuilder) -> Graph:
     return builder.graph(builder.conv(border(builder, builder.input(*SHAPE)), 4, 3))
+
+
+def _left_by_one_of_its_readers(builder: GraphBuilder) -> Graph:
+    moved = border(builder, builder.input(*SHAPE))
+    return builder.graph(valid(builder, moved), builder.conv(moved, 4, 3))
 
 
 def _of_channels(builder: GraphBuilder) -> Graph:
@@ -182,7 +198,9 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_read_by_others, "not only convolutions read its result"),
     (_read_by_nobody, "not only convolutions read its result"),
     (_read_twice, "a reader also has its result as an operand"),
+    (_enlarged_by_one_of_its_readers, "a reader sees its result enlarged already"),
     (_of_a_reader_that_leaves_it, "a reader's own window leaves the image"),
+    (_left_by_one_of_its_readers, "a reader's own window leaves the image"),
     (_of_channels, "it moves more than rows and columns"),
     (_transposed, NEITHER),
     (_of_other_rows, NEITHER),
