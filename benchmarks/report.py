@@ -302,8 +302,8 @@ def draw(data: Mapping[str, Mapping[str, float]], path: Path) -> None:
     models = list(dict.fromkeys(title for values in data.values() for title in values))
     figure_, axes = pyplot.subplots(figsize=(10, 0.75 * len(models) + 1.6), facecolor="white")
     height = 0.8 / len(data)
-    for place, (label, values) in enumerate(data.items()):
-        rows = [models.index(title) + (place + 0.5) * height - 0.4 for title in values]
+    for index, (label, values) in enumerate(data.items()):
+        rows = [models.index(title) + (index + 0.5) * height - 0.4 for title in values]
         bars = axes.barh(rows, values.values(), height, label=label, color=_BARS[label][1])
         axes.bar_label(bars, [number(value) for value in values.values()], padding=2, fontsize=7)
     axes.set_xscale("log")

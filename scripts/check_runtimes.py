@@ -117,8 +117,8 @@ def _make(runtime: Runtime) -> None:
 
 def _lend_schema(runtime: Runtime) -> None:
     """Give a runtime without the schema of models that of .venv, to write the tests' models."""
-    place = _run(runtime.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-    target = Path(place.strip(), *SCHEMA.split(".")).with_suffix(".py")
+    position = _run(runtime.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+    target = Path(position.strip(), *SCHEMA.split(".")).with_suffix(".py")
     source = find_spec(SCHEMA)
     if source is None or source.origin is None:
         raise SystemExit("error: .venv has no ai-edge-litert. Run: make setup")

@@ -334,14 +334,14 @@ def test_a_shortage_that_wgpu_calls_something_else(
         raise own_device.wgpu.GPUValidationError("Validation Error\n  Not enough memory left.")
 
     wanted = r"cannot provide \d+ bytes: Validation Error Not enough memory left\.\. Close other"
-    for place, name in (
+    for position, name in (
         (own_device.device, "create_buffer"),
         (own_device.device, "create_compute_pipeline"),
         (own_device.calls.checked, "wgpuQueueWriteBuffer"),
     ):
         own_device.pipelines.clear()
         with monkeypatch.context() as short:
-            short.setattr(place, name, refuse)
+            short.setattr(position, name, refuse)
             with pytest.raises(DeviceMemoryError, match=wanted):
                 ready(own_device, adding(1))
     with monkeypatch.context() as short:
@@ -469,12 +469,12 @@ def test_a_run_that_ends_at_a_step(
 ) -> None:
     """Whatever is raised before or after any step, the next run is right."""
     context = ready(own_device, adding(1))
-    place: Any = own_device.calls.checked
+    position: Any = own_device.calls.checked
     if step == "memmove":
-        place = ctypes
+        position = ctypes
     elif step == "unmap":
-        place = reader_of(context)
-    make = getattr(place, step)
+        position = reader_of(context)
+    make = getattr(position, step)
 
     def stop(*arguments: Any) -> Any:
         if after:
@@ -483,12 +483,12 @@ def test_a_run_that_ends_at_a_step(
 
     for number in range(3):
         with monkeypatch.context() as broken:
-            broken.setattr(place, step, stop)
+            broken.setattr(position, step, stop)
             with pytest.raises(Alarm):
                 run(context, [floats(number)])
         np.testing.assert_array_equal(run(context, [floats(7)])[0], floats(7) + 1)
     with monkeypatch.context() as broken:
-        broken.setattr(place, step, stop)
+        broken.setattr(position, step, stop)
         with pytest.raises(Alarm):
             run(context, [floats()])
     context.close()

@@ -159,9 +159,9 @@ def test_every_single_damaged_byte_is_seen(tmp_path: Path) -> None:
     cache.store(b"compiled", "source")
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-        assert cache.load("source") is None, place
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 0x10]) + whole[index + 1 :])
+        assert cache.load("source") is None, index
     path.write_bytes(whole)
     assert cache.load("source") == b"compiled"
 

@@ -68,12 +68,12 @@ def test_contexts_share_an_executable(device: Device) -> None:
     executable = device.compile(wanted)
     contexts = [executable.context() for _ in range(3)]
     for number in range(4):
-        for place, context in enumerate(contexts):
-            x = floats(10 * number + place)
+        for index, context in enumerate(contexts):
+            x = floats(10 * number + index)
             np.testing.assert_array_equal(run(context, [x])[0], x + constants)
     memory = [context.read_memory().view(np.float32)[:FLOATS] for context in contexts]
-    for place, array in enumerate(memory):
-        np.testing.assert_array_equal(array, floats(30 + place), "each has memory of its own")
+    for index, array in enumerate(memory):
+        np.testing.assert_array_equal(array, floats(30 + index), "each has memory of its own")
     for context in contexts:
         context.close()
     executable.close()

@@ -67,12 +67,12 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         (torch.backends.cudnn, "allow_tf32"),
         (torch.backends.cuda.matmul, "allow_tf32"),
     )
-    before = [getattr(place, name) for place, name in switches]
+    before = [getattr(position, name) for position, name in switches]
     # The real one loads an LLVM, which the one of an OpenCL on the CPU may not bear beside it.
     monkeypatch.setitem(vars(torch), "_dynamo", SimpleNamespace(reset=lambda: None))
-    for place, names in replaced.items():
+    for position, names in replaced.items():
         for name, value in names.items():
-            monkeypatch.setattr(place, name, value)
+            monkeypatch.setattr(position, name, value)
     monkeypatch.setattr(CUDAGraph, "replays", 0)
     module = load_benchmark("torch_runner", monkeypatch)
 
@@ -85,8 +85,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         return module.make_runner(mode, precision, symmetric, model), expected
 
     yield output
-    for (place, name), value in zip(switches, before, strict=True):
-        setattr(place, name, value)
+    for (position, name), value in zip(switches, before, strict=True):
+        setattr(position, name, value)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 0.0), ("fp16", 1e-3)])

@@ -58,10 +58,10 @@ def test_every_byte_of_large_and_small_arrays_counts() -> None:
     for size in (3, MIB - 1, MIB, 2 * MIB + 5):
         data = np.zeros(size, np.uint8)
         found = {fingerprint(data), checksum(data.data)}
-        for place in (0, size // 2, size - 1):
-            data[place] = 1
+        for position in (0, size // 2, size - 1):
+            data[position] = 1
             found |= {fingerprint(data), checksum(data.data)}
-            data[place] = 0
+            data[position] = 0
         assert len(found) == 8, size
     assert fingerprint(np.zeros(4, np.uint8)) != fingerprint(np.zeros(1, np.float32))
     assert fingerprint(np.zeros((2, MIB), np.uint8)) != fingerprint(np.zeros((MIB, 2), np.uint8))

@@ -186,8 +186,8 @@ def test_damage_anywhere_is_mended(tmp_path: Path, compiled: list[Graph]) -> Non
     expected = outputs(tmp_path, model, x)
     (path,) = (entry.path for entry in entries(tmp_path))
     whole = path.read_bytes()
-    for place in (0, 20, 90, 2000, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
+    for position in (0, 20, 90, 2000, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 64]) + whole[position + 1 :])
         disk_cache._reported.clear()
         assert equal(outputs(tmp_path, model, x), expected)
     assert len(compiled) == 7
@@ -267,18 +267,18 @@ def with_description(data: Bytes, description: list[Any]) -> Bytes:
 
 
 def leaves(tree: list[Any], at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    for place, item in enumerate(tree):
+    for index, item in enumerate(tree):
         if isinstance(item, list):
-            yield from leaves(item, (*at, place))
+            yield from leaves(item, (*at, index))
         else:
-            yield (*at, place)
+            yield (*at, index)
 
 
 def changed(tree: list[Any], at: tuple[int, ...], item: Any) -> list[Any]:
     found = json.loads(json.dumps(tree))
     inner = found
-    for place in at[:-1]:
-        inner = inner[place]
+    for position in at[:-1]:
+        inner = inner[position]
     inner[at[-1]] = item
     assert isinstance(found, list)
     return found
@@ -297,9 +297,9 @@ def test_no_number_of_a_file_is_believed(stored: tuple[Bytes, Graph, DeviceInfo]
     """Each number in turn is much too large, negative, and no number."""
     data, graph, info = stored
     tree = described(data)
-    places = [at for at in leaves(tree)]
+    positions = [at for at in leaves(tree)]
     refused = 0
-    for at in places:
+    for at in positions:
         for item in (1 << 40, -3, "x", None):
             try:
                 artifact = Artifact.read(with_description(data, changed(tree, at, item)))
@@ -308,7 +308,7 @@ def test_no_number_of_a_file_is_believed(stored: tuple[Bytes, Graph, DeviceInfo]
                 refused += 1
                 continue
             assert_stays_inside(artifact)
-    assert refused > 2 * len(places)
+    assert refused > 2 * len(positions)
 
 
 def assert_stays_inside(artifact: Artifact) -> None:
@@ -327,10 +327,10 @@ def assert_stays_inside(artifact: Artifact) -> None:
 
 def test_sections_lie_within_the_file(stored: tuple[Bytes, Graph, DeviceInfo]) -> None:
     data, _, _ = stored
-    for place in (0, 8):
+    for position in (0, 8):
         for number in (0, 1 << 20, (1 << 64) - 1):
             wrong = data.copy()
-            wrong[place : place + 8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
+            wrong[position : position + 8] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
             with pytest.raises(ValueError, match=r"sections take|Expecting|delimiter|expected"):
                 Artifact.read(wrong)
     for length in (0, 15, 16, 4096, len(data) - 1):

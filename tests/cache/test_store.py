@@ -70,11 +70,13 @@ def test_every_byte_counts(tmp_path: Path) -> None:
     """600 places, the header's first; then cuts at all lengths that matter."""
     _, path = stored(tmp_path, DATA[:5000])
     whole = path.read_bytes()
-    for place in (*range(100), *np.linspace(100, len(whole) - 1, 500).astype(int).tolist()):
+    for position in (*range(100), *np.linspace(100, len(whole) - 1, 500).astype(int).tolist()):
         path.write_bytes(
-            whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :]
+            whole[:position]
+            + bytes([whole[position] ^ (1 << position % 8)])
+            + whole[position + 1 :]
         )
-        if 12 <= place < 16:  # of no meaning yet
+        if 12 <= position < 16:  # of no meaning yet
             continue
         with pytest.raises(DamagedError):
             read(path, KEY)
@@ -97,11 +99,11 @@ def test_every_byte_counts(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_once_and_replaced(
-    tmp_path: Path, place: int, wrong: bytes, why: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, position: int, wrong: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, path = stored(tmp_path)
     whole = path.read_bytes()
-    path.write_bytes(whole[:place] + wrong + whole[place + len(wrong) :])
+    path.write_bytes(whole[:position] + wrong + whole[position + len(wrong) :])
     assert loaded(store) is None and loaded(store) is None
     assert caplog.text.count(f"is not used and will be replaced: {why}") == 1
     assert caplog.records[0].levelno == logging.INFO

@@ -58,8 +58,8 @@ def parts(draw: Any, storage: Storage) -> Storage:
         size = [*storage.shape]
         size[axis] = end - start
         each.append((size[0], size[1], size[2], size[3]))
-    places = regions(storage, each, axis)
-    return storage if places is None else draw(st.sampled_from(places))
+    positions = regions(storage, each, axis)
+    return storage if positions is None else draw(st.sampled_from(positions))
 
 
 @st.composite
@@ -147,15 +147,16 @@ def test_regions_tile_the_whole(
     cuts = sorted(data.draw(st.sets(st.integers(1, max(shape[axis] - 1, 1)), max_size=3)))
     cuts = [cut for cut in cuts if cut < shape[axis]]
     wanted = np.split(indices(whole), cuts, axis)
-    places = regions(whole, [part.shape for part in wanted], axis)
-    if places is None:
+    positions = regions(whole, [part.shape for part in wanted], axis)
+    if positions is None:
         assert axis == 3 and whole.vector and any(cut % 4 for cut in cuts)
         return
-    for place, expected in zip(places, wanted, strict=True):
-        np.testing.assert_array_equal(indices(place), expected)
-        assert place.vector <= whole.vector
+    for position, expected in zip(positions, wanted, strict=True):
+        np.testing.assert_array_equal(indices(position), expected)
+        assert position.vector <= whole.vector
     written = [
-        place.shape[0] * place.shape[1] * place.shape[2] * place.padded_channels for place in places
+        position.shape[0] * position.shape[1] * position.shape[2] * position.padded_channels
+        for position in positions
     ]
     assert sum(written) == whole.rows * whole.padded_channels, (
         "padding lanes belong to one part each"
@@ -166,19 +167,19 @@ def test_regions_tile_the_whole(
 @property_test
 def test_every_takes_pixels_that_lie_apart(storage: Storage, data: st.DataObject) -> None:
     step, first = data.draw(steps(storage.shape))
-    place = storage.every(step, first)
+    position = storage.every(step, first)
     wanted = indices(storage)[:, first[0] :: step[0], first[1] :: step[1]]
-    np.testing.assert_array_equal(indices(place), wanted)
-    assert (place.base, place.dtype, place.padded_channels) == (
+    np.testing.assert_array_equal(indices(position), wanted)
+    assert (position.base, position.dtype, position.padded_channels) == (
         storage.base,
         storage.dtype,
         storage.padded_channels,
     )
-    assert place.vector == storage.vector
-    assert not place.vector or not (indices(place)[..., 0] % 4).any()
-    assert place.elements == wanted[..., 0].max() - place.offset + place.padded_channels
-    assert place.nbytes == place.elements * place.dtype.size
-    assert place.rows == wanted[..., 0].size
+    assert position.vector == storage.vector
+    assert not position.vector or not (indices(position)[..., 0] % 4).any()
+    assert position.elements == wanted[..., 0].max() - position.offset + position.padded_channels
+    assert position.nbytes == position.elements * position.dtype.size
+    assert position.rows == wanted[..., 0].size
 
 
 @given(storage=storages(), step=st.tuples(sizes, sizes))
@@ -312,7 +313,7 @@ def test_write_fills_all_lanes_and_nothing_else(storage: Storage, by_row: bool) 
 @property_test
 def test_positions_decode_row_numbers(shape: Shape4) -> None:
     at = Position.of_row("p", shape)
-    for p, place in enumerate(np.ndindex(shape[:3])):
+    for p, index in enumerate(np.ndindex(shape[:3])):
         got = [evaluate(text, np.empty(0), {"p": p}) for text in (at.n, at.y, at.x)]
-        assert tuple(got) == place
+        assert tuple(got) == index
     assert at.row == "p"

@@ -288,7 +288,7 @@ class Guess:
     def choose(self, more: object = (), limit: object = None) -> PartitionChoice:
         nodes = self._data.draw(st.sets(st.integers(0, self._size - 1)), label="chosen")
         parts = self._data.draw(st.integers(1, 3))
-        chosen = [tuple(sorted(nodes))[place::parts] for place in range(parts)]
+        chosen = [tuple(sorted(nodes))[index::parts] for index in range(parts)]
         left = ((Subset((0,), (), ()), "It is small."),) if self._data.draw(st.booleans()) else ()
         return PartitionChoice(tuple(Subset(each, (), ()) for each in chosen if each), left)
 

@@ -23,8 +23,8 @@ def graph_of(op: str, inputs: list[Shape | None], output: Shape, **params: Any) 
     values = {
         v: Value(v, "", shape, DType.FLOAT32) for v, shape in enumerate(shapes) if shape is not None
     }
-    places = tuple(ABSENT if shape is None else v for v, shape in enumerate(inputs))
-    return Graph(values, (Node(0, op, 1, places, (len(inputs),), params),), (), ())
+    positions = tuple(ABSENT if shape is None else v for v, shape in enumerate(inputs))
+    return Graph(values, (Node(0, op, 1, positions, (len(inputs),), params),), (), ())
 
 
 def work(op: str, inputs: list[Shape | None], output: Shape, **params: Any) -> Work:

@@ -137,9 +137,9 @@ class Drawn:
             each = program[number]
             seen = b"".join(array[span.start : span.end].tobytes() for span in each.reads)
             (target,) = each.writes
-            places = sorted(bytes_of(target))
+            positions = sorted(bytes_of(target))
             noise = np.random.default_rng(zlib.crc32(seen + bytes([number])))
-            array[places] = noise.integers(0, 256, len(places), np.uint8)
+            array[positions] = noise.integers(0, 256, len(positions), np.uint8)
         return [
             array[offset : offset + size].tobytes()
             for v, (size, offset) in enumerate(zip(self.sizes, plan.offsets, strict=True))

@@ -170,11 +170,11 @@ def test_packed_constants_begin_where_the_device_wants_them() -> None:
     constants = Constants()
     arrays = [np.arange(n, dtype=np.float32) for n in (3, 64, 1)]
     assert [constants.add(array) for array in arrays] == [0, 1, 2]
-    block, slots = constants.pack(256)
-    assert [(slot.offset, slot.size) for slot in slots] == [(0, 12), (256, 256), (512, 4)]
-    for slot, array in zip(slots, arrays, strict=True):
-        assert slot.constant
-        stored = block[slot.offset : slot.offset + slot.size].view(np.float32)
+    block, parts = constants.pack(256)
+    assert [(part.offset, part.size) for part in parts] == [(0, 12), (256, 256), (512, 4)]
+    for part, array in zip(parts, arrays, strict=True):
+        assert part.constant
+        stored = block[part.offset : part.offset + part.size].view(np.float32)
         np.testing.assert_array_equal(stored, array)
 
 
@@ -201,7 +201,7 @@ def test_copies_are_as_long_as_the_tensors() -> None:
     builder = GraphBuilder()
     out = builder.conv(builder.input(1, 1, 1, 3), 5)
     program = build(assign(builder.graph(out), FP32)).program
-    assert [slot.size for slot in (*program.inputs, *program.outputs)] == [12, 20]
+    assert [part.size for part in (*program.inputs, *program.outputs)] == [12, 20]
 
 
 def test_launches_cover_the_grid_in_whole_groups() -> None:

@@ -55,15 +55,17 @@ def test_small_types_are_converted_at_the_boundary() -> None:
     builder.values[indices] = replace(builder.values[indices], dtype=DType.INT32)
     truth = builder.node(COPY, [source], (1, 4, 3, 4), epilogue=(RELU,))
     between = builder.node(COPY, [indices], (3, 4))
-    places = builder.node(COPY, [between], (3, 4), epilogue=(EpilogueOp("CAST_I32_INT64"),))
-    for v, dtype in ((truth, DType.BOOL), (between, DType.INT16), (places, DType.INT64)):
+    positions = builder.node(COPY, [between], (3, 4), epilogue=(EpilogueOp("CAST_I32_INT64"),))
+    for v, dtype in ((truth, DType.BOOL), (between, DType.INT16), (positions, DType.INT64)):
         builder.values[v] = replace(builder.values[v], dtype=dtype)
-    layout = assign(builder.graph(truth, places), FP16_ALL)
-    kinds = {v: (layout.storages[v].dtype, layout.storages[v].vector) for v in (indices, places)}
-    assert kinds == {indices: (DType.INT32, True), places: (DType.INT64, True)}
+    layout = assign(builder.graph(truth, positions), FP16_ALL)
+    kinds = {v: (layout.storages[v].dtype, layout.storages[v].vector) for v in (indices, positions)}
+    assert kinds == {indices: (DType.INT32, True), positions: (DType.INT64, True)}
     assert layout.storages[truth] == Storage.create(truth, DType.BOOL, (1, 1, 1, 48), 4)
     assert launched(layout) == [COPY, "RESHAPE", COPY, COPY], "bytes are written in words"
-    inside = {v: s for v, s in layout.storages.items() if v not in (source, indices, truth, places)}
+    inside = {
+        v: s for v, s in layout.storages.items() if v not in (source, indices, truth, positions)
+    }
     assert {s.dtype for s in inside.values()} == {DType.FLOAT16, DType.INT32}
 
 
@@ -71,8 +73,8 @@ def test_bools_are_transferred_to_the_byte() -> None:
     builder = GraphBuilder()
     truth = builder.node(COPY, [builder.input(5)], (5,), epilogue=(RELU,))
     builder.values[truth] = replace(builder.values[truth], dtype=DType.BOOL)
-    (slot,) = build(assign(builder.graph(truth), FP32)).program.outputs
-    assert slot.size == 5
+    (part,) = build(assign(builder.graph(truth), FP32)).program.outputs
+    assert part.size == 5
 
 
 @pytest.mark.parametrize(

@@ -152,10 +152,10 @@ def test_a_sum_that_cancels_is_no_judge(change: tuple[float, float], excused: bo
     # The exact sum decides about both outputs together: keep them apart.
     columns = [(expected[0][:, i : i + 1], got[0][:, i : i + 1]) for i in range(2)]
     found = []
-    for place, (wanted, given) in enumerate(columns):
+    for index, (wanted, given) in enumerate(columns):
 
-        def run(each: Task, place: int = place) -> Result:
-            return Result("ran", (perform(each).outputs[0][:, place : place + 1],))
+        def run(each: Task, index: int = index) -> Result:
+            return Result("ran", (perform(each).outputs[0][:, index : index + 1],))
 
         found.append(hangs_on_rounding(run, task, (wanted,), (given,)))
     assert all(found) == excused

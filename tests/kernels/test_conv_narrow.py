@@ -280,7 +280,7 @@ def test_each_pair_of_a_window_is_in_one_place(kernel: Pair, channels: int, step
     problem = NarrowProblem(
         (32, 32), (32, 32), 1, channels, 8, Window(kernel, (1, 1)), True, False, "float32", True
     )
-    places = [place for quad in problem.quads for place in quad]
+    positions = [position for quad in problem.quads for position in quad]
     pairs = -(-kernel[1] * channels // 2)
-    assert set(places) == {(y, x) for y in range(kernel[0]) for x in range(pairs)}
+    assert set(positions) == {(y, x) for y in range(kernel[0]) for x in range(pairs)}
     assert problem.steps == steps

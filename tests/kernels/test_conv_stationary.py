@@ -70,10 +70,10 @@ def test_tiles_make_everything_once(inputs: int, outputs: int) -> None:
     for tile in found:
         channels = tile.column_blocks * tile.warps_n * 32 * tile.groups
         assert outputs <= channels < outputs + 32 * tile.groups * tile.column_blocks
-        assert 0 <= tile.places * tile.pixels - problem.rows < tile.pixels
+        assert 0 <= tile.positions * tile.pixels - problem.rows < tile.pixels
         # Nobody has more turns than another has, but for one.
-        turns = -(-tile.places // (tile.workers * tile.warps_m))
-        assert (turns - 1) * tile.workers * tile.warps_m < tile.places
+        turns = -(-tile.positions // (tile.workers * tile.warps_m))
+        assert (turns - 1) * tile.workers * tile.warps_m < tile.positions
         assert tile.fits(TARGET)
         assert problem.steps * 32 >= inputs
 

@@ -65,8 +65,8 @@ def test_tiles_make_everything_once(result: Shape4, terms: int) -> None:
     for tile in found:
         channels = tile.column_blocks * tile.warps_n * 32
         assert result[3] <= channels < result[3] + 32 * tile.column_blocks
-        turns = -(-tile.places // (tile.workers * tile.warps_m))
-        assert (turns - 1) * tile.workers * tile.warps_m < tile.places
+        turns = -(-tile.positions // (tile.workers * tile.warps_m))
+        assert (turns - 1) * tile.workers * tile.warps_m < tile.positions
         assert tile.fits(TARGET)
 
 

@@ -125,8 +125,8 @@ def programs_of(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[Program
     ],
 )
 def test_what_is_too_large_is_named(facts: dict[str, Any], what: str) -> None:
-    slot = BufferRange(False, 0, 64)
-    launch = Launch("kernel", (slot,), (1, 1, 1), (1, 1, 1))
+    part = BufferRange(False, 0, 64)
+    launch = Launch("kernel", (part,), (1, 1, 1), (1, 1, 1))
     program = Program((), (launch,), 4096, np.zeros(0, np.uint8), (), ())
     check_sizes(program, DEVICE)
     limit = next(iter(facts.values()))

@@ -93,9 +93,9 @@ def test_phases_make_the_transposed_convolution(padding: str, stride: Pair) -> N
             computed = gathered(image, phase, src)
             strides = tuple(8 * step for step in (*phase.dst.strides, 1))
             start = memory[phase.dst.offset :]
-            place = np.lib.stride_tricks.as_strided(start, computed.shape, strides)
-            assert np.isnan(place).all(), "phases overlap"
-            place[...] = computed
+            position = np.lib.stride_tricks.as_strided(start, computed.shape, strides)
+            assert np.isnan(position).all(), "phases overlap"
+            position[...] = computed
         whole = memory.reshape(2, *size, 8)[..., :5]
         np.testing.assert_array_equal(whole, scattered(image, taps, view, size))
     assert checked >= 25
@@ -223,9 +223,9 @@ WORDS: dict[str, Any] = {
 Read = Callable[[str, Phase, int, int, Array], Array]
 
 
-def value_of(body: str, place: str, variables: dict[str, Any], image: Array) -> Any:
+def value_of(body: str, position: str, variables: dict[str, Any], image: Array) -> Any:
     """Return what the kernel gives to the variable (or element) that a pattern matches."""
-    (text,) = {*re.findall(rf"{place} = (.*?);", body)}  # where it stands twice, it is the same
+    (text,) = {*re.findall(rf"{position} = (.*?);", body)}  # where it stands twice, it is the same
     text = text.replace("&&", "and").removeprefix("(const uint4 *)src + ")
     return evaluate(text, image, {**WORDS, **variables})
 

@@ -116,12 +116,12 @@ def precisions(model: Trained, device: DeviceInfo) -> Sequence[str]:
 
     Large models are left to the first of those.
     """
-    place = DEVICES.index(device)
-    if turns.ALL or not device.software or not (place or model.large):
+    position = DEVICES.index(device)
+    if turns.ALL or not device.software or not (position or model.large):
         return PRECISIONS
-    if place and model.large:
+    if position and model.large:
         return ()
-    return (PRECISIONS[(turns.turn(model.name, 2) + place) % 2],)
+    return (PRECISIONS[(turns.turn(model.name, 2) + position) % 2],)
 
 
 @pytest.mark.real_model

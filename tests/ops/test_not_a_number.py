@@ -70,11 +70,11 @@ def check(names: list[str], inputs: list[Floats], device: DeviceInfo) -> None:
     for name, *pair in zip(names, expected, got, strict=True):
         # The CPU's fused activations, NONE too, make the largest float of an infinity.
         wanted, found = (np.clip(each, -_LARGEST, _LARGEST) for each in pair)
-        for place in np.flatnonzero(~np.isclose(found, wanted, 1e-5, 1e-6, equal_nan=True)):
-            operands = [float(values[place]) for values in inputs]
+        for position in np.flatnonzero(~np.isclose(found, wanted, 1e-5, 1e-6, equal_nan=True)):
+            operands = [float(values[position]) for values in inputs]
             if np.isnan(operands).any() and name in _LOSE_NAN.get(device.backend, ()):
                 continue
-            wrong.append(f"{name}{operands}: {found[place]} instead of {wanted[place]}")
+            wrong.append(f"{name}{operands}: {found[position]} instead of {wanted[position]}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -47,12 +47,12 @@ def modes(group: int, device: DeviceInfo) -> Sequence[Mode]:
     if turns.ALL or not device.software:
         return MODES
     played = [other for other in DEVICES if other.software]
-    place = played.index(device)
-    kinds = ("fp32-direct" if place else "fp32-staged", "fp16-staged")
+    position = played.index(device)
+    kinds = ("fp32-direct" if position else "fp32-staged", "fp16-staged")
     begins = turns.turn(GROUPS[group][0].name, 2)
-    if place and (group - place) % (len(played) - 1):
+    if position and (group - position) % (len(played) - 1):
         return ()
-    wanted = kinds if len(played) == 1 else (kinds[(begins + min(place, 1)) % 2],)
+    wanted = kinds if len(played) == 1 else (kinds[(begins + min(position, 1)) % 2],)
     return [mode for mode in MODES if mode.name in wanted]
 
 

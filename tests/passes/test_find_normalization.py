@@ -39,8 +39,8 @@ class Writer(GraphBuilder):
 
     def mean(self, source: int, *axes: int) -> int:
         reduced = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
-        places = self.value((len(axes),), np.array(axes, np.int32))
-        output = self.node("MEAN", [source, places], reduced)
+        positions = self.value((len(axes),), np.array(axes, np.int32))
+        output = self.node("MEAN", [source, positions], reduced)
         self.nodes[-1] = replace(self.nodes[-1], params={"keep_dims": True})
         return output
 

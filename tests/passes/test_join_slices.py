@@ -19,8 +19,8 @@ SHAPE = (2, 3, 4, 8)
 def _slice(builder: GraphBuilder, source: int, axis: int, begin: int, end: int) -> int:
     shape = list(builder.shape(source))
     shape[axis] = end - begin
-    place = axis + 4 - len(shape)
-    b, h, w, c = (begin if i == place else 0 for i in range(4))
+    position = axis + 4 - len(shape)
+    b, h, w, c = (begin if i == position else 0 for i in range(4))
     attributes = CopyAttributes((b, h, w, c))
     return builder.node("STRIDED_SLICE", [source], tuple(shape), attributes=attributes)
 

@@ -49,15 +49,15 @@ def _result(graph: Graph, node: Node, data: Array) -> Array:
     """Return what a move makes of an array, index by index."""
     out = graph.values[node.outputs[0]].shape
     found = np.zeros(out, data.dtype)
-    for place in np.ndindex(*out):
+    for position in np.ndindex(*out):
         index = []
         for source, size in zip(node.attributes.sources, data.shape, strict=True):
-            i = source.offset + sum(place[digit] * factor for digit, factor in source.terms)
+            i = source.offset + sum(position[digit] * factor for digit, factor in source.terms)
             if source.mirror is not None:
                 i = max(i, source.mirror - i)
                 i = min(i, 2 * size - 2 - source.mirror - i)
             index.append(i if source.table is None else source.table[i])
-        found[place] = data[tuple(index)]
+        found[position] = data[tuple(index)]
     return found
 
 

@@ -72,10 +72,10 @@ def test_what_ends_inside_a_slice_comes_last() -> None:
 def test_weights_keep_their_type_if_they_all_have_it(dtypes: tuple[str, str]) -> None:
     builder = GraphBuilder()
     output = siblings(builder, 4, 4)
-    for place, dtype in enumerate(dtypes):
-        node = builder.nodes[place]
+    for index, dtype in enumerate(dtypes):
+        node = builder.nodes[index]
         weights = builder.constant(4, 1, 1, 5, dtype=dtype)
-        builder.nodes[place] = replace(node, attributes=replace(node.attributes, weights=weights))
+        builder.nodes[index] = replace(node, attributes=replace(node.attributes, weights=weights))
     result = applied(merge_siblings, finished(builder, output))
     attached = result.graph.values[result.graph.nodes[0].attributes.weights]
     assert attached.dtype is (DType.FLOAT16 if dtypes[1] == "float16" else DType.FLOAT32)
@@ -152,9 +152,9 @@ def _with_computed_weights(builder: GraphBuilder) -> Graph:
 
 def _with_groups(builder: GraphBuilder) -> Graph:
     output = siblings(builder, 4, 4)
-    for place in (0, 1):
-        node = builder.nodes[place]
-        builder.nodes[place] = replace(node, attributes=replace(node.attributes, groups=5))
+    for position in (0, 1):
+        node = builder.nodes[position]
+        builder.nodes[position] = replace(node, attributes=replace(node.attributes, groups=5))
     return finished(builder, output)
 
 

@@ -196,9 +196,9 @@ OTHER_ROOMS = {"benchmarks", "delegate", "fuzzing", "models", "project", "robust
 
 
 def test_tests_stand_in_rooms_like_those_of_the_source() -> None:
-    places = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
+    positions = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
     packages = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
-    assert places - packages == set(map(Path, OTHER_ROOMS))
+    assert positions - packages == set(map(Path, OTHER_ROOMS))
 
 
 def test_what_tests_share_is_no_room_of_tests() -> None:

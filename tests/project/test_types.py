@@ -54,8 +54,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     found: dict[int, str] = {}
     for line in result.stdout.splitlines():
         if match := re.match(r"program\.py:(\d+): (?:error|note): (.*)", line):
-            place = int(match[1]) - 2
-            found[place] = f"{found.get(place, '')} {match[2]}".strip()
+            position = int(match[1]) - 2
+            found[position] = f"{found.get(position, '')} {match[2]}".strip()
     assert found, result.stdout + result.stderr
     return found
 

@@ -153,7 +153,7 @@ def test_nor_with_several_partitions(ledger: Ledger) -> None:
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("change", [-4, 4])
 def test_a_tensor_of_another_size_is_not_touched(
-    place: int, change: int, monkeypatch: pytest.MonkeyPatch
+    position: int, change: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the runtime does to a tensor, no more is copied than it holds."""
     invoke = PartitionKernel.invoke
@@ -172,7 +172,7 @@ def test_a_tensor_of_another_size_is_not_touched(
     monkeypatch.setattr(PartitionKernel, "invoke", changed)
     delegate = GpuDelegate()
     target = interpreter(MODEL, delegate)
-    details = [(target.get_input_details(), target.get_output_details())[place][0]]
+    details = [(target.get_input_details(), target.get_output_details())[position][0]]
     with pytest.raises(RuntimeError, match=rf"has {60 + change} bytes in .*, and 60 in the"):
         target.invoke()
     assert isinstance(delegate.error, InterpreterError)

@@ -110,8 +110,8 @@ def program(
 
 
 def launch(name: str, *cells: int | BufferRange) -> Launch:
-    slots = tuple(cell(c) if isinstance(c, int) else c for c in cells)
-    return Launch(name, slots, SIZE, GROUP)
+    parts = tuple(cell(c) if isinstance(c, int) else c for c in cells)
+    return Launch(name, parts, SIZE, GROUP)
 
 
 def ready(device: Device, program: Program, cache_dir: str | None = None) -> ExecutionContext:

@@ -112,9 +112,9 @@ class EmulatedContext(HostContext):
             pairs = zip(launch.global_size, launch.local_size, strict=True)
             x, y, z = (-(-whole // part) for whole, part in pairs)
             pointers = [self._memory.at(part) for part in launch.ranges]
-            places = self._memory.places(launch)
+            positions = self._memory.places(launch)
             kernel = (self._kernels, launch.kernel)
-            call_kernel(*kernel, pointers, (y, x, z), launch.local_size, places)
+            call_kernel(*kernel, pointers, (y, x, z), launch.local_size, positions)
         for part, buffer in zip(self.program.outputs, bindings.outputs, strict=True):
             ctypes.memmove(address_of(buffer), self._memory.at(part), part.size)
 
@@ -134,7 +134,7 @@ def call_kernel(
     pointers: Sequence[int],
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    places: Places | None = None,
+    positions: Places | None = None,
 ) -> None:
     """Launch a kernel of a compiled library, and wait; what it may touch is for checked ones."""
     launch = library[f"launch_{name}"]
@@ -143,7 +143,7 @@ def call_kernel(
         (ctypes.c_void_p * len(pointers))(*pointers),
         (ctypes.c_uint * 3)(*grid),
         (ctypes.c_uint * 3)(*block),
-        None if places is None else ctypes.byref(places),
+        None if positions is None else ctypes.byref(positions),
     )
     assert not fault, f"{name}: {fault.decode()}"
 
@@ -244,8 +244,8 @@ def _with_shared(text: str, arrays: Sequence[tuple[str, int, int]]) -> str:
     """Let shared arrays lie in the memory of the block."""
     for name, start, _ in arrays:
         declared = rf"(?:extern )?__shared__ (?:__align__\(\d+\) )?(\w+) {name}\[\d*\];"
-        place = rf"\1 *const {name} = (\1 *)shared_memory({start});"
-        text, count = re.subn(declared, place, text)
+        position = rf"\1 *const {name} = (\1 *)shared_memory({start});"
+        text, count = re.subn(declared, position, text)
         assert count == 1, f"{count} declarations of {name}"
     return text
 

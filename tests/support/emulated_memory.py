@@ -49,10 +49,10 @@ class EmulatedMemory:
         self._cells = np.zeros(whole.nbytes // 2 * _CELL_BYTES, np.uint8)
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
 
-    def at(self, place: BufferRange) -> int:
+    def at(self, position: BufferRange) -> int:
         """Return the address of a range."""
-        stored = self._constants if place.constant else self.arena
-        return int(stored.ctypes.data) + place.offset
+        stored = self._constants if position.constant else self.arena
+        return int(stored.ctypes.data) + position.offset
 
     def places(self, launch: Launch) -> Places:
         """Return what a launch may touch."""
@@ -89,9 +89,9 @@ def shared_arrays(kernel: KernelText) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
-def _bytes(argument: Argument, place: BufferRange) -> int:
+def _bytes(argument: Argument, position: BufferRange) -> int:
     """Return the bytes that a kernel may touch: bools are read and written in whole words."""
-    return -(-place.size // 4) * 4 if argument.kind == "U8" else place.size
+    return -(-position.size // 4) * 4 if argument.kind == "U8" else position.size
 
 
 def _range(memory: Bytes) -> _Range:

@@ -34,24 +34,26 @@ def max_pool(image: Floats, kernel: Pair, stride: Pair, same: bool) -> tuple[Dou
         for size, k, s in zip((height, width), kernel, stride, strict=True)
     )
     best = np.full((n, rows, columns, channels), -np.inf)
-    place = np.zeros_like(best)
+    position = np.zeros_like(best)
     for y, x in np.ndindex(rows, columns):
         for ky, kx in np.ndindex(kernel):
             iy, ix = y * stride[0] - pads[0] + ky, x * stride[1] - pads[1] + kx
             if 0 <= iy < height and 0 <= ix < width:
                 better = image[:, iy, ix] > best[:, y, x]
                 best[:, y, x][better] = image[:, iy, ix][better]
-                place[:, y, x][better] = ky * kernel[1] + kx
-    return best, place
+                position[:, y, x][better] = ky * kernel[1] + kx
+    return best, position
 
 
-def max_unpool(values: Doubles, places: Doubles, kernel: Pair, stride: Pair, same: bool) -> Doubles:
+def max_unpool(
+    values: Doubles, positions: Doubles, kernel: Pair, stride: Pair, same: bool
+) -> Doubles:
     """Return the values at the places of their windows, in an image of zeros."""
     n, height, width, channels = values.shape
     image = np.zeros((n, height * kernel[0], width * kernel[1], channels))
     pads = [leading_pad(image.shape[1 + i], kernel[i], stride[i], same) for i in (0, 1)]
     for b, y, x, c in np.ndindex(*values.shape):
-        ky, kx = divmod(int(places[b, y, x, c]), kernel[1])
+        ky, kx = divmod(int(positions[b, y, x, c]), kernel[1])
         iy, ix = y * stride[0] - pads[0] + ky, x * stride[1] - pads[1] + kx
         if 0 <= iy < image.shape[1] and 0 <= ix < image.shape[2]:
             image[b, iy, ix, c] = values[b, y, x, c]

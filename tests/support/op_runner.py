@@ -187,8 +187,8 @@ def _run_as_asked(
     assert isinstance(kernel, partition_kernel.PartitionKernel)
     first = _inputs(model, 0, mode.half)
     got = invoke(interpreter, first)
-    places = _Places(model.pieces, kernel.compiled, *result[id(kernel.compiled)])
-    faults = places.faults() if mode.staged else {}
+    positions = _Places(model.pieces, kernel.compiled, *result[id(kernel.compiled)])
+    faults = positions.faults() if mode.staged else {}
     invoke(interpreter, _inputs(model, 1, mode.half))
     interpreter.reset_all_variables()
     again = invoke(interpreter, first)
@@ -201,7 +201,7 @@ def _run_as_asked(
             expected[start:stop],
             got[start:stop],
             again[start:stop],
-            places.kernels(case.name),
+            positions.kernels(case.name),
             tuple(faults.get(case.name, ())),
         )
         start = stop
@@ -253,9 +253,9 @@ def forced(number: int) -> Iterator[set[int]]:
 
     def choose(_: Choices, problem: str, candidates: Sequence[Any]) -> Any:
         assert known.setdefault(problem, repr(candidates)) == repr(candidates), problem
-        place = min(number, len(candidates) - 1)
-        chosen.add(place)
-        return candidates[place]
+        position = min(number, len(candidates) - 1)
+        chosen.add(position)
+        return candidates[position]
 
     with mock.patch.object(Choices, "choose", choose):
         yield chosen

@@ -31,17 +31,17 @@ def strided_slice(dice: Dice) -> Case:
     shape = dice.shape(1)
     begin, end, strides = [], [], []
     shrink = begin_mask = end_mask = 0
-    for place, size in enumerate(shape):
+    for index, size in enumerate(shape):
         first, step = dice.number(0, size - 1), dice.one_of(1, 1, 2, -1, -2)
         room = (size - 1 - first if step > 0 else first) // abs(step)
         last = first + step * dice.number(0, room)
         stop = last + (1 if step > 0 else -1)
         kind = dice.number(0, 5)
         if kind == 0:
-            shrink |= 1 << place
+            shrink |= 1 << index
             step = 1
-        begin_mask |= (kind == 1) << place
-        end_mask |= (kind in (1, 2)) << place
+        begin_mask |= (kind == 1) << index
+        end_mask |= (kind in (1, 2)) << index
         # From the back where that means the same; -size - 1 stands before the first element.
         begin.append(first - size if dice.flag() else first)
         end.append(stop - size if stop < 0 or (dice.flag() and stop < size) else stop)
@@ -68,14 +68,14 @@ def masked_slice(dice: Dice) -> Case:
     end = [first + size for first, size in zip(begin, sizes, strict=True)]
     if kind == "offset":
         return Slice(shape=shape, begin=(*begin,), end=(*sizes,), offset=True)
-    place = dice.number(0, rank - 1)
+    position = dice.number(0, rank - 1)
     if kind == "ellipsis":
-        stop = dice.number(place + 1, rank)
-        begin[place:stop] = end[place:stop] = [0]
-        return Slice(shape=shape, begin=(*begin,), end=(*end,), ellipsis=1 << place)
-    begin.insert(place, 0)
-    end.insert(place, 0)
-    return Slice(shape=shape, begin=(*begin,), end=(*end,), new_axis=1 << place)
+        stop = dice.number(position + 1, rank)
+        begin[position:stop] = end[position:stop] = [0]
+        return Slice(shape=shape, begin=(*begin,), end=(*end,), ellipsis=1 << position)
+    begin.insert(position, 0)
+    end.insert(position, 0)
+    return Slice(shape=shape, begin=(*begin,), end=(*end,), new_axis=1 << position)
 
 
 def transpose(dice: Dice) -> Case:

@@ -108,13 +108,13 @@ def select(dice: Dice) -> Case:
     shapes = [whole] * 3
     if op == "SELECT_V2":
         shapes = [dice.broadcast(whole) for _ in range(3)]
-    places = [i for i in range(1 if compared else 0, 3) if dice.number(0, 2) == 0]
+    positions = [i for i in range(1 if compared else 0, 3) if dice.number(0, 2) == 0]
     return Select(
         op=op,
         condition=shapes[0],
         first=shapes[1],
         second=shapes[2],
-        constant=tuple(places[:2]),
+        constant=tuple(positions[:2]),
         compared=compared,
         values=STEPS if compared else dice.one_of(STEPS, TRUTH),
     )

@@ -62,9 +62,9 @@ def cut(sketch: Sketch) -> None:
         sketch.multi("UNPACK", [x], shapes, num=size, axis=axis)
     elif kind == "SPLIT":
         count = sketch.one_of(*(n for n in (1, 2, 3) if size % n == 0))
-        place = sketch.writer.constant(axis, "int32")
+        position = sketch.writer.constant(axis, "int32")
         shapes = [_with(x.shape, axis, size // count)] * count
-        sketch.multi("SPLIT", [place, x], shapes, num_splits=count)
+        sketch.multi("SPLIT", [position, x], shapes, num_splits=count)
     elif kind == "SPLIT_V" and size > 1:
         first = sketch.number(1, size - 1)
         sizes = [first, sketch.one_of(-1, size - first)]
@@ -213,12 +213,12 @@ def count(sketch: Sketch) -> None:
         return
     found = sketch.places(x, axis)
     if sketch.draw(st.booleans()) and len(found.shape) < 4:
-        place = sketch.number(0, len(found.shape))
+        position = sketch.number(0, len(found.shape))
         depth = sketch.number(1, 5)
         levels = [sketch.writer.constant(np.float32(level)) for level in (2, -1)]
         operands = [found, sketch.writer.constant(depth, "int32"), *levels]
-        shape = (*found.shape[:place], depth, *found.shape[place:])
-        sketch.op("ONE_HOT", operands, shape, axis=place)
+        shape = (*found.shape[:position], depth, *found.shape[position:])
+        sketch.op("ONE_HOT", operands, shape, axis=position)
     else:
         options = {"in_data_type": found.dtype.upper(), "out_data_type": "FLOAT32"}
         sketch.op("CAST", [found], found.shape, **options)

@@ -82,8 +82,8 @@ def divided(sketch: Sketch) -> None:
     count = sketch.one_of(*(n for n in range(2, x.shape[axis] + 1) if x.shape[axis] % n == 0))
     size = x.shape[axis] // count
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-    place = sketch.writer.constant(axis, "int32")
-    parts = list(sketch.multi("SPLIT", [place, x], [shape] * count, num_splits=count))
+    position = sketch.writer.constant(axis, "int32")
+    parts = list(sketch.multi("SPLIT", [position, x], [shape] * count, num_splits=count))
     if sketch.draw(st.integers(0, 3)) == 0:
         parts = sketch.draw(st.permutations(parts))
     parts = parts[sketch.number(0, 1) :]

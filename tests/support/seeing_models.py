@@ -36,8 +36,8 @@ def saying(
     nothing = _nothing(writer, size)
     for name, answer in answers.items():
         found = _say(writer, np.asarray(answer, np.float32), nothing, name if not ops else "")
-        for place, op in enumerate(ops):
-            last = name if place == len(ops) - 1 else f"{name}_{op}"
+        for index, op in enumerate(ops):
+            last = name if index == len(ops) - 1 else f"{name}_{op}"
             found = writer.op(op, [found], [found.shape], name=last)
         writer.output(found)
     return writer.build()
@@ -95,7 +95,7 @@ def detector(
         custom_options=_flexbuffer(options),
         names=["boxes", "classes", "scores", "count"],
     )
-    writer.output(*(outputs[place] for place in order))
+    writer.output(*(outputs[position] for position in order))
     return writer.build()
 
 

@@ -60,7 +60,7 @@ def _pack(spread: npt.NDArray[Any], formats: Sequence[int]) -> tuple[npt.NDArray
             level.arraySegmentsType = level.arrayIndicesType = tables.SparseIndexVector.Int32Vector
             level.arraySegments, level.arrayIndices = tables.Int32VectorT(), tables.Int32VectorT()
             level.arraySegments.values = [0, *itertools.accumulate(map(len, nonzero))]
-            level.arrayIndices.values = [i for places in nonzero for i in places]
+            level.arrayIndices.values = [i for positions in nonzero for i in positions]
             entries = [entry[i] for entry, at in zip(entries, nonzero, strict=True) for i in at]
         levels.append(level)
     return np.asarray(entries, spread.dtype), levels

@@ -265,9 +265,9 @@ def test_the_delegate_runs_what_the_cpu_runs(folder: Path) -> None:
     command = ["batch", "two.tflite", "--input=rows.parquet", "--backend=cl", "--json=told.json"]
     assert cli.main([*command, "--output=gpu"]) == 0
     reported = json.loads(Path("told.json").read_text(encoding="utf-8"))
-    (place,) = reported["places"]
-    assert place.endswith("(opencl fp32, 1 of 1 operations)")
-    assert reported["samples"] == reported["places"][place] == 20
+    (position,) = reported["places"]
+    assert position.endswith("(opencl fp32, 1 of 1 operations)")
+    assert reported["samples"] == reported["places"][position] == 20
     assert [stage["name"] for stage in reported["stages"]] == ["decode", "infer", "write"]
     assert sorted(each.name for each in Path("gpu").iterdir()) == ["part-00000.parquet"]
     assert batch("two.tflite", "--input=rows.parquet") == 0

@@ -109,7 +109,7 @@ def test_the_lines_are_the_originals(model: str, capsys: pytest.CaptureFixture[s
     ]
     lines = masked(capsys.readouterr().out, model)
     assert [line.removeprefix("INFO: ") for line in lines if line] == expected
-    assert [lines[place + 1] for place, line in enumerate(lines) if "count=" in line] == ["", ""]
+    assert [lines[index + 1] for index, line in enumerate(lines) if "count=" in line] == ["", ""]
 
 
 def test_the_model_may_stand_by_itself(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -513,8 +513,8 @@ def test_the_profile(model: str, capsys: pytest.CaptureFixture[str]) -> None:
         "ABS",
         "INFO: Computed by: ",
     ]
-    places = [text.index(each) for each in order]
-    assert places == sorted(places)
+    positions = [text.index(each) for each in order]
+    assert positions == sorted(positions)
     nodes = re.findall(r"\nNumber of nodes executed: (\d+)\n", text)
     assert nodes[:2] == ["2", "1"]
     assert int(nodes[2]) >= 1

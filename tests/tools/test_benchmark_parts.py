@@ -144,16 +144,16 @@ def test_tables_as_csv() -> None:
         "node type, first, avg_ms, %, cdf%, mem KB, times called, name",
         "CONV_2D, 3.000, 3.000, 75.000%, 75.000%, 0.000, 1, [a]:0",
     ]
-    place = lines.index("node type, count, avg_ms, avg %, cdf %, mem KB, times called")
-    assert lines[place + 2] == "ADD, 1, 0.250, 6.250%, 100.000%, 0.000, 1"
+    position = lines.index("node type, count, avg_ms, avg %, cdf %, mem KB, times called")
+    assert lines[position + 2] == "ADD, 1, 0.250, 6.250%, 100.000%, 0.000, 1"
 
 
 def test_ten_operations_are_the_top() -> None:
-    rows = tuple(Row("ADD", f"[{place}]:{place}", place) for place in range(12))
+    rows = tuple(Row("ADD", f"[{index}]:{index}", index) for index in range(12))
     text = block_text(Block(rows, Stats()))
     top = text[text.index("Top by") : text.index("Number of nodes executed: 12")]
     assert [line.split("\t")[-1] for line in top.split("\n")[2:-2]] == [
-        f"[{place}]:{place}" for place in range(11, 1, -1)
+        f"[{index}]:{index}" for index in range(11, 1, -1)
     ]
 
 
@@ -290,8 +290,8 @@ class Graph:
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
         return [
-            {"index": place, "op_name": name, "inputs": takes, "outputs": makes}
-            for place, (name, takes, makes) in enumerate(self.ops)
+            {"index": index, "op_name": name, "inputs": takes, "outputs": makes}
+            for index, (name, takes, makes) in enumerate(self.ops)
         ]
 
 

@@ -67,10 +67,10 @@ def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ["--serialization_dir=folder", "--model_token=name"]
-    assert options_of(place, monkeypatch).cache_folder() == ("folder", "name")
-    assert options_of([*place, "--cache=false"], monkeypatch).cache_folder() is None
-    assert options_of([place[0], "--cache"], monkeypatch).cache_folder() == ("folder", "")
+    position = ["--serialization_dir=folder", "--model_token=name"]
+    assert options_of(position, monkeypatch).cache_folder() == ("folder", "name")
+    assert options_of([*position, "--cache=false"], monkeypatch).cache_folder() is None
+    assert options_of([position[0], "--cache"], monkeypatch).cache_folder() == ("folder", "")
 
 
 def test_unknown_members_are_refused(

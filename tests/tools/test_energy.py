@@ -241,10 +241,10 @@ def test_gpus_that_nobody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cuda_tells_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = {"PCI_DOMAIN_ID": 1, "PCI_BUS_ID": 0x3B, "PCI_DEVICE_ID": 2}
+    positions = {"PCI_DOMAIN_ID": 1, "PCI_BUS_ID": 0x3B, "PCI_DEVICE_ID": 2}
 
     def attribute(name: str, _: int) -> tuple[Status, int]:
-        return Status.CUDA_SUCCESS, places.get(name.removeprefix("CU_DEVICE_ATTRIBUTE_"), 9)
+        return Status.CUDA_SUCCESS, positions.get(name.removeprefix("CU_DEVICE_ATTRIBUTE_"), 9)
 
     fake_cuda.install(monkeypatch, FakeDriver(cuDeviceGetAttribute=attribute))
     (device,) = cuda.CUDABackend().devices()
@@ -383,7 +383,7 @@ def test_the_lines_about_energy(
         "above_idle=N",
         "INFO: Energy per inference (J) of CPU: total=N above_idle=N",
     ]
-    assert start > next(place for place, line in enumerate(lines) if "Inference timings" in line)
+    assert start > next(index for index, line in enumerate(lines) if "Inference timings" in line)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["benchmark_name"] == "mine"
     (cpu,) = found["energy"]["meters"]

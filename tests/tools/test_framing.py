@@ -62,7 +62,7 @@ def test_what_lies_somewhere_is_found_there(
     y, x = np.mgrid[:64, :64] + 0.5
     found = np.array([(tensor * axis).sum() / tensor.sum() / 64 for axis in (x, y)])
     step = max(frame.size) / 64
-    assert np.abs(frame.places(found) - patch).max() < 0.3 * step + 0.5
+    assert np.abs(frame.positions(found) - patch).max() < 0.3 * step + 0.5
 
 
 def test_outside_of_the_picture_there_is_black() -> None:

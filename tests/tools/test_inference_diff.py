@@ -179,8 +179,10 @@ def test_another_model_as_the_reference(
 ) -> None:
     other = tmp_path / "other.tflite"
     content = bytearray(fully_convolutional())
-    place = content.index(np.random.default_rng(3).normal(0, 0.2, 270).astype(np.float32).tobytes())
-    content[place : place + 4] = struct.pack("<f", 9.0)
+    position = content.index(
+        np.random.default_rng(3).normal(0, 0.2, 270).astype(np.float32).tobytes()
+    )
+    content[position : position + 4] = struct.pack("<f", 9.0)
     other.write_bytes(content)
     command = ["inference_diff", model, "--num_runs=1", f"--reference={other}"]
     assert cli.main(command) == 0
@@ -251,7 +253,7 @@ def test_the_metrics_file(model: str, tmp_path: Path, capsys: pytest.CaptureFixt
     output = found["outputs"][0]
     names = ("largest_mean_error", "min_error", "avg_error", "std_deviation")
     assert errors == {
-        place: pytest.approx(output[name], rel=1e-6) for place, name in enumerate(names, start=1)
+        index: pytest.approx(output[name], rel=1e-6) for index, name in enumerate(names, start=1)
     }
 
 

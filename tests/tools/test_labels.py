@@ -73,8 +73,8 @@ def test_a_model_without_attachment_has_no_labels() -> None:
 
 def test_a_damaged_or_huge_attachment_is_none() -> None:
     model = with_attachment("cat\n" * 1000)
-    for place in range(len(model) - 200, len(model)):
-        attached_labels(model[:place] + bytes([model[place] ^ 0xFF]) + model[place + 1 :])
+    for index in range(len(model) - 200, len(model)):
+        attached_labels(model[:index] + bytes([model[index] ^ 0xFF]) + model[index + 1 :])
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("labels.txt", "\n" * (1 << 24))
@@ -99,13 +99,13 @@ def test_imagenet_names_lie_beside_the_models(
 def test_imagenet_names_are_fetched_else_numbers_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = tmp_path / "place.txt"
+    position = tmp_path / "place.txt"
     digest = hashlib.sha256(b"cat\ndog").hexdigest()
-    asset = downloads.Asset("names.txt", place.as_uri(), digest)
+    asset = downloads.Asset("names.txt", position.as_uri(), digest)
     monkeypatch.setattr(labels, "IMAGENET", asset)
     monkeypatch.setattr(labels, "model_folders", list)
     monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
     assert imagenet_labels() == []
     assert "are not here; showing class numbers. names.txt could not" in capsys.readouterr().err
-    place.write_bytes(b"cat\ndog")
+    position.write_bytes(b"cat\ndog")
     assert imagenet_labels() == ["cat", "dog"]

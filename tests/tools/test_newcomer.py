@@ -170,14 +170,14 @@ def test_files_are_tried_before_the_work(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    places = {tmp_path / "absent" / "file.json": "No such file", tmp_path: "directory"}
+    positions = {tmp_path / "absent" / "file.json": "No such file", tmp_path: "directory"}
     for tool in tools:
         name = tool.__name__.rsplit(".", 1)[1]  # type: ignore[attr-defined]
         monkeypatch.setattr(tool, "find_model", lambda _: pytest.fail("work was begun"))
-        for place in places:
-            assert cli.main([name, "model.tflite", f"--{flag}={place}"]) == 1
+        for position in positions:
+            assert cli.main([name, "model.tflite", f"--{flag}={position}"]) == 1
             error = capsys.readouterr().err
-            assert f"--{flag}={place}: the file cannot be written: " in error
+            assert f"--{flag}={position}: the file cannot be written: " in error
     assert list(tmp_path.iterdir()) == []
 
 

@@ -71,8 +71,8 @@ SAID = ["red", "green", "blue", "yellow", "white", "white", "other 5", "red"]
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with a classifier, eight pictures, what is on them, and labels."""
     (tmp_path / "images" / "folder").mkdir(parents=True)
-    for place, colour in enumerate(SEEN):
-        picture(tmp_path / "images" / f"{place}.jpg", colour)
+    for index, colour in enumerate(SEEN):
+        picture(tmp_path / "images" / f"{index}.jpg", colour)
     (tmp_path / "truth.txt").write_text("\n".join(SAID), encoding="utf-8")
     (tmp_path / "labels.txt").write_text("\r\n".join(LABELS) + "\r\n", encoding="utf-8")
     (tmp_path / "model.tflite").write_bytes(colour_classifier())
@@ -166,8 +166,8 @@ def test_json_is_alone_on_stdout(images: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_progress_is_told_in_percent(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place in range(250):
-        os.link(images / "images" / "0.jpg", images / "images" / f"9{place:03}.jpg")
+    for index in range(250):
+        os.link(images / "images" / "0.jpg", images / "images" / f"9{index:03}.jpg")
     (images / "truth.txt").write_text("red\n" * 258, encoding="utf-8")
     assert classify("--batch=16") == 0
     reported = re.findall(r"^INFO: Evaluated: (\d+)%$", capsys.readouterr().out, re.MULTILINE)
@@ -217,8 +217,8 @@ def test_neither_batches_nor_threads_change_a_figure(
 
 
 def test_two_workers(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place in range(90):  # more than one chunk
-        os.link(images / "images" / "1.jpg", images / "images" / f"9{place:03}.jpg")
+    for index in range(90):  # more than one chunk
+        os.link(images / "images" / "1.jpg", images / "images" / f"9{index:03}.jpg")
     with (images / "truth.txt").open("a", encoding="utf-8") as file:
         file.write("\n" + "green\n" * 90)
     assert classify("--json=one.json", "--use_gpu=true") == 0
@@ -511,11 +511,11 @@ def test_what_is_found_on_each_picture(coco: Path, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.split("INFO: Num evaluation runs")[0].splitlines()
     objects = [
         line
-        for place, (box, score) in enumerate(zip(BOXES, [0.9, 0.8, 0.7], strict=True))
+        for index, (box, score) in enumerate(zip(BOXES, [0.9, 0.8, 0.7], strict=True))
         for line in wanted(
-            f"Object [{place}]",
+            f"Object [{index}]",
             f"  Score: {score}",
-            f"  Class-ID: {place + 1}",
+            f"  Class-ID: {index + 1}",
             "  Bounding Box:",
             f"    Normalized Top: {box[0]:g}",
             f"    Normalized Bottom: {box[2]:g}",

@@ -34,7 +34,7 @@ def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     listed = [device for each in json.loads(capsys.readouterr().out) for device in each["devices"]]
     listed.sort(key=lambda device: device["number"])
     expected = [device.to_dict() for device in litegpu.list_devices()]
-    assert listed == [{**device, "number": place} for place, device in enumerate(expected)]
+    assert listed == [{**device, "number": index} for index, device in enumerate(expected)]
 
 
 def test_devices_says_why_there_are_none(

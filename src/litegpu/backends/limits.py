@@ -9,11 +9,11 @@ from litegpu.errors import DeviceMemoryError
 
 def check_sizes(program: Program, info: DeviceInfo) -> None:
     """Raise DeviceMemoryError when a buffer, or a range that a kernel uses, is too large."""
-    slots = [slot for launch in program.launches for slot in launch.ranges]
+    ranges = [each for launch in program.launches for each in launch.ranges]
     needs = [
         (program.memory_bytes, "for values in one buffer", info.max_allocation_bytes),
         (program.constants.size, "for weights in one buffer", info.max_allocation_bytes),
-        (max((slot.size for slot in slots), default=0), "in one tensor", info.max_binding_bytes),
+        (max((each.size for each in ranges), default=0), "in one tensor", info.max_binding_bytes),
     ]
     for nbytes, what, limit in needs:
         if limit is not None and nbytes > limit:

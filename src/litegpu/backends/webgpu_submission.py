@@ -34,7 +34,7 @@ class WebGPUSubmission(Submission):
             if isinstance(buffer, HostBuffer):
                 self._writes.append((part, buffer))
             elif isinstance(buffer, DeviceBuffer):
-                self._before.append((*_outside(buffer), *_place(memory, part), words(part.size)))
+                self._before.append((*_outside(buffer), *_operand(memory, part), words(part.size)))
         outputs = zip(program.outputs, bindings.outputs, context.result_starts, strict=True)
         for part, buffer, start in outputs:
             if isinstance(buffer, HostBuffer):
@@ -43,7 +43,7 @@ class WebGPUSubmission(Submission):
             else:
                 assert isinstance(buffer, DeviceBuffer)
                 target = _outside(buffer)
-            self._after.append((*_place(memory, part), *target, words(part.size)))
+            self._after.append((*_operand(memory, part), *target, words(part.size)))
 
     @property
     def run(self) -> Callable[[], None]:
@@ -104,7 +104,7 @@ class WebGPUSubmission(Submission):
                 self._deliver(reader)
 
 
-def _place(memory: Any, part: BufferRange) -> tuple[Any, int]:
+def _operand(memory: Any, part: BufferRange) -> tuple[Any, int]:
     return memory._internal, part.offset
 
 

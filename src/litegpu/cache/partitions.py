@@ -26,13 +26,13 @@ class CachedPartitions:
     """
 
     def __init__(
-        self, place: CacheFolder, device: Device, policy: NumericPolicy, tuned: object
+        self, folder: CacheFolder, device: Device, policy: NumericPolicy, tuned: object
     ) -> None:
-        """Keep partitions in a place; `tuned` is what decides about measured choices."""
-        self._store = ArtifactStore(*place)
+        """Keep partitions in a folder; `tuned` is what decides about measured choices."""
+        self._store = ArtifactStore(*folder)
         self._device = device
         made_by = (__version__, host_facts(), device_facts(device.info), device.origin)
-        self._key: tuple[Any, ...] = (*made_by, place.token, policy, tuned)
+        self._key: tuple[Any, ...] = (*made_by, folder.token, policy, tuned)
 
     def key(self, graph: Graph, precise: Collection[int] = ()) -> bytes:
         """Return the fingerprint of a partition whose values `precise` are never rounded."""

@@ -127,8 +127,8 @@ class PartitionFacts:
         first = min((order.index(v) for v in values), default=len(order))
         return [
             v
-            for place, v in enumerate(order)
-            if v in values or (place >= first and self.values[v].is_rounded)
+            for index, v in enumerate(order)
+            if v in values or (index >= first and self.values[v].is_rounded)
         ]
 
     def beside(self, value_id: int) -> set[int]:

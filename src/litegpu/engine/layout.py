@@ -17,7 +17,7 @@ from litegpu.ops.traits import Trait
 
 @dataclass
 class Layout:
-    """The graph (with copies added where a value must exist twice) and the place of each value.
+    """The graph (with copies added where a value must exist twice) and the storage of each value.
 
     Inputs and outputs of the partition are unpadded, as the runtime holds them: kernels convert
     small elements (bools, integers of 8 or 16 bits) as they read or write them. All else is padded,

@@ -127,7 +127,7 @@ def _hits(overlaps: Sequence[tuple[int, list[float]]], threshold: float) -> list
     result = []
     for number, shares in overlaps:
         used = matched.setdefault(number, set())
-        free = [place for place in range(len(shares)) if place not in used]
+        free = [index for index in range(len(shares)) if index not in used]
         best = max(free, key=shares.__getitem__, default=None)
         hit = best is not None and shares[best] >= threshold
         if hit and best is not None:

@@ -122,13 +122,13 @@ class Opening:
         """Take the flags."""
         self._args = args
 
-    def __call__(self, model: bytes, place: engines.Place) -> Any:
+    def __call__(self, model: bytes, position: engines.Place) -> Any:
         """Return an interpreter whose tensors have no memory yet, and its delegate."""
         if self._args.cpu:
             return self.on_cpu(model)
         args = copy.copy(self._args)
-        if place.backend:
-            args.backend, args.device = place.backend, place.device
+        if position.backend:
+            args.backend, args.device = position.backend, position.device
         delegate = make_delegate(args)
         return engines.Opened(
             runtime.interpreter(model, delegate, args.num_threads, allocate=False), delegate

@@ -56,7 +56,7 @@ def from_array(values: Any, tensor: Tensor) -> NDArray[Any]:
 
 def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without the ones before it."""
-    start = next((place for place, size in enumerate(shape) if size != 1), len(shape))
+    start = next((index for index, size in enumerate(shape) if size != 1), len(shape))
     return shape[start:]
 
 

@@ -68,8 +68,8 @@ class OutputColumns:
     def arrays(self, rows: Sequence[Arrays | None]) -> list[Any]:
         """Return the columns of rows; None is a row without outputs."""
         found: list[Any] = []
-        for place, tensor in enumerate(self._tensors):
-            values = [None if row is None else self._stored(row[place], tensor) for row in rows]
+        for index, tensor in enumerate(self._tensors):
+            values = [None if row is None else self._stored(row[index], tensor) for row in rows]
             found += _lists(values) if tensor.dynamic else [self._column(values, tensor)]
         return found
 

@@ -145,11 +145,11 @@ class TableSource:
             number = span.number
             for batch in self._batches(span, columns):
                 values = {name: rows_of(batch.column(name)) for name in columns}
-                for place in range(batch.num_rows):
+                for index in range(batch.num_rows):
                     name = f"{os.path.basename(span.file)}:{number}"
                     if self._name:
-                        name = _text(values[self._name][place], name)
-                    yield Row(name, tuple(values[each][place] for each in self._columns))
+                        name = _text(values[self._name][index], name)
+                    yield Row(name, tuple(values[each][index] for each in self._columns))
                     number += 1
 
     def table(self, first: int, count: int, columns: Sequence[str]) -> Any:
@@ -206,8 +206,8 @@ class _Cursor:
 
     def leads_to(self, span: Span, columns: list[str]) -> bool:
         """Whether the span is yet to come."""
-        place = (self._file, self._group, self._columns)
-        return place == (span.file, span.group, columns) and self._row <= span.first
+        position = (self._file, self._group, self._columns)
+        return position == (span.file, span.group, columns) and self._row <= span.first
 
     def take(self, span: Span) -> Iterator[Any]:
         """Yield the rows of a span as record batches."""

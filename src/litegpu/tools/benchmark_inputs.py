@@ -114,12 +114,12 @@ def resize_inputs(target: Any, layers: Sequence[Layer]) -> None:
             f"--input_layer names {len(layers)} inputs, the model has {len(details)}: "
             f"{', '.join(detail['name'] for detail in details)}. Name all of them."
         )
-    for place, (layer, detail) in enumerate(zip(layers, details, strict=False)):
+    for index, (layer, detail) in enumerate(zip(layers, details, strict=False)):
         if layer.name != detail["name"]:
-            warn(f"Tensor # {place} is named {detail['name']} but flags call it {layer.name}")
+            warn(f"Tensor # {index} is named {detail['name']} but flags call it {layer.name}")
         rank = len(detail["shape"])
         if len(layer.shape) != rank:
-            raise OptionsError(f"Input tensor #{place} should have {rank} dimensions!")
+            raise OptionsError(f"Input tensor #{index} should have {rank} dimensions!")
         if layer.shape != tuple(detail["shape"]):
             target.resize_tensor_input(detail["index"], layer.shape)
 
@@ -134,8 +134,8 @@ def input_values(details: Sequence[dict[str, Any]], layers: Sequence[Layer]) -> 
     stream = Stream()
     by_place = dict(enumerate(layers))
     found = []
-    for place, detail in enumerate(details):
-        layer = by_place.get(place)
+    for index, detail in enumerate(details):
+        layer = by_place.get(index)
         if layer and layer.file:
             found.append(_from_file(detail, layer.file))
         else:

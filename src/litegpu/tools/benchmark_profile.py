@@ -56,8 +56,8 @@ def take_blocks(session: Session, runs: Stats) -> list[Block]:
 
 
 def _nodes(report: DelegationReport, profile: Profile) -> Iterator[Row]:
-    for place, (part, times) in enumerate(_parts(report, profile)):
-        name = f"[{', '.join(part.outputs)}]:{place}"
+    for index, (part, times) in enumerate(_parts(report, profile)):
+        name = f"[{', '.join(part.outputs)}]:{index}"
         yield Row(KERNEL, name, sum(times.host_seconds.values()) * 1e3)
     rest = report.total_nodes - len(report.delegated_nodes)
     if rest:

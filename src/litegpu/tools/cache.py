@@ -66,9 +66,9 @@ def main(args: argparse.Namespace) -> int:
     """Do what is asked for, then list what there is; 1 if something is damaged or did not warm."""
     try_to_write("json", args.json)
     options = {**given_options(args), "cache": True}
-    place = GpuDelegateOptions(**options).cache_folder()
-    assert place is not None  # cache=True says so
-    folder = Path(place.folder)
+    position = GpuDelegateOptions(**options).cache_folder()
+    assert position is not None  # cache=True says so
+    folder = Path(position.folder)
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     warmed = True

@@ -104,6 +104,6 @@ def print_advice(report: DelegationReport) -> None:
             print(f"\n{title}: none")
             continue
         print(f"\n{title} (times are estimates for a GPU)")
-        for place, advice in enumerate(each.advice, start=1):
-            start = f"{place:3}. "
+        for index, advice in enumerate(each.advice, start=1):
+            start = f"{index:3}. "
             print_text(start + advice.text, " " * len(start))

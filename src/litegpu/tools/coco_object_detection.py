@@ -174,9 +174,9 @@ def _coco(truth: GroundTruth, found: dict[str, tuple[Detection, ...]]) -> CocoFi
 
 def _print_objects(name: str, objects: Sequence[Detection]) -> None:
     info(f"Image: {name}\n")
-    for place, each in enumerate(objects):
+    for index, each in enumerate(objects):
         top, left, bottom, right = map(figure, each.box)
-        info(f"Object [{place}]")
+        info(f"Object [{index}]")
         info(f"  Score: {figure(each.score)}")
         info(f"  Class-ID: {each.class_id}")
         info("  Bounding Box:")

@@ -51,7 +51,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     room = terminal_width() or sys.maxsize
     shown_columns = list(range(len(columns)))
     table = _Table(columns, cells, shown_columns, room)
-    optional = [place for place in shown_columns if columns[place].startswith("?")]
+    optional = [index for index in shown_columns if columns[index].startswith("?")]
     while table.width > room and optional:
         shown_columns.remove(optional.pop())
         table = _Table(columns, cells, shown_columns, room)
@@ -59,7 +59,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     heading, *body = ([*table.lines(row)] for row in cells)
     lines = [*heading, "─" * table.width, *(line for row in body for line in row)]
     print("\n" + "\n".join(lines))
-    if hidden := [head for place, head in enumerate(cells[0]) if place not in shown_columns]:
+    if hidden := [head for index, head in enumerate(cells[0]) if index not in shown_columns]:
         print_text(f"(on a wider terminal: {', '.join(hidden)})")
 
 
@@ -147,8 +147,10 @@ class _Table:
         shown_columns: Iterable[int],
         room: int,
     ) -> None:
-        self._widths = {place: max(len(row[place]) for row in cells) for place in shown_columns}
-        self._right = {place for place in self._widths if ">" in columns[place]}
+        self._widths = {
+            position: max(len(row[position]) for row in cells) for position in shown_columns
+        }
+        self._right = {position for position in self._widths if ">" in columns[position]}
         self._gap = _GAP
         if self.width > room:
             self._gap = _NARROW_GAP
@@ -160,7 +162,7 @@ class _Table:
 
     def fold(self, room: int) -> None:
         """Make columns of text narrower, the widest first."""
-        texts = [place for place in self._widths if place not in self._right]
+        texts = [position for position in self._widths if position not in self._right]
         while self.width > room:
             widest = max(texts, key=self._widths.__getitem__, default=None)
             if widest is None or self._widths[widest] <= _NARROWEST:
@@ -169,13 +171,13 @@ class _Table:
 
     def lines(self, row: Sequence[str]) -> Iterator[str]:
         """Yield the lines of a row: a cell that is wider than its column takes several."""
-        parts = [textwrap.wrap(row[place], width) for place, width in self._widths.items()]
+        parts = [textwrap.wrap(row[position], width) for position, width in self._widths.items()]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             yield (
                 (" " * self._gap)
                 .join(
-                    text.rjust(width) if place in self._right else text.ljust(width)
-                    for text, (place, width) in zip(texts, self._widths.items(), strict=True)
+                    text.rjust(width) if position in self._right else text.ljust(width)
+                    for text, (position, width) in zip(texts, self._widths.items(), strict=True)
                 )
                 .rstrip()
             )

@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
 
 def as_list(statuses: list[backends.BackendStatus]) -> list[dict[str, Any]]:
     """Return the state of all backends as plain data for JSON, with the numbers of the devices."""
-    numbers = {device.title: place for place, device in enumerate(backends.ranked(statuses))}
+    numbers = {device.title: index for index, device in enumerate(backends.ranked(statuses))}
     found = [dataclasses.asdict(status) for status in statuses]
     for status, entry in zip(statuses, found, strict=True):
         for device, facts in zip(status.devices, entry["devices"], strict=True):
@@ -64,8 +64,8 @@ def _print_text(statuses: list[backends.BackendStatus]) -> None:
             _COLUMNS,
             [_device_row(number, device) for number, device in enumerate(devices)],
         )
-    for place, status in enumerate(each for each in statuses if not each.devices):
-        if devices and not place:
+    for index, status in enumerate(each for each in statuses if not each.devices):
+        if devices and not index:
             print()
         # A command in one piece can be copied.
         reason = status.reason.replace(status.remedy, _in_one_piece(status.remedy))

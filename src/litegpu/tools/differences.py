@@ -124,18 +124,18 @@ class _OutputErrors:
         self.means.append(float(found.mean()) if found.size else 0.0)
         if not found.size:
             return
-        place = index_of(int(found.argmax()), found.shape)
-        if found[place] > self.worst[0]:
-            self.worst = (float(found[place]), run, place)
+        position = index_of(int(found.argmax()), found.shape)
+        if found[position] > self.worst[0]:
+            self.worst = (float(found[position]), run, position)
         beyond = found > tolerance * magnitude(reference)
         if self.bad is None and beyond.any():
-            place = index_of(int(beyond.argmax()), found.shape)
-            self.bad = BadElement(run, place, float(test[place]), float(reference[place]))
+            position = index_of(int(beyond.argmax()), found.shape)
+            self.bad = BadElement(run, position, float(test[position]), float(reference[position]))
 
     def result(self) -> OutputDiff:
         """Return the statistics of all runs."""
         means = np.asarray(self.means)
-        error, run, place = self.worst
+        error, run, position = self.worst
         with np.errstate(invalid="ignore"):  # an infinite error has no deviation
             average, deviation = float(means.mean()), float(means.std())
         return OutputDiff(
@@ -146,7 +146,7 @@ class _OutputErrors:
             std_deviation=deviation,
             max_error=max(error, 0.0),
             max_error_run=run,
-            max_error_index=place,
+            max_error_index=position,
             first_bad=self.bad,
         )
 
@@ -200,9 +200,9 @@ def _timed(target: Any) -> int:
     return (time.perf_counter_ns() - start) // 1000
 
 
-def index_of(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the index of an element by its place among all."""
-    return tuple(map(int, np.unravel_index(place, shape)))
+    return tuple(map(int, np.unravel_index(position, shape)))
 
 
 def _check_types(what: str, details: Sequence[dict[str, Any]], known: tuple[str, ...]) -> None:

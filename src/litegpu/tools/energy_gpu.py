@@ -71,7 +71,7 @@ def _nvml() -> Any:
 def _handle(nvml: Any, device: DeviceInfo) -> Any:
     if device.pci_address:
         return nvml.nvmlDeviceGetHandleByPciBusId(device.pci_address.encode())
-    every = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
+    every = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     alike = [each for each in every if _name(nvml, each) in device.name]
     if len(alike) != 1:
         raise MeterError(

@@ -39,7 +39,7 @@ class Frame:
         width, height = self.picture
         return max(left, 0), max(top, 0), min(right, width), min(bottom, height)
 
-    def places(self, points: NDArray[Any]) -> NDArray[np.float64]:
+    def positions(self, points: NDArray[Any]) -> NDArray[np.float64]:
         """Return the pixels of the picture, `[..., 2]` of x and y, where points of the input are.
 
         Points are `[..., 2]` of x and y, from 0 at its left and top to 1 at its right and bottom.

@@ -97,16 +97,16 @@ def read_state(
 def _tensors(target: Any, root: Any, graph: Any, index: int) -> tuple[TensorState, ...]:
     names = _names("TensorType")
     found = []
-    for place, tensor in enumerate(graph.tensors):
+    for position, tensor in enumerate(graph.tensors):
         content = objects.content(root.buffers[tensor.buffer])
         shape = _ints(tensor.shape)
         with contextlib.suppress(ValueError):  # the runtime has nothing to tell of it
-            shape = _ints(target._get_tensor_details(place, index)["shape"])
+            shape = _ints(target._get_tensor_details(position, index)["shape"])
         kind = names[tensor.type]
         size = len(content) or _bytes(kind, shape)
         found.append(
             TensorState(
-                *(place, tensor.name.decode() if tensor.name else "", kind, shape, size),
+                *(position, tensor.name.decode() if tensor.name else "", kind, shape, size),
                 _allocation(tensor, kind, content),
             )
         )
@@ -139,11 +139,11 @@ def _names(enumeration: str) -> dict[int, str]:
 def _file_nodes(root: Any, graph: Any) -> tuple[NodeState, ...]:
     names = _names("BuiltinOperator")
     found = []
-    for place, node in enumerate(graph.operators or ()):
+    for index, node in enumerate(graph.operators or ()):
         code = root.operatorCodes[node.opcodeIndex]
         number = max(code.builtinCode, code.deprecatedBuiltinCode)
         name = code.customCode.decode() if code.customCode else names.get(number, str(number))
-        found.append(NodeState(place, name, number, _ints(node.inputs), _ints(node.outputs)))
+        found.append(NodeState(index, name, number, _ints(node.inputs), _ints(node.outputs)))
     return tuple(found)
 
 
@@ -209,8 +209,8 @@ def execution_plan(nodes: Sequence[NodeState]) -> tuple[int, ...]:
     for index, producers in waits.items():
         for each in producers:
             users.setdefault(each, []).append(index)
-    place = {index: min((index, *node.replaces)) for index, node in running.items()}
-    ready = [(place[index], index) for index, producers in waits.items() if not producers]
+    position = {index: min((index, *node.replaces)) for index, node in running.items()}
+    ready = [(position[index], index) for index, producers in waits.items() if not producers]
     heapq.heapify(ready)
     plan = []
     while ready:
@@ -219,5 +219,5 @@ def execution_plan(nodes: Sequence[NodeState]) -> tuple[int, ...]:
         for user in users.get(index, ()):
             waits[user].discard(index)
             if not waits[user]:
-                heapq.heappush(ready, (place[user], user))
+                heapq.heappush(ready, (position[user], user))
     return tuple(plan)

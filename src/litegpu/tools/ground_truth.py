@@ -124,14 +124,14 @@ def _relative_box(
 def _as_dataset(pictures: Sequence[TruePicture]) -> dict[str, Any]:
     """Return COCO's form of pictures; numbers of pictures are their places."""
     annotations: list[dict[str, Any]] = []
-    for place, picture in enumerate(pictures):
+    for index, picture in enumerate(pictures):
         for each in picture.objects:
             top, left, bottom, right = each.box
             box = [left, top, right - left, bottom - top]
             annotations.append(
                 {
                     "id": len(annotations) + 1,
-                    "image_id": place,
+                    "image_id": index,
                     "category_id": each.class_id,
                     "bbox": box,
                     "area": box[2] * box[3],
@@ -141,8 +141,8 @@ def _as_dataset(pictures: Sequence[TruePicture]) -> dict[str, Any]:
     classes = sorted({each["category_id"] for each in annotations})
     return {
         "images": [
-            {"id": place, "file_name": each.name, "width": 1, "height": 1}
-            for place, each in enumerate(pictures)
+            {"id": index, "file_name": each.name, "width": 1, "height": 1}
+            for index, each in enumerate(pictures)
         ],
         "annotations": annotations,
         "categories": [{"id": each, "name": str(each)} for each in classes],
@@ -168,8 +168,8 @@ def _from_text(text: str, labels: Sequence[str]) -> list[TruePicture]:
             raise ValueError(f"line {rows.line_num}: {error}") from error
         objects.setdefault(cells[0], []).append(each)
     return [
-        TruePicture(name, place, tuple(found))
-        for place, (name, found) in enumerate(objects.items())
+        TruePicture(name, index, tuple(found))
+        for index, (name, found) in enumerate(objects.items())
     ]
 
 

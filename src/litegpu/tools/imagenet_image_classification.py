@@ -122,7 +122,7 @@ class Classification:
             ]
         )
         return evaluation.Figures(
-            [f"Top-{place} Accuracy: {figure(each)}" for place, each in enumerate(accuracies, 1)],
+            [f"Top-{index} Accuracy: {figure(each)}" for index, each in enumerate(accuracies, 1)],
             message(*repeated(1, map(np.float32, accuracies))),
             {"top_k_accuracies": accuracies},
             [(f"top-{k} accuracy", figure(accuracies[k - 1])) for k in (1, 5)],
@@ -165,18 +165,18 @@ def classification(args: argparse.Namespace) -> Classification:
             "lines. Give the labels of a model that tells more classes apart."
         )
     denied = _denied(args.denylist_file_path, len(paths))
-    chosen = [place for place in range(len(paths)) if place + 1 not in denied]
+    chosen = [index for index in range(len(paths)) if index + 1 not in denied]
     chosen = chosen[: args.num_images or None]
     names = frozenset(labels)
-    unknown = [truth[place] for place in chosen if truth[place] not in names]
+    unknown = [truth[index] for index in chosen if truth[index] not in names]
     if unknown:
         warn(
             f"{len(unknown)} of {len(chosen)} ground truth labels are none of the model's, such as "
             f"'{unknown[0]}': these pictures count as wrong."
         )
     return Classification(
-        tuple(paths[place] for place in chosen),
-        tuple(truth[place] for place in chosen),
+        tuple(paths[index] for index in chosen),
+        tuple(truth[index] for index in chosen),
         tuple(labels),
     )
 

@@ -226,11 +226,11 @@ def comparison_lines(found: Comparison, tolerance: float) -> list[str]:
         f"Reference run latency: {found.reference.text()}",
         f"Test run latency: {found.test.text()}",
     ]
-    for place, each in enumerate(found.outputs):
+    for index, each in enumerate(found.outputs):
         lines.append(
-            f"OutputDiff[{place}]: avg_error={each.avg_error:g}, std_dev={each.std_deviation:g}"
+            f"OutputDiff[{index}]: avg_error={each.avg_error:g}, std_dev={each.std_deviation:g}"
         )
-        lines.append(f"OutputMax[{place}]: {_worst(each, tolerance)}")
+        lines.append(f"OutputMax[{index}]: {_worst(each, tolerance)}")
     return lines
 
 

@@ -55,8 +55,8 @@ def export_places(path: str | None, content: bytes, report: DelegationReport | N
         return {
             "name": "where it runs (litegpu)",
             "results": {
-                str(node): {"value": text, "bgColor": _colour(place)}
-                for node, (place, text) in found.items()
+                str(node): {"value": text, "bgColor": _colour(position)}
+                for node, (position, text) in found.items()
             },
         }
 
@@ -121,5 +121,5 @@ def _heated(values: Iterable[tuple[int, float]]) -> Mapping[str, Any]:
     return {"results": {str(node): {"value": each} for node, each in values}, "gradient": _HOT}
 
 
-def _colour(place: str) -> str:
-    return _COLOURS.get(place) or _GPU[int(place.removeprefix("gpu"))]
+def _colour(position: str) -> str:
+    return _COLOURS.get(position) or _GPU[int(position.removeprefix("gpu"))]

@@ -157,9 +157,9 @@ def _fetch(stem: str, known: KnownModel) -> FoundModel:
 def _not_found(name: str) -> str:
     folders = model_folders()
     names = {path.stem for folder in folders for path in folder.glob("*.tflite")} | set(KNOWN)
-    places = ", ".join(["the current folder", *map(str, folders)])
+    positions = ", ".join(["the current folder", *map(str, folders)])
     return (
-        f"No model '{name}' in {places}, nor at a place to download it from. "
+        f"No model '{name}' in {positions}, nor at a place to download it from. "
         f"Give the path of a .tflite file, a zoo model (zoo:NAME) or a known name."
         f"{did_you_mean(name, sorted(names))}"
     )

@@ -139,10 +139,10 @@ def _block_message(block: Block) -> Proto:
                 (3, "mem_kb", Proto(((9, "count", 0),))),
                 (4, "times_called", 1),
                 (5, "name", row.name),
-                (6, "run_order", place),
+                (6, "run_order", index),
             )
         )
-        for place, row in enumerate(block.rows)
+        for index, row in enumerate(block.rows)
     ]
     if block.delegate:
         named = (1, "delegate_name", block.delegate)

@@ -76,13 +76,13 @@ class Search:
     def _within(self, segment: Segment) -> Parting | None:
         nodes = segment.nodes
         errors = self._errors(segment, nodes, exposed=True)
-        parted = [place for place, node in enumerate(nodes) if self._is_beyond(errors, node)]
+        parted = [index for index, node in enumerate(nodes) if self._is_beyond(errors, node)]
         exposed = bool(parted)
         if exposed:
             end = parted[0]
         elif self._parts(segment, nodes, exposed):
             ends = range(len(nodes))
-            end = _first(ends, lambda place: self._parts(segment, nodes[: place + 1], exposed))
+            end = _first(ends, lambda index: self._parts(segment, nodes[: index + 1], exposed))
         else:
             return None
         # Mostly it is one node, which a single cut shows.
@@ -125,13 +125,13 @@ class Search:
         return {tensor: np.asarray(target.get_tensor(tensor)) for tensor in cut.outputs}
 
 
-def _first(places: Sequence[int], holds: Callable[[int], bool]) -> int:
+def _first(positions: Sequence[int], holds: Callable[[int], bool]) -> int:
     """Return the first place where something holds that holds at all later ones, and the last."""
-    low, high = 0, len(places) - 1
+    low, high = 0, len(positions) - 1
     while low < high:
         middle = (low + high) // 2
-        if holds(places[middle]):
+        if holds(positions[middle]):
             high = middle
         else:
             low = middle + 1
-    return places[low]
+    return positions[low]

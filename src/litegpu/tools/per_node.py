@@ -323,14 +323,14 @@ def _range(name: str, role: str, values: Array, test: Array | None) -> TensorRan
     if test is None or not values.size:
         return found
     far = distances(test, values)
-    place = index_of(int(far.argmax()), far.shape)
+    position = index_of(int(far.argmax()), far.shape)
     test_low, test_high = _limits(test)
     return replace(
         found,
         test_low=test_low,
         test_high=test_high,
-        difference=float(far[place]),
-        index=place,
+        difference=float(far[position]),
+        index=position,
     )
 
 

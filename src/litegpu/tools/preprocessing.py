@@ -155,8 +155,8 @@ def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np
     # Rows are as long as can be, with the channels in them: NumPy is slow in short ones.
     below, right = dy[:, np.newaxis], np.repeat(dx, pixels.shape[2])
     above, left = np.float32(1) - below, np.float32(1) - right
-    used, place = np.unique(np.concatenate((y0, y1)), return_inverse=True)
-    rows, y0, y1 = pixels[used], place[:height], place[height:]
+    used, position = np.unique(np.concatenate((y0, y1)), return_inverse=True)
+    rows, y0, y1 = pixels[used], position[:height], position[height:]
 
     def columns(x: NDArray[np.intp]) -> NDArray[np.float32]:
         return rows.take(x, axis=1).astype(np.float32).reshape(len(rows), -1)
@@ -178,7 +178,7 @@ def resize_bilinear(pixels: NDArray[Any], height: int, width: int) -> NDArray[np
 
 def _neighbours(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Any]:
     """Return for each new pixel the old ones around it, and how far it is from the first."""
-    place = np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))
-    low = np.minimum(np.floor(place).astype(np.intp), old - 1)
-    high = np.minimum(np.ceil(place).astype(np.intp), old - 1)
-    return low, high, place - low.astype(np.float32)
+    position = np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))
+    low = np.minimum(np.floor(position).astype(np.intp), old - 1)
+    high = np.minimum(np.ceil(position).astype(np.intp), old - 1)
+    return low, high, position - low.astype(np.float32)

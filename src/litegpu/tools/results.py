@@ -32,8 +32,8 @@ def best_classes(output: Output) -> list[tuple[int, float]]:
 
 def top_rows(best: Iterable[tuple[int, float]], labels: list[str]) -> Iterator[tuple[str, ...]]:
     """Yield rows of TOP_COLUMNS for classes, (number, score) each; `labels` may be empty."""
-    for place, (number, score) in enumerate(best, 1):
-        yield str(place), f"{score:.4f}", str(number), labels[number] if labels else ""
+    for index, (number, score) in enumerate(best, 1):
+        yield str(index), f"{score:.4f}", str(number), labels[number] if labels else ""
 
 
 def print_top(output: Output, labels: list[str]) -> None:

@@ -166,15 +166,15 @@ def _warning(ended: Ended) -> str:
 
 def _outputs(details: Sequence[dict[str, Any]], content: bytes) -> tuple[Output, ...]:
     """Return the outputs by what the JSON file says of them; those that are no numbers left out."""
-    found, place = [], 0
+    found, position = [], 0
     for each in details:
         kind = np.dtype(each["type"])
         if kind.kind not in "biuf":
             break
         size = kind.itemsize * int(np.prod(each["shape"], dtype=np.int64))
-        values = np.frombuffer(content[place : place + size], kind).reshape(each["shape"])
+        values = np.frombuffer(content[position : position + size], kind).reshape(each["shape"])
         found.append(Output(each["name"], dequantised(values, each)))
-        place += size
+        position += size
     return tuple(found)
 
 

@@ -50,7 +50,7 @@ def ranking(found: Sweep, goal: Goal) -> tuple[list[str], list[list[str]]]:
     columns = [">rank", "way", ">batch", ">median ms", "?>p90 ms", "?>p99 ms", ">items/s"]
     columns += ["?>init ms", "?>nodes on GPU", "?>max error", ">relative L2"]
     columns += [">J/item"] if joules else []
-    return columns, [_cells(place, row, joules) for place, row in enumerate(rows, 1)]
+    return columns, [_cells(index, row, joules) for index, row in enumerate(rows, 1)]
 
 
 def without_rank(found: Sweep) -> list[str]:
@@ -87,8 +87,8 @@ def _reference_way(found: Sweep) -> str:
     return BUILTIN if builtin else f"{CPU} (the built-in kernels do not run this model)"
 
 
-def _cells(place: int, row: Row, joules: bool) -> list[str]:
-    cells = [str(place), row.way.title + " (software)" * row.software, str(row.batch)]
+def _cells(position: int, row: Row, joules: bool) -> list[str]:
+    cells = [str(position), row.way.title + " (software)" * row.software, str(row.batch)]
     cells += [f"{us / 1e3:.3f}" for us in (row.median_us, row.p90_us, row.p99_us)]
     cells += [f"{row.items_per_second:.5g}", f"{row.init_us / 1e3:.0f}"]
     cells.append(f"{row.nodes[0]} of {row.nodes[1]}" if row.nodes else "")
@@ -124,7 +124,7 @@ def _reported(row: Row, rank: int | None) -> dict[str, Any]:
 
 def _table(found: Sweep, goal: Goal) -> list[dict[str, Any]]:
     order = ranked(found.rows, goal)
-    reported = [_reported(row, place) for place, row in enumerate(order, 1)]
+    reported = [_reported(row, index) for index, row in enumerate(order, 1)]
     return [*reported, *(_reported(row, None) for row in found.rows if row.failed)]
 
 

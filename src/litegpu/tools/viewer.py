@@ -75,9 +75,9 @@ class Viewer:
             MissingDependencyError: the same, and a package is missing.
         """
         self._details = target.get_input_details()
-        place = self._place()
-        self._details[place] = _sized(self._details[place], picture)
-        height, width = (int(size) for size in self._details[place]["shape"][1:3])
+        position = self._place()
+        self._details[position] = _sized(self._details[position], picture)
+        height, width = (int(size) for size in self._details[position]["shape"][1:3])
         inputs = tuple(int(detail["index"]) for detail in self._details)
         outputs = tuple(int(detail["index"]) for detail in target.get_output_details())
         wanted = needed or self._args.output is not None or self._args.task is not None
@@ -97,7 +97,7 @@ class Viewer:
         if self.task and self.task.others and self._args.output is not None:
             others = ", ".join(f"--task={each}" for each in self.task.others)
             note(f"task: {self.task.name}, because {self.task.why}; also possible: {others}")
-        if self._args.output is not None and not self._scaling_is_known(place):
+        if self._args.output is not None and not self._scaling_is_known(position):
             note(_SCALING)
 
     @property
@@ -124,14 +124,16 @@ class Viewer:
         Raises:
             OptionsError: --region names no part of the picture.
         """
-        place = self._place()
-        detail = self._details[place]
+        position = self._place()
+        detail = self._details[position]
         height, width = (int(size) for size in detail["shape"][1:3])
         region = parse_region(self._args.region, picture.size)
         frame = framed(picture.size, (width, height), self.fit, region)
-        mean, std = self._scaling(place)
+        mean, std = self._scaling(position)
         values = [
-            to_tensor(picture, each, mean, std, frame) if number == place else random_tensor(each)
+            to_tensor(picture, each, mean, std, frame)
+            if number == position
+            else random_tensor(each)
             for number, each in enumerate(self._details)
         ]
         return Shown(values, frame)
@@ -169,10 +171,10 @@ class Viewer:
     def _place(self) -> int:
         return picture_input(self._details, self._args.image)
 
-    def _scaling(self, place: int) -> tuple[Scale, Scale]:
+    def _scaling(self, position: int) -> tuple[Scale, Scale]:
         """Return mean and deviation of pixels: as told, else by the file, else the default."""
         if not self._scaling_is_given():
-            known = self._facts.scaling(place) if self._facts else None
+            known = self._facts.scaling(position) if self._facts else None
             if known:
                 return known
         return self._args.input_mean, self._args.input_std
@@ -180,9 +182,9 @@ class Viewer:
     def _scaling_is_given(self) -> bool:
         return bool({"input_mean", "input_std"} & set(self._args.given))
 
-    def _scaling_is_known(self, place: int) -> bool:
-        floats = np.dtype(self._details[place]["dtype"]).kind == "f"
-        known = self._facts is not None and self._facts.scaling(place) is not None
+    def _scaling_is_known(self, position: int) -> bool:
+        floats = np.dtype(self._details[position]["dtype"]).kind == "f"
+        known = self._facts is not None and self._facts.scaling(position) is not None
         return not floats or known or self._scaling_is_given()
 
 
@@ -198,16 +200,16 @@ def make_inputs(
     """Return a value for each input: the picture for the first that takes one, noise elsewhere."""
     values = [random_tensor(detail) for detail in details]
     if picture:
-        place = picture_input(details, args.image)
-        values[place] = to_tensor(picture, details[place], args.input_mean, args.input_std)
+        position = picture_input(details, args.image)
+        values[position] = to_tensor(picture, details[position], args.input_mean, args.input_std)
     return values
 
 
 def picture_input(details: list[dict[str, Any]], image: str) -> int:
     """Return the first input that takes a picture. Raises OptionsError where none does."""
-    for place, detail in enumerate(details):
+    for index, detail in enumerate(details):
         if is_image_input(detail):
-            return place
+            return index
     shapes = ", ".join(str(detail["shape"].tolist()) for detail in details)
     raise OptionsError(
         f"--image={image}: no input of this model takes a picture; their shapes are "

@@ -55,26 +55,26 @@ def fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     Raises:
         ValueError: it is no message in this format.
     """
-    place = 0
-    while place < len(content):
-        tag, place = _read_varint(content, place)
+    position = 0
+    while position < len(content):
+        tag, position = _read_varint(content, position)
         if not tag >> 3:
-            raise ValueError(f"field number 0 at byte {place - 1}")
+            raise ValueError(f"field number 0 at byte {position - 1}")
         kind = tag & 7
         if kind == _VARINT:
-            value, place = _read_varint(content, place)
+            value, position = _read_varint(content, position)
             yield tag >> 3, value
             continue
         if kind == _BYTES:
-            size, place = _read_varint(content, place)
+            size, position = _read_varint(content, position)
         elif kind in _FIXED:
             size = struct.calcsize(_FIXED[kind])
         else:
-            raise ValueError(f"wire type {kind} at byte {place - 1}")
-        part = content[place : place + size]
+            raise ValueError(f"wire type {kind} at byte {position - 1}")
+        part = content[position : position + size]
         if len(part) < size:
             raise ValueError(f"it ends {size - len(part)} bytes within field {tag >> 3}")
-        place += size
+        position += size
         yield tag >> 3, part if kind == _BYTES else struct.unpack(_FIXED[kind], part)[0]
 
 
@@ -82,11 +82,11 @@ _FIXED = {_DOUBLE: "<d", _FLOAT: "<f"}
 _LONGEST_VARINT = 10
 
 
-def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+def _read_varint(content: bytes, position: int) -> tuple[int, int]:
     """Return the number at a place, and the place behind it."""
     found = 0
-    for count, byte in enumerate(content[place : place + _LONGEST_VARINT]):
+    for count, byte in enumerate(content[position : position + _LONGEST_VARINT]):
         found |= (byte & 127) << 7 * count
         if byte < 128:
-            return found, place + count + 1
-    raise ValueError(f"no number ends after byte {place}")
+            return found, position + count + 1
+    raise ValueError(f"no number ends after byte {position}")

@@ -37,8 +37,8 @@ class BlockedConvolution(Case):
         value = sheet.op("SPACE_TO_BATCH_ND", cut)
         sequences = len(self.blocks) == 1
         if sequences:
-            place = sheet.constant(2 if self.upright else 1, "int32")
-            value = sheet.op("EXPAND_DIMS", [value, place])
+            position = sheet.constant(2 if self.upright else 1, "int32")
+            value = sheet.op("EXPAND_DIMS", [value, position])
         value = self._convolved(sheet, value)
         if sequences:
             value = sheet.op("SQUEEZE", [value], {"squeeze_dims": [2 if self.upright else 1]})

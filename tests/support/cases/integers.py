@@ -139,10 +139,10 @@ class Table(Case):
 
     def write(self, sheet: Sheet) -> None:
         """A value (a constant if `fixed`) and indices, one output."""
-        values, places = Edges(dtype=self.dtype), Range(0.0, 3.0, dtype=self.indices)
+        values, positions = Edges(dtype=self.dtype), Range(0.0, 3.0, dtype=self.indices)
         table = sheet.weights(_WHOLE, values) if self.fixed else sheet.input(_WHOLE, values)
         found = sheet.op(
-            "GATHER", [table, sheet.input((4,), places)], {"axis": self.axis}, dtype=self.dtype
+            "GATHER", [table, sheet.input((4,), positions)], {"axis": self.axis}, dtype=self.dtype
         )
         sheet.output(found)
 

@@ -130,10 +130,10 @@ class Gather(Case):
 
     def write(self, sheet: Sheet) -> None:
         """A value (a constant with `table`) and indices, one output."""
-        places = Range(0.0, self.shape[self.axis], dtype=self.dtype)
+        positions = Range(0.0, self.shape[self.axis], dtype=self.dtype)
         value = sheet.weights(self.shape, STEPS) if self.table else sheet.input(self.shape, STEPS)
         options = {"axis": self.axis, "batch_dims": self.batch}
-        sheet.output(sheet.op("GATHER", [value, sheet.input(self.indices, places)], options))
+        sheet.output(sheet.op("GATHER", [value, sheet.input(self.indices, positions)], options))
 
 
 @dataclass(frozen=True, kw_only=True)

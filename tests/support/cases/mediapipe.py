@@ -46,8 +46,8 @@ class ArgmaxPool(NumpyCase):
     def expected(self, inputs: Sequence[Floats], weights: Sequence[Floats]) -> Outputs:
         """Return maxima and places."""
         same = self.padding == "SAME"
-        best, place = reference.max_pool(inputs[0], self.kernel, self.stride, same)
-        return reference.activate(self.activation, best), place
+        best, position = reference.max_pool(inputs[0], self.kernel, self.stride, same)
+        return reference.activate(self.activation, best), position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ class Unpool(NumpyCase):
         given = tuple(each.astype(np.float64) for each in inputs)
         if self.pooled:
             given = reference.max_pool(inputs[0], self.kernel, self.stride, same)
-        values, places = given
-        result = reference.max_unpool(values, places, self.kernel, self.stride, same)
+        values, positions = given
+        result = reference.max_unpool(values, positions, self.kernel, self.stride, same)
         return (reference.activate(self.activation, result),)
 
 

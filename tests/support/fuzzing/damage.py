@@ -17,14 +17,14 @@ _DATA_SHARE = 0.05
 @functools.lru_cache(maxsize=8)
 def structure(content: bytes) -> tuple[tuple[int, int], ...]:
     """Return the ranges of a file that are no data of constants."""
-    places, at = [], 0
+    positions, at = [], 0
     buffers = mutations.parse(content).buffers
     for data in sorted((bytes(b.data) for b in buffers if b.data is not None), key=len)[::-1]:
         found = content.find(data) if len(data) >= 64 else -1
         if found >= 0:
-            places.append((found, found + len(data)))
+            positions.append((found, found + len(data)))
     ranges = []
-    for start, end in sorted(set(places)):
+    for start, end in sorted(set(positions)):
         if start > at:
             ranges.append((at, start))
         at = max(at, end)
@@ -36,8 +36,8 @@ def damage(content: bytes, random: np.random.Generator) -> tuple[bytes, list[str
     stored = bytearray(content)
     done = []
     for _ in range(int(random.choice((1, 1, 2, 3, 8)))):
-        place = _place(content, random) % max(len(stored), 1)
-        done.append(f"{_damage_at(stored, place, random)} at {place}")
+        position = _place(content, random) % max(len(stored), 1)
+        done.append(f"{_damage_at(stored, position, random)} at {position}")
     return bytes(stored), done
 
 
@@ -66,7 +66,7 @@ def _place(content: bytes, random: np.random.Generator) -> int:
     return 0
 
 
-def _damage_at(stored: bytearray, place: int, random: np.random.Generator) -> str:
+def _damage_at(stored: bytearray, position: int, random: np.random.Generator) -> str:
     """Damage what lies at a place; return how."""
     name = str(random.choice(list(_KINDS), p=[*_KINDS.values()]))
     if not stored:
@@ -74,17 +74,23 @@ def _damage_at(stored: bytearray, place: int, random: np.random.Generator) -> st
     size = int(random.integers(1, 64))
     other = int(random.integers(len(stored)))
     if name == "bit":
-        stored[place] ^= 1 << int(random.integers(8))
+        stored[position] ^= 1 << int(random.integers(8))
     elif name == "byte":
-        stored[place] = int(random.integers(256))
+        stored[position] = int(random.integers(256))
     elif name == "word":
-        start = place // 4 * 4
+        start = position // 4 * 4
         stored[start : start + 4] = int(random.choice(_NUMBERS)).to_bytes(4, "little")
     elif name == "cut":
-        del stored[place:]
+        del stored[position:]
     elif name == "swap":
-        first, second = bytes(stored[place : place + size]), bytes(stored[other : other + size])
-        stored[place : place + len(second)], stored[other : other + len(first)] = second, first
+        first, second = (
+            bytes(stored[position : position + size]),
+            bytes(stored[other : other + size]),
+        )
+        stored[position : position + len(second)], stored[other : other + len(first)] = (
+            second,
+            first,
+        )
     else:
-        stored[place : place + size] = stored[other : other + size]
+        stored[position : position + size] = stored[other : other + size]
     return name

@@ -117,16 +117,16 @@ def _other_value(draft: Draft, before: Any) -> Any:
 def _other_list(draft: Draft, before: list[int]) -> list[int]:
     after = list(before)
     kind = draft.one_of(("change", "change", "change", "add", "remove", "turn"))
-    place = int(draft.random.integers(len(after) + 1))
+    position = int(draft.random.integers(len(after) + 1))
     if kind == "turn":
         draft.random.shuffle(after)
-    elif kind == "add" or place == len(after):
-        after.insert(place, int(draft.one_of(SIZES)))
+    elif kind == "add" or position == len(after):
+        after.insert(position, int(draft.one_of(SIZES)))
     elif kind == "remove":
-        del after[place]
+        del after[position]
     else:
-        near = (after[place] + 1, after[place] - 1, after[place] * 2)
-        after[place] = int(draft.one_of((*near, *SIZES)))
+        near = (after[position] + 1, after[position] - 1, after[position] * 2)
+        after[position] = int(draft.one_of((*near, *SIZES)))
     return after
 
 
@@ -147,16 +147,16 @@ def custom_options(draft: Draft) -> str:
     data = bytearray(bytes(operator.customOptions))
     if not data:
         raise NotApplicableError
-    place = int(draft.random.integers(len(data)))
+    position = int(draft.random.integers(len(data)))
     kind = draft.one_of(("byte", "byte", "word", "cut"))
     if kind == "cut":
-        del data[place:]
+        del data[position:]
     elif kind == "byte":
-        data[place] = int(draft.random.integers(256))
+        data[position] = int(draft.random.integers(256))
     else:
-        data[place : place + 4] = struct.pack("<i", draft.one_of(INTEGERS))
+        data[position : position + 4] = struct.pack("<i", draft.one_of(INTEGERS))
     operator.customOptions = np.frombuffer(bytes(data), np.uint8)
-    return f"custom options: {kind} at {place}"
+    return f"custom options: {kind} at {position}"
 
 
 def shape(draft: Draft) -> str:
@@ -178,14 +178,14 @@ def shape(draft: Draft) -> str:
 def all_shapes(draft: Draft) -> str:
     """Change the same dimension of all tensors without data that have it."""
     tensors = [t for t in draft.graph.tensors if not draft.data(t) and _shape(t)]
-    place = int(draft.random.integers(1, 6))
+    position = int(draft.random.integers(1, 6))
     size = int(draft.one_of(SIZES[1:]))
     for tensor in tensors:
         dims = _shape(tensor)
-        if len(dims) >= place:
-            dims[-place] = size
+        if len(dims) >= position:
+            dims[-position] = size
             tensor.shape = dims
-    return f"all shapes: dimension {-place} -> {size}"
+    return f"all shapes: dimension {-position} -> {size}"
 
 
 def rank(draft: Draft) -> str:
@@ -227,13 +227,13 @@ def elements(draft: Draft) -> str:
     """Change elements of a constant."""
     tensor = draft.constant()
     found = draft.elements(tensor)
-    place = int(draft.random.integers(len(found)))
-    before = found[place]
-    pool = FLOATS if found.dtype.kind in "fc" else (int(found[place]) + 1, *INTEGERS)
+    position = int(draft.random.integers(len(found)))
+    before = found[position]
+    pool = FLOATS if found.dtype.kind in "fc" else (int(found[position]) + 1, *INTEGERS)
     with np.errstate(all="ignore"):
-        found[place : place + 1] = np.asarray([draft.one_of(pool)]).astype(found.dtype)
+        found[position : position + 1] = np.asarray([draft.one_of(pool)]).astype(found.dtype)
     draft.give(tensor, found.tobytes())
-    return f"{tensor.name}[{place}]: {before} -> {found[place]}"
+    return f"{tensor.name}[{position}]: {before} -> {found[position]}"
 
 
 def buffer(draft: Draft) -> str:
@@ -252,14 +252,14 @@ def buffer(draft: Draft) -> str:
 
 def into_constant(draft: Draft) -> str:
     """Turn an input of the model into a constant."""
-    place = draft.one_of(list(draft.graph.inputs))
-    tensor = draft.graph.tensors[place]
+    position = draft.one_of(list(draft.graph.inputs))
+    tensor = draft.graph.tensors[position]
     kind = _ELEMENTS.get(_type_name(tensor.type))
     count = int(np.prod([max(size, 0) for size in _shape(tensor)], dtype=np.int64))
     if kind is None or not 0 < count <= 1 << 16:
         raise NotApplicableError
     draft.give(tensor, np.asarray(draft.random.uniform(-2, 2, count)).astype(kind).tobytes())
-    draft.graph.inputs = [each for each in draft.graph.inputs if each != place]
+    draft.graph.inputs = [each for each in draft.graph.inputs if each != position]
     return f"{tensor.name} is a constant"
 
 
@@ -272,18 +272,18 @@ def operands(draft: Draft) -> str:
     kind = draft.one_of(("replace", "replace", "absent", "remove", "add", "swap", "beyond"))
     if not found:
         raise NotApplicableError
-    place = int(draft.random.integers(len(found)))
+    position = int(draft.random.integers(len(found)))
     if kind == "remove":
-        del found[place]
+        del found[position]
     elif kind == "add":
         found.append(int(draft.random.integers(-1, count)))
     elif kind == "swap":
         draft.random.shuffle(found)
     else:
         other = {"absent": -1, "beyond": count + 3}.get(kind, int(draft.random.integers(count)))
-        found[place] = other
+        found[position] = other
     setattr(operator, side, found)
-    return f"{side} of an operation: {kind} at {place} -> {found}"
+    return f"{side} of an operation: {kind} at {position} -> {found}"
 
 
 def operation(draft: Draft) -> str:

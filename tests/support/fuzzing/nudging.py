@@ -47,7 +47,7 @@ def _nudge_results(
     for operator in operators:
         graph.operators.append(operator)
         operator.outputs = list(operator.outputs)
-        for place, target in enumerate(operator.outputs):
+        for index, target in enumerate(operator.outputs):
             if not 0 <= target < len(graph.tensors):
                 continue
             tensor = graph.tensors[target]
@@ -55,11 +55,11 @@ def _nudge_results(
                 continue
             shape = shapes.get(int(target), ())
             factors = 1 + ulp * draft.random.integers(-1, 2, shape if _is_small(shape) else ())
-            operator.outputs[place] = _tensor(draft, tensor.shape)
+            operator.outputs[index] = _tensor(draft, tensor.shape)
             multiply = tables.OperatorT()
             multiply.opcodeIndex = len(draft.model.operatorCodes) - 1
             multiply.inputs = [
-                operator.outputs[place],
+                operator.outputs[index],
                 _constant(draft, factors.astype(np.float32)),
             ]
             multiply.outputs = [target]

@@ -35,21 +35,21 @@ def is_among(nearby: Sequence[Arrays], expected: Arrays, got: Arrays) -> bool:
     """Whether a result lies about as far from the expected one as others that are as good."""
     if any(_kinds(each) != _kinds(expected) for each in nearby):
         return False
-    for place, (wanted, found) in enumerate(zip(expected, got, strict=True)):
+    for index, (wanted, found) in enumerate(zip(expected, got, strict=True)):
         if np.array_equal(wanted, found, equal_nan=wanted.dtype.kind == "f"):
             continue
         if wanted.shape != found.shape or wanted.dtype != found.dtype:
             return False
         if wanted.dtype != np.float32:
             # Which of two is larger, say: only where that changed on the CPU, too.
-            undecided = np.any([each[place] != wanted for each in nearby], axis=0)
+            undecided = np.any([each[index] != wanted for each in nearby], axis=0)
             if np.any((wanted != found) & ~undecided):
                 return False
             continue
-        spilled = [np.isfinite(each[place]) != np.isfinite(wanted) for each in nearby]
+        spilled = [np.isfinite(each[index]) != np.isfinite(wanted) for each in nearby]
         if np.any((np.isfinite(wanted) != np.isfinite(found)) & ~np.any(spilled, axis=0)):
             return False
-        spread = max(_distance(each[place], wanted) for each in nearby)
+        spread = max(_distance(each[index], wanted) for each in nearby)
         if _distance(found, wanted) > _FACTOR * spread:
             return False
     return True

@@ -11,8 +11,8 @@ def in_itself(size: int, nesting: int) -> bytes:
     for _ in range(nesting):
         data += size.to_bytes(2, "little")
         start = len(data)
-        for place in range(size):
-            data += (start + 2 * place - target).to_bytes(2, "little")
+        for index in range(size):
+            data += (start + 2 * index - target).to_bytes(2, "little")
         data += bytes([kind] * size) + b"\0" * (size % 2)
         target = start
     data += b"k\0" + (1).to_bytes(2, "little")

@@ -47,11 +47,11 @@ def outcomes(count: int, model: str, options: dict[str, Any] | None = None) -> C
     draw = random.Random(7)
     found: Counter[str] = Counter()
     for number in range(count):
-        place = number % 3
+        position = number % 3
         result: Array | None = None
         try:
             signal.setitimer(signal.ITIMER_REAL, max(draw.random() * span, 1e-6))
-            result = invoke(target, inputs[place])
+            result = invoke(target, inputs[position])
             wait_for_signal()
             found["lost signal"] += 1
         except KeyboardInterrupt:
@@ -59,14 +59,14 @@ def outcomes(count: int, model: str, options: dict[str, Any] | None = None) -> C
         except RuntimeError as error:
             found[f"RuntimeError: {error}"[:200]] += 1
             time.sleep(0.01)
-        if result is not None and not np.array_equal(result, expected[place]):
+        if result is not None and not np.array_equal(result, expected[position]):
             found[kind(result, expected, "during")] += 1
         try:
-            after = invoke(target, inputs[place - 1])
+            after = invoke(target, inputs[position - 1])
         except (RuntimeError, KeyboardInterrupt) as error:
             found[f"next invoke: {type(error).__name__} {error}"[:200]] += 1
         else:
-            if not np.array_equal(after, expected[place - 1]):
+            if not np.array_equal(after, expected[position - 1]):
                 found[kind(after, expected, "after")] += 1
     return found
 

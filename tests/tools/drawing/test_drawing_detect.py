@@ -191,12 +191,12 @@ def test_boxes_relative_to_anchors_are_where_the_light_is(fit: str) -> None:
     runtime.set_inputs(target, [to_tensor(picture, detail, 0, 255, scene.frame)])
     target.invoke()
     (found,) = anchors.read(runtime.outputs(target), scene).found
-    centre = scene.frame.places(np.array([(24 + 2) / 64, (40 - 1) / 64]))
+    centre = scene.frame.positions(np.array([(24 + 2) / 64, (40 - 1) / 64]))
     expected = np.array([*centre, *centre]) + np.array([-16, -8, 16, 8]) / 128 * np.tile(
         scene.frame.size, 2
     )
     assert found.box == pytest.approx(tuple(expected), abs=0.01)
-    point = scene.frame.places(np.array([[(24 + 4) / 64, 40 / 64], [24 / 64, (40 + 3) / 64]]))
+    point = scene.frame.positions(np.array([[(24 + 4) / 64, 40 / 64], [24 / 64, (40 + 3) / 64]]))
     assert np.allclose(found.points, point, atol=0.01)
     assert found.score > 0.9
 
@@ -381,5 +381,5 @@ def test_damaged_metadata_say_nothing_or_less() -> None:
     assert metadata.read(b"") == metadata.Metadata()
     for cut in range(len(whole)):
         metadata.read(whole[:cut])
-    for place in range(len(whole)):
-        metadata.read(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    for index in range(len(whole)):
+        metadata.read(whole[:index] + bytes([whole[index] ^ 0xFF]) + whole[index + 1 :])

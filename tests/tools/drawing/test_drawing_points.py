@@ -39,8 +39,8 @@ def test_points_are_led_to_the_picture(scale: float, shape: tuple[int, ...]) -> 
     task, found = figures(saying(answers))
     assert task.name == "landmarks"
     (one,) = found.found
-    assert np.allclose(one.places[0], (50, 25), atol=0.01)
-    assert np.allclose(one.places[20], (150, 75), atol=0.01)
+    assert np.allclose(one.positions[0], (50, 25), atol=0.01)
+    assert np.allclose(one.positions[20], (150, 75), atol=0.01)
     assert one.shown.all()
     assert found.confidences == {"flag": pytest.approx(0.982, abs=0.001)}
     assert found.brief() == "1 figure with 21 points, flag 0.98"
@@ -50,14 +50,14 @@ def test_letterboxed_points_are_led_to_the_picture() -> None:
     _, found = figures(
         saying({"points": [hand(64.0).reshape(63)], "flag": [[4.0]]}), (100, 200), fit="letterbox"
     )
-    assert np.allclose(found.found[0].places[[0, 20]], [(0, 50), (100, 150)], atol=0.01)
+    assert np.allclose(found.found[0].positions[[0, 20]], [(0, 50), (100, 150)], atol=0.01)
 
 
 def test_points_around_the_figure_in_metres_are_not_taken() -> None:
     metres = hand(1.0) - 0.5
     answers = {"world": [metres.reshape(63)], "flag": [[1.0]], "screen": [hand(64.0).reshape(63)]}
     _, found = figures(saying(answers))
-    assert np.allclose(found.found[0].places[0], (50, 25), atol=0.01)
+    assert np.allclose(found.found[0].positions[0], (50, 25), atol=0.01)
 
 
 def test_visibility_hides_points() -> None:
@@ -77,7 +77,7 @@ def test_a_body_of_17_has_y_before_x_and_a_score() -> None:
     points[..., 0], points[..., 1] = np.linspace(0.1, 0.9, 17), np.linspace(0.3, 0.6, 17)
     points[..., 2] = 0.9
     _, found = figures(saying({"points": points}))
-    assert np.allclose(found.found[0].places[0], (60, 10), atol=0.01)
+    assert np.allclose(found.found[0].positions[0], (60, 10), atol=0.01)
     assert np.allclose(found.found[0].scores, 0.9)
 
 
@@ -95,7 +95,7 @@ def test_any_vector_may_be_told_to_be_points() -> None:
     task_named = choose(outputs, scene.facts, "landmarks")
     assert task_named is not None
     found: Any = task_named.reader.read(outputs, scene)
-    assert np.allclose(found.found[0].places, [(100, 25), (150, 100)])
+    assert np.allclose(found.found[0].positions, [(100, 25), (150, 100)])
 
 
 def test_what_is_no_vector_is_an_error() -> None:
@@ -122,7 +122,7 @@ def test_points_of_maps_are_where_the_light_is(size: tuple[int, int], fit: str) 
     runtime.set_inputs(target, [tensor])
     target.invoke()
     found = poses.read(runtime.outputs(target), scene)
-    assert np.abs(found.found[0].places - spot).max() < 1.2 * cell
+    assert np.abs(found.found[0].positions - spot).max() < 1.2 * cell
 
 
 def people_maps(centres: list[tuple[int, int]]) -> tuple[Any, ...]:
@@ -132,23 +132,23 @@ def people_maps(centres: list[tuple[int, int]]) -> tuple[Any, ...]:
     offsets = np.zeros((cells, cells, 2 * points))
     forward, backward = (np.zeros((cells, cells, 2 * len(TREE))) for _ in range(2))
     for number, (row, column) in enumerate(centres):
-        places = {k: (row + k // 3, column + k % 3) for k in range(points)}
-        for k, (y, x) in places.items():
+        positions = {k: (row + k // 3, column + k % 3) for k in range(points)}
+        for k, (y, x) in positions.items():
             scores[y, x, k] = 0.9 - 0.01 * number
             offsets[y, x, [k, k + points]] = (2.0, -3.0)
         for edge, (start, end) in enumerate(TREE):
-            way = 16.0 * (np.array(places[end]) - places[start])
-            forward[(*places[start], slice(None))][[edge, edge + len(TREE)]] = way
-            backward[(*places[end], slice(None))][[edge, edge + len(TREE)]] = -way
+            way = 16.0 * (np.array(positions[end]) - positions[start])
+            forward[(*positions[start], slice(None))][[edge, edge + len(TREE)]] = way
+            backward[(*positions[end], slice(None))][[edge, edge + len(TREE)]] = -way
     return Decoder(scores, offsets, (size, size)), forward, backward
 
 
 def test_people_are_told_apart_along_the_tree() -> None:
     decoder, forward, backward = people_maps([(1, 1), (8, 9)])
     first, second = decoder.people(forward, backward, 0.5)
-    for (places, sure), (row, column) in zip((first, second), [(1, 1), (8, 9)], strict=True):
+    for (positions, sure), (row, column) in zip((first, second), [(1, 1), (8, 9)], strict=True):
         expected = [(16 * (column + k % 3) - 3, 16 * (row + k // 3) + 2) for k in range(17)]
-        assert np.allclose(places, expected)
+        assert np.allclose(positions, expected)
         assert sure.min() > 0.8
 
 
@@ -170,7 +170,7 @@ def test_maps_of_people_are_told_by_their_names() -> None:
     task, found = figures(saying(answers, size=241), (241, 241))
     assert task.name == "pose"
     (one,) = found.found
-    assert np.allclose(one.places[0], (45, 34), atol=0.1)
+    assert np.allclose(one.positions[0], (45, 34), atol=0.1)
     assert found.table()[1][0][:3] == ("1", "nose", "0.9000")
     assert found.to_dict()["figures"][0]["points"][16]["name"] == "right ankle"
 

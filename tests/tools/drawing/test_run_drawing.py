@@ -83,12 +83,12 @@ def test_the_light_is_found_through_the_whole_tool(fit: str, folder: Path) -> No
     assert run(*scaling, "--output=drawn.png", "--json=found.json") == 0
     found = json.loads(Path("found.json").read_text())
     assert found["task"]["fit"] == fit
-    place = found["found"]["figures"][0]["points"][0]
-    assert (place["x"], place["y"]) == (pytest.approx(120, abs=26), pytest.approx(60, abs=26))
+    position = found["found"]["figures"][0]["points"][0]
+    assert (position["x"], position["y"]) == (pytest.approx(120, abs=26), pytest.approx(60, abs=26))
     region = ("--region=100,40,160,100", f"--fit={fit}")
     assert run(*scaling[:2], *region, "--min_score=0", "--json=found.json") == 0
-    place = json.loads(Path("found.json").read_text())["found"]["figures"][0]["points"][0]
-    assert (place["x"], place["y"]) == (pytest.approx(120, abs=9), pytest.approx(60, abs=9))
+    position = json.loads(Path("found.json").read_text())["found"]["figures"][0]["points"][0]
+    assert (position["x"], position["y"]) == (pytest.approx(120, abs=9), pytest.approx(60, abs=9))
 
 
 def test_an_unclear_model_is_summarised_or_asked_about(

@@ -103,8 +103,8 @@ def test_check(split: str, tmp_path: Path) -> None:
     assert "3 operations will run on the GPU, and the remaining 1" in text
     assert headings(text)[:3] == ["Graph", "Nodes", "Partitions"]
     assert headings(text)[-1] == "Machine"
-    places = [str(a["class"]) for t, a in reader.tags if t == "g" and "data-key" in a]
-    assert places == ["box input", "box output", *["box gpu0"] * 2, "box cpu", "box gpu1"]
+    positions = [str(a["class"]) for t, a in reader.tags if t == "g" and "data-key" in a]
+    assert positions == ["box input", "box output", *["box gpu0"] * 2, "box cpu", "box gpu1"]
     assert "GPU, partition 0 (2)" in text
     assert "CPU (1)" in text
     assert "on the CPU: Operation is not supported." in text, "the reason"

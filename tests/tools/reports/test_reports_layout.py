@@ -125,13 +125,13 @@ def test_what_computes_constants_is_drawn_in_its_reader() -> None:
 
 def test_places_and_reasons() -> None:
     report = a_report(chain(["SIN", "ABS", "COS", "NEG"]))
-    places = places_of(report)
-    assert places == {
+    positions = places_of(report)
+    assert positions == {
         0: ("gpu0", "on the GPU, partition 0"),
         1: ("cpu", "on the CPU: Why not."),
         2: ("left", "on the CPU, though the GPU could: Too small."),
     }
-    facts = NodeFacts(places, errors={0: 1e-7, 1: float("inf")}, marked=frozenset({1}))
+    facts = NodeFacts(positions, errors={0: 1e-7, 1: float("inf")}, marked=frozenset({1}))
     drawing = draw(read_graphs(chain(["SIN", "ABS", "COS", "NEG"]))[0], facts, "")
     names = ["GPU (1)", "CPU (2)", "CPU, though the GPU could (1)"]
     assert [name for _, name in drawing.legend] == names

@@ -84,7 +84,7 @@ class PersistentTile(Tile):
 
     @property
     @abstractmethod
-    def places(self) -> int:
+    def positions(self) -> int:
         """What warps take turns over."""
 
     @property
@@ -106,7 +106,7 @@ class PersistentTile(Tile):
     @property
     def workers(self) -> int:
         """Blocks that take turns over the places, each of them as often, or once less."""
-        turns = -(-self.places // self.warps_m)
+        turns = -(-self.positions // self.warps_m)
         at_once = max(1, self.units * self.resident // self.column_blocks)
         return -(-turns // -(-turns // at_once))
 

@@ -48,15 +48,15 @@ class _Pairs(Exact):
         inputs, nodes = fitted(graph, node, new_value)
         position = running_input(graph, node)
         running, other = inputs[position], inputs[1 - position]
-        step = EpilogueOp("", (SELF if running == other else other,), position)
-        epilogue = self.epilogue(graph, node, step, new_value)
+        unnamed = EpilogueOp("", (SELF if running == other else other,), position)
+        epilogue = self.epilogue(graph, node, unnamed, new_value)
         return (*nodes, Node(node.index, COPY, 1, (running,), node.outputs, epilogue=epilogue))
 
     @abstractmethod
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
-        """Return the steps; `step` has the inputs of the first."""
+        """Return the epilogue ops; `unnamed` has the inputs of the first one."""
 
 
 def _values(graph: Graph, node: Node) -> list[Value]:
@@ -68,24 +68,24 @@ def _walk(graph: Graph, node: Node) -> Walk:
     return walk(first, second)
 
 
-def _named(step: EpilogueOp, function: str, **numbers: int) -> EpilogueOp:
-    return replace(step, function=function, attributes=tuple(numbers.items()))
+def _named(unnamed: EpilogueOp, function: str, **numbers: int) -> EpilogueOp:
+    return replace(unnamed, function=function, attributes=tuple(numbers.items()))
 
 
 def _on_one_scale(
-    step: EpilogueOp,
+    unnamed: EpilogueOp,
     function: str,
     values: Sequence[Value],
     left: int,
     multipliers: Sequence[Multiplier],
 ) -> EpilogueOp:
-    """Return the step that brings both inputs to one scale, with `left` bits more."""
+    """Return the epilogue op that brings both inputs to one scale, with `left` bits more."""
     attributes = {"left": left}
     for name, value, multiplier in zip("ab", values, multipliers, strict=False):
         attributes[f"zero_{name}"] = numbers.zero_point(value)
         attributes[f"number_{name}"] = multiplier.number
         attributes[f"right_{name}"] = multiplier.right
-    return _named(step, function, **attributes)
+    return _named(unnamed, function, **attributes)
 
 
 def _half_of_larger(values: Sequence[Value]) -> tuple[float, list[Multiplier]]:
@@ -113,7 +113,7 @@ def _finished(
     cut: str = "WRAP_INT16",
     largest: float = 0.0,
 ) -> tuple[EpilogueOp, ...]:
-    """Return the steps that make stored integers of a sum or a product.
+    """Return the epilogue ops that make stored integers of a sum or a product.
 
     In the body of the loop they pass through 16 bits on their way, in which a real result of up
     to `largest`, in steps of the result's scale, is `cut`.
@@ -169,18 +169,20 @@ class _Sum(_Pairs):
         return ""
 
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
         values = _values(graph, node)
         left = _LEFT[values[2].dtype]
-        plain = _on_one_scale(step, f"RESCALED_{node.op}", values, left, _half_of_larger(values)[1])
+        plain = _on_one_scale(
+            unnamed, f"RESCALED_{node.op}", values, left, _half_of_larger(values)[1]
+        )
         function, body = self.body(graph, node)
         largest = 255 * sum(map(numbers.scale, values[:2])) / numbers.scale(values[2]) + 1
         if values[2].dtype in BYTES and largest < _INT16_MAX - 256:
             functions = ((function,) if body.end else ()) + ((plain.function,) * (not body.is_all))
             wanted = _sum_of(node, values, functions)
             if (found := float_sums.find(wanted)) is not None:
-                return found.epilogue_op(step), numbers.clamp(wanted.limits)
+                return found.epilogue_op(unnamed), numbers.clamp(wanted.limits)
         first = body.epilogue(function, plain, plain)
         last = _finished(
             *(node, values[2], _result_multiplier(values, left), new_value, body), largest=largest
@@ -218,11 +220,11 @@ class _Mul(_Pairs):
         return numbers.check_multiplier(Multiplier.of(_product_factor(_values(graph, node))))
 
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
         first, second, result = values = _values(graph, node)
         zeros = {"zero_a": numbers.zero_point(first), "zero_b": numbers.zero_point(second)}
-        product = _named(step, "CENTRED_MUL", **zeros)
+        product = _named(unnamed, "CENTRED_MUL", **zeros)
         found, factor = _walk(graph, node), _product_factor(values)
         vector = 16 if first.dtype is DType.INT8 else 8
         body = _NO_VECTORS if found.loop is Loop.ANY else found.body(vector)
@@ -255,11 +257,11 @@ class _SquaredDifference(_Pairs):
         return numbers.check_multiplier(self._factor(_values(graph, node)))
 
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
         values = _values(graph, node)
         multipliers = _half_of_larger(values)[1]
-        difference = _on_one_scale(step, "RESCALED_SUB", values, self._LEFT, multipliers)
+        difference = _on_one_scale(unnamed, "RESCALED_SUB", values, self._LEFT, multipliers)
         square = EpilogueOp(of_integers("MUL"), (SELF,))
         return (
             difference,
@@ -278,20 +280,20 @@ class _Comparison(_Pairs):
         return ""
 
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
         values = [graph.values[v] for v in node.inputs]
         multipliers = [Multiplier.of(numbers.scale(value)) for value in values]
-        return (_on_one_scale(step, f"RESCALED_{node.op}", values, 8, multipliers),)
+        return (_on_one_scale(unnamed, f"RESCALED_{node.op}", values, 8, multipliers),)
 
 
 class _Larger(_Pairs):
     """MAXIMUM and MINIMUM of stored integers, whatever their scales."""
 
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
-        return (_named(step, of_integers(node.op)),)
+        return (_named(unnamed, of_integers(node.op)),)
 
 
 class _Prelu(_Pairs):
@@ -304,7 +306,7 @@ class _Prelu(_Pairs):
         )
 
     def epilogue(
-        self, graph: Graph, node: Node, step: EpilogueOp, new_value: NewValue
+        self, graph: Graph, node: Node, unnamed: EpilogueOp, new_value: NewValue
     ) -> tuple[EpilogueOp, ...]:
         *inputs, result = values = _values(graph, node)
         attributes = {}
@@ -313,7 +315,7 @@ class _Prelu(_Pairs):
             attributes[f"number_{name}"] = each.number
             attributes[f"left_{name}"] = each.left
             attributes[f"right_{name}"] = each.right
-        slopes = _named(step, "REQUANTIZE_SLOPES", **attributes)
+        slopes = _named(unnamed, "REQUANTIZE_SLOPES", **attributes)
         zero = numbers.zero_point(result)
         return (
             slopes,

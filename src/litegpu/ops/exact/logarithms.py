@@ -78,9 +78,9 @@ def table(most: int) -> npt.NDArray[np.int32]:
     """
     last = int(np.float32(min(most, MOST)).view(np.int32)) - LEAST_BITS >> INTERVAL_BITS
     rows = []
-    for place in range(last + 1):
-        inverse, middle = map(_exactly, _INTERVALS[place % len(_INTERVALS)])
-        logarithm = middle + place // len(_INTERVALS) * _exactly(_LN_2)
+    for index in range(last + 1):
+        inverse, middle = map(_exactly, _INTERVALS[index % len(_INTERVALS)])
+        logarithm = middle + index // len(_INTERVALS) * _exactly(_LN_2)
         rows.append((*words(inverse / 2), *words(logarithm / SCALE)))
     return np.array(rows, np.int32)
 

@@ -76,8 +76,8 @@ def _codes(widths: Sequence[int], facts: ModelFacts) -> int | None:
     They are not probabilities; where both may be codes, the wider one is no list of classes.
     """
     may_be = [
-        width >= 4 and width % 2 == 0 and not facts.is_probability(place)
-        for place, width in enumerate(widths)
+        width >= 4 and width % 2 == 0 and not facts.is_probability(index)
+        for index, width in enumerate(widths)
     ]
     if not any(may_be):
         return None

@@ -74,21 +74,21 @@ class Classes:
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     """Return why a model tells classes apart."""
-    place = find(outputs)
-    if place is None:
+    position = find(outputs)
+    if position is None:
         return None
-    why = f"'{outputs[place].name}' is a vector of {outputs[place].values.size} numbers"
+    why = f"'{outputs[position].name}' is a vector of {outputs[position].values.size} numbers"
     return Evidence(bool(class_count(list(outputs))), why)
 
 
 def find(outputs: Outputs) -> int | None:
     """Return the output that is the longest vector, or None without one."""
     vectors = [
-        place
-        for place, each in enumerate(outputs)
+        index
+        for index, each in enumerate(outputs)
         if each.values.size >= 2 and max(each.values.shape) == each.values.size
     ]
-    return max(vectors, key=lambda place: outputs[place].values.size, default=None)
+    return max(vectors, key=lambda index: outputs[index].values.size, default=None)
 
 
 def read(outputs: Outputs, scene: Scene) -> Classes:
@@ -98,13 +98,13 @@ def read(outputs: Outputs, scene: Scene) -> Classes:
         ModelError: no output is a vector of scores.
         FileError: the labels file that the user named has another number of lines.
     """
-    place = find(outputs)
-    if place is None:
+    position = find(outputs)
+    if position is None:
         raise ModelError(
             "No output of this model is a vector with a score for each class. "
             "Choose another --task."
         )
-    scores: Output = outputs[place]
+    scores: Output = outputs[position]
     count = scores.values.size
     labels = scene.remembered(
         "classes",

@@ -112,13 +112,13 @@ def read(outputs: Outputs, scene: Scene) -> Detections:
     Raises:
         ModelError: the outputs are not boxes, classes and scores, or cannot be told apart.
     """
-    places = roles(outputs, scene.facts)
-    boxes = outputs[places[BOXES]].values.reshape(-1, 4).astype(np.float64)
-    classes, scores = (outputs[places[role]].values.reshape(-1) for role in (CLASSES, SCORES))
+    positions = roles(outputs, scene.facts)
+    boxes = outputs[positions[BOXES]].values.reshape(-1, 4).astype(np.float64)
+    classes, scores = (outputs[positions[role]].values.reshape(-1) for role in (CLASSES, SCORES))
     rows = min(len(boxes), len(classes), len(scores))
-    if COUNT in places:
-        rows = min(rows, max(int(outputs[places[COUNT]].values.reshape(-1)[0]), 0))
-    corners = _corners(boxes[:rows], scene.facts, places[BOXES])
+    if COUNT in positions:
+        rows = min(rows, max(int(outputs[positions[COUNT]].values.reshape(-1)[0]), 0))
+    corners = _corners(boxes[:rows], scene.facts, positions[BOXES])
     options = scene.facts.post_process_options()
     names = object_names(scene, int(options.get("num_classes", 0)) if options else 0)
     return detections(corners, scores[:rows], classes[:rows], names, scene)
@@ -146,8 +146,8 @@ def detections(
     remaining = [i for i in order if scores[i] >= scene.min_score and np.isfinite(corners[i]).all()]
     found = []
     for i in remaining:
-        first, last = scene.frame.places(corners[i].reshape(2, 2)).tolist()
-        spots = scene.frame.places(points[i]).tolist() if points is not None else []
+        first, last = scene.frame.positions(corners[i].reshape(2, 2)).tolist()
+        spots = scene.frame.positions(points[i]).tolist() if points is not None else []
         box = _within((*first, *last), scene.frame.picture)
         number = int(classes[i])
         name = name_of(names, number) if names or classes.any() else ""
@@ -163,10 +163,10 @@ def roles(outputs: Outputs, facts: ModelFacts) -> dict[int, int]:
     Raises:
         ModelError: that cannot be told.
     """
-    by_operation = [facts.place_in_post_process(place) for place in range(len(outputs))]
+    by_operation = [facts.place_in_post_process(index) for index in range(len(outputs))]
     if None not in by_operation:
-        return {role: place for place, role in enumerate(by_operation) if role is not None}
-    named = _by_names([facts.note(place).name.lower() for place in range(len(outputs))])
+        return {role: index for index, role in enumerate(by_operation) if role is not None}
+    named = _by_names([facts.note(index).name.lower() for index in range(len(outputs))])
     if {BOXES, CLASSES, SCORES} <= named.keys():
         return named
     found = _by_values(outputs)
@@ -182,10 +182,10 @@ def roles(outputs: Outputs, facts: ModelFacts) -> dict[int, int]:
 
 def _by_names(names: Sequence[str]) -> dict[int, int]:
     found: dict[int, int] = {}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         for role, words in _ROLES.items():
             if any(word in name for word in words):
-                found.setdefault(role, place)
+                found.setdefault(role, index)
                 break
     return found
 

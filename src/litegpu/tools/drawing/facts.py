@@ -52,16 +52,18 @@ class ModelFacts:
         """The files attached to the model that hold the labels of an output."""
         return tuple(name for note in self.notes.outputs for name in note.label_files)
 
-    def scaling(self, place: int) -> tuple[metadata.Numbers, metadata.Numbers] | None:
+    def scaling(self, position: int) -> tuple[metadata.Numbers, metadata.Numbers] | None:
         """Return mean and deviation of the pixels that an input of floats wants, where known.
 
         The metadata say it, or the bytes that the model turns the input into, whose range is that
         of all pixels.
         """
         notes = self.notes.inputs
-        if place < len(notes) and notes[place].mean:
-            return notes[place].mean, notes[place].std
-        readers = [n for n, read in enumerate(self.model.node_inputs) if self.inputs[place] in read]
+        if position < len(notes) and notes[position].mean:
+            return notes[position].mean, notes[position].std
+        readers = [
+            n for n, read in enumerate(self.model.node_inputs) if self.inputs[position] in read
+        ]
         if len(readers) != 1 or self.model.ops[readers[0]] != "QUANTIZE":
             return None
         found = self.model.range_of(self.model.node_outputs[readers[0]][0])

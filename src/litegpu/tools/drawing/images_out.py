@@ -70,11 +70,11 @@ class Painting:
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     """Return why a model's answer is a picture."""
-    place = find(outputs)
-    if place is None:
+    position = find(outputs)
+    if position is None:
         return None
-    values = outputs[place].values
-    said = f"'{outputs[place].name}' is a map of {values.shape[1]}×{values.shape[2]}"
+    values = outputs[position].values
+    said = f"'{outputs[position].name}' is a map of {values.shape[1]}×{values.shape[2]}"
     if values.shape[3] == 1:
         return Evidence(False, f"{said} numbers")
     if sums_to_one(values):
@@ -85,15 +85,15 @@ def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
 def find(outputs: Outputs) -> int | None:
     """Return the largest output that may be a picture, or None without one."""
     maps = [
-        place
-        for place, each in enumerate(outputs)
+        index
+        for index, each in enumerate(outputs)
         if len(each.values.shape) == 4
         and each.values.shape[0] == 1
         and each.values.shape[3] in (1, 3)
         and min(each.values.shape[1:3]) >= _SMALLEST
         and each.values.dtype.kind in "fiu"
     ]
-    return max(maps, key=lambda place: outputs[place].values.size, default=None)
+    return max(maps, key=lambda index: outputs[index].values.size, default=None)
 
 
 def read(outputs: Outputs, scene: Scene) -> Painting:
@@ -102,13 +102,13 @@ def read(outputs: Outputs, scene: Scene) -> Painting:
     Raises:
         ModelError: no output may be a picture.
     """
-    place = find(outputs)
-    if place is None:
+    position = find(outputs)
+    if position is None:
         raise ModelError(
             "No output of this model is a picture: [1, H, W, 1 or 3], at least "
             f"{_SMALLEST}×{_SMALLEST}. Choose another --task."
         )
-    values = np.nan_to_num(outputs[place].values[0].astype(np.float64), posinf=0, neginf=0)
+    values = np.nan_to_num(outputs[position].values[0].astype(np.float64), posinf=0, neginf=0)
     low, high = _range(values)
     shades = ((values - low) / (high - low) * 255).round().clip(0, 255).astype(np.uint8)
     if shades.shape[2] == 1:

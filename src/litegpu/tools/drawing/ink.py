@@ -100,9 +100,9 @@ class Ink:
             text = text[:-1]
         return text + "…"
 
-    def text(self, place: Point, text: str, fill: Colour, anchor: str = "lm") -> None:
+    def text(self, position: Point, text: str, fill: Colour, anchor: str = "lm") -> None:
         """Write without a background; the anchor is Pillow's: left or right, at the middle."""
-        self._draw.text(place, text, fill=fill, font=self._font, anchor=anchor)
+        self._draw.text(position, text, fill=fill, font=self._font, anchor=anchor)
 
     def area(self, box: Box, fill: Colour, outline: Colour | None = None) -> None:
         """Fill a rectangle."""
@@ -119,9 +119,9 @@ class Ink:
         self._draw.line([start, end], fill=DARK, width=self.width + 2)
         self._draw.line([start, end], fill=fill, width=self.width)
 
-    def dot(self, place: Point, fill: Colour, scale: float = 1.5) -> None:
+    def dot(self, position: Point, fill: Colour, scale: float = 1.5) -> None:
         """Draw a point with an edge in the opposite shade."""
-        (x, y), radius = place, max(self.width * scale, 1.0)
+        (x, y), radius = position, max(self.width * scale, 1.0)
         box = (x - radius, y - radius, x + radius, y + radius)
         self._draw.ellipse(_grown(box, 1), fill=contrasting(fill))
         self._draw.ellipse(box, fill=fill)
@@ -143,8 +143,8 @@ class Ink:
         spot = free[0] if free else spots[0]
         self._occupied.append(spot)
         self._draw.rectangle(spot, fill=fill)
-        place = (left + _PADDING * self.text_size, spot[1] + height / 2)
-        self.text(place, text, contrasting(fill))
+        position = (left + _PADDING * self.text_size, spot[1] + height / 2)
+        self.text(position, text, contrasting(fill))
 
 
 def _grown(box: Box, by: float) -> Box:

@@ -71,12 +71,12 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
             "are vectors of two to five numbers a point. Choose another --task."
         )
     values = _rows(outputs[found.output].values, found)
-    places, scores = _places_and_scores(values, found, scene.facts)
+    positions, scores = _places_and_scores(values, found, scene.facts)
     skeleton = skeleton_of(found.points)
-    one = figure(scene.frame.places(places), scores, skeleton, scene.min_score)
+    one = figure(scene.frame.positions(positions), scores, skeleton, scene.min_score)
     confidences = {
-        each.name: _confidence(float(each.values.reshape(-1)[0]), scene.facts, place)
-        for place, each in enumerate(outputs)
+        each.name: _confidence(float(each.values.reshape(-1)[0]), scene.facts, index)
+        for index, each in enumerate(outputs)
         if each.values.size == 1
     }
     return Figures((one,), skeleton, confidences)
@@ -153,18 +153,18 @@ _MOSTLY = 0.8
 
 def _places_and_scores(values: Array, found: Vector, facts: ModelFacts) -> tuple[Array, Array]:
     """Return x and y from 0 to 1 over the input, `[K, 2]`, and a score or NaN for each."""
-    places, scores = values[:, :2], np.full(len(values), np.nan)
+    positions, scores = values[:, :2], np.full(len(values), np.nan)
     third = values[:, 2:3]
     is_scored = found.points == _SCORED and found.numbers == 3
     if is_scored and third.min() >= 0 and third.max() <= 1:
-        return places[:, ::-1], values[:, 2]
+        return positions[:, ::-1], values[:, 2]
     if found.in_pixels:
-        places = places / facts.input_size
+        positions = positions / facts.input_size
     if found.numbers > 3:  # visibility, and where there are five numbers presence
         extra = values[:, 3:]
         inside = extra.min() >= 0 and extra.max() <= 1
         scores = (extra if inside else sigmoid(extra)).min(1)
-    return places, scores
+    return positions, scores
 
 
 def _confidence(value: float, facts: ModelFacts, output: int) -> float:

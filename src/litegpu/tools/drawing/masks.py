@@ -44,8 +44,8 @@ class Masks:
         from PIL import Image
 
         known = np.unique(self.classes)
-        places = np.searchsorted(known, self.classes) % _NOT_SEEN
-        over = self._over_picture(places.astype(np.uint8), _NOT_SEEN)
+        positions = np.searchsorted(known, self.classes) % _NOT_SEEN
+        over = self._over_picture(positions.astype(np.uint8), _NOT_SEEN)
         opacity = [0 if number == self._background else round(255 * OPACITY) for number in known]
         opacity = [*opacity[:_NOT_SEEN], *[0] * (256 - len(opacity[:_NOT_SEEN]))]
         colours = over.copy()
@@ -145,17 +145,17 @@ def _edges(over: Image.Image) -> Image.Image:
 
 def evidence(outputs: Outputs, facts: ModelFacts) -> Evidence | None:
     """Return why a model says of each pixel what it shows."""
-    place = find(outputs)
-    if place is None:
+    position = find(outputs)
+    if position is None:
         return None
-    values = outputs[place].values
+    values = outputs[position].values
     height, width = values.shape[1:3]
     channels = _channels(values)
-    said = f"'{outputs[place].name}' is a map of {height}×{width}"
+    said = f"'{outputs[position].name}' is a map of {height}×{width}"
     if values.dtype.kind in "iu":
         return Evidence(channels == 0, f"{said} whole numbers")
     if channels == 1:
-        sure = facts.is_probability(place) or bool(values.min() >= 0 and values.max() <= 1)
+        sure = facts.is_probability(position) or bool(values.min() >= 0 and values.max() <= 1)
         return Evidence(sure, f"{said} {'probabilities' if sure else 'numbers'}")
     if channels == 3 and not sums_to_one(values):
         return Evidence(False, f"{said} with 3 numbers each") if not _bounded(values) else None
@@ -170,23 +170,23 @@ def read(outputs: Outputs, scene: Scene) -> Masks:
         ModelError: no output is a map.
         FileError: the labels file that the user named has another number of lines.
     """
-    place = find(outputs)
-    if place is None:
+    position = find(outputs)
+    if position is None:
         raise ModelError(
             "No output of this model is a map of classes, [1, H, W], or of their scores, "
             "[1, H, W, classes]. Choose another --task."
         )
-    values = outputs[place].values
+    values = outputs[position].values
     channels = _channels(values)
     if channels == 0:
         classes = values.reshape(values.shape[1:3]).astype(np.int32)
-        known = scene.facts.read_by(place) if scene.facts.op_of(place) == "ARG_MAX" else ()
+        known = scene.facts.read_by(position) if scene.facts.op_of(position) == "ARG_MAX" else ()
         count = known[-1] if known else 0
     elif channels == 1:
         plane = values[0, :, :, 0].astype(np.float64) if values.ndim == 4 else values[0]
         likely = (
             plane
-            if scene.facts.is_probability(place) or (plane.min() >= 0 and plane.max() <= 1)
+            if scene.facts.is_probability(position) or (plane.min() >= 0 and plane.max() <= 1)
             else sigmoid(plane)
         )
         classes, count = (likely >= scene.min_score).astype(np.int32), 1
@@ -198,11 +198,11 @@ def read(outputs: Outputs, scene: Scene) -> Masks:
 def find(outputs: Outputs) -> int | None:
     """Return the output that is the finest map of classes or scores, or None without one."""
     maps = [
-        place
-        for place, each in enumerate(outputs)
+        index
+        for index, each in enumerate(outputs)
         if _is_map(each.values.shape) and each.values.dtype.kind in "fiu"
     ]
-    return max(maps, key=lambda place: outputs[place].values.shape[1], default=None)
+    return max(maps, key=lambda index: outputs[index].values.shape[1], default=None)
 
 
 def _is_map(shape: tuple[int, ...]) -> bool:

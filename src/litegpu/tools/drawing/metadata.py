@@ -69,44 +69,44 @@ class _Table:
 
     def child(self, number: int) -> _Table | None:
         """Return the table that a field holds."""
-        place = self.at(number)
-        return self._table(self.table.Indirect(place)) if place else None
+        position = self.at(number)
+        return self._table(self.table.Indirect(position)) if position else None
 
     def children(self, number: int) -> Iterator[_Table]:
         """Yield the tables in a vector."""
-        for place in self._elements(number, 4):
-            yield self._table(self.table.Indirect(place))
+        for position in self._elements(number, 4):
+            yield self._table(self.table.Indirect(position))
 
     def text(self, number: int) -> str:
         """Return a text, empty where there is none."""
-        place = self.at(number)
-        return self.table.String(place).decode(errors="replace") if place else ""
+        position = self.at(number)
+        return self.table.String(position).decode(errors="replace") if position else ""
 
     def byte(self, number: int) -> int:
         """Return a number of one byte, 0 where there is none."""
-        place = self.at(number)
-        return int(self.table.Get(self.numbers.Uint8Flags, place)) if place else 0
+        position = self.at(number)
+        return int(self.table.Get(self.numbers.Uint8Flags, position)) if position else 0
 
     def vector(self, number: int, kind: str) -> tuple[Any, ...]:
         """Return a vector of numbers of four bytes: "Float32Flags" or "Uint32Flags"."""
         flags = getattr(self.numbers, kind)
-        return tuple(self.table.Get(flags, place) for place in self._elements(number, 4))
+        return tuple(self.table.Get(flags, position) for position in self._elements(number, 4))
 
     def _elements(self, number: int, size: int) -> range:
-        place = self.at(number)
-        if not place:
+        position = self.at(number)
+        if not position:
             return range(0)
-        field_at = place - self.table.Pos
+        field_at = position - self.table.Pos
         count = self.table.VectorLen(field_at)
         if not 0 <= count <= len(self.table.Bytes) // size:
             raise ValueError(f"a vector of {count} elements")
         start = self.table.Vector(field_at)
         return range(start, start + size * count, size)
 
-    def _table(self, place: int) -> _Table:
-        if not 0 <= place < len(self.table.Bytes):
-            raise ValueError(f"a table at {place}")
-        return _Table(type(self.table)(self.table.Bytes, place), self.numbers)
+    def _table(self, position: int) -> _Table:
+        if not 0 <= position < len(self.table.Bytes):
+            raise ValueError(f"a table at {position}")
+        return _Table(type(self.table)(self.table.Bytes, position), self.numbers)
 
 
 def read(content: bytes) -> Metadata:

@@ -27,14 +27,14 @@ _MOST_DOTS = 150
 class Figure:
     """One body, hand or face: places are pixels of the picture, `[K, 2]`, with a score each."""
 
-    places: Array
+    positions: Array
     scores: Array
     shown: Array
     """Which points are drawn, `[K]`."""
 
     def box(self) -> tuple[float, float, float, float]:
         """Return the rectangle around what is drawn, or around all where nothing is."""
-        used = self.places[self.shown] if self.shown.any() else self.places
+        used = self.positions[self.shown] if self.shown.any() else self.positions
         low, high = used.min(0), used.max(0)
         return float(low[0]), float(low[1]), float(high[0]), float(high[1])
 
@@ -57,30 +57,34 @@ class Figures:
             for start, end in self.skeleton.edges:
                 if figure.shown[start] and figure.shown[end]:
                     ink.line(_point(figure, start), _point(figure, end), line)
-            small = 0.5 if len(figure.places) > _MOST_DOTS else 1.5
-            for place in np.flatnonzero(figure.shown):
-                ink.dot(_point(figure, int(place)), dot, small)
+            small = 0.5 if len(figure.positions) > _MOST_DOTS else 1.5
+            for position in np.flatnonzero(figure.shown):
+                ink.dot(_point(figure, int(position)), dot, small)
         return drawn
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return a row for each point; of many points one row for all."""
-        if any(len(figure.places) > _MOST_ROWS for figure in self.found):
+        if any(len(figure.positions) > _MOST_ROWS for figure in self.found):
             headings: tuple[str, ...] = ("found", ">points", ">left", ">top", ">right", ">bottom")
             return headings, [
-                (self.skeleton.what, str(len(each.places)), *(f"{edge:.1f}" for edge in each.box()))
+                (
+                    self.skeleton.what,
+                    str(len(each.positions)),
+                    *(f"{edge:.1f}" for edge in each.box()),
+                )
                 for each in self.found
             ]
         headings = (f">{self.skeleton.what}", "point", ">score", ">x", ">y", "drawn")
         return headings, [
             (
                 str(number),
-                self._name(place),
-                _shown_score(figure.scores[place]),
-                *(f"{value:.1f}" for value in figure.places[place]),
-                "yes" if figure.shown[place] else "no",
+                self._name(index),
+                _shown_score(figure.scores[index]),
+                *(f"{value:.1f}" for value in figure.positions[index]),
+                "yes" if figure.shown[index] else "no",
             )
             for number, figure in enumerate(self.found, 1)
-            for place in range(len(figure.places))
+            for index in range(len(figure.positions))
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,13 +95,13 @@ class Figures:
                     "kind": self.skeleton.what,
                     "points": [
                         {
-                            "name": self._name(place),
-                            "x": float(figure.places[place, 0]),
-                            "y": float(figure.places[place, 1]),
-                            "score": float(figure.scores[place]),
-                            "drawn": bool(figure.shown[place]),
+                            "name": self._name(index),
+                            "x": float(figure.positions[index, 0]),
+                            "y": float(figure.positions[index, 1]),
+                            "score": float(figure.scores[index]),
+                            "drawn": bool(figure.shown[index]),
                         }
-                        for place in range(len(figure.places))
+                        for index in range(len(figure.positions))
                     ],
                 }
                 for figure in self.found
@@ -111,9 +115,9 @@ class Figures:
         sure = "".join(f", {name} {value:.2f}" for name, value in self.confidences.items())
         return f"{counted(len(self.found), 'figure')} with {counted(points, 'point')}{sure}"
 
-    def _name(self, place: int) -> str:
+    def _name(self, position: int) -> str:
         names = self.skeleton.names
-        return names[place] if place < len(names) else f"point {place}"
+        return names[position] if position < len(names) else f"point {position}"
 
 
 def skeleton_of(points: int) -> Skeleton:
@@ -121,16 +125,16 @@ def skeleton_of(points: int) -> Skeleton:
     return SKELETONS.get(points, Skeleton("figure"))
 
 
-def figure(places: Array, scores: Array, skeleton: Skeleton, min_score: float) -> Figure:
+def figure(positions: Array, scores: Array, skeleton: Skeleton, min_score: float) -> Figure:
     """Return a figure of which the points with that score are drawn; NaN is no score."""
-    shown = ~(scores < min_score) & np.isfinite(places).all(1)
+    shown = ~(scores < min_score) & np.isfinite(positions).all(1)
     if skeleton.drawn is not None:
         shown[skeleton.drawn :] = False
-    return Figure(places, scores, shown)
+    return Figure(positions, scores, shown)
 
 
-def _point(figure: Figure, place: int) -> tuple[float, float]:
-    x, y = figure.places[place].tolist()
+def _point(figure: Figure, position: int) -> tuple[float, float]:
+    x, y = figure.positions[position].tolist()
     return x, y
 
 

@@ -71,9 +71,9 @@ def _is_map(shape: tuple[int, ...], facts: ModelFacts) -> bool:
     return len(shape) == 4 and 1 < shape[1] < height and 1 < shape[2] < width
 
 
-def _directions(places: Sequence[int], outputs: Outputs) -> tuple[int, int]:
+def _directions(positions: Sequence[int], outputs: Outputs) -> tuple[int, int]:
     """Return the displacements forward and backward: by their names, else in that order."""
-    first, second = places
+    first, second = positions
     names = outputs[first].name.lower(), outputs[second].name.lower()
     swapped = any(word in names[0] for word in ("bwd", "backward"))
     return (second, first) if swapped else (first, second)
@@ -91,18 +91,25 @@ def read(outputs: Outputs, scene: Scene) -> Figures:
             "The outputs of this model are no maps of points: scores [1, H, W, K] and offsets "
             "[1, H, W, 2 K], smaller than the input. For a vector of points use --task=landmarks."
         )
-    values = [outputs[place].values[0].astype(np.float64) for place in maps[:2]]
+    values = [outputs[position].values[0].astype(np.float64) for position in maps[:2]]
     scores = values[0] if scene.facts.is_probability(maps.scores) else sigmoid(values[0])
     decoder = Decoder(scores, values[1], scene.facts.input_size)
     if maps.displacements is None:
         bodies = [decoder.surest()]
     else:
-        along = tuple(outputs[place].values[0].astype(np.float64) for place in maps.displacements)
+        along = tuple(
+            outputs[position].values[0].astype(np.float64) for position in maps.displacements
+        )
         bodies = list(decoder.people(along[0], along[1], scene.min_score))
     skeleton = skeleton_of(scores.shape[2])
     found = [
-        figure(scene.frame.places(places / scene.facts.input_size), sure, skeleton, scene.min_score)
-        for places, sure in bodies
+        figure(
+            scene.frame.positions(positions / scene.facts.input_size),
+            sure,
+            skeleton,
+            scene.min_score,
+        )
+        for positions, sure in bodies
     ]
     return Figures(tuple(each for each in found if each.shown.any()), skeleton)
 
@@ -134,35 +141,35 @@ class Decoder:
             root = self._place(row, column, point)
             if any(np.hypot(*(body[point] - root)) <= near for body in seen):
                 continue
-            places = np.full((points, 2), np.nan)
+            positions = np.full((points, 2), np.nan)
             sure = np.zeros(points)
-            places[point], sure[point] = root, self.scores[row, column, point]
+            positions[point], sure[point] = root, self.scores[row, column, point]
             for edge in reversed(range(len(TREE))):
-                self._follow(places, sure, TREE[edge][::-1], backward, edge)
+                self._follow(positions, sure, TREE[edge][::-1], backward, edge)
             for edge in range(len(TREE)):
-                self._follow(places, sure, TREE[edge], forward, edge)
+                self._follow(positions, sure, TREE[edge], forward, edge)
             fresh = [
-                not any(np.hypot(*(body[k] - places[k])) <= near for body in seen)
+                not any(np.hypot(*(body[k] - positions[k])) <= near for body in seen)
                 for k in range(points)
             ]
             if (sure[fresh] >= min_score).sum() < min(_LEAST_VISIBLE, points):
                 continue
-            seen.append(places)
-            yield places, sure
+            seen.append(positions)
+            yield positions, sure
             if len(seen) == _MOST_PEOPLE:
                 return
 
     def _follow(
-        self, places: Array, sure: Array, edge: tuple[int, int], along: Array, number: int
+        self, positions: Array, sure: Array, edge: tuple[int, int], along: Array, number: int
     ) -> None:
         """Find the point at the end of an edge from the one at its start, where that is known."""
         start, end = edge
-        if np.isnan(places[start, 0]) or not np.isnan(places[end, 0]):
+        if np.isnan(positions[start, 0]) or not np.isnan(positions[end, 0]):
             return
-        row, column = self._cell(places[start])
+        row, column = self._cell(positions[start])
         y, x = along[row, column, number], along[row, column, number + len(TREE)]
-        row, column = self._cell(places[start] + (x, y))
-        places[end] = self._place(row, column, end)
+        row, column = self._cell(positions[start] + (x, y))
+        positions[end] = self._place(row, column, end)
         sure[end] = self.scores[row, column, end]
 
     def _peaks(self, min_score: float) -> list[tuple[int, int, int]]:
@@ -181,9 +188,9 @@ class Decoder:
         height, width, _ = self.scores.shape
         return (self.size[0] - 1) / (width - 1), (self.size[1] - 1) / (height - 1)
 
-    def _cell(self, place: Array) -> tuple[int, int]:
+    def _cell(self, position: Array) -> tuple[int, int]:
         height, width, _ = self.scores.shape
-        column, row = np.rint(place / self._strides()).astype(int)
+        column, row = np.rint(position / self._strides()).astype(int)
         return int(np.clip(row, 0, height - 1)), int(np.clip(column, 0, width - 1))
 
     def _place(self, row: int, column: int, point: int) -> Array:

@@ -71,12 +71,12 @@ class _Rewriting:
             tensors[number].shape = self._sized(np.array(tensors[number].shape))
         for operator in self._graph.operators:
             operands = [int(each) for each in operator.inputs]
-            place = _SHAPE_OPERANDS.get(self._names[operator.opcodeIndex])
+            position = _SHAPE_OPERANDS.get(self._names[operator.opcodeIndex])
             name = self._names[operator.opcodeIndex]
             if not reached.isdisjoint(operands) or name == "FILL":
-                if place is not None and place < len(operands):
+                if position is not None and position < len(operands):
                     operator.inputs = operands
-                    operator.inputs[place] = self._resized(operands[place])
+                    operator.inputs[position] = self._resized(operands[position])
                 if name == "RESHAPE" and operator.builtinOptions is not None:
                     written = operator.builtinOptions.newShape
                     if written is not None and len(written):

@@ -78,10 +78,10 @@ def clear(slots: Arrays) -> None:
         slot[...] = 0
 
 
-def slots(arrays: Arrays, place: int, batched: bool) -> Arrays:
+def slots(arrays: Arrays, position: int, batched: bool) -> Arrays:
     """Return the part of inputs or outputs that belongs to the sample at a place, as views."""
     # An item of a vector would be no view.
-    return [array[place, ...] if batched else array for array in arrays]
+    return [array[position, ...] if batched else array for array in arrays]
 
 
 class SharedBatches:
@@ -200,8 +200,8 @@ def _serve(
             items, batch, first = connection.recv()
             connection.send(
                 [
-                    prepared(prepare, plan, item, slots(batches[batch], place, plan.batched))
-                    for place, item in enumerate(items, first)
+                    prepared(prepare, plan, item, slots(batches[batch], index, plan.batched))
+                    for index, item in enumerate(items, first)
                 ]
             )
 

@@ -94,8 +94,8 @@ class Preparing:
         inputs = self._inputs(len(items))
         if inputs.shared is None:
             return inputs, [
-                self._pool.submit(self._here, item, slots(inputs.arrays, place, self._plan.batched))
-                for place, item in enumerate(items)
+                self._pool.submit(self._here, item, slots(inputs.arrays, index, self._plan.batched))
+                for index, item in enumerate(items)
             ]
         size = min(max(2 * len(items) // self._decoding.threads, 1), _PIECE)  # of two batches
         return inputs, [

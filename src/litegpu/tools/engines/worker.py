@@ -91,35 +91,35 @@ class Worker(Generic[Item, Value]):
 
     def _infer(self, batch: _Batch[Item]) -> list[Result[Value]]:
         prepared = [each for future in batch.prepared for each in future.result()]
-        good = [place for place, each in enumerate(prepared) if not each.error]
+        good = [index for index, each in enumerate(prepared) if not each.error]
         start = time.perf_counter()
         outputs = self._outputs(batch.inputs.arrays, good)
         self._preparing.done(batch.inputs)
         share = (time.perf_counter() - start) / max(len(good), 1)
         return [
-            self._finish(item, each, outputs.get(place, each.error), share)
-            for place, (item, each) in enumerate(zip(batch.items, prepared, strict=True))
+            self._finish(item, each, outputs.get(index, each.error), share)
+            for index, (item, each) in enumerate(zip(batch.items, prepared, strict=True))
         ]
 
-    def _outputs(self, inputs: Arrays, places: list[int]) -> dict[int, Arrays | str]:
+    def _outputs(self, inputs: Arrays, positions: list[int]) -> dict[int, Arrays | str]:
         """Return the outputs of the samples at these places of a batch, or why one has none."""
-        if not places:
+        if not positions:
             return {}
         batched = self._job.plan.batched
         try:
             outputs = self._session.run(inputs)
-            return {place: slots(outputs, place, batched) for place in places}
+            return {position: slots(outputs, position, batched) for position in positions}
         except ModelError as error:  # of what the inputs hold: find out whose
-            if len(places) == 1:
-                return {places[0]: reason(error)}
+            if len(positions) == 1:
+                return {positions[0]: reason(error)}
         found: dict[int, Arrays | str] = {}
-        for place in places:
+        for position in positions:
             alone = self._preparing.empty()
             for slot, values in zip(
-                slots(alone, place, batched), slots(inputs, place, batched), strict=True
+                slots(alone, position, batched), slots(inputs, position, batched), strict=True
             ):
                 slot[...] = values
-            found.update(self._outputs(alone, [place]))
+            found.update(self._outputs(alone, [position]))
         return found
 
     def _finish(

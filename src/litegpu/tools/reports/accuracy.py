@@ -27,7 +27,7 @@ def comparison_sections(found: Comparison) -> Iterator[Section]:
         ),
         [
             (
-                *(str(place), short(each.name, 80), f"{each.avg_error:.4g}"),
+                *(str(index), short(each.name, 80), f"{each.avg_error:.4g}"),
                 *(f"{each.std_deviation:.4g}", f"{each.max_error:.4g}"),
                 f"{list(each.max_error_index)} in run {each.max_error_run}",
                 *(
@@ -40,12 +40,12 @@ def comparison_sections(found: Comparison) -> Iterator[Section]:
                     )
                 ),
             )
-            for place, each in enumerate(found.outputs)
+            for index, each in enumerate(found.outputs)
         ],
     )
     yield bars(
         "Largest error by output",
-        [f"{place}: {short(each.name, 60)}" for place, each in enumerate(found.outputs)],
+        [f"{index}: {short(each.name, 60)}" for index, each in enumerate(found.outputs)],
         _drawable([each.max_error for each in found.outputs]),
         "largest |difference|",
         hints=[f"{each.name}: {each.max_error:.4g}" for each in found.outputs],

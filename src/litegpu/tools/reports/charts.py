@@ -46,10 +46,16 @@ def bars(
         log: whether the axis is logarithmic.
     """
     # Names may be equal; the places of bars must not.
-    places = list(range(len(names)))
+    positions = list(range(len(names)))
     shown = [for_plotly(name if len(name) <= _NAME else name[: _NAME - 1] + "…") for name in names]
     texts = [for_plotly(hint) for hint in hints or names]
-    bar = {"type": "bar", "orientation": "h", "y": places, "hoverinfo": "text", "hovertext": texts}
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "y": positions,
+        "hoverinfo": "text",
+        "hovertext": texts,
+    }
     data: list[dict[str, Any]] = [
         {
             **bar,
@@ -64,7 +70,7 @@ def bars(
     layout = _layout(_FRAME + _ROW * len(names), unit, "", showlegend=len(data) > 1)
     layout |= {"barmode": "overlay", "bargap": 0.3}
     layout["yaxis"] |= {
-        **{"tickmode": "array", "tickvals": places, "ticktext": shown, "showgrid": False},
+        **{"tickmode": "array", "tickvals": positions, "ticktext": shown, "showgrid": False},
         **{"autorange": "reversed", "fixedrange": True, "automargin": True},
     }
     if log:
@@ -98,8 +104,8 @@ def histogram(
         {**vertical, "x0": value, "x1": value, "line": line} for value in (marks or {}).values()
     ]
     layout["annotations"] = [
-        {**label, "x": value, "y": 1 - 0.09 * place, "text": f" {for_plotly(name)}"}
-        for place, (name, value) in enumerate((marks or {}).items())
+        {**label, "x": value, "y": 1 - 0.09 * index, "text": f" {for_plotly(name)}"}
+        for index, (name, value) in enumerate((marks or {}).items())
     ]
     return Chart(title, {"data": data, "layout": layout}, note, half=True)
 
@@ -139,7 +145,7 @@ def lines(
 
 
 def _colours(items: Mapping[str, object]) -> list[str]:
-    return [PALETTE[place % len(PALETTE)] for place in range(len(items))]
+    return [PALETTE[index % len(PALETTE)] for index in range(len(items))]
 
 
 def _layout(height: int, x_title: str, y_title: str, showlegend: bool) -> dict[str, Any]:

@@ -181,11 +181,11 @@ class _Ends:
         """Return what is shown of each."""
         return {
             str(node): {
-                "title": f"{what} {place}",
+                "title": f"{what} {index}",
                 "groups": [["", list(_tensor_rows(self._graph, [tensor]))]],
             }
             for what, ends in (("input", self.inputs), ("output", self.outputs))
-            for place, (tensor, node) in enumerate(ends.items())
+            for index, (tensor, node) in enumerate(ends.items())
         }
 
 
@@ -224,8 +224,8 @@ def _lines(layout: Layout, edges: Mapping[Edge, str]) -> Iterator[Line]:
         last = len(rest) - 1
         parts = [f"M{x:.0f} {y + _HEIGHT / 2:.0f}"]
         y += _HEIGHT / 2
-        for place, (right, down) in enumerate(rest):
-            end = down - _HEIGHT / 2 if place == last else down
+        for index, (right, down) in enumerate(rest):
+            end = down - _HEIGHT / 2 if index == last else down
             middle = (y + end) / 2
             parts.append(f"C{x:.0f} {middle:.0f} {right:.0f} {middle:.0f} {right:.0f} {end:.0f}")
             x, y = right, end
@@ -302,10 +302,10 @@ def _legend(graph: ModelGraph, facts: NodeFacts) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
         counts[facts.place(node.index)[0]] += 1
     names = {CPU: "CPU", "left": "CPU, though the GPU could"}
-    several = len([place for place in counts if place.startswith("gpu")]) > 1
-    for place in sorted(counts, key=lambda each: (not each.startswith("gpu"), each)):
-        partition = f", partition {place[3:]}" if several else ""
-        yield place, f"{names.get(place, f'GPU{partition}')} ({counts[place]})"
+    several = len([position for position in counts if position.startswith("gpu")]) > 1
+    for position in sorted(counts, key=lambda each: (not each.startswith("gpu"), each)):
+        partition = f", partition {position[3:]}" if several else ""
+        yield position, f"{names.get(position, f'GPU{partition}')} ({counts[position]})"
 
 
 # What is shown of a node that is chosen

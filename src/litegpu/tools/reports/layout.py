@@ -72,9 +72,11 @@ def _short_edges(edges: Sequence[Edge]) -> list[Edge]:
     layers = _layers(edges)
     spans = [abs(layers[target] - layers[source]) - 1 for source, target in edges]
     order = sorted(range(len(edges)), key=spans.__getitem__)
-    passed = itertools.accumulate(max(spans[place], 0) for place in order)
+    passed = itertools.accumulate(max(spans[position], 0) for position in order)
     return [
-        edges[place] for place, total in zip(order, passed, strict=True) if total <= _MOST_PASSED
+        edges[position]
+        for position, total in zip(order, passed, strict=True)
+        if total <= _MOST_PASSED
     ]
 
 
@@ -100,18 +102,18 @@ def _layers(edges: Sequence[Edge]) -> dict[int, int]:
 def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
     """Lay out each connected part, beside the one before it; single nodes come last."""
     linked = sorted({node for edge in edges for node in edge})
-    number = {node: place for place, node in enumerate(linked)}
+    number = {node: index for index, node in enumerate(linked)}
     wanted = {(number[source], number[target]) for source, target in edges}
-    places: dict[int, Point] = {}
+    spots: dict[int, Point] = {}
     paths: dict[Edge, Sequence[Point]] = {}
     left = 0.0
     parts = library.from_edges(
         sorted(wanted), vertex_spacing=1, dummy_vertices=True, dummy_size=_BEND
     )
     for positions, width, height, links in parts if edges else ():
-        own = {place: (x + left, height - y) for place, (x, y) in positions}
+        own = {index: (x + left, height - y) for index, (x, y) in positions}
         # What has a higher number than all nodes is a point that a long edge goes by.
-        places |= {linked[place]: at for place, at in own.items() if place < len(linked)}
+        spots |= {linked[index]: at for index, at in own.items() if index < len(linked)}
         for (source, target), path in _paths(own, links or (), len(linked)):
             if (source, target) in wanted:
                 paths[linked[source], linked[target]] = path
@@ -119,33 +121,33 @@ def _by(library: Any, nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
                 paths[linked[target], linked[source]] = path[::-1]
         left += width + 1
     for node in nodes:
-        if node not in places:
-            places[node] = (left, 0.0)
+        if node not in spots:
+            spots[node] = (left, 0.0)
             left += 1
-    return Layout(places, paths, 0, 0)
+    return Layout(spots, paths, 0, 0)
 
 
 def _paths(
-    places: Mapping[int, Point], links: Iterable[Edge], real: int
+    positions: Mapping[int, Point], links: Iterable[Edge], real: int
 ) -> Iterator[tuple[Edge, list[Point]]]:
     """Yield each edge with the points of its chain of links; nodes are what is below `real`."""
     starts = [link for link in links if link[0] < real]
     after = {source: target for source, target in links if source >= real}
     for source, target in starts:
-        path = [places[source], places[target]]
+        path = [positions[source], positions[target]]
         while target >= real:
             target = after[target]
-            path.append(places[target])
+            path.append(positions[target])
         yield (source, target), path
 
 
 def _in_one_column(nodes: Sequence[int], edges: Sequence[Edge]) -> Layout:
     """Put all nodes below each other; edges that skip some bend around these."""
-    places = {node: (0.0, float(row)) for row, node in enumerate(nodes)}
+    positions = {node: (0.0, float(row)) for row, node in enumerate(nodes)}
     paths: dict[Edge, Sequence[Point]] = {}
     for source, target in edges:
-        paths[source, target] = _bow(places[source], places[target])
-    return Layout(places, paths, 0, 0)
+        paths[source, target] = _bow(positions[source], positions[target])
+    return Layout(positions, paths, 0, 0)
 
 
 def _bow(start: Point, end: Point) -> list[Point]:

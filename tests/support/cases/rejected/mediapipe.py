@@ -15,8 +15,8 @@ _EVEN = Quantization((0.5,), (0,))
 
 def _pool(*changed: tuple[int, int]) -> bytes:
     fields = [1, 2, 2, 2, 2, 0]
-    for place, number in changed:
-        fields[place] = number
+    for position, number in changed:
+        fields[position] = number
     return struct.pack("<6i", *fields)
 
 

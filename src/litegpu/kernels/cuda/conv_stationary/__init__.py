@@ -75,7 +75,7 @@ def _kernel(
         "WORDS": problem.words,
         "STEPS": problem.steps,
         "PARTS": problem.parts,
-        "SETS": tile.places,
+        "SETS": tile.positions,
         "WORKERS": tile.workers,
         "COLUMN_BLOCKS": tile.column_blocks,
         "VECTORS": spec.src.aligned(4 * problem.words),

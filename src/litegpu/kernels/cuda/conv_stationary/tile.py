@@ -67,7 +67,7 @@ class StationaryTile(PersistentTile):
         return -(-self.problem.outputs // (CHANNELS * self.groups))
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """How often so many pixels are made."""
         return -(-self.problem.rows // self.pixels)
 

@@ -71,7 +71,7 @@ class DepthwiseTile(PersistentTile):
         return -(-self.problem.result[3] // _CHANNELS)
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """How often so many pixels are made."""
         n, height, width, _ = self.problem.result
         return n * -(-height // self.rows) * -(-width // _PART)
@@ -86,7 +86,7 @@ class DepthwiseTile(PersistentTile):
     def clocks(self, target: Target) -> float:
         """Estimate what the busiest multiprocessor reads, in rows of places."""
         read = len(readers(self.problem.window, 0, self.rows)) + self.rows
-        turns = -(-self.places // (self.workers * self.warps_m))
+        turns = -(-self.positions // (self.workers * self.warps_m))
         return turns * read * self.resident
 
 
@@ -159,7 +159,7 @@ def _kernel(
             "PAIRS": problem.pairs,
             "WM": tile.warps_m,
             "WN": tile.warps_n,
-            "UNITS": tile.places,
+            "UNITS": tile.positions,
             "WORKERS": tile.workers,
             "COLUMN_BLOCKS": tile.column_blocks,
             "rows": [offset for offset, _ in readers(view, 0, tile.rows)],
