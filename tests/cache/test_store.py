@@ -90,7 +90,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "wrong", "why"),
+    ("position", "wrong", "why"),
     [
         (0, b"GGUF", "it is no artifact of litegpu"),
         (8, struct.pack("<I", 2), "it has format 2, not 1"),

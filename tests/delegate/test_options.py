@@ -139,7 +139,7 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fields", "place"),
+    ("fields", "position"),
     [
         ({"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"}, ("here", "m")),
         ({"serialization_dir": "here", "model_token": "m"}, ("here", "m")),

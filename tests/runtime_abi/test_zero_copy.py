@@ -150,7 +150,7 @@ def test_nor_with_several_partitions(ledger: Ledger) -> None:
     assert ledger.bindings == []
 
 
-@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("position", [0, -1])
 @pytest.mark.parametrize("change", [-4, 4])
 def test_a_tensor_of_another_size_is_not_touched(
     position: int, change: int, monkeypatch: pytest.MonkeyPatch
