@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         InferencePriority,
     )
     from litegpu.profiling import KernelProfile, OpTotal, PartitionProfile, Profile
+    from litegpu.progress import Progress
     from litegpu.report import (
         Advice,
         DelegationReport,
@@ -74,6 +75,7 @@ __all__ = [
     "PartitionProfile",
     "Peaks",
     "Profile",
+    "Progress",
     "QuantizedSupport",
     "RejectedNode",
     "Split",
@@ -86,7 +88,7 @@ __all__ = [
 _HOMES = (
     *("litegpu.errors", "litegpu.options", "litegpu.costs", "litegpu.report"),
     *("litegpu.engine.peaks", "litegpu.backends", "litegpu.backends.base"),
-    "litegpu.cache.token",
+    *("litegpu.cache.token", "litegpu.progress"),
     *("litegpu.profiling", "litegpu.delegate"),
 )
 """Where the names above come from: imported when one is first used, so that `--help` is fast."""

@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from litegpu import backends, config, host_cpu
+from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
-from litegpu.costs import Estimate
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract
@@ -28,6 +27,7 @@ from litegpu.options import (
 )
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
+from litegpu.progress import OnProgress
 from litegpu.report import DelegationReport, Partition, QuantizedSupport, RejectedNode
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
@@ -53,7 +53,9 @@ class GpuDelegate:
         Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
 
     `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
-    serve several interpreters; `report` tells about the one that applied it last.
+    serve several interpreters; `report` tells about the one that applied it last. `on_progress`
+    is called with a litegpu.Progress, ten times a second in a thread of its own, while a start
+    takes longer than half a second.
 
     `close()`, or the end of a `with` block, releases what the device holds for it.
 
@@ -67,6 +69,8 @@ class GpuDelegate:
         self,
         options: GpuDelegateOptions | GpuDelegateKeywords | None = None,
         /,
+        *,
+        on_progress: OnProgress | None = None,
         **kwargs: Unpack[GpuDelegateKeywords],
     ) -> None:
         """Open the device."""
@@ -85,6 +89,7 @@ class GpuDelegate:
         self._kernels: list[weakref.ref[PartitionKernel]] = []
         self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
         self._described = weakref.WeakKeyDictionary()
+        self._on_progress = on_progress
         self._closed = False
         self._pid = os.getpid()
         self._budget = ReadBudget()
@@ -149,11 +154,12 @@ class GpuDelegate:
         graph = read_graph(context, self._budget)
         support = check_support(graph, self.options.quantized_mode())
         selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
-        choice, kernels, notes = self._compile_chosen(selection)
+        with progress.watching(self._on_progress):
+            choice, kernels, notes = self._compile_chosen(selection)
         notes += self._notes_on_rounding(graph, choice)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
         parts = [
-            _describe(subset.nodes, kernel, selection.costs.estimate(subset))
+            kernel.describe(subset.nodes, selection.costs.estimate(subset))
             for subset, kernel in kernels
         ]
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
@@ -201,7 +207,8 @@ class GpuDelegate:
         while True:
             choice = selection.choose()
             kernels: list[tuple[Subset, PartitionKernel]] = []
-            for subset in choice.delegated:
+            for number, subset in enumerate(choice.delegated, 1):
+                progress.at_partition(number, len(choice.delegated))
                 try:
                     alone = len(subset.nodes) == len(graph.nodes)
                     kernels.append((subset, self._compile(extract(graph, subset), alone)))
@@ -235,6 +242,7 @@ class GpuDelegate:
             *(graph, self._device, options.numeric_policy(), options.cache_folder(), alone),
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
+            on_progress=self._on_progress,
         )
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
@@ -291,7 +299,7 @@ class GpuDelegate:
         """Report what a kernel is like now."""
         if kernel in self._described:
             before = self._described[kernel]
-            now = _describe(before.nodes, kernel, before.estimate)
+            now = kernel.describe(before.nodes, before.estimate)
             if self.report is not None and now != before:
                 self._described[kernel] = now
                 self.report = _with_partition(self.report, before, now)
@@ -378,22 +386,4 @@ def _with_partition(report: DelegationReport, old: Partition, new: Partition) ->
         report,
         partitions=tuple(new if part is old else part for part in report.partitions),
         subgraphs=tuple(_with_partition(each, old, new) for each in report.subgraphs),
-    )
-
-
-def _describe(
-    nodes: tuple[int, ...], kernel: PartitionKernel, estimate: Estimate | None
-) -> Partition:
-    facts, program = kernel.compiled.facts, kernel.compiled.program
-    values = kernel.graph.values
-    return Partition(
-        nodes=nodes,
-        kernels=len(facts.launches),
-        arena_bytes=program.memory_bytes,
-        lower_bound_bytes=facts.lower_bound,
-        constant_bytes=int(program.constants.size),
-        inputs=tuple(values[v].name for v in kernel.graph.inputs),
-        outputs=tuple(values[v].name for v in kernel.graph.outputs),
-        estimate=estimate,
-        kept_float32=kernel.kept_float32,
     )

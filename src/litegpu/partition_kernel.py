@@ -7,9 +7,11 @@ import ctypes
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
+from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import HostBuffer
 from litegpu.cache import CachedPartitions, CacheFolder
+from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
@@ -19,6 +21,8 @@ from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.support import check_support
+from litegpu.progress import OnProgress
+from litegpu.report import Partition
 from litegpu.runtime_abi import bridge, structs
 from litegpu.runtime_abi.enums import DTYPES
 from litegpu.runtime_abi.reader import tensor_at
@@ -44,12 +48,13 @@ class PartitionKernel:
         alone: bool = False,
         tuning: Tuning = Tuning.ESTIMATED,
         timeout: float | None = None,
+        on_progress: OnProgress | None = None,
     ) -> None:
         """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
-        a run may take, None for any.
+        a run may take, None for any. `on_progress` hears of this and of all later compiling.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = self._compiled_graph = graph
@@ -57,6 +62,7 @@ class PartitionKernel:
         self._policy = policy
         self._cache = cache
         self._timeout = timeout
+        self._on_progress = on_progress
         self._tuner = Tuner(device.info, cache.folder if cache else None, tuning)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
@@ -77,21 +83,25 @@ class PartitionKernel:
 
         That it is kept after it, too, lets binaries hold what is compiled only then.
         """
-        if self._cache is None:
-            compiled = self._compile_anew(graph)
-        else:
-            cached = CachedPartitions(
-                *(self._cache, self._device, self._policy, self._tuner.facts())
-            )
-            key = cached.key(graph, self._precise)
-            found = cached.load(key, graph)
-            compiled = found or self._compile_anew(graph)
-            if found is None:
-                cached.store(key, compiled)
+        with progress.watching(self._on_progress):
+            compiled = self._compile_anew(graph) if self._cache is None else self._cached(graph)
         compiled.context.timeout = self._timeout
         return compiled
 
+    def _cached(self, graph: Graph) -> CompiledPartition:
+        """Take what the cache has, or compile and leave it there."""
+        assert self._cache is not None
+        cached = CachedPartitions(*(self._cache, self._device, self._policy, self._tuner.facts()))
+        key = cached.key(graph, self._precise)
+        progress.at("load")
+        if (found := cached.load(key, graph)) is not None:
+            return found
+        compiled = self._compile_anew(graph)
+        cached.store(key, compiled)
+        return compiled
+
     def _compile_anew(self, graph: Graph) -> CompiledPartition:
+        progress.at("choose")
         compiled = compile_partition(
             graph,
             self._device,
@@ -100,6 +110,7 @@ class PartitionKernel:
             tuner=self._tuner,
             precise=self._precise,
         )
+        progress.at("run")
         try:
             compiled.warm_up()
         except BaseException:
@@ -267,6 +278,21 @@ class PartitionKernel:
     def give_back(self, context: int) -> None:
         """Let the tensors lie in the runtime's memory, with what they hold."""
         self._zero_copy.unbind(context, keep=True)
+
+    def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
+        """Return what reports tell of the partition of these nodes."""
+        facts, program, values = self.compiled.facts, self.compiled.program, self.graph.values
+        return Partition(
+            nodes=nodes,
+            kernels=len(facts.launches),
+            arena_bytes=program.memory_bytes,
+            lower_bound_bytes=facts.lower_bound,
+            constant_bytes=int(program.constants.size),
+            inputs=tuple(values[v].name for v in self.graph.inputs),
+            outputs=tuple(values[v].name for v in self.graph.outputs),
+            estimate=estimate,
+            kept_float32=self.kept_float32,
+        )
 
     def close(self, context: int = 0) -> None:
         """Release everything on the device; `context` is that of tensors it was bound to."""

@@ -139,7 +139,7 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fields", "position"),
+    ("fields", "folder"),
     [
         ({"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"}, ("here", "m")),
         ({"serialization_dir": "here", "model_token": "m"}, ("here", "m")),
@@ -153,11 +153,11 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
     ],
 )
 def test_what_is_kept_needs_directory_and_token_or_a_word(
-    fields: dict[str, Any], position: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], folder: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LITEGPU_CACHE", raising=False)
     monkeypatch.setattr("litegpu.options.default_folder", lambda: Path("named"))
-    assert GpuDelegateOptions(**fields).cache_folder() == position
+    assert GpuDelegateOptions(**fields).cache_folder() == folder
 
 
 def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

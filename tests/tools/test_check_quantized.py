@@ -67,9 +67,9 @@ def test_models_without_quantized_tensors_say_nothing_of_it(
 
 
 def test_the_file_has_the_type_and_all_reasons(tmp_path: Path) -> None:
-    position = tmp_path / "found.json"
-    check(hybrid(), tmp_path, "--quantized=float", f"--json={position}")
-    found = json.loads(position.read_text(encoding="utf-8"))
+    path = tmp_path / "found.json"
+    check(hybrid(), tmp_path, "--quantized=float", f"--json={path}")
+    found = json.loads(path.read_text(encoding="utf-8"))
     assert found["type"] == kinds.DYNAMIC
     (chosen, other) = found["report"]["quantized"]
     assert (chosen["mode"], chosen["nodes"], chosen["rejected"]) == ("float", 1, [])

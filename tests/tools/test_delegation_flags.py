@@ -18,7 +18,9 @@ def options_of(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> GpuDelegateO
     """Return the options that a delegate would be made with."""
     given: list[GpuDelegateOptions] = []
     monkeypatch.setattr(
-        delegation, "GpuDelegate", lambda **fields: given.append(make_options(None, fields))
+        delegation,
+        "GpuDelegate",
+        lambda on_progress, **fields: given.append(make_options(None, fields)),
     )
     parser = FlagParser("litegpu test", "a test")
     parser.add_flags(DELEGATE_FLAGS)
@@ -67,10 +69,10 @@ def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    position = ["--serialization_dir=folder", "--model_token=name"]
-    assert options_of(position, monkeypatch).cache_folder() == ("folder", "name")
-    assert options_of([*position, "--cache=false"], monkeypatch).cache_folder() is None
-    assert options_of([position[0], "--cache"], monkeypatch).cache_folder() == ("folder", "")
+    flags_of_it = ["--serialization_dir=folder", "--model_token=name"]
+    assert options_of(flags_of_it, monkeypatch).cache_folder() == ("folder", "name")
+    assert options_of([*flags_of_it, "--cache=false"], monkeypatch).cache_folder() is None
+    assert options_of([flags_of_it[0], "--cache"], monkeypatch).cache_folder() == ("folder", "")
 
 
 def test_unknown_members_are_refused(

@@ -99,13 +99,13 @@ def test_imagenet_names_lie_beside_the_models(
 def test_imagenet_names_are_fetched_else_numbers_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    position = tmp_path / "place.txt"
+    path = tmp_path / "place.txt"
     digest = hashlib.sha256(b"cat\ndog").hexdigest()
-    asset = downloads.Asset("names.txt", position.as_uri(), digest)
+    asset = downloads.Asset("names.txt", path.as_uri(), digest)
     monkeypatch.setattr(labels, "IMAGENET", asset)
     monkeypatch.setattr(labels, "model_folders", list)
     monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
     assert imagenet_labels() == []
     assert "are not here; showing class numbers. names.txt could not" in capsys.readouterr().err
-    position.write_bytes(b"cat\ndog")
+    path.write_bytes(b"cat\ndog")
     assert imagenet_labels() == ["cat", "dog"]

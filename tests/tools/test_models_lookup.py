@@ -26,9 +26,9 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
 
 
-def known_at(position: Path, monkeypatch: pytest.MonkeyPatch, stand_in: str = "") -> None:
+def known_at(folder: Path, monkeypatch: pytest.MonkeyPatch, stand_in: str = "") -> None:
     digest = hashlib.sha256(CONTENT).hexdigest()
-    entry = KnownModel(position.as_uri(), digest, ("famous_float32",), stand_in)
+    entry = KnownModel(folder.as_uri(), digest, ("famous_float32",), stand_in)
     monkeypatch.setitem(KNOWN, "famous", entry)
 
 
@@ -90,11 +90,11 @@ def test_another_local_name_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_known_model_is_fetched_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    position = tmp_path / "official"
-    position.write_bytes(CONTENT)
-    known_at(position, monkeypatch)
+    official = tmp_path / "official"
+    official.write_bytes(CONTENT)
+    known_at(official, monkeypatch)
     assert find_model("famous").source == str(tmp_path / "cache" / "famous.tflite")
-    position.unlink()
+    official.unlink()
     assert find_model("famous").content == CONTENT
 
 

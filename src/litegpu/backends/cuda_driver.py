@@ -12,6 +12,7 @@ from functools import cache, partial
 from operator import itemgetter
 from typing import Any
 
+from litegpu import progress
 from litegpu.backends.calls import bound
 from litegpu.backends.cuda_presence import missing_bindings
 from litegpu.backends.disk_cache import DiskCache
@@ -183,7 +184,7 @@ def compile_kernels(
     sources = [dialect.source(kernels[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
         make = partial(_cubin, capability=capability, cache_dir=cache_dir, unusable=unusable)
-        return list(pool.map(make, sources))
+        return list(progress.steps("compile", pool.map(make, sources), count))
 
 
 def _cubin(source: str, capability: Capability, cache_dir: str | None, unusable: str) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+from litegpu import progress
 from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
@@ -207,6 +208,7 @@ class OpenCLDevice(Device):
         if not kernels:
             return None
         source = dialect.source(kernels)
+        progress.at("compile")  # all in one call
         try:
             return build(self.cl, self.context, source, dialect.options)
         except self.cl.Error as error:

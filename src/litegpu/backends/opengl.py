@@ -35,6 +35,7 @@ from litegpu.errors import (
     InvokeTimeoutError,
     UnsupportedDeviceError,
 )
+from litegpu.progress import carried
 
 _Result = TypeVar("_Result")
 
@@ -236,7 +237,7 @@ class OpenGLDevice(Device):
     def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
         """Link, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
-        return self.call(lambda: OpenGLExecutable(self, program, cache_dir))
+        return self.call(carried(lambda: OpenGLExecutable(self, program, cache_dir)))
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Take linked programs, and upload the constants. See Device.load."""

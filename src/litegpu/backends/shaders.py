@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+from litegpu import progress
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.glsl import GLSLDialect
@@ -36,8 +37,9 @@ class Recent(Generic[_Value]):
 
 
 def sources_of(program: Program, dialect: GLSLDialect) -> Iterator[tuple[KernelText, str]]:
-    """Yield each kernel with the source of its shader."""
-    for text in program.kernels:
+    """Yield each kernel with the source of its shader: a step of compiling."""
+    kernels = program.kernels
+    for text in progress.steps("compile", kernels, len(kernels)):
         yield text, dialect.source((text,))
 
 

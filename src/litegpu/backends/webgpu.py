@@ -32,6 +32,7 @@ from litegpu.errors import (
     UnsupportedDeviceError,
     missing_dependency,
 )
+from litegpu.progress import carried
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("litegpu")
@@ -220,7 +221,7 @@ class WebGPUDevice(Device):
     def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
         """Make pipelines, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
-        return self.make(lambda: WebGPUExecutable(self, program))
+        return self.make(carried(lambda: WebGPUExecutable(self, program)))
 
     def allocate(self, nbytes: int, kind: MemoryKind = MemoryKind.DEVICE) -> Buffer:
         """Allocate memory. See Device.allocate."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from litegpu import progress
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.engine.choices import Choices
@@ -87,7 +88,8 @@ class Tuner:
         A problem that has no such candidate keeps its first; a program that fails gives no times.
         """
         rounds: list[Seconds] = []
-        for number in range(max(unknown.values())):
+        count = max(unknown.values())
+        for number in progress.steps("measure", range(count), count):
             if number:
                 selected = {problem: number for problem, count in unknown.items() if number < count}
                 built = placed.build(Choices({**self._known, **selected}))

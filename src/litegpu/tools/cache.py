@@ -13,7 +13,7 @@ from litegpu import GpuDelegate, GpuDelegateOptions
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.store import DamagedError, Entry, clear, entries, evict, read
 from litegpu.errors import FileError
-from litegpu.tools.console import note, print_table
+from litegpu.tools.console import note, print_table, start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, at_least
@@ -66,9 +66,9 @@ def main(args: argparse.Namespace) -> int:
     """Do what is asked for, then list what there is; 1 if something is damaged or did not warm."""
     try_to_write("json", args.json)
     options = {**given_options(args), "cache": True}
-    position = GpuDelegateOptions(**options).cache_folder()
-    assert position is not None  # cache=True says so
-    folder = Path(position.folder)
+    kept_in = GpuDelegateOptions(**options).cache_folder()
+    assert kept_in is not None  # cache=True says so
+    folder = Path(kept_in.folder)
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     warmed = True
@@ -94,7 +94,7 @@ def _clear(folder: Path) -> list[Entry]:
 def _warm(name: str, options: dict[str, Any]) -> bool:
     """Compile a model, or find that it was; return whether all that was delegated is kept."""
     model = find_model(name)
-    with GpuDelegate(**options) as delegate:
+    with GpuDelegate(**options, on_progress=start_bar()) as delegate:
         # The CPU's part of a model is of no interest.
         with_delegate(model.content, delegate)
         report = delegate.report

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import multiprocessing
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TypeVar
 
 from litegpu import config
+from litegpu.progress import OnProgress, Progress, Stage
 from litegpu.wording import printable, wrapped
 
 Item = TypeVar("Item")
@@ -101,6 +103,35 @@ def progress(items: Iterable[Item], label: str, total: int | None = None) -> Ite
             yield item
     finally:
         wipe()
+
+
+def start_bar() -> OnProgress | None:
+    """Return what draws how far the start with a model is; None where stderr is no terminal.
+
+    Of several processes only the first one draws.
+    """
+    if not sys.stderr.isatty() or multiprocessing.parent_process() is not None:
+        return None
+    return _draw_start
+
+
+def _draw_start(now: Progress) -> None:
+    if now.stage == "end":
+        wipe()
+        return
+    of_several = f" of partition {now.partition} of {now.partitions}" if now.partitions > 1 else ""
+    bar = "#" * (_BAR * now.done // max(now.total, 1))
+    counted_steps = f" [{bar:.<{_BAR}}] {now.done} of {now.total}" if now.total else ""
+    _draw(f"start{of_several}: {_STAGES[now.stage]}{counted_steps}, {now.seconds:.1f} s")
+
+
+_STAGES: Mapping[Stage, str] = {
+    "choose": "choosing kernels",
+    "measure": "measuring kernels",
+    "compile": "compiling",
+    "load": "loading what is kept",
+    "run": "first run",
+}
 
 
 def _draw(line: str) -> None:

@@ -15,7 +15,7 @@ from litegpu import (
     InferencePriority,
     config,
 )
-from litegpu.tools.console import note, terminal_width
+from litegpu.tools.console import note, start_bar, terminal_width
 from litegpu.tools.flags import Flag, listed, member, whole
 from litegpu.tools.runtime import interpreter
 
@@ -69,7 +69,7 @@ def make_delegate(args: argparse.Namespace) -> GpuDelegate:
     Raises:
         OptionsError, UnsupportedDeviceError: the flags cannot be met here.
     """
-    return GpuDelegate(**given_options(args))
+    return GpuDelegate(**given_options(args), on_progress=start_bar())
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:

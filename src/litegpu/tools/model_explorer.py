@@ -121,5 +121,5 @@ def _heated(values: Iterable[tuple[int, float]]) -> Mapping[str, Any]:
     return {"results": {str(node): {"value": each} for node, each in values}, "gradient": _HOT}
 
 
-def _colour(position: str) -> str:
-    return _COLOURS.get(position) or _GPU[int(position.removeprefix("gpu"))]
+def _colour(where: str) -> str:
+    return _COLOURS.get(where) or _GPU[int(where.removeprefix("gpu"))]

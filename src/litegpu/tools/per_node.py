@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from litegpu import GpuDelegate, list_devices
 from litegpu.errors import LitegpuError, ModelError
+from litegpu.tools.console import start_bar
 from litegpu.tools.delegation import quietly
 from litegpu.tools.differences import distances, index_of
 from litegpu.tools.parting import Parting, Search, Segment, relative_error
@@ -285,7 +286,9 @@ def _changed(delegates: Delegates, **options: Any) -> Delegates:
     return replace(
         delegates,
         applied=tuple(
-            Applied(each.name, GpuDelegate(replace(gpu.options, **options)))
+            Applied(
+                each.name, GpuDelegate(replace(gpu.options, **options), on_progress=start_bar())
+            )
             if gpu is not None and each.delegate is gpu
             else each
             for each in delegates.applied

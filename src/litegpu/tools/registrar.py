@@ -16,6 +16,7 @@ from typing import Any
 from litegpu import ExperimentalFlags, GpuDelegate, InferencePreference, InferencePriority
 from litegpu.errors import DelegateLibraryError, MissingDependencyError, UnsupportedDeviceError
 from litegpu.tools import foreign, runtime
+from litegpu.tools.console import start_bar
 from litegpu.tools.flags import Flag, at_least, whole
 from litegpu.tools.lines import info, warn
 from litegpu.tools.stats import shown_value
@@ -265,7 +266,7 @@ def _external(args: argparse.Namespace, model: bytes | None) -> Applied | None:
 
 def _gpu(args: argparse.Namespace, _: bytes | None) -> Applied | None:
     try:
-        return Applied("GPU", GpuDelegate(**_gpu_options(args)))
+        return Applied("GPU", GpuDelegate(**_gpu_options(args), on_progress=start_bar()))
     except (UnsupportedDeviceError, MissingDependencyError) as error:
         warn("GPU acceleration is unsupported on this platform.")
         warn(str(error))

@@ -1,0 +1,142 @@
+"""How far the start with a model is, told to whom wants to know while it takes long.
+
+Whatever does the work says so by `at` and `steps`, wherever it stands; it costs nothing where
+nobody listens. The listener is called in a thread of its own, so that a driver that compiles for
+seconds does not keep it waiting, nor it the driver.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeVar
+
+_log = logging.getLogger("litegpu")
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Stage = Literal["choose", "measure", "compile", "load", "run", "end"]
+
+_QUIET_S = 0.5
+"""A start that ends before nobody is told of."""
+_BETWEEN_S = 0.1
+"""Seconds between two calls."""
+_PATIENCE_S = 1.0
+"""How long the end of a start waits for a listener that is still at work."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the start with a model is.
+
+    `stage` says what is being done: "choose" kernels and pack weights, "measure" candidates,
+    "compile" kernels, "load" what is kept, or "run" once, for drivers leave work to that; "end"
+    comes last, whether the start succeeded or not. Of `total` steps of the stage `done` are done;
+    a total of 0 means that nobody can tell. `partition` counts from 1 to `partitions`: between two
+    of them lie nodes of the model that stay on the CPU. `seconds` have gone by.
+    """
+
+    stage: Stage
+    done: int = 0
+    total: int = 0
+    partition: int = 1
+    partitions: int = 1
+    seconds: float = 0.0
+
+
+OnProgress = Callable[[Progress], object]
+"""What is called with each Progress."""
+
+
+class _Watch:
+    """A listener, and what it is told next."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress: OnProgress | None = on_progress
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self.now = Progress("choose")
+        self._thread = threading.Thread(target=self._tell, name="litegpu-progress", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Let the listener know that it was all, if it was told anything."""
+        self._over.set()
+        self._thread.join(_PATIENCE_S)
+
+    def _tell(self) -> None:
+        if self._over.wait(_QUIET_S):
+            return
+        self._call(self.now)
+        while not self._over.wait(_BETWEEN_S):
+            self._call(self.now)
+        self._call(replace(self.now, stage="end"))
+
+    def _call(self, now: Progress) -> None:
+        """Call the listener, until it raises: it decides about nothing."""
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(replace(now, seconds=time.monotonic() - self._began))
+        except Exception as error:
+            self._on_progress = None
+            _log.warning(
+                "on_progress raised %s: %s. It is not called again; the start goes on.",
+                *(type(error).__name__, error),
+            )
+
+
+_current: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(on_progress: OnProgress | None) -> Iterator[None]:
+    """Call `on_progress` ten times a second with how far what happens in this context is.
+
+    It begins after half a second, and then the last call has the stage "end". All calls come from
+    one thread that does nothing else; an exception is logged as a warning and ends the calls.
+    Inside another such context nothing changes.
+    """
+    if on_progress is None or _current.get() is not None:
+        yield
+        return
+    watch = _Watch(on_progress)
+    token = _current.set(watch)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        watch.end()
+
+
+def carried(work: Callable[[], Result]) -> Callable[[], Result]:
+    """Return `work` for another thread that shall tell the listener of this one."""
+    return partial(contextvars.copy_context().run, work)
+
+
+def at(stage: Stage, total: int = 0) -> None:
+    """Say that a stage begins, of so many steps."""
+    if (watch := _current.get()) is not None:
+        watch.now = replace(watch.now, stage=stage, done=0, total=total)
+
+
+def at_partition(number: int, count: int) -> None:
+    """Say that partition `number` of `count` begins, counted from 1."""
+    if (watch := _current.get()) is not None:
+        watch.now = Progress("choose", partition=number, partitions=count)
+
+
+def steps(stage: Stage, items: Iterable[Item], total: int) -> Iterator[Item]:
+    """Yield items, each a step of a stage, which is done when the next one is asked for."""
+    at(stage, total)
+    for done, item in enumerate(items, 1):
+        yield item
+        if (watch := _current.get()) is not None:  # which a step's own stages may have moved
+            watch.now = replace(watch.now, stage=stage, done=done, total=total)
