@@ -14,6 +14,7 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEVICE": "device (number or part of its name) to use when the options name none",
     "LITEGPU_MODELS": "folder with real models",
     "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
+    "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users may write to it",
     "LITEGPU_CACHE_LIMIT": "MiB that artifacts in one folder may take together (default 4096)",
 }
 """Name and meaning of each variable."""
@@ -38,6 +39,11 @@ _CACHE_MIB = 4096
 def is_cache_wanted() -> bool:
     """Return whether LITEGPU_CACHE asks for what is compiled to be kept; 0 and nothing do not."""
     return text("LITEGPU_CACHE") not in ("", "0")
+
+
+def is_unsafe_cache_allowed() -> bool:
+    """Return whether LITEGPU_CACHE_UNSAFE allows folders that others may write to."""
+    return text("LITEGPU_CACHE_UNSAFE") not in ("", "0")
 
 
 def cache_folder() -> str | None:

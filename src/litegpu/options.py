@@ -72,6 +72,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
     invoke_timeout_ms: int | None
 
     cache: bool | None
+    unsafe_cache: bool | None
     backend: BackendName | None
     device: int | str | None
     precision: Precision | None
@@ -141,7 +142,9 @@ class GpuDelegateOptions:
     `cache` keeps compiled partitions without a word about where: True in the user's cache folder,
     or in `serialization_dir` if that is given; None: if the environment has LITEGPU_CACHE; False:
     nothing is kept at all. What is kept is found by all that it depends on, weights and driver
-    included, so a `model_token` only groups files (docs/cache.md).
+    included, so a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses the folder
+    even if it belongs to another user or others may write to it, who may then choose what runs
+    here, on the GPU and in the driver; None: if the environment has LITEGPU_CACHE_UNSAFE.
 
     `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest; case does not matter. A number counts among the devices of the backend
@@ -163,6 +166,7 @@ class GpuDelegateOptions:
     invoke_timeout_ms: int | None = None
 
     cache: bool | None = None
+    unsafe_cache: bool | None = None
     backend: BackendName | None = None
     device: int | str | None = None
     precision: Precision | None = None
@@ -174,8 +178,9 @@ class GpuDelegateOptions:
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
         for name in _TEXTS:
             object.__setattr__(self, name, _text(name, getattr(self, name)))
-        if not isinstance(self.cache, bool | None):
-            raise OptionsError(f"cache must be True, False or None, not {self.cache!r}.")
+        for name in _TRUTHS:
+            if not isinstance(value := getattr(self, name), bool | None):
+                raise OptionsError(f"{name} must be True, False or None, not {value!r}.")
         if not isinstance(self.device, str | None):
             object.__setattr__(self, "device", _whole("device", self.device))
         for name in _OPTIONAL_INTEGERS:
@@ -299,7 +304,7 @@ class GpuDelegateOptions:
             "model_token": bool(self.model_token),
         }
         missing = [name for name, given in parts.items() if not given]
-        requested = enabled or len(missing) < len(parts)
+        requested = enabled or self.unsafe_cache or len(missing) < len(parts)
         if not requested or self.cache_folder() is not None:
             return ""
         if self.cache is False:
@@ -311,10 +316,13 @@ class GpuDelegateOptions:
         folder, token = self.serialization_dir, self.model_token
         if self.cache is False:
             return None
+        trusted = self.unsafe_cache
+        if trusted is None:
+            trusted = config.is_unsafe_cache_allowed()
         if folder and token:
-            return CacheFolder(folder, token)
+            return CacheFolder(folder, token, trusted)
         if self.cache or config.is_cache_wanted():
-            return CacheFolder(folder or str(default_folder()), token or "")
+            return CacheFolder(folder or str(default_folder()), token or "", trusted)
         return None
 
 
@@ -330,6 +338,7 @@ _INTEGERS = (
     "last_delegate_node_index",
 )
 _OPTIONAL_INTEGERS = ("min_nodes_per_partition", "invoke_timeout_ms")
+_TRUTHS = ("cache", "unsafe_cache")
 _TEXTS = ("serialization_dir", "model_token", "backend")
 
 

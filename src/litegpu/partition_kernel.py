@@ -63,7 +63,7 @@ class PartitionKernel:
         self._cache = cache
         self._timeout = timeout
         self._on_progress = on_progress
-        self._tuner = Tuner(device.info, cache.folder if cache else None, tuning)
+        self._tuner = Tuner(device.info, cache.kernels if cache else None, tuning)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
         """Names of the tensors that would be stored as half, but did not fit."""
@@ -106,7 +106,7 @@ class PartitionKernel:
             graph,
             self._device,
             self._policy,
-            cache_dir=self._cache.folder if self._cache else None,
+            cache_dir=self._cache.kernels if self._cache else None,
             tuner=self._tuner,
             precise=self._precise,
         )

@@ -28,6 +28,7 @@ from litegpu import (
 from litegpu.backends import opencl, opencl_build, opencl_library
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from places import python_path
 from robustness.programs import run_program
@@ -373,7 +374,7 @@ def test_every_range_begins_where_the_device_allows(
     recorded: list[Program] = []
     compile_program = opencl_device.compile
 
-    def keep(wanted: Program, cache_dir: str | None = None) -> Executable:
+    def keep(wanted: Program, cache_dir: Folder | None = None) -> Executable:
         recorded.append(wanted)
         return compile_program(wanted, cache_dir)
 

@@ -29,6 +29,7 @@ from litegpu.backends import opengl, opengl_library
 from litegpu.backends.buffers import Bindings
 from litegpu.backends.opengl import OpenGLDevice
 from litegpu.backends.opengl_library import NoMoreDevicesError, OpenGL
+from litegpu.backends.private_files import Folder
 from robustness.programs import START, run_program
 from small_models import assert_close, fully_convolutional, interpreter, random, reference
 from small_models import run as run_model
@@ -453,7 +454,7 @@ def test_programs_are_kept_and_found_again(
     device: OpenGLDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready(device, adding(1)).close()
-    ready(device, adding(1), str(tmp_path)).close()
+    ready(device, adding(1), Folder(str(tmp_path))).close()
     (cached,) = tmp_path.iterdir()
     assert cached.suffix == ".glbin"
 
@@ -463,14 +464,14 @@ def test_programs_are_kept_and_found_again(
     with monkeypatch.context() as again:
         again.setattr(device.gl, "compile", never)
         device.worker.call(device.programs.clear)
-        context = ready(device, adding(2), str(tmp_path))
+        context = ready(device, adding(2), Folder(str(tmp_path)))
         np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1 + 1)
         context.close()
 
 
 def test_other_kernels_are_other_files(device: OpenGLDevice, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        ready(device, program([kernel(name, ADD_ONE)], [], [0], [0]), str(tmp_path)).close()
+        ready(device, program([kernel(name, ADD_ONE)], [], [0], [0]), Folder(str(tmp_path))).close()
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -479,11 +480,11 @@ def test_a_kept_program_that_the_driver_refuses_is_replaced(
 ) -> None:
     with monkeypatch.context() as rubbish:
         rubbish.setattr(device.gl, "binary", lambda number: b"\0\0\0\0rubbish")
-        ready(device, adding(1), str(tmp_path)).close()
+        ready(device, adding(1), Folder(str(tmp_path))).close()
     (cached,) = tmp_path.iterdir()
     refused = cached.read_bytes()
     device.worker.call(device.programs.clear)
-    context = ready(device, adding(1), str(tmp_path))
+    context = ready(device, adding(1), Folder(str(tmp_path)))
     np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1)
     context.close()
     assert [*tmp_path.iterdir()] == [cached] and cached.read_bytes() != refused
@@ -496,7 +497,9 @@ def test_a_program_under_another_kernels_name_is_not_used(
     assert len({*texts}) == 2
     for text in texts:
         launched = launch("add", 1, 0)
-        ready(device, program([kernel("add", text)], [launched], [0], [1]), str(tmp_path)).close()
+        ready(
+            device, program([kernel("add", text)], [launched], [0], [1]), Folder(str(tmp_path))
+        ).close()
     first, second = tmp_path.iterdir()
     stored = first.read_bytes(), second.read_bytes()
     first.write_bytes(stored[1])
@@ -504,7 +507,9 @@ def test_a_program_under_another_kernels_name_is_not_used(
     device.worker.call(device.programs.clear)
     for number, text in enumerate(texts, start=1):
         launched = launch("add", 1, 0)
-        context = ready(device, program([kernel("add", text)], [launched], [0], [1]), str(tmp_path))
+        context = ready(
+            device, program([kernel("add", text)], [launched], [0], [1]), Folder(str(tmp_path))
+        )
         np.testing.assert_array_equal(run(context, [floats()])[0], floats() + number)
         context.close()
     assert (first.read_bytes(), second.read_bytes()) == stored, "both are repaired"

@@ -16,6 +16,7 @@ from fake_cuda import FakeDriver, Status, gives, install
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
 from litegpu.backends import cuda, cuda_driver, cuda_presence
 from litegpu.backends.cuda_executable import find_functions, transfers
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Program
 from litegpu.codegen import Argument, KernelText
 from litegpu.codegen.cuda import CUDADialect, dynamic_shared_bytes
@@ -157,7 +158,9 @@ def test_compiled_kernels_are_kept_where_asked(
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     text = KernelText("kept", (Argument("dst", "F32", False, True),), (1, 1, 1), (), "dst[0] = 1;")
     folder = tmp_path / "cache"
-    compile_it = partial(cuda_driver.compile_kernels, CUDADialect(), [text], (8, 0), str(folder))
+    compile_it = partial(
+        cuda_driver.compile_kernels, CUDADialect(), [text], (8, 0), Folder(str(folder))
+    )
     (first,) = compile_it()
     (path,) = folder.iterdir()
     cached = path.read_bytes()
@@ -214,7 +217,7 @@ def test_kept_kernels_that_do_not_load_are_made_anew(
     fake.kernels = [kernel.name for kernel in transfers(program)]
     (info,) = cuda.CUDABackend().devices()
     device = cuda.CUDADevice(info)
-    device.compile(program, str(tmp_path)).close()
+    device.compile(program, Folder(str(tmp_path))).close()
     (path,) = tmp_path.glob("*.cubin")
     compiled: list[str] = []
     compile_source = cuda_driver.compile_source
@@ -224,16 +227,16 @@ def test_kept_kernels_that_do_not_load_are_made_anew(
         return compile_source(source, options)
 
     monkeypatch.setattr(cuda_driver, "compile_source", compile_and_tell)
-    device.compile(program, str(tmp_path)).close()
+    device.compile(program, Folder(str(tmp_path))).close()
     assert not compiled
     fails, invalid = [name], Status.CUDA_ERROR_INVALID_IMAGE
     fake.before = lambda each: invalid if fails == [each] and fails.pop() else None
-    device.compile(program, str(tmp_path)).close()
+    device.compile(program, Folder(str(tmp_path))).close()
     assert len(compiled) == 1
     assert path.exists(), "kept anew"
     fake.before = lambda each: invalid if each == name else None
     with pytest.raises(CudaError, match=f"{name} returned CUDA_ERROR_INVALID_IMAGE"):
-        device.compile(program, str(tmp_path))
+        device.compile(program, Folder(str(tmp_path)))
     assert fake.live == {}
 
 

@@ -21,6 +21,7 @@ import pytest
 from litegpu.backends import disk_cache as disk_cache_module
 from litegpu.backends import private_files
 from litegpu.backends.disk_cache import DiskCache
+from litegpu.backends.private_files import Folder
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
 DATA = b"compiled" * 1000
@@ -33,7 +34,7 @@ def nothing_reported_yet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def files(folder: Path) -> DiskCache:
-    return DiskCache(str(folder), ".bin")
+    return DiskCache(Folder(str(folder)), ".bin")
 
 
 def stored(folder: Path) -> Path:
@@ -53,7 +54,7 @@ def test_what_was_kept_is_found_by_its_whole_key(tmp_path: Path) -> None:
     assert again.load("source", 1) == b"compiled"
     assert again.load("source", 2) == b"other"
     assert again.load("nothing") == b""
-    assert DiskCache(str(tmp_path / "new" / "folder"), ".bin2").load("source", 1) is None
+    assert DiskCache(Folder(str(tmp_path / "new" / "folder")), ".bin2").load("source", 1) is None
     assert len(list((tmp_path / "new" / "folder").iterdir())) == 3
 
 
@@ -181,7 +182,7 @@ def test_more_than_the_most_is_neither_read_nor_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = stored(tmp_path)
-    small = DiskCache(str(tmp_path), ".bin", "Compiled kernels", len(DATA) - 1)
+    small = DiskCache(Folder(str(tmp_path)), ".bin", "Compiled kernels", len(DATA) - 1)
     assert small.load("source") is None
     assert f"more than {disk_cache_module._HEADER.size + len(DATA) - 1}" in caplog.text
     path.unlink()
@@ -220,8 +221,8 @@ def test_what_is_no_regular_file_is_refused_at_once_and_replaced(kind: str, tmp_
         targets = {"device": Path("/dev/zero"), "link": tmp_path / "elsewhere"}
         path.symlink_to(targets.get(kind, tmp_path / "nowhere"))
     program = (
-        "import sys; from litegpu.backends.disk_cache import DiskCache\n"
-        "kept = DiskCache(sys.argv[1], '.bin')\n"
+        "import sys; from litegpu.backends.disk_cache import DiskCache, Folder\n"
+        "kept = DiskCache(Folder(sys.argv[1]), '.bin')\n"
         "assert kept.load('source') is None\n"
         "kept.store(b'new', 'source')\n"
         "assert kept.load('source') == b'new'\n"
@@ -442,8 +443,8 @@ def test_a_second_writer_that_loses_says_nothing(
 def test_writers_and_readers_at_once_see_whole_files(tmp_path: Path) -> None:
     """In processes of their own, as a server starts many."""
     program = (
-        "import sys; from litegpu.backends.disk_cache import DiskCache\n"
-        "kept, mine = DiskCache(sys.argv[1], '.bin'), sys.argv[2].encode() * 50_000\n"
+        "import sys; from litegpu.backends.disk_cache import DiskCache, Folder\n"
+        "kept, mine = DiskCache(Folder(sys.argv[1]), '.bin'), sys.argv[2].encode() * 50_000\n"
         "for _ in range(40):\n"
         "    kept.store(mine, 'source')\n"
         "    found = kept.load('source')\n"

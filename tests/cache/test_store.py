@@ -146,6 +146,12 @@ def test_a_folder_that_others_write_to_is_refused(
     assert [*path.parent.iterdir()] == [path]
     assert caplog.text.count("Compiled partitions cannot be kept in") == 1
     assert "run: chmod go-w" in caplog.text and "check serialization_dir" in caplog.text
+    caplog.clear()
+    trusting = ArtifactStore(path.parent, "a model", trusted=True)
+    assert loaded(trusting) == DATA and not caplog.records
+    trusting.store(OTHER, [b"of all"])
+    assert loaded(trusting, OTHER) == b"of all"
+    assert trusting.path(OTHER).stat().st_mode & 0o777 == 0o644
 
 
 def test_a_full_disk_is_a_warning(

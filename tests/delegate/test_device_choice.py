@@ -20,6 +20,7 @@ from litegpu import (
     list_devices,
 )
 from litegpu.backends.base import Backend, Device, DeviceInfo
+from litegpu.backends.private_files import Folder
 from litegpu.errors import missing_dependency
 
 
@@ -46,7 +47,7 @@ class FakeDevice(HostDevice):
     def __init__(self, device_info: DeviceInfo) -> None:
         self.info = device_info
 
-    def compile(self, program: Any, cache_dir: str | None = None) -> Any:
+    def compile(self, program: Any, cache_dir: Folder | None = None) -> Any:
         raise AssertionError
 
 

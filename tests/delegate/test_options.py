@@ -141,19 +141,28 @@ def test_the_backend_follows(fields: dict[str, Any], backend: str | None) -> Non
 @pytest.mark.parametrize(
     ("fields", "folder"),
     [
-        ({"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"}, ("here", "m")),
-        ({"serialization_dir": "here", "model_token": "m"}, ("here", "m")),
-        ({"serialization_dir": "here", "model_token": "m", "cache": True}, ("here", "m")),
+        (
+            {"experimental_flags": 8, "serialization_dir": "here", "model_token": "m"},
+            ("here", "m", False),
+        ),
+        ({"serialization_dir": "here", "model_token": "m"}, ("here", "m", False)),
+        ({"serialization_dir": "here", "model_token": "m", "cache": True}, ("here", "m", False)),
         ({"serialization_dir": "here", "model_token": "m", "cache": False}, None),
-        ({"serialization_dir": "here", "cache": True}, ("here", "")),
-        ({"cache": True}, ("named", "")),
+        ({"serialization_dir": "here", "cache": True}, ("here", "", False)),
+        ({"cache": True}, ("named", "", False)),
+        ({"cache": True, "unsafe_cache": True}, ("named", "", True)),
+        (
+            {"serialization_dir": "here", "model_token": "m", "unsafe_cache": True},
+            ("here", "m", True),
+        ),
+        ({"unsafe_cache": True}, None),
         ({"experimental_flags": 8, "serialization_dir": "here"}, None),
         ({"experimental_flags": 8, "model_token": "m"}, None),
         ({}, None),
     ],
 )
 def test_what_is_kept_needs_directory_and_token_or_a_word(
-    fields: dict[str, Any], folder: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], folder: tuple[str, str, bool] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LITEGPU_CACHE", raising=False)
     monkeypatch.setattr("litegpu.options.default_folder", lambda: Path("named"))
@@ -169,8 +178,13 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
     assert GpuDelegateOptions().cache_folder() == usual
     assert usual is not None and usual.folder.endswith(str(Path("litegpu") / "partitions"))
     monkeypatch.setenv("LITEGPU_CACHE", "elsewhere")
-    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "")
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
     assert GpuDelegateOptions(cache=False).cache_folder() is None
+    monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "1")
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True)
+    assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == ("elsewhere", "", False)
+    monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "0")
+    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +200,7 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
         ),
         ({"experimental_flags": 8, "serialization_dir": "d"}, "kept on disk: model_token must"),
         ({"serialization_dir": "d"}, "kept on disk: model_token must"),
+        ({"unsafe_cache": True}, "Nothing is kept on disk: serialization_dir and model_token"),
         ({"experimental_flags": 8, "cache": False}, "Nothing is kept on disk: cache is False."),
     ],
 )
@@ -241,6 +256,7 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
         ({"device": 1.5}, "device must be a device's number or part of its name, not 1.5."),
         ({"backend": 3}, "backend must be text, not 3."),
         ({"cache": "yes"}, "cache must be True, False or None, not 'yes'."),
+        ({"unsafe_cache": 1}, "unsafe_cache must be True, False or None, not 1."),
         ({"model_token": b"x"}, "model_token must be text, not b'x'."),
         ({"serialization_dir": 3}, "serialization_dir must be text, not 3."),
         ({"presision": "fp16"}, "Unknown option 'presision'. Did you mean 'precision'?"),

@@ -19,6 +19,7 @@ from host_device import HostContext, HostDevice, HostExecutable
 from litegpu import CompilationError, ExecutionError, GpuDelegate, backends
 from litegpu.backends.base import Device, DeviceInfo
 from litegpu.backends.execution import Executable, Profiler
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.engine import tuning
 from litegpu.engine.choices import Choices
@@ -94,7 +95,7 @@ class ToldDevice(HostDevice):
         self.refused: dict[int, Exception] = {}
         """Errors of programs, by the work items of the first launch."""
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         items = [int(np.prod(launch.global_size)) for launch in program.launches]
         self.recorded.append(items)
         if items[0] in self.refused:
@@ -157,7 +158,7 @@ def tuned(
     device: Device, *widths: int, cache: Path | None = None, how: Tuning = Tuning.MEASURED
 ) -> list[int]:
     """Return the work items of the convolutions as a tuner chooses them."""
-    tuner = Tuner(device.info, str(cache) if cache else None, how)
+    tuner = Tuner(device.info, Folder(str(cache)) if cache else None, how)
     return convolutions(tuner.build(placed(device, *widths)))
 
 
@@ -328,7 +329,7 @@ DAMAGED = [
 
 def keep(content: bytes, folder: Path) -> None:
     """Let a file whose header is right hold anything."""
-    tuner = Tuner(DEVICE, str(folder), Tuning.MEASURED)
+    tuner = Tuner(DEVICE, Folder(str(folder)), Tuning.MEASURED)
     tuner._files.store(content, *tuner._key)
 
 
@@ -353,7 +354,7 @@ def test_a_damaged_file_is_told_and_written_anew(
 
 def test_a_number_that_no_candidate_has_is_the_first(tmp_path: Path) -> None:
     device = ToldDevice(fewest)
-    tuner = Tuner(device.info, str(tmp_path), Tuning.MEASURED)
+    tuner = Tuner(device.info, Folder(str(tmp_path)), Tuning.MEASURED)
     tuner.build(placed(device, 16))
     keep(json.dumps(dict.fromkeys(tuner._known, 99)).encode(), tmp_path)
     device = ToldDevice(fewest)
@@ -419,7 +420,7 @@ def test_the_second_creation_measures_nothing(measured: list[int], tmp_path: Pat
 def test_a_nested_bomb_in_the_folder_does_not_disable_the_delegate(
     measured: list[int], opencl_device: OpenCLDevice, tmp_path: Path
 ) -> None:
-    tuner = Tuner(opencl_device.info, str(tmp_path), Tuning.MEASURED)
+    tuner = Tuner(opencl_device.info, Folder(str(tmp_path)), Tuning.MEASURED)
     tuner._files.store(BOMB, *tuner._key)
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     delegate = serialized(tmp_path, SUSTAINED)

@@ -17,6 +17,7 @@ from litegpu import DeviceMemoryError, backends
 from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Launch, Program
 from op_runner import MODES, Mode, groups, run
 from paper_device import DEVICE
@@ -109,7 +110,7 @@ def programs_of(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[Program
     programs: list[Program] = []
     compile_program = device.compile
 
-    def spy(program: Program, cache_dir: str | None = None) -> Executable:
+    def spy(program: Program, cache_dir: Folder | None = None) -> Executable:
         programs.append(program)
         return compile_program(program, cache_dir)
 

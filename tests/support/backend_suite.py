@@ -20,6 +20,7 @@ from litegpu import CompilationError, DeviceMemoryError
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.execution import ExecutionContext
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Launch, Program
 from litegpu.codegen import Argument, KernelText
 
@@ -114,7 +115,7 @@ def launch(name: str, *cells: int | BufferRange) -> Launch:
     return Launch(name, parts, SIZE, GROUP)
 
 
-def ready(device: Device, program: Program, cache_dir: str | None = None) -> ExecutionContext:
+def ready(device: Device, program: Program, cache_dir: Folder | None = None) -> ExecutionContext:
     """Return a context of a program, which alone keeps what is compiled."""
     executable = device.compile(program, cache_dir)
     try:

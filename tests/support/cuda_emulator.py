@@ -26,6 +26,7 @@ from litegpu.backends.base import Backend, Device, DeviceInfo
 from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
 from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
@@ -92,7 +93,7 @@ class EmulatedDevice(HostDevice):
     dialect = CUDADialect()
     limits = GRID_LIMITS
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         context = partial(EmulatedContext, checked=self._checked)
         return HostExecutable(fold_launches(program, self.limits), context)
 

@@ -21,6 +21,7 @@ from cases.base import Array, Case, NumpyCase, Piece, Scale, Sheet
 from comparing import mismatch
 from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.private_files import Folder
 from litegpu.codegen import HALF_MAX, HALF_TINY, Storage
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.choices import Choices
@@ -214,7 +215,7 @@ def _as_asked(mode: Mode, items: int | None) -> Iterator[_Result]:
     compile_placed = PlacedPartition.compile
 
     def noted(
-        self: PlacedPartition, built: BuiltProgram, cache_dir: str | None = None
+        self: PlacedPartition, built: BuiltProgram, cache_dir: Folder | None = None
     ) -> CompiledPartition:
         compiled = compile_placed(self, built, cache_dir)
         result[id(compiled)] = (self.selected.layout, built)

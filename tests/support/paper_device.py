@@ -7,6 +7,7 @@ from dataclasses import replace
 from host_device import HostContext, HostDevice, HostExecutable
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.execution import Executable
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.engine.layout import Layout
@@ -43,7 +44,7 @@ class PaperDevice(HostDevice):
         """Be a device that knows OpenCL's words."""
         self.info, self.dialect = replace(DEVICE, backend="opencl"), OpenCLDialect()
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Write every kernel."""
         for kernel in program.kernels:
             self.dialect.kernel(kernel)

@@ -78,6 +78,20 @@ def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:
     assert "it is cut" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")
+def test_a_folder_of_all_is_looked_at_where_the_user_says_so(
+    tmp_path: Path, model: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    folder.chmod(0o777)
+    flags = (f"--warm={model}", "--backend=opencl", "--unsafe_cache")
+    assert in_folder(folder, *flags, "--verify") == 0 and len(entries(folder)) == 1
+    capsys.readouterr()
+    assert in_folder(folder, "--verify") == 1
+    assert "other users may write to it" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: Capture) -> None:
     store = ArtifactStore(tmp_path)
     for number in range(3):

@@ -56,6 +56,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "first_delegate_node_index": ("0", 0),
     "last_delegate_node_index": ("7", 7),
     "cache": ("true", True),
+    "unsafe_cache": ("1", True),
     "serialization_dir": ("folder", "folder"),
     "model_token": ("name", "name"),
 }
@@ -70,9 +71,13 @@ def test_each_flag_reaches_its_option(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_place_to_keep_kernels_turns_keeping_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
     flags_of_it = ["--serialization_dir=folder", "--model_token=name"]
-    assert options_of(flags_of_it, monkeypatch).cache_folder() == ("folder", "name")
+    assert options_of(flags_of_it, monkeypatch).cache_folder() == ("folder", "name", False)
     assert options_of([*flags_of_it, "--cache=false"], monkeypatch).cache_folder() is None
-    assert options_of([flags_of_it[0], "--cache"], monkeypatch).cache_folder() == ("folder", "")
+    assert options_of([flags_of_it[0], "--cache"], monkeypatch).cache_folder() == (
+        "folder",
+        "",
+        False,
+    )
 
 
 def test_unknown_members_are_refused(

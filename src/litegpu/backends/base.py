@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from litegpu.backends.buffers import Buffer, MemoryKind
 from litegpu.backends.execution import Executable
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect
 from litegpu.device_model import Capability, DeviceModel, model_of
@@ -77,7 +78,7 @@ class Device(ABC):
     """Whether it failed for good: nothing runs on it any more; it is opened anew when asked for."""
 
     @abstractmethod
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Compile, and upload the constants.
 
         A backend may keep kernels by themselves in `cache_dir`, beside what `Executable.binaries`

@@ -29,6 +29,7 @@ from litegpu.backends.cuda_executable import CUDAExecutable, transfers
 from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.opened import OpenDevices
+from litegpu.backends.private_files import Folder
 from litegpu.backends.process import Living, touch
 from litegpu.backends.program import Program
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
@@ -244,7 +245,7 @@ class CUDADevice(Device):
             owned.abandon()
         self.holders.discard(holder)
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Compile and load. See Device.compile."""
         program = fold_launches(program, GRID_LIMITS)
         try:
@@ -277,7 +278,9 @@ class CUDADevice(Device):
             return HostBuffer.allocate(nbytes)
         return (CUDAPinnedBuffer if kind is MemoryKind.PINNED else CUDABuffer)(self, nbytes)
 
-    def _compile(self, program: Program, cache_dir: str | None, unusable: str = "") -> list[bytes]:
+    def _compile(
+        self, program: Program, cache_dir: Folder | None, unusable: str = ""
+    ) -> list[bytes]:
         kernels = (*program.kernels, *transfers(program))
         try:
             return compile_kernels(self.dialect, kernels, self.capability, cache_dir, unusable)

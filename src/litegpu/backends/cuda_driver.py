@@ -18,6 +18,7 @@ from litegpu.backends.cuda_presence import missing_bindings
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.handles import Handle, Owner
 from litegpu.backends.packages import load
+from litegpu.backends.private_files import Folder
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, model_of
 from litegpu.errors import CompilationError, CudaError, UnsupportedDeviceError
@@ -171,7 +172,7 @@ def compile_kernels(
     dialect: Dialect,
     kernels: Sequence[KernelText],
     capability: Capability,
-    cache_dir: str | None,
+    cache_dir: Folder | None,
     unusable: str = "",
 ) -> list[bytes]:
     """Compile kernels for a compute capability; return cubins. Raises CompilationError.
@@ -187,7 +188,7 @@ def compile_kernels(
         return list(progress.steps("compile", pool.map(make, sources), count))
 
 
-def _cubin(source: str, capability: Capability, cache_dir: str | None, unusable: str) -> bytes:
+def _cubin(source: str, capability: Capability, cache_dir: Folder | None, unusable: str) -> bytes:
     options = options_for(capability)
     cache = DiskCache(cache_dir, ".cubin")
     key = (source, options, call(_nvrtc().nvrtcVersion))

@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 
 from litegpu.backends import private_files
-from litegpu.backends.private_files import UnsafeFolderError
+from litegpu.backends.private_files import Folder, UnsafeFolderError
 from litegpu.version import __version__
 
 _log = logging.getLogger("litegpu")
@@ -37,7 +37,7 @@ class DiskCache:
 
     def __init__(
         self,
-        folder: str | None,
+        folder: Folder | None,
         suffix: str,
         content: str = "Compiled kernels",
         most_bytes: int = _MOST_BYTES,
@@ -47,7 +47,8 @@ class DiskCache:
         `content` tells in messages what the files hold; data of more than `most_bytes` are not
         kept.
         """
-        self._folder = Path(folder) if folder is not None else None
+        self._folder = Path(folder.path) if folder is not None else None
+        self._trusted = folder is not None and folder.trusted
         self._suffix = suffix
         self._content = content
         self._most_bytes = most_bytes
@@ -64,7 +65,7 @@ class DiskCache:
         digest = self._digest(key)
         path = self._path(self._folder, digest)
         try:
-            found = private_files.read(path, _HEADER.size + self._most_bytes)
+            found = private_files.read(path, _HEADER.size + self._most_bytes, self._trusted)
             return None if found is None else _verified(found, digest)
         except UnsafeFolderError as error:
             self._warn(error)
@@ -84,7 +85,7 @@ class DiskCache:
         header = _HEADER.pack(*_header(digest, data))
         try:
             private_files.remove_stale(self._folder)
-            private_files.replace(path, (header, data))
+            private_files.replace(path, (header, data), trusted=self._trusted)
         except OSError as error:
             # Windows refuses to replace a file while another process reads or replaces it.
             if self.load(*key) != data:

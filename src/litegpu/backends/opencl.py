@@ -18,6 +18,7 @@ from litegpu.backends.opencl_executable import OpenCLExecutable
 from litegpu.backends.opencl_library import LOST, TITLE, load_pocl_apart, status_name
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
+from litegpu.backends.private_files import Folder
 from litegpu.backends.process import keep_in_children, touch
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
@@ -157,7 +158,7 @@ class OpenCLDevice(Device):
                 "`litegpu devices` lists the others."
             ) from error
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Build, and upload the constants. See Device.compile."""
         if self.lost:
             raise self.loss()

@@ -24,6 +24,7 @@ from litegpu.backends.opengl_library import (
     context_source,
     error_name,
 )
+from litegpu.backends.private_files import Folder
 from litegpu.backends.process import touch
 from litegpu.backends.program import Program
 from litegpu.backends.shaders import Recent, is_lost, timed_out
@@ -234,7 +235,7 @@ class OpenGLDevice(Device):
     def _group_counts(self) -> list[int]:
         return [self.gl.integer_of_axis(_WORK_GROUP_COUNT, axis) for axis in range(3)]
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Link, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
         return self.call(carried(lambda: OpenGLExecutable(self, program, cache_dir)))

@@ -12,6 +12,7 @@ from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.opengl_buffers import Buffers
 from litegpu.backends.opengl_context import OpenGLContext
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.backends.shaders import refused, sources_of
 from litegpu.errors import CompilationError
@@ -27,7 +28,7 @@ class OpenGLExecutable(Executable):
         self,
         device: OpenGLDevice,
         program: Program,
-        cache_dir: str | None,
+        cache_dir: Folder | None,
         binaries: Mapping[str, bytes] | None = None,
     ) -> None:
         """Compile, or take `binaries` by the names of kernels, and upload.

@@ -1,4 +1,7 @@
-"""Files that only this user may have written: read without trust in them, replaced as a whole."""
+"""Files that only this user may have written: read without trust in them, replaced as a whole.
+
+A folder may be trusted all the same: then whoever may write there counts as this user.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 _BEGIN, _END = ".litegpu-", ".tmp"
 """How the names of unfinished files begin and end."""
+_TRUST = ". If you trust all who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
 _STALE_S = 3600.0
 """Unfinished files that old belong to nobody any more."""
 _READ_FLAGS = (
@@ -26,6 +31,18 @@ _READ_FLAGS = (
 )
 
 
+_PRIVATE = stat.S_IRUSR | stat.S_IWUSR
+_OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
+
+
+class Folder(NamedTuple):
+    """A folder of kept files, by its path."""
+
+    path: str
+    trusted: bool = False
+    """Whether it is used even if other users may write to it."""
+
+
 class UnsafeFolderError(OSError):
     """A folder into which other users may put files; says what to do."""
 
@@ -34,27 +51,29 @@ class RefusedFileError(OSError):
     """What lies under a name is not to be trusted or no file at all; says why."""
 
 
-def read(path: Path, most_bytes: int) -> bytes | None:
+def read(path: Path, most_bytes: int, trusted: bool = False) -> bytes | None:
     """Return what a file holds, None if there is none. Raises what `read_array` does."""
-    found = read_array(path, most_bytes)
+    found = read_array(path, most_bytes, trusted)
     return None if found is None else found.tobytes()
 
 
-def read_array(path: Path, most_bytes: int) -> npt.NDArray[np.uint8] | None:
+def read_array(path: Path, most_bytes: int, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
     """Return the bytes of a file, None if there is none.
 
-    Raises RefusedFileError for what is no regular file, is longer than `most_bytes` or could have
-    been written by another user, UnsafeFolderError, and OSError when it cannot be read.
+    Raises RefusedFileError for what is no regular file or longer than `most_bytes`, for what could
+    have been written by another user unless its folder is `trusted`, UnsafeFolderError, and OSError
+    when it cannot be read.
     """
     try:
-        check_folder(path.parent)
-        _check_file(os.lstat(path), most_bytes)  # opening a device might do something already
+        check_folder(path.parent, trusted)
+        # Opening a device might do something already.
+        _check_file(os.lstat(path), most_bytes, trusted)
         handle = os.open(path, _READ_FLAGS)
     except (FileNotFoundError, NotADirectoryError):
         return None
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
-        _check_file(found, most_bytes)  # it might have been replaced meanwhile
+        _check_file(found, most_bytes, trusted)  # it might have been replaced meanwhile
         data = np.empty(found.st_size, np.uint8)
         end = 0
         while end < len(data) and (count := file.readinto(data.data[end:])):
@@ -62,18 +81,23 @@ def read_array(path: Path, most_bytes: int) -> npt.NDArray[np.uint8] | None:
         return data[:end]
 
 
-def replace(path: Path, parts: Sequence[bytes | memoryview], durable: bool = True) -> None:
+def replace(
+    path: Path, parts: Sequence[bytes | memoryview], durable: bool = True, trusted: bool = False
+) -> None:
     """Give a file its whole new content: readers see all of it or what was there before.
 
-    The folder is made where there is none, for this user alone. What is not `durable` may be lost,
-    or lie there in part, after a power cut. Raises UnsafeFolderError, and OSError when the file
+    The folder is made where there is none, for this user alone, as the file is; in a `trusted`
+    folder, whoever may read the folder may read the file. What is not `durable` may be lost, or lie
+    there in part, after a power cut. Raises UnsafeFolderError, and OSError when the file
     cannot be written; nothing unfinished is left then.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_folder(path.parent)
+    found = check_folder(path.parent, trusted)
     handle, temporary = tempfile.mkstemp(_END, _BEGIN, path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
+            if trusted and hasattr(os, "fchmod"):
+                os.fchmod(handle, _PRIVATE | found.st_mode & _OTHERS_READ)
             file.writelines(parts)
             if durable:
                 file.flush()
@@ -98,28 +122,30 @@ def remove_stale(folder: Path) -> None:
                         os.unlink(entry.path)
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:
     """Raise UnsafeFolderError if other users may put files into a folder in this user's name.
 
-    In a sticky folder, such as /tmp, they may not: there, the owner of each file tells.
+    In a sticky folder, such as /tmp, they may not: there, the owner of each file tells. Returns
+    what the system says of the folder; a `trusted` one only has to be one.
     """
     found = os.stat(folder)
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(f"'{folder}' is no folder")
-    if found.st_mode & stat.S_ISVTX:
-        return
+    if trusted or found.st_mode & stat.S_ISVTX:
+        return found
     if not _is_own(found):
-        raise UnsafeFolderError("it belongs to another user; name a folder of your own")
+        raise UnsafeFolderError(f"it belongs to another user; name a folder of your own{_TRUST}")
     if _others_may_write(found):
-        raise UnsafeFolderError(f"other users may write to it; run: chmod go-w '{folder}'")
+        raise UnsafeFolderError(f"other users may write to it; run: chmod go-w '{folder}'{_TRUST}")
+    return found
 
 
-def _check_file(found: os.stat_result, most_bytes: int) -> None:
+def _check_file(found: os.stat_result, most_bytes: int, trusted: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise RefusedFileError("it is no regular file")
-    if not _is_own(found):
+    if not trusted and not _is_own(found):
         raise RefusedFileError("it belongs to another user")
-    if _others_may_write(found):
+    if not trusted and _others_may_write(found):
         raise RefusedFileError("other users may write to it")
     if found.st_size > most_bytes:
         raise RefusedFileError(f"it has {found.st_size} bytes, more than {most_bytes}")

@@ -18,6 +18,7 @@ from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
 from litegpu.backends.packages import load
+from litegpu.backends.private_files import Folder
 from litegpu.backends.process import keep_in_children, touch
 from litegpu.backends.program import Program
 from litegpu.backends.shaders import Recent, is_lost
@@ -218,7 +219,7 @@ class WebGPUDevice(Device):
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             self.worker.stop()
 
-    def compile(self, program: Program, cache_dir: str | None = None) -> Executable:
+    def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Make pipelines, and upload the constants. See Device.compile."""
         check_sizes(program, self.info)
         return self.make(carried(lambda: WebGPUExecutable(self, program)))

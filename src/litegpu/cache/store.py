@@ -22,7 +22,7 @@ import numpy.typing as npt
 from litegpu import config
 from litegpu.backends import private_files
 from litegpu.backends.disk_cache import report_once
-from litegpu.backends.private_files import UnsafeFolderError
+from litegpu.backends.private_files import Folder, UnsafeFolderError
 from litegpu.cache.fingerprint import checksum
 from litegpu.errors import missing_dependency
 
@@ -50,6 +50,13 @@ class CacheFolder(NamedTuple):
 
     folder: str
     token: str
+    trusted: bool = False
+    """Whether the folder is used even if other users may write to it."""
+
+    @property
+    def kernels(self) -> Folder:
+        """Where kernels and choices are kept by themselves: beside."""
+        return Folder(self.folder, self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +72,12 @@ class Entry:
 class ArtifactStore:
     """Artifacts in a folder, found by a token (a model's name, for people) and a fingerprint."""
 
-    def __init__(self, folder: str | os.PathLike[str], token: str = "") -> None:
-        """Take a folder, which need not exist yet."""
+    def __init__(
+        self, folder: str | os.PathLike[str], token: str = "", trusted: bool = False
+    ) -> None:
+        """Take a folder, which need not exist yet; a `trusted` one others may write to."""
         self.folder = Path(folder)
+        self._trusted = trusted
         # Whatever the token is, its readable part is no path; the fingerprint has all of it.
         self._prefix = _READABLE.sub("_", token)[:48].strip("._-") or "model"
 
@@ -79,7 +89,7 @@ class ArtifactStore:
         """Return what was stored under a key; None if nothing or nothing that can be trusted."""
         path = self.path(key)
         try:
-            found = read(path, key)
+            found = read(path, key, self._trusted)
             if found is not None:
                 with contextlib.suppress(OSError):  # a folder that is only read, say
                     os.utime(path)
@@ -97,7 +107,7 @@ class ArtifactStore:
         try:
             private_files.remove_stale(self.folder)
             # A power cut may leave a part of it: the checksum tells.
-            private_files.replace(self.path(key), (header, data.data), durable=False)
+            private_files.replace(self.path(key), (header, data.data), False, self._trusted)
             self._evict(self.path(key))
         except OSError as error:
             self._warn(error)
@@ -136,13 +146,15 @@ def default_folder() -> Path:
     return platformdirs.user_cache_path("litegpu", appauthor=False) / "partitions"
 
 
-def read(path: Path, key: bytes | None = None) -> npt.NDArray[np.uint8] | None:
+def read(
+    path: Path, key: bytes | None = None, trusted: bool = False
+) -> npt.NDArray[np.uint8] | None:
     """Return the data of an artifact, None if there is no file.
 
     They are read, not mapped: what was checked is what is used, and a file that somebody cuts
     meanwhile ends nobody. Raises DamagedError, where it is none of `key` too, and OSError.
     """
-    found = private_files.read_array(path, _MOST_BYTES)
+    found = private_files.read_array(path, _MOST_BYTES, trusted)
     if found is None:
         return None
     if len(found) < _HEADER.size:

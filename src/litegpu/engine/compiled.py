@@ -15,6 +15,7 @@ from litegpu import config
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.execution import Executable, ExecutionContext, Submission
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
@@ -149,7 +150,7 @@ class PlacedPartition:
         ends = self.inputs, self.outputs
         return build_program(layout, info, *ends, self.share_memory, choices, self.selected)
 
-    def compile(self, built: BuiltProgram, cache_dir: str | None = None) -> CompiledPartition:
+    def compile(self, built: BuiltProgram, cache_dir: Folder | None = None) -> CompiledPartition:
         """Compile, and make a context. Raises CompilationError or DeviceMemoryError."""
         if config.debug_level() >= 2:
             for kernel in built.program.kernels:

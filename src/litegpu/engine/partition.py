@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends.base import Device
+from litegpu.backends.private_files import Folder
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
@@ -40,7 +41,7 @@ def compile_partition(
     *,
     share_memory: bool = True,
     stage_boundary: bool = False,
-    cache_dir: str | None = None,
+    cache_dir: Folder | None = None,
     tuner: Tuner | None = None,
     precise: Collection[int] = (),
 ) -> CompiledPartition:

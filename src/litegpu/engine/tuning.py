@@ -13,6 +13,7 @@ import numpy as np
 from litegpu import progress
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.disk_cache import DiskCache
+from litegpu.backends.private_files import Folder
 from litegpu.engine.choices import Choices
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.program import BuiltProgram
@@ -48,7 +49,7 @@ class Tuner:
     A software device is not measured: its compiler takes far longer than candidates could save.
     """
 
-    def __init__(self, info: DeviceInfo, cache_dir: str | None, tuning: Tuning) -> None:
+    def __init__(self, info: DeviceInfo, cache_dir: Folder | None, tuning: Tuning) -> None:
         """Take where measured choices are kept (None: only in this object)."""
         self._tuning = Tuning.CACHED if tuning is Tuning.MEASURED and info.software else tuning
         self._files = DiskCache(cache_dir, ".tuning", "Measured choices", _MOST_BYTES)

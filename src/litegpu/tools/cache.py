@@ -68,13 +68,13 @@ def main(args: argparse.Namespace) -> int:
     options = {**given_options(args), "cache": True}
     kept_in = GpuDelegateOptions(**options).cache_folder()
     assert kept_in is not None  # cache=True says so
-    folder = Path(kept_in.folder)
+    folder, trusted = Path(kept_in.folder), kept_in.trusted
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     warmed = True
     if args.warm is not None:
         warmed = _warm(args.warm, options)
-    seen = [_look(entry, args.verify) for entry in reversed(entries(folder))]
+    seen = [_look(entry, args.verify, trusted) for entry in reversed(entries(folder))]
     if prints_json(args):
         files = [each.to_dict() for each in seen]
         write_json("json", args.json, {"folder": str(folder), "files": files})
@@ -103,12 +103,12 @@ def _warm(name: str, options: dict[str, Any]) -> bool:
     return bool(count)
 
 
-def _look(entry: Entry, whole: bool) -> _Seen:
+def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
     """Return what there is to say of a file; without `whole`, it is not opened."""
     if not whole:
         return _Seen(entry, "", "", "")
     try:
-        data = read(entry.path)
+        data = read(entry.path, trusted=trusted)
         if data is None:
             raise DamagedError("it is gone")
         artifact = Artifact.read(data)
