@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+import marshal
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -24,7 +25,9 @@ _CHUNK = 1 << 20
 _MOST_THREADS = 16
 _LIBC = "CS_GNU_LIBC_VERSION"
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
-"""Types whose `repr` tells all of a value."""
+"""Types whose values `marshal` writes whole; it takes no others, subclasses of these neither."""
+_BY_VALUE = 2
+"""The last version of `marshal`'s form that tells nothing of which objects are one."""
 _MACHINE = ("index", "pci_address")
 """Facts of a device that another of the same kind has otherwise."""
 
@@ -39,8 +42,8 @@ def fingerprint(*parts: object) -> bytes:
     False
     """
     arrays: list[npt.NDArray[Any]] = []
-    text = repr([_described(part, arrays) for part in parts])
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass") + _digests(arrays)).digest()
+    plain = marshal.dumps([_plain(part, arrays) for part in parts], _BY_VALUE)
+    return hashlib.sha256(plain + _digests(arrays)).digest()
 
 
 def device_facts(info: DeviceInfo) -> dict[str, Any]:
@@ -70,41 +73,60 @@ def checksum(data: memoryview) -> bytes:
 
     It is the SHA-256 of the SHA-256 of each MiB.
     """
-    return hashlib.sha256(b"".join(_hashed(_pieces(data)))).digest()
+    return hashlib.sha256(b"".join(_hashed([[piece] for piece in _pieces(data)]))).digest()
 
 
-def _described(value: object, arrays: list[npt.NDArray[Any]]) -> object:
-    """Return what has a `repr` of its own for each value; arrays are set aside."""
-    if isinstance(value, enum.Enum):
-        return (type(value).__name__, value.name)
-    if value is None or isinstance(value, str | int | float | bytes):
+def _plain(value: object, arrays: list[npt.NDArray[Any]]) -> object:
+    """Return what `marshal` writes alike for equal values only; arrays are set aside."""
+    kind = type(value)
+    if kind in _PLAIN:
         return value
+    if kind is tuple or kind is list:
+        items: Iterable[object] = value  # type: ignore[assignment]
+        if _PLAIN.issuperset(map(type, items)):
+            return value  # thousands of scales, say
+        return [_plain(item, arrays) for item in items]
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return ("array", value.dtype.str, value.shape)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return (type(value).__name__, [_described(field, arrays) for field in fields])
+    if isinstance(value, enum.Enum):
+        return (kind.__name__, value.name)
+    if isinstance(value, str | int | float | bytes):
+        return (kind.__name__, repr(value))
+    if dataclasses.is_dataclass(kind):
+        name, fields = _fields(kind)
+        return (name, [_plain(getattr(value, field), arrays) for field in fields])
     if isinstance(value, Mapping):
-        return {str(name): _described(item, arrays) for name, item in value.items()}
+        return {str(name): _plain(item, arrays) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        if _PLAIN.issuperset(map(type, value)):
-            return value  # thousands of scales, say
-        return [_described(item, arrays) for item in value]
+        return (kind.__name__, [_plain(item, arrays) for item in value])
     if isinstance(value, frozenset | set):
         return sorted(map(repr, value))
-    raise TypeError(f"{type(value).__name__} is no part of a fingerprint")
+    raise TypeError(f"{kind.__name__} is no part of a fingerprint")
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the names of a dataclass and of its fields."""
+    return kind.__name__, tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _digests(arrays: Iterable[npt.NDArray[Any]]) -> bytes:
     """Return the digests of arrays, in order."""
-    views = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
-    small = hashlib.sha256()
-    for view in views:
-        if len(view) < _CHUNK:
-            small.update(view)
-    large = [piece for view in views if len(view) >= _CHUNK for piece in _pieces(view)]
-    return small.digest() + b"".join(_hashed(large))
+    small: list[list[memoryview]] = [[]]
+    large: list[list[memoryview]] = []
+    room = _CHUNK
+    for array in arrays:
+        view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        if len(view) >= _CHUNK:
+            large += [[piece] for piece in _pieces(view)]
+        else:
+            if len(view) > room:
+                small.append([])
+                room = _CHUNK
+            small[-1].append(view)
+            room -= len(view)
+    return b"".join(_hashed((*small, *large)))
 
 
 def _pieces(data: memoryview) -> Iterator[memoryview]:
@@ -112,10 +134,20 @@ def _pieces(data: memoryview) -> Iterator[memoryview]:
         yield data[start : start + _CHUNK]
 
 
-def _hashed(pieces: Iterable[memoryview]) -> Iterator[bytes]:
-    """Yield the digest of each piece; hashlib lets other threads run meanwhile."""
-    with ThreadPoolExecutor(_threads()) as pool:
-        yield from pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces)
+def _hashed(batches: Sequence[Iterable[memoryview]]) -> Iterator[bytes]:
+    """Yield the digest of each batch of pieces; hashlib lets other threads run meanwhile."""
+    if len(batches) == 1:
+        yield _digest(batches[0])
+    else:
+        with ThreadPoolExecutor(min(_threads(), len(batches))) as pool:
+            yield from pool.map(_digest, batches)
+
+
+def _digest(pieces: Iterable[memoryview]) -> bytes:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
 
 
 @cache

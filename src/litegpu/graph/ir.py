@@ -42,8 +42,15 @@ class DType(enum.Enum):
     @property
     def size(self) -> int:
         """Bytes of one element (0 for types that litegpu never touches)."""
-        untouched = self in (DType.OTHER, DType.INT4)
-        return 0 if untouched else np.dtype(self.value).itemsize
+        return _SIZES[self]
+
+    __hash__ = object.__hash__  # each is one object; to hash its name takes long
+
+
+_SIZES = {
+    dtype: 0 if dtype in (DType.OTHER, DType.INT4) else np.dtype(dtype.value).itemsize
+    for dtype in DType
+}
 
 
 @dataclass(frozen=True, slots=True)

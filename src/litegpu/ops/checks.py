@@ -55,8 +55,10 @@ def activation(node: Node) -> str:
 
 def shapes(graph: Graph, node: Node) -> str:
     """Require tensors of at most 5 dimensions and of a sane size."""
-    values = (graph.values[v] for v in (*node.inputs, *node.outputs) if v != ABSENT)
-    return first_of(*(size(value.id, value.shape) for value in values))
+    for v in (*node.inputs, *node.outputs):
+        if v != ABSENT and (reason := size(v, graph.values[v].shape)):
+            return reason
+    return ""
 
 
 def size(tensor: int, shape: Shape) -> str:
@@ -66,7 +68,7 @@ def size(tensor: int, shape: Shape) -> str:
             f"OP is supported, but tensor type/shape isn't compatible: tensor {tensor} has "
             f"{len(shape)} dimensions, at most {MAX_RANK} are handled."
         )
-    if any(extent <= 0 for extent in shape):
+    if min(shape, default=1) <= 0:
         return f"tensor {tensor} has no elements or an unknown size: {list(shape)}."
     if math.prod(shape) * 8 > MAX_ELEMENTS:
         return f"tensor {tensor} has {math.prod(shape)} elements, too many to index."

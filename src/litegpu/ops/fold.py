@@ -20,6 +20,8 @@ from litegpu.ops.traits import Trait
 _MOST_ELEMENTS = 1 << 16
 """Larger operands and results stay with the model: folding would keep them in memory once more."""
 _MOST_BYTES = 1 << 24
+_TYPES = {np.dtype(dtype.value): dtype for dtype in DType if dtype.size}
+"""By the types of NumPy: to ask these for their names takes long."""
 
 
 @dataclass
@@ -48,9 +50,13 @@ def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None
     outputs = [graph.values.get(v) for v in node.outputs]
     if not inputs or None in inputs or None in outputs:
         return None
+    present = [each for each in inputs if each is not None]
+    op = facts_of(node.op)
+    if Trait.READS_SHAPES not in op.traits and any(each.data is None for each in present):
+        return None
     try:
         with np.errstate(divide="raise"):
-            found = _evaluate(graph, node, [each for each in inputs if each is not None], budget)
+            found = _evaluate(graph, node, present, budget)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         return None  # the checks, or the runtime, will say what is wrong
     return found if found is not None and _fits(found, outputs) else None
@@ -58,7 +64,7 @@ def evaluate(graph: Graph, node: Node, budget: Budget) -> Sequence[Array] | None
 
 def constant(value: Value, array: Array) -> Value:
     """Return a value that holds the elements of an array, of its type."""
-    return replace(value, shape=array.shape, dtype=DType(array.dtype.name), data=array)
+    return replace(value, shape=array.shape, dtype=_TYPES[array.dtype], data=array)
 
 
 def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
@@ -69,9 +75,10 @@ def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
 def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
     """Whether results are of the types that the file states; float16 weights stay what they are."""
     types = [value.dtype for value in outputs if value is not None]
-    return len(found) == len(types) and all(
-        array.dtype.name == dtype.value or (array.dtype.name, dtype) == ("float16", DType.FLOAT32)
-        for array, dtype in zip(found, types, strict=True)
+    made = [_TYPES.get(array.dtype) for array in found]
+    return len(made) == len(types) and all(
+        one is not None and (one is dtype or (one, dtype) == (DType.FLOAT16, DType.FLOAT32))
+        for one, dtype in zip(made, types, strict=True)
     )
 
 

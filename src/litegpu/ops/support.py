@@ -57,8 +57,8 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
     from_shapes: set[int] = set()
     budget = fold.Budget()
     overwritten = _made_twice(graph)
+    present = replace(graph, values=values)  # which change while the nodes are checked
     for node in graph.nodes:
-        present = replace(graph, values=values)
         known = fold.evaluate(present, node, budget)
         if known is not None:
             # Its consumers must see a constant already while they are checked.
@@ -80,7 +80,7 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
             values[v] = replace(values[v], shape=shape)
     if overwritten:
         reasons = dict.fromkeys((node.index for node in graph.nodes), overwritten)
-    return SupportCheck(replace(graph, values=values), reasons, divisible=not overwritten)
+    return SupportCheck(present, reasons, divisible=not overwritten)
 
 
 def _made_twice(graph: Graph) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import functools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -195,5 +196,9 @@ def _convert(kind: str, raw: Any) -> ParamValue:
 
 
 def _enum_name(names: type[enum.IntEnum], number: int) -> str | int:
-    known = {member.value: member.name.lower() for member in names}
-    return known.get(number, number)
+    return _names(names).get(number, number)
+
+
+@functools.cache
+def _names(names: type[enum.IntEnum]) -> dict[int, str]:
+    return {member.value: member.name.lower() for member in names}

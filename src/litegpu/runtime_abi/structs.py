@@ -246,15 +246,21 @@ def int_array_view(address: int | None) -> ctypes.Array[c_int32]:
 
 def int_array(address: int | None) -> tuple[int, ...]:
     """Return a copy of the `TfLiteIntArray` at `address`; () when it is null."""
-    return tuple(int_array_view(address))
+    return _elements(address, "i")
 
 
 def float_array(address: int | None) -> tuple[float, ...]:
     """Return a copy of the `TfLiteFloatArray` at `address`; () when it is null."""
+    return _elements(address, "f")
+
+
+def _elements(address: int | None, kind: str) -> tuple[Any, ...]:
+    """Return the elements of an array of 4 bytes each: a thousand scales are no rare thing."""
     if not address:
         return ()
     count = c_int32.from_address(address).value
-    return tuple((c_float * count).from_address(address + ctypes.sizeof(c_int32)))
+    elements = ctypes.string_at(address + ctypes.sizeof(c_int32), count * ctypes.sizeof(c_int32))
+    return tuple(memoryview(elements).cast(kind))
 
 
 def make_int_array(values: Iterable[int]) -> ctypes.Array[c_int32]:

@@ -134,7 +134,7 @@ def check_weights(weights: Value, axis: int) -> str:
             f"tensor {weights.id} has {len(found.scale)} scales along dimension {found.dimension}, "
             f"1 or {count} along {axis} are handled."
         )
-    if not all(0 < each < math.inf for each in found.scale):
+    if not (min(found.scale) > 0 and sum(found.scale) < math.inf):  # a NaN makes the sum one
         return f"tensor {weights.id} has scales that are no positive numbers."
     return ""
 
