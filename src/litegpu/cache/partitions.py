@@ -9,6 +9,7 @@ from litegpu.backends.base import Device
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
 from litegpu.cache.fingerprint import device_facts, fingerprint, graph_facts, host_facts
+from litegpu.cache.source import source_digest
 from litegpu.cache.store import ArtifactStore, CacheFolder
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.partition import constant_outputs
@@ -31,8 +32,9 @@ class CachedPartitions:
         """Keep partitions in a folder; `tuned` is what decides about measured choices."""
         self._store = ArtifactStore(*folder)
         self._device = device
-        made_by = (__version__, host_facts(), device_facts(device.info), device.origin)
-        self._key: tuple[Any, ...] = (*made_by, folder.token, policy, tuned)
+        code = (__version__, source_digest())
+        made_by = (host_facts(), device_facts(device.info), device.origin)
+        self._key: tuple[Any, ...] = (*code, *made_by, folder.token, policy, tuned)
 
     def key(self, graph: Graph, precise: Collection[int] = ()) -> bytes:
         """Return the fingerprint of a partition whose values `precise` are never rounded."""

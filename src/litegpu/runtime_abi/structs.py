@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import struct
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -260,7 +261,7 @@ def _elements(address: int | None, kind: str) -> tuple[Any, ...]:
         return ()
     count = c_int32.from_address(address).value
     elements = ctypes.string_at(address + ctypes.sizeof(c_int32), count * ctypes.sizeof(c_int32))
-    return tuple(memoryview(elements).cast(kind))
+    return struct.unpack(f"={count}{kind}", elements)
 
 
 def make_int_array(values: Iterable[int]) -> ctypes.Array[c_int32]:

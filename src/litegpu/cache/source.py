@@ -1,0 +1,62 @@
+"""Which code of litegpu runs: its version alone does not tell, where people change it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from litegpu.version import __version__
+
+_PACKAGE = Path(__file__).parents[1]
+_COMPILED = ".pyc"
+
+
+@cache
+def source_digest() -> str:
+    """Return a text that another source of litegpu has otherwise; it is found once a process.
+
+    See `digest_of`. What is changed after that counts in the next process.
+    """
+    return digest_of(_PACKAGE, __version__)
+
+
+def digest_of(package: Path, version: str) -> str:
+    """Return what tells the files of a package from those of any other, in hexadecimal digits.
+
+    An installed package has a list of its files with their digests, the same on all machines; what
+    was changed after that was written counts by name, size and time of change. So does all of a
+    checkout, where there is no list. No file but the list is read.
+    """
+    listed, written = _installed(package, version)
+    lines = listed + sorted(_newer(os.fspath(package), written))
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _installed(package: Path, version: str) -> tuple[list[str], int]:
+    """Return the lines of the list that an installer left, and its time in ns; 0 without lines."""
+    path = package.parent / f"{package.name}-{version}.dist-info" / "RECORD"
+    try:
+        written, text = path.stat().st_mtime_ns, path.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return [], 0
+    # That of an editable installation names no module, and what was compiled has no digest.
+    inside = [line for line in text.splitlines() if line.startswith(f"{package.name}/")]
+    lines = sorted(line for line in inside if _COMPILED not in line)
+    return (lines, written) if lines else ([], 0)
+
+
+def _newer(folder: str, than: int) -> Iterator[str]:
+    """Yield a line for each file in a folder, and in those in it, that was changed after a time."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _newer(entry.path, than)
+            elif not entry.name.endswith(_COMPILED):
+                with contextlib.suppress(FileNotFoundError):  # an editor's, gone meanwhile
+                    found = entry.stat()
+                    if found.st_mtime_ns > than:
+                        yield f"{entry.path},{found.st_size},{found.st_mtime_ns}"
