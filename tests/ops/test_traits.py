@@ -13,7 +13,7 @@ from litegpu import GpuDelegate, backends
 from litegpu.engine import partition
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops import all_ops
-from litegpu.ops.base import Op, facts_of, has
+from litegpu.ops.base import Op, all_facts, facts_of, has
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Window
@@ -78,6 +78,14 @@ def test_what_takes_no_kernel_tells_where_it_lies(trait: Trait, method: str) -> 
     assert stated <= {
         op.name for op in all_ops() if getattr(type(op), method) is not getattr(Op, method)
     }
+
+
+def test_few_operations_alone_make_shapes_that_nobody_knows_before() -> None:
+    """What comes after these stays on the CPU, and after no other."""
+    by_values = {"SEGMENT_SUM", "SKIP_GRAM", "UNIQUE", "WHERE"}
+    by_other_graphs = {"EMBEDDING_LOOKUP_SPARSE", "IF", "WHILE"}
+    unknown = {facts.name for facts in all_facts() if facts.shape_unknown}
+    assert unknown == by_values | by_other_graphs
 
 
 def test_nothing_is_said_of_what_is_not_known() -> None:

@@ -158,6 +158,8 @@ extern "C" {
 ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
 UNCHECKED void __tsan_read_range(void *p, size_t size) { touch(p, (int)size, false); }
 UNCHECKED void __tsan_write_range(void *p, size_t size) { touch(p, (int)size, true); }
+UNCHECKED void __ubsan_handle_out_of_bounds(void *, void *index) { fault("outside of an array", "elements", (size_t)index); }
+UNCHECKED void __ubsan_handle_out_of_bounds_abort(void *, void *index) { __ubsan_handle_out_of_bounds(0, index); }
 UNCHECKED void __tsan_init() {}
 UNCHECKED void __tsan_func_entry(void *) {}
 UNCHECKED void __tsan_func_exit() {}

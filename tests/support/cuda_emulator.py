@@ -219,7 +219,7 @@ def _compile(file: Path, *arguments: str, checked: bool) -> None:
 def _flags(checked: bool) -> list[str]:
     flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-fno-exceptions"]
     flags += ["-ffp-contract=off", "-fno-threadsafe-statics"]
-    return [*flags, "-DCHECKED=1", "-fsanitize=thread"] if checked else flags
+    return [*flags, "-DCHECKED=1", "-fsanitize=thread,bounds"] if checked else flags
 
 
 def _run(file: Path, *arguments: str) -> None:
