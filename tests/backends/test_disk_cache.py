@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.private_files import Folder
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
+posix_only = pytest.param(True, marks=posix)
 DATA = b"compiled" * 1000
 
 
@@ -382,15 +385,48 @@ def test_a_failing_write_leaves_the_old_file(
     assert files(tmp_path).load("source") == DATA
 
 
-def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("locks", [posix_only, False])
+def test_what_killed_processes_left_is_removed(
+    locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the lock of a process that lives, or else by age."""
     old, new = (tmp_path / f".litegpu-{name}.tmp" for name in ("old", "new"))
     foreign = tmp_path / "notes.tmp"
     for path in (old, new, foreign):
         path.write_bytes(b"half a ker")
-    for path in (old, foreign):
-        os.utime(path, (time.time() - 7200,) * 2)
-    path = stored_beside(tmp_path)
-    assert set(tmp_path.iterdir()) == {new, foreign, path}
+    with new.open() as in_work:
+        if locks:
+            assert private_files._lock(in_work.fileno())
+        else:
+            monkeypatch.setattr(private_files, "_lock", lambda _: None)
+            for path in (old, foreign):
+                os.utime(path, (time.time() - 7200,) * 2)
+        path = stored_beside(tmp_path)
+        assert set(tmp_path.iterdir()) == {new, foreign, path}
+
+
+@posix
+def test_a_file_that_is_removed_before_it_is_locked_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkstemp, list[str]()
+
+    def removed_twice(*where: Any) -> tuple[int, str]:
+        handle, path = make(*where)
+        made.append(path)
+        if len(made) == 1:
+            private_files.remove_stale(tmp_path)
+        elif len(made) == 2:
+            held = os.open(path, os.O_RDONLY)
+            other.callback(os.close, held)
+            assert private_files._lock(held)
+            Path(path).unlink()
+        return handle, path
+
+    monkeypatch.setattr(tempfile, "mkstemp", removed_twice)
+    with contextlib.ExitStack() as other:
+        path = stored(tmp_path)
+    assert len(made) == 3 and [*tmp_path.iterdir()] == [path]
 
 
 def stored_beside(folder: Path) -> Path:

@@ -21,7 +21,7 @@ _BEGIN, _END = ".litegpu-", ".tmp"
 """How the names of unfinished files begin and end."""
 _TRUST = ". If you trust all who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
 _STALE_S = 3600.0
-"""Unfinished files that old belong to nobody any more."""
+"""Unfinished files that old belong to nobody any more, where locks do not tell."""
 _READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
@@ -93,33 +93,72 @@ def replace(
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = check_folder(path.parent, trusted)
-    handle, temporary = tempfile.mkstemp(_END, _BEGIN, path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if trusted and hasattr(os, "fchmod"):
-                os.fchmod(handle, _PRIVATE | found.st_mode & _OTHERS_READ)
-            file.writelines(parts)
-            if durable:
-                file.flush()
-                os.fsync(handle)
-        os.replace(temporary, path)
-    except BaseException:  # an interrupt, too, leaves nothing behind
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with contextlib.ExitStack() as claim:
+        handle, temporary = _begin(path.parent, claim)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if trusted and hasattr(os, "fchmod"):
+                    os.fchmod(handle, _PRIVATE | found.st_mode & _OTHERS_READ)
+                file.writelines(parts)
+                if durable:
+                    file.flush()
+                    os.fsync(handle)
+            os.replace(temporary, path)
+        except BaseException:  # an interrupt, too, leaves nothing behind
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
     if durable:
         _flush_names(path.parent)
 
 
 def remove_stale(folder: Path) -> None:
     """Remove what processes left unfinished that were killed while they wrote."""
-    before = time.time() - _STALE_S
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(_BEGIN) and entry.name.endswith(_END):
                 with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_mtime < before:
-                        os.unlink(entry.path)
+                    _remove_abandoned(entry.path)
+
+
+def _begin(folder: Path, claim: contextlib.ExitStack) -> tuple[int, str]:
+    """Make an unfinished file, which is locked until `claim` ends: so others see it is in work."""
+    while True:
+        handle, temporary = tempfile.mkstemp(_END, _BEGIN, folder)
+        locked = _lock(handle)
+        if locked:
+            claim.callback(os.close, os.dup(handle))
+        if locked is None or (locked and os.fstat(handle).st_nlink):
+            return handle, temporary
+        os.close(handle)  # another process found it before it was locked
+
+
+def _remove_abandoned(path: str) -> None:
+    handle = os.open(path, _READ_FLAGS)
+    try:
+        locked = _lock(handle)
+        if locked is None:
+            locked = os.fstat(handle).st_mtime < time.time() - _STALE_S
+        if locked:
+            os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file, if no process that lives has it; None where there are no locks.
+
+    The system ends a lock with the process, however that ends.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # on Windows, and on some file systems
+        return None
+    return True
 
 
 def check_folder(folder: Path, trusted: bool = False) -> os.stat_result:

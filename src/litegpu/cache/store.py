@@ -187,6 +187,7 @@ def entries(folder: Path) -> list[Entry]:
 def clear(folder: Path) -> list[Entry]:
     """Remove all that litegpu keeps in a folder, kernels and choices too; return the artifacts."""
     removed = evict(folder, -1)
+    private_files.remove_stale(folder)
     with contextlib.suppress(OSError), os.scandir(folder) as files:
         for file in files:
             if _KERNELS.fullmatch(file.name):
