@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
-from litegpu.cache.store import KEY, ArtifactStore, entries, read
+from litegpu.cache.store import KEY, ArtifactStore, DamagedError, entries, read
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.errors import CompilationError
 from litegpu.graph import Graph
@@ -166,32 +167,72 @@ def test_other_options_are_other_files(
 def test_files_that_were_swapped_are_rebuilt(
     tmp_path: Path, compiled: list[Graph], caplog: pytest.LogCaptureFixture
 ) -> None:
-    models = [fully_convolutional(), fully_convolutional(float16_weights=True)]
-    x = random(1, 9, 7, 3)
-    expected = [outputs(tmp_path, model, x) for model in models]
-    first, second = (entry.path for entry in entries(tmp_path))
-    a, b = first.read_bytes(), second.read_bytes()
-    first.write_bytes(b)
-    second.write_bytes(a)
-    for model, answer in zip(models, expected, strict=True):
-        assert equal(outputs(tmp_path, model, x), answer)
-    assert len(compiled) == 4
-    assert caplog.text.count("it is of another model, device, version or options") == 2
-    assert first.read_bytes()[:80] == a[:80]
+    """Between models, options and devices: each start finds the file of another one."""
+    model, x = fully_convolutional(), random(1, 9, 7, 3)
+    starts: list[tuple[bytes, dict[str, Any]]] = [
+        *((model, {"backend": device.backend, "device": device.index}) for device in DEVICES),
+        *((model, {"precision": "fp16"}), (fully_convolutional(float16_weights=True), {})),
+    ]
+    expected = [outputs(tmp_path, content, x, **options) for content, options in starts]
+    paths = [entry.path for entry in entries(tmp_path)]
+    before = [path.read_bytes() for path in paths]
+    assert len(before) == len(starts)
+    for number, path in enumerate(paths):
+        path.write_bytes(before[number - 1])
+    for (content, options), answer in zip(starts, expected, strict=True):
+        assert equal(outputs(tmp_path, content, x, **options), answer)
+    assert len(compiled) == 2 * len(starts)
+    assert caplog.text.count("it is of another model, device, version or opt") == len(starts)
+    assert [path.read_bytes()[KEY] for path in paths] == [whole[KEY] for whole in before]
+
+
+def test_no_change_of_a_file_is_overlooked(tmp_path: Path) -> None:
+    """A bit at 500 places behind the header, and cuts at the ends of all sections."""
+    outputs(tmp_path, fully_convolutional(), random(1, 9, 7, 3))
+    (path,) = (entry.path for entry in entries(tmp_path))
+    whole = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        for position in np.linspace(KEY.stop, len(whole) - 1, 500).astype(int).tolist():
+            file.seek(position)
+            file.write(bytes([whole[position] ^ 1 << position % 8]))
+            with pytest.raises(DamagedError, match="its checksum is wrong"):
+                read(path)
+            file.seek(position)
+            file.write(whole[position : position + 1])
+        for end in reversed(section_ends(whole)):
+            file.truncate(end - 1)
+            with pytest.raises(DamagedError, match=r"it (is|was) cut"):
+                read(path)
+
+
+def section_ends(whole: bytes) -> list[int]:
+    """Return where the header of a file, its description, constants and binaries end."""
+    data = np.frombuffer(whole, np.uint8)[KEY.stop + 40 :]
+    text = 16 + int.from_bytes(data[:8].tobytes(), "little")
+    constants = text + -text % 4096 + int.from_bytes(data[8:16].tobytes(), "little")
+    sizes = map(len, Artifact.read(data).binaries.values())
+    ends = [0, 16, text, text + -text % 4096, *itertools.accumulate(sizes, initial=constants)]
+    assert ends[-1] == len(data)
+    return [KEY.stop + 40 + end for end in ends]
 
 
 def test_damage_anywhere_is_mended(tmp_path: Path, compiled: list[Graph]) -> None:
-    """A few places whole; tests/cache/test_store.py has hundreds."""
+    """A few places whole; the test before has hundreds."""
     model, x = fully_convolutional(), random(1, 9, 7, 3)
     expected = outputs(tmp_path, model, x)
     (path,) = (entry.path for entry in entries(tmp_path))
     whole = path.read_bytes()
-    for position in (0, 20, 90, 2000, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 64]) + whole[position + 1 :])
+    damaged = [
+        whole[:position] + bytes([whole[position] ^ 64]) + whole[position + 1 :]
+        for position in (0, 20, 90, 2000, len(whole) // 2, len(whole) - 1)
+    ]
+    damaged += [whole[:end] for end in section_ends(whole)[:-1]]
+    for content in damaged:
+        path.write_bytes(content)
         disk_cache._reported.clear()
         assert equal(outputs(tmp_path, model, x), expected)
-    assert len(compiled) == 7
-    assert equal(outputs(tmp_path, model, x), expected) and len(compiled) == 7
+    assert len(compiled) == 1 + len(damaged)
+    assert equal(outputs(tmp_path, model, x), expected) and len(compiled) == 1 + len(damaged)
 
 
 def test_binaries_that_the_driver_refuses_are_replaced(

@@ -67,10 +67,10 @@ def test_a_token_never_leaves_the_folder(tmp_path: Path, token: str) -> None:
 
 
 def test_every_byte_counts(tmp_path: Path) -> None:
-    """600 places, the header's first; then cuts at all lengths that matter."""
+    """The header's, and some of the data; then cuts at all lengths that matter."""
     _, path = stored(tmp_path, DATA[:5000])
     whole = path.read_bytes()
-    for position in (*range(100), *np.linspace(100, len(whole) - 1, 500).astype(int).tolist()):
+    for position in (*range(100), len(whole) - 1):
         path.write_bytes(
             whole[:position]
             + bytes([whole[position] ^ (1 << position % 8)])

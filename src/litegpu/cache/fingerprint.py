@@ -136,8 +136,8 @@ def _pieces(data: memoryview) -> Iterator[memoryview]:
 
 def _hashed(batches: Sequence[Iterable[memoryview]]) -> Iterator[bytes]:
     """Yield the digest of each batch of pieces; hashlib lets other threads run meanwhile."""
-    if len(batches) == 1:
-        yield _digest(batches[0])
+    if len(batches) < 2:
+        yield from map(_digest, batches)
     else:
         with ThreadPoolExecutor(min(_threads(), len(batches))) as pool:
             yield from pool.map(_digest, batches)
