@@ -136,7 +136,7 @@ def stages(path: Path, tests: Path = TESTS) -> list[list[str]]:
     graphs = [str(tests / "fuzzing" / "test_random_graphs.py")]
     rooms = {
         "kernels": [*first, [checks, "-k", "portable"], *last],
-        "ops": [*first, [str(ops), "--ignore", table], *last],
+        "ops": [*first, [str(ops), "--ignore", table], *last, [str(tests / "engine")]],
         "passes": [*own, [str(tests / "passes")], graphs, *importing],
     }
     return rooms.get(room, [*own, [str(tests / room)], *importing])

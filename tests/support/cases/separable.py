@@ -18,6 +18,8 @@ class Separable(Windowed):
     bias: str = "constant"
     """That of the depthwise convolution."""
     residual: bool = False
+    added: bool = False
+    """Whether another value is added between the two."""
 
     def write(self, sheet: Sheet) -> None:
         """One input, both convolutions, one output."""
@@ -32,6 +34,8 @@ class Separable(Windowed):
         options = self.window(depth_multiplier=1)
         version = 2 if self.dilation != (1, 1) else 1
         middle = sheet.fused("DEPTHWISE_CONV_2D", first, self.activation, options, version)
+        if self.added:
+            middle = sheet.fused("ADD", [middle, sheet.input(self.image)], "NONE")
         point = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
         result = sheet.fused("CONV_2D", [middle, *second], "NONE", point)
         if self.residual:
@@ -80,6 +84,7 @@ _PAIRS: tuple[Case, ...] = tuple(
         Separable(image=(1, 9, 11, 21), filters=33, dilation=(2, 2), items=items),
         Separable(image=(1, 9, 8, 16), filters=20, kernel=(5, 4), padding="VALID", items=items),
         Separable(image=(2, 6, 6, 32), filters=32, residual=True, items=items),
+        Separable(image=(2, 7, 9, 21), filters=20, added=True, items=items),
         Separable(image=(1, 14, 14, 96), filters=130, activation="NONE", items=items),
         Separable(image=(2, 9, 8, 8), filters=8, items=items),
         Separable(image=(1, 16, 16, 11), filters=128, bias="", items=items),

@@ -99,6 +99,12 @@ CASES = (
     ),
     Rejected(
         "ONE_HOT",
+        (_tensor(3, dtype=DType.INT8), _constant(4), floats(1), floats(1)),
+        params={"axis": -1},
+        reason="The indices (input 0) is INT8; int32 or int64 is needed.",
+    ),
+    Rejected(
+        "ONE_HOT",
         (_tensor(3), integers(4, 5), floats(1), floats(1)),
         params={"axis": -1},
         reason="Depth, on and off must be constant scalars.",
