@@ -120,22 +120,22 @@ def stages(path: Path, tests: Path = TESTS) -> list[list[str]]:
     work = [str(tests / "engine" / "test_work.py"), str(tests / "delegate" / "test_node_work.py")]
     words, kernels, ops = cases_of(name, tests), tests / "kernels", tests / "ops"
     table, checks = str(ops / "test_ops.py"), str(kernels / "test_cuda_checks.py")
+    emulated = str(kernels / "test_cuda_emulated.py")
     if name.startswith("peak_"):
         return [[str(tests / "engine" / "test_peaks.py")]]
     if "cuda" in path.parts:
         kernel = (path.parent / f"{name}.jinja").exists()
         examples = [str(kernels / "test_examples.py"), *(["-k", f"cuda/{name}"] if kernel else [])]
         cases = ["-k", words] if name in CASES else []
-        emulated = [str(kernels / "test_cuda_emulated.py"), *cases]
         ranges = [str(kernels / "test_half_range.py"), str(kernels / "test_magnitudes.py")]
         chosen = [str(kernels / f"test_{each}.py") for each in ("selector", "conv_tiles", "tiles")]
         python = [[*chosen, *work]] if path.suffix == ".py" else []
-        return [*python, examples, *own, emulated, *importing, [checks], ranges]
+        return [*python, examples, *own, [emulated, *cases], *importing, [checks], ranges]
     first = [[table, "-k", f"opencl and ({words})"], *own, work]
     last = [*importing, [table, "-k", f"not opencl and ({words})"]]
     graphs = [str(tests / "fuzzing" / "test_random_graphs.py")]
     rooms = {
-        "kernels": [*first, [checks, "-k", "portable"], *last],
+        "kernels": [*first, [checks, "-k", "portable"], *last, [emulated, "-k", words]],
         "ops": [*first, [str(ops), "--ignore", table], *last, [str(tests / "engine")]],
         "passes": [*own, [str(tests / "passes")], graphs, *importing],
     }

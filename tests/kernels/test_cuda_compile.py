@@ -58,7 +58,7 @@ STORAGES = {"fp32": FP32, "fp16": FP16, "half": FP16_ALL}
 # half storage begins, sm_80 multiplies floats as sm_90 does but in large tiles (compiled below, as
 # candidates), and sm_90 differs in its tiles.
 RUNS = [("sm_75", "half"), ("sm_80", "fp16"), ("sm_90", "fp32"), ("sm_90", "half")]
-EVERY = {("sm_75", "half"): 8, ("sm_80", "fp16"): 4, ("sm_90", "fp32"): 4, ("sm_90", "half"): 2}
+EVERY = {("sm_75", "half"): 12, ("sm_80", "fp16"): 6, ("sm_90", "fp32"): 4, ("sm_90", "half"): 3}
 """Of these only every so many groups of cases: most of their kernels are those of another pair."""
 SELECTED = [
     pytest.param(group, *pair, id=f"{type(GROUPS[group][0]).__name__}-{group}-{'-'.join(pair)}")
