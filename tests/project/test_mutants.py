@@ -108,14 +108,14 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
             "ops/quantized_conv.py",
             [
                 "-k opencl and (Weighted or QuantizedConv",
-                *("test_work.py", "ops --ignore", "-k not opencl and ("),
+                *("test_work.py", "ops --ignore", "-k not opencl and (", "tests/engine"),
             ],
         ),
         (
             "ops/exact/logarithms.py",
             [
                 *("-k opencl and (StoredSoftmax)", "test_work.py", "ops --ignore"),
-                *("test_logarithm.py", "not opencl"),
+                *("test_logarithm.py", "not opencl", "tests/engine"),
             ],
         ),
         ("engine/choices.py", ["tests/engine", "test_tuning.py"]),
@@ -125,6 +125,7 @@ def test_faults_of_a_template(mutants: Any, tmp_path: Path) -> None:
             [
                 *("opencl and (Softmax", "test_work.py", "test_cuda_checks.py -k portable"),
                 "not opencl and (Softmax",
+                "emulated.py -k Softmax",
             ],
         ),
         (
