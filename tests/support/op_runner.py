@@ -20,8 +20,7 @@ import numpy as np
 from cases.base import Array, Case, NumpyCase, Piece, Scale, Sheet
 from comparing import mismatch
 from litegpu import GpuDelegate, partition_kernel
-from litegpu.backends.base import DeviceInfo
-from litegpu.backends.private_files import Folder
+from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.codegen import HALF_MAX, HALF_TINY, Storage
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.choices import Choices
@@ -215,9 +214,9 @@ def _as_asked(mode: Mode, items: int | None) -> Iterator[_Result]:
     compile_placed = PlacedPartition.compile
 
     def noted(
-        self: PlacedPartition, built: BuiltProgram, cache_dir: Folder | None = None
+        self: PlacedPartition, built: BuiltProgram, compilation: Compilation | None = None
     ) -> CompiledPartition:
-        compiled = compile_placed(self, built, cache_dir)
+        compiled = compile_placed(self, built, compilation)
         result[id(compiled)] = (self.selected.layout, built)
         return compiled
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from cuda_emulator import call_kernel, compiled
 from fake_cuda import FakeDriver, Status, install
 from litegpu.backends import cuda, process
 from litegpu.backends.opened import OpenDevices
-from litegpu.codegen import Dialect, KernelText
+from litegpu.codegen import KernelText
 from litegpu.errors import CompilationError
 
 _MEMORY = 1 << 28
@@ -142,9 +143,7 @@ class SimulatedDriver(FakeDriver):
                 call_kernel(self.libraries[cubin], name, pointers, grid, block)
         return (Status.CUDA_SUCCESS,)
 
-    def compile_kernels(
-        self, dialect: Dialect, kernels: Sequence[KernelText], *_: object, **__: object
-    ) -> list[bytes]:
+    def compile_kernels(self, kernels: Sequence[KernelText]) -> list[bytes]:
         """Stand in for NVRTC."""
         cubin = str(len(self.libraries))
         try:
@@ -155,11 +154,30 @@ class SimulatedDriver(FakeDriver):
         return [cubin.encode()]
 
 
+class _SimulatedCompiler:
+    """Stands in for cuda_driver.KernelCompiler: it compiles once all kernels are there."""
+
+    def __init__(self, driver: SimulatedDriver, *_: object, **__: object) -> None:
+        self.cubins = driver.compile_kernels
+
+    def __enter__(self) -> _SimulatedCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, kernel: KernelText) -> None:
+        """Wait for all."""
+
+    def close(self) -> None:
+        """Have begun nothing."""
+
+
 def put_in_place(monkeypatch: pytest.MonkeyPatch) -> SimulatedDriver:
     """Let the CUDA backend run on a simulated driver; no device is open on it."""
     driver = SimulatedDriver()
     install(monkeypatch, driver)
-    monkeypatch.setattr(cuda, "compile_kernels", driver.compile_kernels)
+    monkeypatch.setattr(cuda, "KernelCompiler", partial(_SimulatedCompiler, driver))
     monkeypatch.setattr(process, "_openers", dict(process._openers))
     monkeypatch.setattr(cuda, "_opened", OpenDevices("CUDA", cuda._open))
     return driver

@@ -11,7 +11,7 @@ from litegpu.backends.buffers import Buffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
-from litegpu.codegen import Dialect
+from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, DeviceModel, model_of
 
 
@@ -69,6 +69,34 @@ def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     return f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}"
 
 
+class Compilation:
+    """What `Device.compile` does, for a program whose kernels are told one by one before.
+
+    Use it in a `with` block: what was begun and never finished ends with it.
+    """
+
+    def __init__(self, device: Device, cache_dir: Folder | None) -> None:
+        """Compile for a device; `cache_dir` see Device.compile."""
+        self.device = device
+        self.cache_dir = cache_dir
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, kernel: KernelText) -> None:
+        """Take a kernel of the program. Most devices wait for all of them."""
+
+    def finish(self, program: Program) -> Executable:
+        """Return the executable of the whole program. Raises what Device.compile does."""
+        return self.device.compile(program, self.cache_dir)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+
+
 class Device(ABC):
     """An opened device."""
 
@@ -86,6 +114,10 @@ class Device(ABC):
 
         Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
         """
+
+    def compilation(self, cache_dir: Folder | None = None) -> Compilation:
+        """Return what compiles a program of which kernels are known before all of it is."""
+        return Compilation(self, cache_dir)
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Make what `compile` does of the `binaries` that its executable gave.

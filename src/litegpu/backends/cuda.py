@@ -9,7 +9,7 @@ from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
 
-from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
+from litegpu.backends.base import Backend, Compilation, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.backends.cuda_buffers import CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.cuda_driver import (
@@ -17,9 +17,9 @@ from litegpu.backends.cuda_driver import (
     NOT_LOADED,
     TITLE,
     Handles,
+    KernelCompiler,
     call,
     checked,
-    compile_kernels,
     compiler_versions,
     driver,
     failure,
@@ -32,6 +32,7 @@ from litegpu.backends.opened import OpenDevices
 from litegpu.backends.private_files import Folder
 from litegpu.backends.process import Living, touch
 from litegpu.backends.program import Program
+from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import GRID_LIMITS, CUDADialect
 from litegpu.errors import (
     CompilationError,
@@ -247,14 +248,12 @@ class CUDADevice(Device):
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
         """Compile and load. See Device.compile."""
-        program = fold_launches(program, GRID_LIMITS)
-        try:
-            return CUDAExecutable(self, program, self._compile(program, cache_dir))
-        except CudaError as error:
-            if cache_dir is None or error.code not in NOT_LOADED:
-                raise
-            cubins = self._compile(program, cache_dir, unusable=str(error))
-        return CUDAExecutable(self, program, cubins)
+        with self.compilation(cache_dir) as compilation:
+            return compilation.finish(program)
+
+    def compilation(self, cache_dir: Folder | None = None) -> Compilation:
+        """Compile what is added on all cores. See Device.compilation."""
+        return _CUDACompilation(self, cache_dir)
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Load modules. See Device.load."""
@@ -278,16 +277,42 @@ class CUDADevice(Device):
             return HostBuffer.allocate(nbytes)
         return (CUDAPinnedBuffer if kind is MemoryKind.PINNED else CUDABuffer)(self, nbytes)
 
-    def _compile(
-        self, program: Program, cache_dir: Folder | None, unusable: str = ""
-    ) -> list[bytes]:
+
+class _CUDACompilation(Compilation):
+    """Compiles kernels as they are added. See Compilation."""
+
+    device: CUDADevice
+
+    def __init__(self, device: CUDADevice, cache_dir: Folder | None) -> None:
+        super().__init__(device, cache_dir)
+        self._compiler = KernelCompiler(device.dialect, device.capability, cache_dir)
+
+    def add(self, kernel: KernelText) -> None:
+        self._compiler.add(kernel)
+
+    def finish(self, program: Program) -> Executable:
+        program = fold_launches(program, GRID_LIMITS)
+        try:
+            return CUDAExecutable(self.device, program, self._cubins(program, self._compiler))
+        except CudaError as error:
+            if self.cache_dir is None or error.code not in NOT_LOADED:
+                raise
+            reason = str(error)
+        made_by = (self.device.dialect, self.device.capability, self.cache_dir)
+        with KernelCompiler(*made_by, unusable=reason) as compiler:
+            return CUDAExecutable(self.device, program, self._cubins(program, compiler))
+
+    def close(self) -> None:
+        self._compiler.close()
+
+    def _cubins(self, program: Program, compiler: KernelCompiler) -> list[bytes]:
         kernels = (*program.kernels, *transfers(program))
         try:
-            return compile_kernels(self.dialect, kernels, self.capability, cache_dir, unusable)
+            return compiler.cubins(kernels)
         except CompilationError as error:
             names = ", ".join(kernel.name for kernel in kernels)
             raise CompilationError(
-                f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}"
+                f"CUDA device '{self.device.info.name}' refuses the kernels {names}: {error}"
             ) from error
 
 

@@ -7,7 +7,7 @@ import ctypes
 import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from operator import itemgetter
 from typing import Any
@@ -36,8 +36,12 @@ NOT_READY = 600
 """The code that says that a stream still has work to do."""
 _OLDEST_DRIVER = 12000
 """The version of CUDA whose functions are looked up."""
-_CHUNKS = 8
-"""Modules that the kernels of a partition are compiled in, side by side."""
+_MODULE_BYTES = 8 << 10
+"""Text of the kernels that one module is enough for.
+
+NVRTC takes 16 ms for a KiB, on all cores at once, and 23 for each module besides; that again is
+loaded by itself.
+"""
 
 
 @cache
@@ -168,24 +172,70 @@ def failure(function: Callable[..., Any], status: Any) -> CudaError:
     )
 
 
+class KernelCompiler:
+    """Compiles kernels for a compute capability on all cores, while others are being written.
+
+    Use it in a `with` block, at the end of which nothing runs any more.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        capability: Capability,
+        cache_dir: Folder | None,
+        unusable: str = "",
+    ) -> None:
+        """Keep cubins in `cache_dir`; `unusable` says why those that are there are made anew."""
+        self._dialect = dialect
+        self._make = partial(_cubin, capability=capability, cache_dir=cache_dir, unusable=unusable)
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "litegpu-nvrtc")
+        self._names: set[str] = set()
+        self._waiting: list[KernelText] = []
+        self._cubins: list[Future[bytes]] = []
+
+    def __enter__(self) -> KernelCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, kernel: KernelText) -> None:
+        """Take a kernel; it is compiled at once, or with others when they are enough."""
+        if kernel.name not in self._names:
+            self._names.add(kernel.name)
+            self._waiting.append(kernel)
+            if sum(len(each.body) for each in self._waiting) >= _MODULE_BYTES:
+                self._begin()
+
+    def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
+        """Return the cubins of kernels and of all that were added. Raises CompilationError."""
+        for kernel in kernels:
+            self.add(kernel)
+        self._begin()
+        made = (cubin.result() for cubin in self._cubins)
+        return list(progress.steps("compile", made, len(self._cubins)))
+
+    def close(self) -> None:
+        """Wait for what is being compiled; begin nothing more."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _begin(self) -> None:
+        if self._waiting:
+            source = self._dialect.source(self._waiting)
+            self._cubins.append(self._pool.submit(self._make, source))
+            self._waiting.clear()
+
+
 def compile_kernels(
     dialect: Dialect,
-    kernels: Sequence[KernelText],
+    kernels: Iterable[KernelText],
     capability: Capability,
     cache_dir: Folder | None,
     unusable: str = "",
 ) -> list[bytes]:
-    """Compile kernels for a compute capability; return cubins. Raises CompilationError.
-
-    `unusable` says why those that are kept in `cache_dir` are to be made anew.
-    """
-    if not kernels:
-        return []
-    count = min(_CHUNKS, os.cpu_count() or 1, len(kernels))
-    sources = [dialect.source(kernels[i::count]) for i in range(count)]
-    with ThreadPoolExecutor(count) as pool:
-        make = partial(_cubin, capability=capability, cache_dir=cache_dir, unusable=unusable)
-        return list(progress.steps("compile", pool.map(make, sources), count))
+    """Compile kernels that are all known; return cubins. See KernelCompiler."""
+    with KernelCompiler(dialect, capability, cache_dir, unusable) as compiler:
+        return compiler.cubins(kernels)
 
 
 def _cubin(source: str, capability: Capability, cache_dir: Folder | None, unusable: str) -> bytes:

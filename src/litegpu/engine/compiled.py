@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu import config
-from litegpu.backends.base import Device
+from litegpu.backends.base import Compilation, Device
 from litegpu.backends.buffers import Bindings, HostBuffer
 from litegpu.backends.execution import Executable, ExecutionContext, Submission
-from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
@@ -144,18 +143,29 @@ class PlacedPartition:
     constants: Mapping[int, npt.NDArray[Any]]
     share_memory: bool
 
-    def build(self, choices: Choices) -> BuiltProgram:
-        """Choose kernels, and plan the memory."""
+    def build(self, choices: Choices, compilation: Compilation | None = None) -> BuiltProgram:
+        """Choose kernels, and plan the memory; see build_program for `compilation`."""
         layout, info = self.selected.layout, self.device.info
         ends = self.inputs, self.outputs
-        return build_program(layout, info, *ends, self.share_memory, choices, self.selected)
+        return build_program(
+            *(layout, info, *ends, self.share_memory, choices, self.selected),
+            compilation=compilation,
+        )
 
-    def compile(self, built: BuiltProgram, cache_dir: Folder | None = None) -> CompiledPartition:
-        """Compile, and make a context. Raises CompilationError or DeviceMemoryError."""
+    def compile(
+        self, built: BuiltProgram, compilation: Compilation | None = None
+    ) -> CompiledPartition:
+        """Compile, or finish a compilation, and make a context.
+
+        Raises CompilationError or DeviceMemoryError.
+        """
         if config.debug_level() >= 2:
             for kernel in built.program.kernels:
                 _log.info("%s", self.device.dialect.kernel(kernel))
-        executable = self.device.compile(built.program, cache_dir)
+        if compilation is None:
+            executable = self.device.compile(built.program)
+        else:
+            executable = compilation.finish(built.program)
         outputs = tuple(self.states.get(v, v) for v in self.outputs)
         facts = PartitionFacts.of(self.selected.layout, built)
         return CompiledPartition.create(self.inputs, outputs, executable, facts, self.constants)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.backends.base import Compilation
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import (
     FLOAT,
@@ -128,6 +129,7 @@ class Lowering:
     selected: Selected
     target: DeviceTarget
     choices: Choices
+    compilation: Compilation | None = None
     constants: Constants = field(default_factory=Constants)
     _problems: list[str] = field(default_factory=list)
     """Those of the node that is being lowered."""
@@ -219,6 +221,8 @@ class Lowering:
             math.prod(sizes) // math.prod(request.local),
             request.attributes,
         )
+        if self.compilation is not None:
+            self.compilation.add(kernel)
         x, y, z = sizes
         return KernelLaunch(
             node,

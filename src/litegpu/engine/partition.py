@@ -65,8 +65,12 @@ def compile_partition(
     inputs = tuple(v for v in rewritten.inputs if v in used)
     outputs = rewritten.outputs
     placed = PlacedPartition(device, selected, inputs, outputs, states, constants, share_memory)
-    built = tuner.build(placed) if tuner else placed.build(Choices())
-    return placed.compile(built, cache_dir)
+    with device.compilation(cache_dir) as compilation:
+        if tuner is None:
+            built = placed.build(Choices(), compilation)
+        else:
+            built = tuner.build(placed, compilation)
+        return placed.compile(built, compilation)
 
 
 def constant_outputs(graph: Graph) -> dict[int, npt.NDArray[Any]]:

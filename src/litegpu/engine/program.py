@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from litegpu.backends.base import DeviceInfo
+from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.backends.program import BufferRange, Launch, Program, Span
 from litegpu.codegen import Storage, round_up
 from litegpu.engine import memory
@@ -48,16 +48,18 @@ def build_program(
     share_memory: bool = True,
     choices: Choices | None = None,
     selected: Selected | None = None,
+    compilation: Compilation | None = None,
 ) -> BuiltProgram:
     """Lower a placed graph for a device. `inputs` and `outputs` are the values to transfer.
 
     Values share memory, if they may, in the order of the launches.
 
     `choices` among candidates are those of the estimates if there are none, and what is `selected`
-    to compute the nodes is selected here.
+    to compute the nodes is selected here. Kernels are added to a `compilation` as they are written.
     """
     target = DeviceTarget(info, layout.policy, layout.has_halves)
-    lowering = Lowering(selected or Selected(layout, target), target, choices or Choices())
+    selected = selected or Selected(layout, target)
+    lowering = Lowering(selected, target, choices or Choices(), compilation)
     lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()
     bases = list(layout.bases)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from litegpu import progress
-from litegpu.backends.base import DeviceInfo
+from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.private_files import Folder
 from litegpu.engine.choices import Choices
@@ -63,10 +63,15 @@ class Tuner:
             return (self._tuning.name, sorted(self._known.items()))
         return (self._tuning.name,)
 
-    def build(self, placed: PlacedPartition) -> BuiltProgram:
-        """Build the program of a partition with the best candidate of each problem."""
+    def build(
+        self, placed: PlacedPartition, compilation: Compilation | None = None
+    ) -> BuiltProgram:
+        """Build the program of a partition with the best candidate of each problem.
+
+        Its kernels are added to a `compilation` where nothing has to be measured first.
+        """
         if self._tuning is Tuning.ESTIMATED:
-            return placed.build(Choices())
+            return placed.build(Choices(), compilation)
         self._known = {**self._load(), **self._known}
         choices = Choices(self._known)
         built = placed.build(choices)

@@ -1,0 +1,112 @@
+"""CUDA kernels are compiled side by side, while others of their program are being written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from litegpu import CompilationError
+from litegpu.backends import cuda_driver
+from litegpu.backends.base import Compilation
+from litegpu.backends.cuda_driver import KernelCompiler, compile_kernels
+from litegpu.backends.execution import Executable
+from litegpu.backends.program import Program
+from litegpu.codegen import KernelText
+from litegpu.codegen.cuda import CUDADialect
+from litegpu.engine import compile_partition
+from litegpu.numeric_policy import FP32
+from paper_device import PaperDevice
+from passes.graphs import RELU, GraphBuilder
+
+
+def kernel(name: str, body: str = "") -> KernelText:
+    return KernelText(name, (), (1, 1, 1), (), body)
+
+
+def long(name: str) -> KernelText:
+    """Return a kernel that is worth a module of its own."""
+    return kernel(name, "// nothing\n" * 1000)
+
+
+class Compilers:
+    """In the place of NVRTC: tells what was compiled, and waits where it is told to."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Event()
+        self.may_end.set()
+
+    def __call__(self, source: str, _options: Sequence[str]) -> bytes:
+        self.sources.append(source)
+        self.begun.release()
+        assert self.may_end.wait(30)
+        if "refused" in source:
+            raise CompilationError("NVRTC refuses a kernel")
+        return source.encode()
+
+
+@pytest.fixture
+def compilers(monkeypatch: pytest.MonkeyPatch) -> Compilers:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    found = Compilers()
+    monkeypatch.setattr(cuda_driver, "compile_source", found)
+    return found
+
+
+def test_a_long_kernel_begins_before_the_next_one_is_there(compilers: Compilers) -> None:
+    compilers.may_end.clear()
+    with KernelCompiler(CUDADialect(), (8, 0), None) as compiler:
+        compiler.add(long("first"))
+        assert compilers.begun.acquire(timeout=30)
+        compiler.add(long("second"))
+        compilers.may_end.set()
+        cubins = compiler.cubins([long("first"), kernel("third")])
+    assert [text.count(b"// nothing") for text in cubins] == [1000, 1000, 0]
+    assert len(compilers.sources) == 3, "each kernel once"
+
+
+def test_short_kernels_share_a_module(compilers: Compilers) -> None:
+    kernels = [kernel(f"short_{number}") for number in range(9)]
+    (cubin,) = compile_kernels(CUDADialect(), kernels, (8, 0), None)
+    assert all(each.name.encode() in cubin for each in kernels)
+    assert compile_kernels(CUDADialect(), [], (8, 0), None) == []
+
+
+def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:
+    with (
+        pytest.raises(CompilationError, match="NVRTC refuses a kernel"),
+        KernelCompiler(CUDADialect(), (8, 0), None) as compiler,
+    ):
+        for number in range(3):
+            compiler.add(long(f"refused_{number}"))
+        compiler.cubins([])
+    threads = [each.name for each in threading.enumerate()]
+    assert not [name for name in threads if name.startswith("litegpu-nvrtc")]
+
+
+def test_engines_tell_kernels_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    add, finish = Compilation.add, Compilation.finish
+
+    def noted(self: Compilation, text: KernelText) -> None:
+        told[-1].append(text.name)
+        add(self, text)
+
+    def ended(self: Compilation, program: Program) -> Executable:
+        assert {each.name for each in program.kernels} == set(told[-1])
+        told.append([])
+        return finish(self, program)
+
+    monkeypatch.setattr(Compilation, "add", noted)
+    monkeypatch.setattr(Compilation, "finish", ended)
+    told.append([])
+    builder = GraphBuilder()
+    x = builder.input(1, 5, 5, 4)
+    graph = builder.graph(builder.elementwise(x, RELU), builder.elementwise(x, RELU, RELU))
+    compile_partition(graph, PaperDevice(), FP32).close()
+    ((*names,), after) = told
+    assert names
+    assert not after
