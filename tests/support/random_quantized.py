@@ -62,13 +62,17 @@ def matrix(dice: Dice) -> Case:
 
 
 def conversion(dice: Dice) -> Case:
-    """Floats and bytes that become bytes."""
+    """Floats that become stored integers, perhaps by channel, and bytes that become others."""
+    source, shape = dice.one_of("float32", "float32", *_BYTES), dice.shape(1, 4)
+    floats = source == "float32"
+    axis = dice.axis(len(shape)) % len(shape) if floats and dice.flag() else None
     return Quantize(
-        source=dice.one_of("float32", *_BYTES),
-        dtype=dice.one_of(*_BYTES),
+        source=source,
+        dtype=dice.one_of(*_BYTES, "int16"),
         kind=dice.one_of(*_KINDS),
-        shape=dice.shape(1, 4),
+        shape=shape,
         ratio=dice.one_of(1.0, 0.5, 1.7),
+        axis=None if axis is not None and shape[axis] == 1 else axis,
         draw=dice.number(0, 99),
     )
 

@@ -69,27 +69,37 @@ class QuantizedLookup(Case):
 
 @dataclass(frozen=True)
 class Ties(Range):
-    """Floats that are whole or half multiples of a scale, some beyond any stored integer."""
+    """Floats that are whole or half multiples of scales, some beyond any stored integer."""
 
-    scale: float = 1.0
+    scales: tuple[float, ...] = (1.0,)
+    axis: int = 0
+    """The dimension that has these scales, if there are several."""
+    most: int = 150
+    """About the greatest magnitude of stored integers."""
     at_end: bool = False
     """Whether all are at the ends of int32: perhaps inside when divided, beyond when multiplied."""
 
     def draw(self, shape: Shape, random: np.random.Generator) -> Array:
         """Return seeded elements: ties and their neighbours; ends of floats and of integers."""
-        scale = np.float32(self.scale)
+        sizes = [1] * len(shape)
+        if len(self.scales) > 1:
+            sizes[self.axis] = -1
+        scale = np.broadcast_to(np.array(self.scales, np.float32).reshape(sizes), shape)
         if self.at_end:
-            end = scale * np.array([2**31, -(2**31)], np.float32)
-            near = np.nextafter(end, np.zeros(2, np.float32))
-            return random.choice(np.concatenate([end, near]), shape)
-        tie = scale * (random.integers(-300, 300, shape) / 2).astype(np.float32)
+            steps = random.integers(-20, 3, shape)
+            end = random.choice(np.array([2**31, -(2**31)]), shape) * scale
+            return (end * (1 + steps * 2.0**-24)).astype(np.float32)
+        tie = scale * (random.integers(-2 * self.most, 2 * self.most, shape) / 2).astype(np.float32)
         ends = random.choice(np.array([-np.inf, np.inf], np.float32), shape)
         near = random.choice(np.array([0, 1]), shape) == 0
         numbers = np.where(near, np.nextafter(tie, ends), tie)
-        far = np.array([-np.inf, np.inf, -3e38, 3e38, 0, 2**31, -(2**31), 2**31 - 128], np.float32)
-        far[5:] *= scale
+        far = [-np.inf, np.inf, -3e38, 3e38, 0]
+        whole = [2**31, -(2**31), 2**31 - 128]
+        beyond = random.choice(np.array([*far, *whole], np.float32), shape)
+        finite = np.abs(beyond) < 1e38
+        beyond = np.where(finite, beyond * scale, beyond)
         rare = random.integers(0, 8, shape) == 0
-        return np.where(rare, random.choice(far, shape), numbers).astype(np.float32)
+        return np.where(rare, beyond, numbers).astype(np.float32)
 
     def scaled(self, factor: float) -> Range:
         """Return the same: it is the scale that they are of."""
@@ -98,7 +108,10 @@ class Ties(Range):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Case):
-    """QUANTIZE of a type, `source`, to `dtype`; the new scale is `ratio` times as large."""
+    """QUANTIZE of a type, `source`, to `dtype`; the new scale is `ratio` times as large.
+
+    With an `axis` there is a scale for each of its channels.
+    """
 
     tolerance: ClassVar[float] = EXACT
 
@@ -107,23 +120,37 @@ class Quantize(Case):
     kind: str = ORDINARY
     shape: Shape = _SHAPE
     ratio: float = 1.0
+    axis: int | None = None
     at_end: bool = False
     draw: int = 0
 
     def write(self, sheet: Sheet) -> None:
         """One input, one operation, one output."""
-        result = _without_zero(quantization(sheet.random, self.dtype, self.kind, 2.0), self.dtype)
-        if self.at_end:
-            result = dataclasses.replace(result, scale=(float(np.float32(0.03)),))
+        channels = 0 if self.axis is None else self.shape[self.axis]
+        result = quantization(sheet.random, self.dtype, self.kind, 2.0, channels)
+        zero = result.zero_point
+        if channels:
+            ends = np.iinfo(self.dtype)
+            zero = tuple(map(int, sheet.random.integers(ends.min, ends.max, channels)))
+        result = dataclasses.replace(result, zero_point=zero, dimension=self.axis or 0)
         if self.source == "float32":
-            x = sheet.input(self.shape, Ties(scale=result.scale[0], at_end=self.at_end))
+            most = 40000 if self.dtype == "int16" else 150
+            x = sheet.input(
+                self.shape,
+                Ties(scales=result.scale, axis=self.axis or 0, most=most, at_end=self.at_end),
+            )
         else:
             params = _without_zero(
                 quantization(sheet.random, self.source, self.kind, 2.0 / self.ratio), self.source
             )
+            result = _without_zero(result, self.dtype)
             x = sheet.input(self.shape, Stored(dtype=self.source), params)
-        version = 2 if self.dtype == "int16" else 1
-        sheet.output(sheet.op("QUANTIZE", [x], None, version, self.dtype, result))
+        version = 3 if channels else 2 if self.dtype == "int16" else 1
+        # The runtime reads whose dimension has the scales before it infers any shape.
+        found = sheet.multi(
+            "QUANTIZE", [x], 1, None, version, self.shape, self.dtype, quantization=result
+        )
+        sheet.output(*found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +219,17 @@ CASES: tuple[Case, ...] = (
         for dtype in ("int8", "uint8")
         for draw in (1, 2)
     ),
-    Quantize(dtype="int16", shape=(2, 5, 3, 8)),
+    *(Quantize(dtype="int16", kind=POWER, shape=shape) for shape in ((2, 5, 3, 8), (5, 23), (7,))),
+    Quantize(dtype="int16", shape=(3, 5, 41)),
+    Quantize(dtype="int16", shape=(7,), at_end=True),
+    *(
+        Quantize(dtype=dtype, kind=kind, shape=(2, 3, 5, 29), axis=axis)
+        for dtype in ("int8", "uint8", "int16")
+        for kind, axis in ((POWER, 3), (ORDINARY, 1))
+    ),
+    *(Quantize(dtype=dtype, shape=(3, 31), axis=0, at_end=True) for dtype in ("int8", "int16")),
+    *(Quantize(dtype="int8", kind=WIDE, shape=shape, axis=0) for shape in ((6,), (4, 5, 6))),
+    Quantize(dtype="int8", shape=(2, 2, 3, 4, 5), axis=3),
     *(Quantize(source=source, dtype=dtype, kind=POWER) for source, dtype in _BETWEEN),
     Quantize(source="uint8", kind=POWER, shape=(2, 5, 3, 16)),
     Quantize(source="int8", kind=POWER, shape=(3, 5)),

@@ -108,36 +108,50 @@ def _chosen(dtype: DType) -> str:
     return f"WHERE4{ending}({_BODY}, {', '.join(found)})"
 
 
-# Where float32 and integers end: the CPU's conversion gives the least integer for all beyond.
-_TO_INT = "CAST4_F32_I32(RINT4({a} * SPLAT4({inverse})))"
-_BEYOND = _where("EQUAL4_I32({a}, SPLAT4_I32(2147483647))", INT.splat(INT.literal(-(2**31))), "{a}")
+_LEAST = INT.splat(INT.literal(-(2**31)))
+
+
+def _nearest(x: str) -> str:
+    """Text of floats times an inverse scale as the nearest integers, halves to the even one.
+
+    Beyond the range of int32 the CPU makes the least integer of all.
+    """
+    found = f"CAST4_F32_I32(RINT4({{{x}}} * SPLAT4({{inverse}})))"
+    return _where(f"EQUAL4_I32({found}, SPLAT4_I32(2147483647))", _LEAST, found)
 
 
 def _one_if(condition: str) -> str:
     return _where(condition, "SPLAT4_I32(1)", "SPLAT4_I32(0)")
 
 
-_BELOW = _one_if("LESS4({b}, LOOKUP4_F32({c}, {a}))")
-_ABOVE = _one_if("LESS_EQUAL4(LOOKUP4_F32({d}, {a}), {b})")
-_MENDED = f"ADD4_I32(SUB4_I32({{a}}, {_BELOW}), {_ABOVE})"
-_SATURATED = _where(
-    "LESS4({b}, SPLAT4({least}))",
-    "{low}",
-    _where("LESS4({b}, SPLAT4({most}))", _MENDED, "{high}"),
-)
-_INSIDE = _where(
-    "LESS4({b}, SPLAT4({above}))",
-    _where("LESS4(SPLAT4({below}), {b})", _SATURATED, "{beyond}"),
-    "{beyond}",
-)
+def _apart(text: str, scale: str = "b") -> str:
+    """Text of floats that are to be rounded before anything else is made of them.
 
-# Floats that are to be rounded before anything else is made of them: no scale {b} is negative,
-# which compilers do not know.
-_LATENT_ZERO = "TO_INT(min(({b}).x, 0.0f))"
+    No scale is negative, which compilers do not know.
+    """
+    return f"APART4({text}, TO_INT(min(({{{scale}}}).x, 0.0f)))"
 
 
-def _apart(text: str) -> str:
-    return f"APART4({text}, {_LATENT_ZERO})"
+# Magnitudes of floats {b} in units of scales {c} + {d}, terms of 12 bits each: {a} are integers
+# right below or next to them. With {a} in two terms, too, (a + 1/2) * scale has four exact ones.
+_HIGH = "SHIFT_LEFT4_I32(SHIFT_RIGHT4_I32({a}, SPLAT4_I32(8)), SPLAT4_I32(8))"
+_LOW = f"(CAST4_I32_F32(SUB4_I32({{a}}, {_HIGH})) + SPLAT4(0.5f))"
+_OVER = _apart(f"ABS4({{b}}) - CAST4_I32_F32({_HIGH}) * {{c}}", "c")
+_OVER = _apart(f"{_OVER} - CAST4_I32_F32({_HIGH}) * {{d}}", "c")
+_OVER = _apart(f"{_OVER} - {_LOW} * {{c}}", "c")
+_MIDDLE = "(CAST4_I32_F32({a}) + SPLAT4(0.5f))"
+_DIGIT = f"({_apart(f'{_MIDDLE} + {_MIDDLE} * SPLAT4(5.96046448e-8f)', 'c')} - {_MIDDLE})"
+_QUOTIENTS = {
+    "ROUND_QUOTIENT": f"LESS_EQUAL4({_LOW} * {{d}}, {_OVER})",
+    "ROUND_FLOAT_QUOTIENT": (
+        f"LESS_EQUAL4({_LOW} * {{d}} - {_OVER}, {_DIGIT} * SPLAT4(0.5f) * ({{c}} + {{d}}))"
+    ),
+}
+
+
+def _signed_quotient(reaches: str) -> str:
+    rounded = f"ADD4_I32({{a}}, {_one_if(reaches)})"
+    return _where("LESS4({b}, SPLAT4(0.0f))", f"NEG4_I32({rounded})", rounded)
 
 
 _SCALED = _apart("{a} * {b}")
@@ -206,11 +220,18 @@ EXACT: Mapping[str, Function] = {
         in_body(lookup_name(dtype)): Function(_chosen(dtype), makes=register_of(dtype), tables=2)
         for dtype in _TABLES
     },
-    # From floats, halves to the even integer.
-    "ROUND_TO_INT": Function(_TO_INT, makes=INT),
-    "LEAST_IF_BEYOND": Function(_BEYOND, makes=INT),
-    # From floats {b}: {a} is off by one at most where it is no end, {c} and {d} are the least
-    # floats of it and of the next integer. All from `most` on is `high`, before `least` `low`.
-    "ROUND_TAIL": Function(_where("LESS4_I32({i}, {end})", "{a}", _INSIDE), makes=INT, tables=2),
+    # From floats, halves to the even integer; the second one of {b}, before element `end`.
+    "ROUND_TO_INT": Function(_nearest("a"), makes=INT),
+    "ROUND_TO_INT_BODY": Function(_where("LESS4_I32({i}, {end})", _nearest("b"), "{a}"), makes=INT),
+    # Magnitudes times inverse scales {b}, as far as any stored integer goes.
+    "MAGNITUDE_BELOW": Function(
+        "MIN4_I32(CAST4_F32_I32(ABS4({a} * {b})), SPLAT4_I32(131072))", makes=INT
+    ),
+    # {b} by scales, halves away from zero; of quotients, or of their nearest floats.
+    **{name: Function(_signed_quotient(text), makes=INT) for name, text in _QUOTIENTS.items()},
+    # What the CPU's conversion makes of all that int32 does not hold.
+    "LEAST_OUTSIDE": Function(
+        _where("LESS4({b}, {d})", _where("LESS4({c}, {b})", "{a}", _LEAST), _LEAST), makes=INT
+    ),
 }
 """What quantized operations are made of."""

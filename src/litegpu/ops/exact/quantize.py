@@ -28,6 +28,8 @@ _RESULTS = {
     DType.INT32: frozenset({DType.INT8, DType.INT16}),
 }
 """Of each type those that the CPU makes."""
+_LEAST_SCALE = 2.0**-100
+"""Parts of it, down to the last digit, are no numbers that some devices take for 0."""
 
 
 class ExactQuantize(Exact):
@@ -37,7 +39,7 @@ class ExactQuantize(Exact):
         return checks.first_of(
             checks.input_count(node, 1, 1),
             checks.operands(graph, node, (1,)),
-            numbers.check_tensors(graph, node.outputs, _STORED),
+            lambda: _check_result(graph, *_ends(graph, node)),
             lambda: _check_source(graph, *_ends(graph, node)),
         )
 
@@ -111,17 +113,37 @@ def _ends(graph: Graph, node: Node) -> tuple[Value, Value]:
     return graph.values[node.inputs[0]], graph.values[node.outputs[0]]
 
 
+def _check_result(graph: Graph, source: Value, result: Value) -> str:
+    """Require one scale, or one for each channel, for which the CPU just divides floats."""
+    if source.dtype is DType.FLOAT32 and _has_channels(result):
+        reason = _check_channels(result, QUANTIZED_TYPES)
+    else:
+        reason = numbers.check_tensors(graph, (result.id,), _STORED)
+    if reason or source.dtype is not DType.FLOAT32 or result.quantization is None:
+        return reason
+    least = min(result.quantization.scale)
+    if least < _LEAST_SCALE:
+        return f"tensor {result.id} has the scale {least:g}, whose digits floats do not hold."
+    return ""
+
+
 def _check_source(graph: Graph, source: Value, result: Value) -> str:
     if source.dtype is DType.FLOAT32 and result.dtype in _RESULTS[source.dtype]:
-        if result.dtype in BYTES or source.elements % 8 == 0:
-            return types.check_variable(source)
-        return f"{source.elements} elements of INT16 are no whole vectors of 8 on the CPU."
+        return types.check_variable(source)
     if result.dtype not in _RESULTS.get(source.dtype, _STORED):
         return f"The CPU makes no {result.dtype.name} of {source.dtype.name}."
     return checks.first_of(
         numbers.check_tensors(graph, (source.id,), _STORED),
+        lambda: _check_zeros(source, result),
         lambda: numbers.check_multiplier(_between(source, result)),
     )
+
+
+def _check_zeros(source: Value, result: Value) -> str:
+    ends = (source, result)
+    if all(each.dtype is DType.INT16 for each in ends) and any(map(numbers.zero_point, ends)):
+        return "The CPU refuses zero points where INT16 becomes INT16."
+    return ""
 
 
 def _between(source: Value, result: Value) -> Multiplier:
@@ -146,44 +168,83 @@ def _looked_up(
 
 
 def _from_floats(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops of vectors, and one that mends what follows them.
+    """Return the epilogue ops for vectors of 8, for what follows them, or for both.
 
     Vectors are multiplied by the inverse scale, and rounded to even integers where they are halves.
-    The rest is divided in float64, halves are rounded away from zero: their bounds are in tables.
+    The rest is divided in float64, and with a scale for each channel all is, in float32; there
+    halves are rounded away from zero.
     """
-    zero = numbers.zero_point(result)
-    inverse = float(np.float32(1 / numbers.scale(result)))
-    rounded = (
-        EpilogueOp("ROUND_TO_INT", attributes=(("inverse", inverse),)),
-        EpilogueOp("LEAST_IF_BEYOND"),
-        *numbers.shifted(new_value, zero),
+    _, zero = _by_channel(result)
+    ending = (
+        *((EpilogueOp(of_integers("ADD"), (new_value(zero.shape, zero),)),) if zero.any() else ()),
         numbers.clamp(numbers.LIMITS[result.dtype]),
     )
+    if _has_channels(result):
+        return (*_divided(source, result, new_value), *ending)
+    inverse = ("inverse", float(np.float32(1 / numbers.scale(result))))
     body = loops.body(source.shape, 8)
     if body.is_all:
-        return rounded
-    own, following = tables.least_floats(result)
-    low, high = numbers.LIMITS[result.dtype]
-    attributes = {
-        **{"end": body.end, "low": low, "high": high},
-        **{"least": float(following[low & 255]), "most": float(own[high & 255])},
-        **_beyond(result),
-    }
-    bounds = new_value((256,), own), new_value((256,), following)
-    tail = EpilogueOp("ROUND_TAIL", (source.id, *bounds), attributes=tuple(attributes.items()))
-    return (*rounded, tail)
+        return (EpilogueOp("ROUND_TO_INT", attributes=(inverse,)), *ending)
+    tail = _divided(source, result, new_value)
+    if not body.end:
+        return (*tail, *ending)
+    attributes = (inverse, ("end", body.end))
+    return (*tail, EpilogueOp("ROUND_TO_INT_BODY", (source.id,), attributes=attributes), *ending)
 
 
-def _beyond(result: Value) -> dict[str, float]:
-    """Return between what floats int32 holds the integers, and what becomes of all others.
+def _divided(source: Value, result: Value, new_value: NewValue) -> tuple[EpilogueOp, ...]:
+    """Return the epilogue ops that divide by scales and round, in scalar code."""
+    scale, zero = _by_channel(result)
 
-    The processor makes the least integer of them; adding a zero point below 0 to that wraps.
+    def constant(array: npt.NDArray[np.float64]) -> int:
+        return new_value(scale.shape, np.asarray(array, np.float32), precise=True)
+
+    high = np.ldexp(np.trunc(np.frexp(scale)[0] * 2**12), np.frexp(scale)[1] - 12)
+    terms = constant(high), constant(scale - high)
+    nearest = "ROUND_FLOAT_QUOTIENT" if _has_channels(result) else "ROUND_QUOTIENT"
+    return (
+        EpilogueOp("MAGNITUDE_BELOW", (constant(1 / scale.astype(np.float64)),)),
+        EpilogueOp(nearest, (source.id, *terms)),
+        EpilogueOp("LEAST_OUTSIDE", (source.id, *map(constant, _ends_of_int32(scale, zero)))),
+    )
+
+
+def _ends_of_int32(
+    scale: npt.NDArray[np.float32], zero: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return between what floats int32 holds the rounded quotients, a zero point added."""
+    below, above = np.empty(scale.shape), np.empty(scale.shape)
+    single = scale.size > 1
+    for index in np.ndindex(*scale.shape):
+        step, shift = Fraction(float(scale[index])), int(zero[index])
+        above[index] = _least_rounded_to(2**31 - max(shift, 0), step, single)
+        below[index] = -_least_rounded_to(2**31 + 1 + min(shift, 0), step, single)
+    return below, above
+
+
+def _least_rounded_to(whole: int, step: Fraction, single: bool) -> np.float32:
+    """Return the least float32 that is rounded to a positive number of steps, halves up.
+
+    `single` quotients are rounded to float32 first, halves to even, and then have no digits left.
     """
-    zero, scale = numbers.zero_point(result), Fraction(numbers.scale(result))
-    low, high = numbers.LIMITS[result.dtype]
-    above = tables.least_above((2**31 - max(zero, 0) - Fraction(1, 2)) * scale)
-    below = -tables.least_above((2**31 + min(zero, 0) + Fraction(1, 2)) * scale)
-    return {"below": float(below), "above": float(above), "beyond": low if zero >= 0 else high}
+    if not single:
+        return _least_above((whole - Fraction(1, 2)) * step)
+    found = np.float32(whole)
+    if int(found) < whole:
+        found = np.nextafter(found, np.float32(inf))
+    before = np.nextafter(found, np.float32(0))
+    middle = (Fraction(float(before)) + Fraction(float(found))) / 2
+    return _least_above(middle * step, itself=not found.view(np.int32) & 1)
+
+
+def _least_above(number: Fraction, itself: bool = True) -> np.float32:
+    """Return the least float32 above a number, or it `itself`."""
+    found = np.float32(float(number))
+    if np.isinf(found):
+        return found
+    short = Fraction(float(found)) - number
+    above = short > 0 or (short == 0 and itself)
+    return found if above else np.nextafter(found, np.float32(inf))
 
 
 def _has_channels(value: Value) -> bool:
@@ -201,13 +262,13 @@ def _by_channel(value: Value) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.i
     return np.array(found.scale, np.float32).reshape(shape), zero.reshape(shape)
 
 
-def _check_channels(value: Value) -> str:
-    """Require bytes with a scale and a zero point for each channel, in a dimension of kernels."""
+def _check_channels(value: Value, dtypes: frozenset[DType] = BYTES) -> str:
+    """Require a scale and a zero point for each channel, in a dimension of kernels."""
     found = value.quantization
     assert found is not None
     rank, count = len(value.shape), len(found.scale)
     known = 0 <= found.dimension < rank and value.shape[found.dimension] == count
-    if value.dtype not in BYTES or len(found.zero_point) not in (1, count) or not known:
+    if value.dtype not in dtypes or len(found.zero_point) not in (1, count) or not known:
         return f"tensor {value.id}, {value.dtype.name}, has {count} scales, 1 is handled."
     if rank > 4 and found.dimension < rank - 3:
         return f"tensor {value.id} has scales along dimension {found.dimension} of {rank}."

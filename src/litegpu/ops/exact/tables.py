@@ -6,8 +6,7 @@ The CPU's kernels look some of them up, too; others they compute anew for each e
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
-from math import inf, isinf
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -222,35 +221,3 @@ def dequantize(source: Value, tail: bool) -> Floats:
         return (centred(source) * scale).astype(np.float32)
     shift = np.float32(-zero * scale)
     return stored(source.dtype).astype(np.float32) * np.float32(scale) + shift
-
-
-def least_floats(result: Value) -> tuple[Floats, Floats]:
-    """Return the least float32 that is rounded to each byte, and that to the next.
-
-    Halves go away from zero. The least byte of all begins at -infinity, the greatest ends at
-    infinity.
-    """
-    low, high = numbers.LIMITS[result.dtype]
-    found = [
-        _least_float(whole - numbers.zero_point(result), result)
-        for whole in range(low + 1, high + 1)
-    ]
-    ends = np.array([-inf, *found, inf], np.float32)
-    order = stored(result.dtype) - low
-    return ends[order], ends[order + 1]
-
-
-def _least_float(whole: int, result: Value) -> np.float32:
-    """Return the least float32 that divided by the scale is rounded to a number or above."""
-    end = (whole - Fraction(1, 2)) * Fraction(numbers.scale(result))
-    return least_above(end, itself=whole > 0)
-
-
-def least_above(number: Fraction, itself: bool = True) -> np.float32:
-    """Return the least float32 above a number, or it `itself`."""
-    found = np.float32(float(number))
-    if np.isinf(found):
-        return found
-    short = Fraction(float(found)) - number
-    above = short > 0 or (short == 0 and itself)
-    return found if above else np.nextafter(found, np.float32(inf))

@@ -66,10 +66,28 @@ CASES = (
     rejected("QUANTIZE", (_FLOATS,), "Its tensors have no scales.", quantization=None),
     rejected(
         "QUANTIZE",
-        (replace(_FLOATS, shape=(1, 5, 3, 3)),),
-        "45 elements of INT16 are no whole vectors of 8 on the CPU.",
+        (_FLOATS,),
+        "tensor 1 has the scale 1e-31, whose digits floats do not hold.",
+        quantization=Quantization((1e-31,), (0,)),
+    ),
+    rejected(
+        "QUANTIZE",
+        (_FLOATS,),
+        "tensor 1, INT8, has 6 scales, 1 is handled.",
+        quantization=replace(_BY_CHANNEL, dimension=2),
+    ),
+    rejected(
+        "QUANTIZE",
+        (IMAGE,),
+        "tensor 1 has 6 scales, 1 is handled.",
+        quantization=_BY_CHANNEL,
+    ),
+    rejected(
+        "QUANTIZE",
+        (_POWERS,),
+        "The CPU refuses zero points where INT16 becomes INT16.",
         result=DType.INT16,
-        quantization=Quantization((0.5,), (0,)),
+        quantization=STORABLE,
     ),
     rejected(
         "QUANTIZE",
