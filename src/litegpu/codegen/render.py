@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from litegpu.codegen.compiled_templates import CompiledTemplates
 from litegpu.codegen.dialect import PLAIN_LAUNCH, Argument, KernelText, LaunchAttributes
 from litegpu.codegen.half_range import telling_range
 from litegpu.codegen.registers import FLOAT, INT, Register
@@ -220,13 +221,17 @@ def _source(name: str) -> tuple[str, str, None] | None:
     return None if path is None else (path.read_text(encoding="utf-8"), str(path), None)
 
 
+_OPTIONS: Mapping[str, Any] = {
+    "undefined": jinja2.StrictUndefined,
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "keep_trailing_newline": True,
+    "autoescape": False,
+}
+
+
 @cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(_source),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
+    compiled = CompiledTemplates(repr(_OPTIONS))
+    loader = jinja2.FunctionLoader(_source)
+    return jinja2.Environment(loader=loader, bytecode_cache=compiled, **_OPTIONS)
