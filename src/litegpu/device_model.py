@@ -7,6 +7,7 @@ Compute Capability" in NVIDIA's CUDA C++ Programming Guide.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 Capability = tuple[int, int]
 """The compute capability of an NVIDIA GPU: major and minor number."""
@@ -104,6 +105,7 @@ MODELS = {
 """The architectures by the compute capability that brought them."""
 
 
+@cache
 def model_of(capability: Capability | None) -> DeviceModel:
     """Return the model for a compute capability, or None for devices that have none.
 

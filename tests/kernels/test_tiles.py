@@ -12,9 +12,9 @@ from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import MODELS, Capability, DeviceModel
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.base import Rejected
-from litegpu.kernels.cuda.tiles import TOO_LARGE, Tile, choose
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, _best_tiles, best_tiles, candidates
+from litegpu.kernels.cuda.tiles import TOO_LARGE, Tile, TileFacts, TileTarget, choose
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
-from litegpu.ops.base import Target
 from litegpu.ops.window import Window
 
 TARGET = DeviceTarget(INFO, FP32)
@@ -29,7 +29,7 @@ class PlainTile(Tile):
     shared_bytes: int = 0
     blocks: tuple[int, int] = (1, 1)
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         return self.time
 
 
@@ -45,6 +45,22 @@ def test_the_fastest_come_first_each_of_them_once() -> None:
     assert times(*map(PlainTile, range(1, 10))) == [1, 2, 3, 4, 5, 6], (
         "more are not worth a measurement"
     )
+
+
+def test_tiles_of_a_problem_are_found_once_for_each_kind_of_device() -> None:
+    problem = MmaProblem(196, 512, 32, 2, 1, 2, 9, 184)
+    _best_tiles.cache_clear()
+    facts = TileFacts.of(TARGET)
+    others = (
+        dataclasses.replace(facts, compute_units=2 * facts.compute_units),
+        dataclasses.replace(facts, local_memory_bytes=facts.local_memory_bytes // 2),
+        dataclasses.replace(facts, max_work_group_size=facts.max_work_group_size // 2),
+        dataclasses.replace(facts, model=MODELS[8, 6]),
+    )
+    for each in (facts, *others, *others):
+        assert best_tiles(problem, each) == choose(candidates(problem, each), each)
+    found = _best_tiles.cache_info()
+    assert (found.misses, found.hits) == (5, 4)
 
 
 def test_what_differs_by_less_than_the_error_keeps_its_order() -> None:

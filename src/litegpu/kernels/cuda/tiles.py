@@ -5,18 +5,50 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from litegpu.codegen import LaunchAttributes
 from litegpu.device_model import DeviceModel
 from litegpu.graph import Node
 from litegpu.kernels.base import Plan, Rejected
-from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.base import KernelRequest, LowerContext
 
 _CANDIDATES = 6
 """Tiles that are worth a measurement."""
 
 TOO_LARGE = Rejected("its operands do not fit on the chip")
+
+
+class TileTarget(Protocol):
+    """What of a Target decides about tiles, and nothing else."""
+
+    @property
+    def max_work_group_size(self) -> int: ...
+
+    @property
+    def local_memory_bytes(self) -> int: ...
+
+    @property
+    def compute_units(self) -> int: ...
+
+    @property
+    def model(self) -> DeviceModel: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TileFacts:
+    """A TileTarget by its values: equal ones have the same tiles."""
+
+    max_work_group_size: int
+    local_memory_bytes: int
+    compute_units: int
+    model: DeviceModel
+
+    @classmethod
+    def of(cls, target: TileTarget) -> TileFacts:
+        """Return the facts of a target."""
+        memory, units = target.local_memory_bytes, target.compute_units
+        return cls(target.max_work_group_size, memory, units, target.model)
 
 
 class Tile(ABC):
@@ -47,13 +79,13 @@ class Tile(ABC):
         return 1
 
     @abstractmethod
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of the multiprocessor that is busy longest.
 
         Where a family compares its tiles with no other family's, any unit will do.
         """
 
-    def fits(self, target: Target) -> bool:
+    def fits(self, target: TileTarget) -> bool:
         """Whether a block of the device may have so many threads, and so much shared memory."""
         small = self.shared_bytes <= target.local_memory_bytes
         return small and self.threads <= target.max_work_group_size
@@ -127,7 +159,7 @@ _Tile = TypeVar("_Tile", bound=Tile)
 
 def choose(
     candidates: Iterable[_Tile],
-    target: Target,
+    target: TileTarget,
     rejected: Rejected = TOO_LARGE,
     error: float = 0.0,
 ) -> list[_Tile] | Rejected:

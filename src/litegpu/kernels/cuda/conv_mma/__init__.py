@@ -11,10 +11,10 @@ from litegpu.codegen import literal, round_up
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
-from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, best_tiles
 from litegpu.kernels.cuda.halves import halves_of, padded, parts_of
 from litegpu.kernels.cuda.packing import STEP, pack_halves, pack_tf32
-from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
@@ -45,7 +45,7 @@ class ConvMma(Implementation):
         if found is not None:
             return found
         problem = _problem_of(spec, target)
-        tiles = choose(candidates(problem, target), target)
+        tiles = best_tiles(problem, target)
         if isinstance(tiles, Rejected):
             return tiles
         key = ("conv_mma", problem)

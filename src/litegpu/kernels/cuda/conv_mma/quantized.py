@@ -10,9 +10,9 @@ from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import conv_kernel
 from litegpu.kernels.cuda.conv_mma import tile_variables
-from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, best_tiles
 from litegpu.kernels.cuda.packing import BYTE_PART, BYTE_STEP, pack_bytes
-from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import QuantizedConvSpec
@@ -33,7 +33,7 @@ class QuantizedConvMma(Implementation):
         if found is not None:
             return found
         problem = _problem_of(spec)
-        tiles = choose(candidates(problem, target), target)
+        tiles = best_tiles(problem, target)
         if isinstance(tiles, Rejected):
             return tiles
         key = ("conv_mma of bytes", problem)

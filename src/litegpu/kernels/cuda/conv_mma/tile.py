@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from litegpu.codegen import round_up
+from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.packing import STEP
-from litegpu.kernels.cuda.tiles import Tile
-from litegpu.ops.base import Target
+from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose
 
 _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
@@ -118,7 +119,7 @@ class MmaTile(Tile):
         notes = _NOTES_BYTES if self.problem.ranged and self.sharing > 1 else 0
         return 16 * self.notes_at + notes
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
@@ -151,7 +152,22 @@ _WEIGHT_REGISTERS = 64
 """Registers of a thread for weights on their way."""
 
 
-def candidates(problem: MmaProblem, target: Target) -> Iterator[MmaTile]:
+def best_tiles(problem: MmaProblem, target: TileTarget) -> list[MmaTile] | Rejected:
+    """Return the tiles for a problem that are worth a measurement; see tiles.choose.
+
+    Models repeat their layers, and ask for each several times: all answers are remembered.
+    """
+    found = _best_tiles(problem, TileFacts.of(target))
+    return found if isinstance(found, Rejected) else list(found)
+
+
+@lru_cache(maxsize=1024)
+def _best_tiles(problem: MmaProblem, target: TileFacts) -> tuple[MmaTile, ...] | Rejected:
+    found = choose(candidates(problem, target), target)
+    return found if isinstance(found, Rejected) else tuple(found)
+
+
+def candidates(problem: MmaProblem, target: TileTarget) -> Iterator[MmaTile]:
     """Yield the tiles for a problem, some more than once."""
     for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
         for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2)):
@@ -160,23 +176,26 @@ def candidates(problem: MmaProblem, target: Target) -> Iterator[MmaTile]:
                 continue
             if pixels // 16 // warps_m * n_tiles > 8:  # the sums would not fit the registers
                 continue
-            tile = _fill_in(problem, target, pixels, warps_m, warps_n, n_tiles)
+            shape = (pixels, warps_m, warps_n, n_tiles)
+            tile = _fill_in(problem, problem.steps, target, *shape)
             if tile is not None:
                 yield tile
                 if target.model.clusters:
                     yield replace(tile, cluster=_largest_cluster(problem, tile))
-                    yield from _deep_tiles(problem, target, tile)
+                    yield from _deep_tiles(problem, target, *shape)
 
 
-def _deep_tiles(problem: MmaProblem, target: Target, tile: MmaTile) -> Iterator[MmaTile]:
+def _deep_tiles(
+    problem: MmaProblem, target: TileTarget, pixels: int, warps_m: int, warps_n: int, n_tiles: int
+) -> Iterator[MmaTile]:
     """Yield the ways to share out the k-steps of a tile among 2, 4 or 8 blocks."""
     for depth in (2, 4, 8):
-        part = replace(problem, steps=-(-problem.steps // depth))
-        shape = (tile.pixels, tile.warps_m, tile.warps_n, tile.n_tiles)
-        deep = _fill_in(part, target, *shape)
+        steps = -(-problem.steps // depth)
+        shape = (pixels, warps_m, warps_n, n_tiles)
+        deep = _fill_in(problem, steps, target, *shape, depth) if steps > 1 else None
         # Each block reads the sums of all warps of all others.
-        if part.steps > 1 and deep is not None and deep.warps_k <= 2:
-            yield replace(deep, problem=problem, cluster=depth, split_k=True)
+        if deep is not None and deep.warps_k <= 2:
+            yield deep
 
 
 def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
@@ -188,14 +207,24 @@ def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
 
 
 def _fill_in(
-    problem: MmaProblem, target: Target, pixels: int, warps_m: int, warps_n: int, n_tiles: int
+    problem: MmaProblem,
+    steps: int,
+    target: TileTarget,
+    pixels: int,
+    warps_m: int,
+    warps_n: int,
+    n_tiles: int,
+    depth: int = 1,
 ) -> MmaTile | None:
-    """Complete a tile; None when not even one chunk of its operand fits shared memory."""
+    """Complete a tile of a block that makes `steps` k-steps, as `depth` blocks do together.
+
+    None when not even one chunk of its operand fits shared memory.
+    """
     warps_k = max(8 // (warps_m * warps_n), 1)
-    while warps_k > 1 and problem.steps < 2 * warps_k:
+    while warps_k > 1 and steps < 2 * warps_k:
         warps_k //= 2
     prefetch = _WEIGHT_REGISTERS // (2 * n_tiles * problem.weight_parts)
-    whole = round_up(problem.steps, warps_k)
+    whole = round_up(steps, warps_k)
     most = min(_OPERAND_BYTES, target.local_memory_bytes - _NOTES_BYTES)
     limit = max((most // (pixels * 2 * problem.parts) - 8) // STEP, 0)
     chunk = whole
@@ -207,4 +236,7 @@ def _fill_in(
         return None
     steps = round_up(whole, chunk)
     prefetch = min(prefetch, steps // warps_k)
-    return MmaTile(problem, pixels, warps_m, warps_n, warps_k, n_tiles, chunk, steps, 1, prefetch)
+    warps = (warps_m, warps_n, warps_k)
+    return MmaTile(
+        *(problem, pixels, *warps, n_tiles, chunk, steps, depth, prefetch), split_k=depth > 1
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from litegpu.codegen import round_up
 from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
-from litegpu.kernels.cuda.tiles import Tile
+from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.base import Target
 from litegpu.ops.window import Pair
 
@@ -136,7 +136,7 @@ class NarrowTile(Tile):
     def min_blocks(self, model: DeviceModel) -> int:
         return model.resident_blocks(self.threads, self.registers, 0)
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from litegpu.kernels.cuda.conv import SplitProblem
-from litegpu.kernels.cuda.tiles import Tile
-from litegpu.ops.base import Target
+from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.window import Pair, Window
 
 PART = 8
@@ -113,7 +112,7 @@ class PatchTile(Tile):
         offsets = -(-self.problem.steps * 2 * 4 // 16)
         return 16 * (self.value_units + self.weight_units + offsets)
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         per_unit = -(-math.prod(self.blocks) // target.compute_units)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from litegpu.kernels.cuda.packing import BYTE_STEP
-from litegpu.kernels.cuda.tiles import PersistentTile
+from litegpu.kernels.cuda.tiles import PersistentTile, TileTarget
 from litegpu.ops.base import Target
 
 CHANNELS = 32
@@ -80,7 +80,7 @@ class StationaryTile(PersistentTile):
         values = tiles * problem.steps * 2
         return weights + values + tiles * matrices * 4 + self.groups * 12 + _OTHER_REGISTERS
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Prefer two blocks at a time, each with many sums under way: see _MOST_SUMS.
 
         On an H200 that puts the best of all tiles first, or one that is 5 % slower.

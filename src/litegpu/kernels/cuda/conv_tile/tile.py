@@ -9,8 +9,7 @@ from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
 from litegpu.graph import DType
 from litegpu.kernels.cuda.packing import BYTE_PART, CHUNKS, PART
-from litegpu.kernels.cuda.tiles import Tile
-from litegpu.ops.base import Target
+from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.units import Unit
 
 PIXELS = 128
@@ -131,7 +130,7 @@ class WideTile(Tile):
         tiles = self.stages * rows * CHUNKS * 16
         return max(tiles, _ROWS_AT_ONCE * (self.columns + 4) * 4)
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
         most = -(-self.blocks[1] // target.compute_units)
         alone = self.warp_groups and self.min_blocks(target.model) == 1

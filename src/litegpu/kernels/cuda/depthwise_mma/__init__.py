@@ -11,7 +11,7 @@ import numpy.typing as npt
 from litegpu.codegen import INT, round_up
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
-from litegpu.kernels.cuda.tiles import PersistentTile, TilePlan, choose
+from litegpu.kernels.cuda.tiles import PersistentTile, TilePlan, TileTarget, choose
 from litegpu.kernels.depthwise import words_of
 from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
@@ -83,7 +83,7 @@ class DepthwiseTile(PersistentTile):
         read = len(readers(window, 0, self.rows)) * window.kernel[1] * 2
         return 8 * self.problem.pairs + read + 8 * self.rows + _OTHER_REGISTERS
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate what the busiest multiprocessor reads, in rows of places."""
         read = len(readers(self.problem.window, 0, self.rows)) + self.rows
         turns = -(-self.positions // (self.workers * self.warps_m))

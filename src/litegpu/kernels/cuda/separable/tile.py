@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
-from litegpu.kernels.cuda.tiles import Tile
-from litegpu.ops.base import Target
+from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.conv_spec import pixels_of
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
@@ -113,10 +112,10 @@ class SeparableTile(Tile):
         """Return for how many blocks there is room, in memory and registers."""
         return model.resident_blocks(self.threads, _REGISTERS, self.shared_bytes)
 
-    def fits(self, target: Target) -> bool:
+    def fits(self, target: TileTarget) -> bool:
         return super(SeparableTile, self).fits(target) and self.min_blocks(target.model) > 0
 
-    def clocks(self, target: Target) -> float:
+    def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what its blocks wait for."""
         middle, window = self.problem.middle, self.problem.window
         resident = self.min_blocks(target.model)
