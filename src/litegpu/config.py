@@ -34,22 +34,23 @@ def debug_level() -> int:
 
 
 _CACHE_MIB = 4096
+_NO, _YES = ("", "0", "false", "no", "off"), ("true", "yes", "on")
 
 
 def is_cache_wanted() -> bool:
-    """Return whether LITEGPU_CACHE asks for what is compiled to be kept; 0 and nothing do not."""
-    return text("LITEGPU_CACHE") not in ("", "0")
+    """Return whether LITEGPU_CACHE asks for what is compiled to be kept; 0, no, nothing do not."""
+    return text("LITEGPU_CACHE").lower() not in _NO
 
 
 def is_unsafe_cache_allowed() -> bool:
     """Return whether LITEGPU_CACHE_UNSAFE allows folders that others may write to."""
-    return text("LITEGPU_CACHE_UNSAFE") not in ("", "0")
+    return text("LITEGPU_CACHE_UNSAFE").lower() not in _NO
 
 
 def cache_folder() -> str | None:
     """Return the folder that LITEGPU_CACHE names, None where it names none."""
     value = text("LITEGPU_CACHE")
-    return None if value.isdecimal() else value or None
+    return None if value.isdecimal() or value.lower() in (*_NO, *_YES) else value
 
 
 def cache_limit() -> int:

@@ -170,12 +170,13 @@ def test_what_is_kept_needs_directory_and_token_or_a_word(
 
 
 def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "0"):
+    for value in ("", "0", "no", "False", "off"):
         monkeypatch.setenv("LITEGPU_CACHE", value)
         assert GpuDelegateOptions().cache_folder() is None
-    monkeypatch.setenv("LITEGPU_CACHE", "1")
     usual = GpuDelegateOptions(cache=True).cache_folder()
-    assert GpuDelegateOptions().cache_folder() == usual
+    for value in ("1", "true", "Yes", "on"):
+        monkeypatch.setenv("LITEGPU_CACHE", value)
+        assert GpuDelegateOptions().cache_folder() == usual
     assert usual is not None and usual.folder.endswith(str(Path("litegpu") / "partitions"))
     monkeypatch.setenv("LITEGPU_CACHE", "elsewhere")
     assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
@@ -183,8 +184,9 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "1")
     assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True)
     assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == ("elsewhere", "", False)
-    monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "0")
-    assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
+    for value in ("0", "false"):
+        monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", value)
+        assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from litegpu import GpuDelegate
+from litegpu.backends import disk_cache, private_files
 from litegpu.cache.store import ArtifactStore, entries
 from litegpu.tools import cache, cli
 from litegpu.version import __version__
@@ -40,6 +41,7 @@ def test_what_was_warmed_serves_a_delegate(tmp_path: Path, model: Path, capsys: 
     assert in_folder(folder, *flags) == 0
     seen = capsys.readouterr()
     assert "mine-" in seen.out and f"{model}: 1 partition on opencl:" in seen.err
+    assert "1×9×7×3" in seen.out and __version__ in seen.out and ", 1 new file (" in seen.err
     (entry,) = entries(folder)
     os.utime(entry.path, (0, 0))
     delegate = GpuDelegate(
@@ -49,9 +51,10 @@ def test_what_was_warmed_serves_a_delegate(tmp_path: Path, model: Path, capsys: 
     assert [each.path for each in entries(folder)] == [entry.path]
     assert entry.path.stat().st_mtime > 0, "it was used"
     del target
-    assert in_folder(folder, "--verify") == 0
-    listed = capsys.readouterr().out
-    assert "1 file, " in listed and __version__ in listed and "opencl " in listed
+    assert in_folder(folder, *flags, "--verify") == 0
+    seen = capsys.readouterr()
+    assert ", which was kept already (" in seen.err
+    assert "1 file, " in seen.out and "none damaged" in seen.out and "opencl " in seen.out
 
 
 def test_a_model_that_stays_on_the_cpu_warms_nothing(
@@ -59,7 +62,25 @@ def test_a_model_that_stays_on_the_cpu_warms_nothing(
 ) -> None:
     flags = (f"--warm={model}", "--backend=opencl", "--first_delegate_node_index=999")
     assert in_folder(tmp_path / "kept", *flags) == 1
-    assert "0 partitions on" in capsys.readouterr().err
+    seen = capsys.readouterr().err
+    assert "0 partitions on" in seen and "; `litegpu check` says why (" in seen
+
+
+@pytest.mark.parametrize("tool", ["cache", "check"])
+def test_what_cannot_be_kept_is_told(
+    tool: str, tmp_path: Path, model: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    disk_cache._reported.clear()
+    monkeypatch.setattr(private_files, "replace", full)
+    options = (f"--serialization_dir={tmp_path / 'kept'}", "--backend=opencl", "--cache")
+    what = f"--warm={model}" if tool == "cache" else str(model)
+    assert cli.main([tool, what, *options]) == (tool == "cache")
+    seen = capsys.readouterr().err
+    assert seen.count("Compiled partitions cannot be kept in") == 1
+    assert (", which cannot be kept (" in seen) == (tool == "cache")
 
 
 def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:
@@ -73,7 +94,7 @@ def test_damage_is_an_exit_status(tmp_path: Path, capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["folder"] == str(tmp_path)
     (file,) = found["files"]
-    assert (file["bytes"], file["fault"]) == (5, "it is cut")
+    assert (file["bytes"], file["fault"], file["inputs"]) == (5, "it is cut", [])
     assert in_folder(tmp_path, "--verify") == 1
     assert "it is cut" in capsys.readouterr().out
 
@@ -104,7 +125,9 @@ def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: 
     assert in_folder(tmp_path, "--limit=2") == 0
     assert [entry.path for entry in entries(tmp_path)] == [store.path(bytes([2]) * 32)]
     assert "removed: 2 files, 2.0 MB" in capsys.readouterr().err.replace("MiB", "MB")
-    assert in_folder(tmp_path, "--clear") == 0
+    capsys.readouterr()
+    assert in_folder(tmp_path, "--clear", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == [str(store.path(bytes([2]) * 32))]
     assert [*tmp_path.iterdir()] == [other]
 
 
@@ -115,6 +138,12 @@ def test_what_cannot_be_removed_is_an_error(
     monkeypatch.setattr(cache, "clear", lambda _: [])
     assert in_folder(tmp_path, "--clear") == 1
     assert "cannot be removed. Check who owns the folder." in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder(model: Path, capsys: Capture) -> None:
+    assert in_folder(model) == 1
+    seen = capsys.readouterr().err
+    assert f"'{model}' cannot be read: Not a directory. Name a folder with --serial" in seen
 
 
 def test_a_file_that_goes_meanwhile_is_told(tmp_path: Path) -> None:

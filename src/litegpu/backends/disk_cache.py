@@ -17,7 +17,8 @@ from litegpu.backends import private_files
 from litegpu.backends.private_files import Folder, UnsafeFolderError
 from litegpu.version import __version__
 
-_log = logging.getLogger("litegpu")
+LOG = logging.getLogger("litegpu.cache")
+"""Where all that concerns kept files is told."""
 
 _MAGIC = b"\x89litegpu"
 _FORMAT = 1
@@ -141,4 +142,4 @@ def report_once(level: int, what: str, text: str) -> None:
     """Log a line about a file or folder, once in this process."""
     if (what, text) not in _reported:
         _reported.add((what, text))
-        _log.log(level, "%s %s", what, text)
+        LOG.log(level, "%s %s", what, text)

@@ -57,8 +57,10 @@ def read(path: Path, most_bytes: int, trusted: bool = False) -> bytes | None:
     return None if found is None else found.tobytes()
 
 
-def read_array(path: Path, most_bytes: int, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
-    """Return the bytes of a file, None if there is none.
+def read_array(
+    path: Path, most_bytes: int, trusted: bool = False, first: int | None = None
+) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of a file, or so many `first` ones; None if there is no file.
 
     Raises RefusedFileError for what is no regular file or longer than `most_bytes`, for what could
     have been written by another user unless its folder is `trusted`, UnsafeFolderError, and OSError
@@ -74,7 +76,7 @@ def read_array(path: Path, most_bytes: int, trusted: bool = False) -> npt.NDArra
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
         _check_file(found, most_bytes, trusted)  # it might have been replaced meanwhile
-        data = np.empty(found.st_size, np.uint8)
+        data = np.empty(min(found.st_size, first or found.st_size), np.uint8)
         end = 0
         while end < len(data) and (count := file.readinto(data.data[end:])):
             end += count

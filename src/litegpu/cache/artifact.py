@@ -96,15 +96,13 @@ class Artifact:
         That all has the types it should have is seen here; `checks.check` sees to the rest.
         """
         view = data.data
-        if len(view) < _LENGTHS.size:
-            raise ValueError("it is cut")
-        described, constant_bytes = _LENGTHS.unpack_from(view)
+        described, constant_bytes = _lengths(view)
         start = _LENGTHS.size + described
         start += -start % _ALIGNMENT
         end = start + constant_bytes
         if end > len(view):
             raise ValueError(f"its sections take {end} bytes of {len(view)}")
-        found = decode(Description, bytes(view[_LENGTHS.size : _LENGTHS.size + described]))
+        found = describe(data)
         binaries = {}
         for name, size in found.binaries.items():
             binaries[name] = bytes(view[end : end + size]) if size >= 0 else b""
@@ -122,3 +120,16 @@ class Artifact:
         )
         ends = found.inputs, found.outputs
         return cls(found.version, found.device, *ends, program, found.facts, binaries)
+
+
+def describe(data: npt.NDArray[np.uint8]) -> Description:
+    """Return the description at the beginning of sections. Raises ValueError."""
+    described, _ = _lengths(data.data)
+    return decode(Description, data[_LENGTHS.size : _LENGTHS.size + described].tobytes())
+
+
+def _lengths(view: memoryview) -> tuple[int, int]:
+    if len(view) < _LENGTHS.size:
+        raise ValueError("it is cut")
+    described, constant_bytes = _LENGTHS.unpack_from(view)
+    return described, constant_bytes

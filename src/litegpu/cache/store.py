@@ -36,6 +36,8 @@ KEY = slice(16, 48)
 """Where a file tells its key."""
 _MOST_BYTES = 1 << 34
 """Of one artifact."""
+_BEGINNING = 1 << 24
+"""Bytes of an artifact that have room for its description."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """What `DiskCache` calls its files."""
 _READABLE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -170,6 +172,15 @@ def read(
     if length != len(data) or expected != checksum(data.data):
         raise DamagedError("its checksum is wrong: it was cut or changed")
     return data
+
+
+def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None:
+    """Return the first data of an artifact, None if there is no file: to tell people, not to run.
+
+    Nothing is checked but whose file it is, see `private_files`. Raises OSError.
+    """
+    found = private_files.read_array(path, _MOST_BYTES, trusted, _BEGINNING)
+    return None if found is None else found[_HEADER.size :]
 
 
 def entries(folder: Path) -> list[Entry]:

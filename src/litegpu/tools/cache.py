@@ -5,25 +5,31 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from litegpu import GpuDelegate, GpuDelegateOptions
-from litegpu.cache.artifact import Artifact
-from litegpu.cache.store import DamagedError, Entry, clear, entries, evict, read
+from litegpu.cache.artifact import Artifact, describe
+from litegpu.cache.store import DamagedError, Entry, beginning, clear, entries, evict, read
 from litegpu.errors import FileError
 from litegpu.tools.console import note, print_table, start_bar
-from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, with_delegate
+from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, at_least
 from litegpu.tools.models import find_model
-from litegpu.wording import counted, printable, shown_size
+from litegpu.tools.runtime import interpreter
+from litegpu.wording import counted, printable, shown_size, shown_time
 
 ARGUMENTS: dict[str, str] = {}
 FLAGS = (
     Flag("warm", str, None, "a model, to fill the cache with, as the delegate's flags say"),
-    Flag("verify", bool, False, "read every file whole; exit status 1 if one is damaged"),
+    Flag(
+        "verify",
+        bool,
+        False,
+        "read every file whole; exit status 1 if one is damaged, which the next start replaces",
+    ),
     Flag("clear", bool, False, "remove all files"),
     Flag("limit", at_least(0), None, "remove what was used least recently beyond so many MiB"),
     *DELEGATE_FLAGS,
@@ -47,15 +53,18 @@ class _Seen:
     """A file, what it says of itself, and what is wrong with it."""
 
     entry: Entry
-    device: str
-    version: str
-    fault: str
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Name and shape of each input of the partition."""
+    device: str = ""
+    version: str = ""
+    fault: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "path": str(self.entry.path),
             "bytes": self.entry.nbytes,
             "used": self.entry.used,
+            "inputs": [{"name": name, "shape": list(shape)} for name, shape in self.inputs],
             "device": self.device,
             "version": self.version,
             "fault": self.fault,
@@ -69,18 +78,30 @@ def main(args: argparse.Namespace) -> int:
     kept_in = GpuDelegateOptions(**options).cache_folder()
     assert kept_in is not None  # cache=True says so
     folder, trusted = Path(kept_in.folder), kept_in.trusted
+    _require_readable(folder)
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     warmed = True
     if args.warm is not None:
-        warmed = _warm(args.warm, options)
+        warmed = _warm(args.warm, folder, options)
     seen = [_look(entry, args.verify, trusted) for entry in reversed(entries(folder))]
     if prints_json(args):
         files = [each.to_dict() for each in seen]
-        write_json("json", args.json, {"folder": str(folder), "files": files})
+        gone = [str(entry.path) for entry in removed]
+        write_json("json", args.json, {"folder": str(folder), "removed": gone, "files": files})
     else:
-        _print(folder, removed, seen)
+        _print(folder, removed, seen, args.verify)
     return 0 if warmed and not any(each.fault for each in seen) else 1
+
+
+def _require_readable(folder: Path) -> None:
+    """Raise FileError where there is something that is no folder, or nobody may look into."""
+    try:
+        entries(folder)
+    except OSError as error:
+        raise FileError(
+            f"'{folder}' cannot be read: {error.strerror}. Name a folder with --serialization_dir."
+        ) from error
 
 
 def _clear(folder: Path) -> list[Entry]:
@@ -91,49 +112,66 @@ def _clear(folder: Path) -> list[Entry]:
     return removed
 
 
-def _warm(name: str, options: dict[str, Any]) -> bool:
+def _warm(name: str, folder: Path, options: dict[str, Any]) -> bool:
     """Compile a model, or find that it was; return whether all that was delegated is kept."""
     model = find_model(name)
-    with GpuDelegate(**options, on_progress=start_bar()) as delegate:
+    before, began = {entry.path for entry in entries(folder)}, time.perf_counter()
+    with GpuDelegate(**options, on_progress=start_bar()) as delegate, quietly() as warnings:
         # The CPU's part of a model is of no interest.
-        with_delegate(model.content, delegate)
+        interpreter(model.content, delegate)
         report = delegate.report
+    seconds = time.perf_counter() - began
     count = len(report.partitions) if report is not None else 0
-    note(f"{model.source}: {counted(count, 'partition')} on {delegate.device.title}")
-    return bool(count)
+    new = [entry for entry in entries(folder) if entry.path not in before]
+    if not count:
+        outcome = "; `litegpu check` says why"
+    elif warnings:
+        outcome = ", which cannot be kept"
+    else:
+        outcome = f", {counted(len(new), 'new file')}" if new else ", which was kept already"
+    what = f"{counted(count, 'partition')} on {delegate.device.title}"
+    note(f"{model.source}: {what}{outcome} ({shown_time(seconds)})")
+    return bool(count) and not warnings
 
 
 def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
-    """Return what there is to say of a file; without `whole`, it is not opened."""
-    if not whole:
-        return _Seen(entry, "", "", "")
+    """Return what there is to say of a file; without `whole`, damage is not looked for."""
+    seen = _Seen(entry)
     try:
-        data = read(entry.path, trusted=trusted)
+        data = read(entry.path, trusted=trusted) if whole else beginning(entry.path, trusted)
         if data is None:
             raise DamagedError("it is gone")
-        artifact = Artifact.read(data)
+        if whole:
+            Artifact.read(data)
+        found = describe(data)
     except (DamagedError, OSError, ValueError) as error:
-        return _Seen(entry, "", "", str(error))
-    return _Seen(entry, artifact.device, artifact.version, "")
+        return replace(seen, fault=str(error)) if whole else seen
+    values = [found.facts.values[v] for v in found.inputs if v in found.facts.values]
+    inputs = tuple((value.name, value.shape) for value in values)
+    return replace(seen, inputs=inputs, device=found.device, version=found.version)
 
 
-def _print(folder: Path, removed: Sequence[Entry], seen: Sequence[_Seen]) -> None:
+def _print(folder: Path, removed: Sequence[Entry], seen: Sequence[_Seen], whole: bool) -> None:
     if removed:
         nbytes = sum(entry.nbytes for entry in removed)
         note(f"removed: {counted(len(removed), 'file')}, {shown_size(nbytes)}")
     if not seen:
         print(f"Nothing is kept in '{folder}'.")
         return
-    print_table(_COLUMNS, map(_row, seen))
+    damaged = sum(bool(each.fault) for each in seen)
+    columns = (*_COLUMNS, "damage") if damaged else _COLUMNS
+    print_table(columns, (_row(each)[: len(columns)] for each in seen))
+    found = f", {damaged or 'none'} damaged" if whole else ""
     total = sum(each.entry.nbytes for each in seen)
-    print(f"\n{counted(len(seen), 'file')}, {shown_size(total)} in '{folder}'")
+    print(f"\n{counted(len(seen), 'file')}, {shown_size(total)} in '{folder}'{found}")
 
 
-_COLUMNS = ("file", ">size", "last used", "?device", "?version", "?damage")
+_COLUMNS = ("file", ">size", "last used", "inputs", "?device", "?version")
 
 
 def _row(seen: _Seen) -> tuple[str, ...]:
     entry = seen.entry
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-    facts = (seen.device, seen.version, seen.fault)
+    inputs = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in seen.inputs)
+    facts = (inputs, seen.device, seen.version, seen.fault)
     return (entry.path.name, shown_size(entry.nbytes), used, *map(printable, facts))

@@ -15,6 +15,7 @@ from litegpu import (
     InferencePriority,
     config,
 )
+from litegpu.backends.disk_cache import LOG
 from litegpu.tools.console import note, start_bar, terminal_width
 from litegpu.tools.flags import Flag, listed, member, whole
 from litegpu.tools.runtime import interpreter
@@ -91,16 +92,38 @@ def with_delegate(
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Keep what delegates log to errors meanwhile, unless LITEGPU_DEBUG wants it all."""
+def quietly() -> Iterator[list[str]]:
+    """Keep what delegates log to errors meanwhile, unless LITEGPU_DEBUG wants it all.
+
+    What cannot be kept is no part of a report, and so a note; the list has such warnings.
+    """
     log = logging.getLogger("litegpu")
-    level = log.level
+    level, propagate, warnings = log.level, LOG.propagate, _Warnings(logging.WARNING)
+    LOG.addHandler(warnings)
     if not config.debug_level():
         log.setLevel(logging.ERROR)
+        LOG.setLevel(logging.WARNING)
+        LOG.propagate = False
     try:
-        yield
+        yield warnings.told
     finally:
         log.setLevel(level)
+        LOG.setLevel(logging.NOTSET)
+        LOG.propagate = propagate
+        LOG.removeHandler(warnings)
+
+
+class _Warnings(logging.Handler):
+    """Shows what the cache warns of where no other handler does, and remembers it."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+        if not LOG.propagate:
+            note(self.told[-1])
 
 
 def print_report(delegate: GpuDelegate) -> bool:
