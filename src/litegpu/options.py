@@ -313,7 +313,7 @@ class GpuDelegateOptions:
 
     def cache_folder(self) -> CacheFolder | None:
         """Return where compiled partitions are kept, None if nowhere."""
-        folder, token = self.serialization_dir, self.model_token
+        folder, token = os.path.expanduser(self.serialization_dir or ""), self.model_token
         if self.cache is False:
             return None
         trusted = self.unsafe_cache
@@ -352,9 +352,9 @@ def _whole(name: str, value: Any) -> int:
 
 def _text(name: str, value: Any) -> str | None:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if path is None or isinstance(path, str):
+    if path is None or (isinstance(path, str) and "\0" not in path):
         return path
-    raise OptionsError(f"{name} must be text, not {value!r}.")
+    raise OptionsError(f"{name} must be text without null characters, not {value!r}.")
 
 
 def make_options(

@@ -181,6 +181,8 @@ def test_the_environment_asks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LITEGPU_CACHE", "elsewhere")
     assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", False)
     assert GpuDelegateOptions(cache=False).cache_folder() is None
+    there = GpuDelegateOptions(serialization_dir="~/kept", model_token="m").cache_folder()
+    assert there == (str(Path("~/kept").expanduser()), "m", False)
     monkeypatch.setenv("LITEGPU_CACHE_UNSAFE", "1")
     assert GpuDelegateOptions().cache_folder() == ("elsewhere", "", True)
     assert GpuDelegateOptions(unsafe_cache=False).cache_folder() == ("elsewhere", "", False)
@@ -256,11 +258,18 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
         ({"inference_priority1": 1.0}, "inference_priority1 must be a whole number, not 1.0."),
         ({"is_precision_loss_allowed": None}, "is_precision_loss_allowed must be a whole number"),
         ({"device": 1.5}, "device must be a device's number or part of its name, not 1.5."),
-        ({"backend": 3}, "backend must be text, not 3."),
+        ({"backend": 3}, "backend must be text without null characters, not 3."),
+        (
+            {"serialization_dir": "a\0b"},
+            r"serialization_dir must be text without .* not 'a\\x00b'.",
+        ),
         ({"cache": "yes"}, "cache must be True, False or None, not 'yes'."),
         ({"unsafe_cache": 1}, "unsafe_cache must be True, False or None, not 1."),
-        ({"model_token": b"x"}, "model_token must be text, not b'x'."),
-        ({"serialization_dir": 3}, "serialization_dir must be text, not 3."),
+        ({"model_token": b"x"}, "model_token must be text without null characters, not b'x'."),
+        (
+            {"serialization_dir": 3},
+            "serialization_dir must be text without null characters, not 3.",
+        ),
         ({"presision": "fp16"}, "Unknown option 'presision'. Did you mean 'precision'?"),
         ({"qqq": 1}, "Unknown option 'qqq'. Known: is_precision_loss_allowed, "),
     ],
