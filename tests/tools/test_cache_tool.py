@@ -140,6 +140,11 @@ def test_what_cannot_be_removed_is_an_error(
     assert "cannot be removed. Check who owns the folder." in capsys.readouterr().err
 
 
+def test_a_cache_that_keeps_nothing_is_a_mistake(tmp_path: Path, capsys: Capture) -> None:
+    assert in_folder(tmp_path, "--cache=false") == 2
+    assert "--cache=false keeps nothing. Leave it out to see" in capsys.readouterr().err
+
+
 def test_a_file_is_no_folder(model: Path, capsys: Capture) -> None:
     assert in_folder(model) == 1
     seen = capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 from litegpu import GpuDelegate, GpuDelegateOptions
 from litegpu.cache.artifact import Artifact, describe
 from litegpu.cache.store import DamagedError, Entry, beginning, clear, entries, evict, read
-from litegpu.errors import FileError
+from litegpu.errors import FileError, OptionsError
 from litegpu.tools.console import note, print_table, start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
@@ -73,6 +73,8 @@ class _Seen:
 
 def main(args: argparse.Namespace) -> int:
     """Do what is asked for, then list what there is; 1 if something is damaged or did not warm."""
+    if args.cache is False:
+        raise OptionsError("--cache=false keeps nothing. Leave it out to see what is kept.")
     try_to_write("json", args.json)
     options = {**given_options(args), "cache": True}
     kept_in = GpuDelegateOptions(**options).cache_folder()
