@@ -83,13 +83,18 @@ def _as_tf32(weights: _FLOATS) -> _FLOATS:
 def spread_taps(
     weights: npt.NDArray[_Element], columns: int, part: int, length: int
 ) -> npt.NDArray[_Element]:
-    """Return [O, H, W, I] as [columns, length], with zeros around and between parts of channels."""
+    """Return [O, H, W, I] as [columns, length], with zeros around and between parts of channels.
+
+    Where there is no room for any, that is a view.
+    """
     outputs, height, width, depth = weights.shape
     taps, lanes = height * width, -(-depth // part) * part
-    spread = np.zeros((outputs, taps, lanes), weights.dtype)
-    spread[..., :depth] = weights.reshape(outputs, taps, depth)
+    if (columns, length) == (outputs, taps * depth):
+        return weights.reshape(columns, length)
     flat = np.zeros((columns, length), weights.dtype)
-    flat[:outputs, : taps * lanes] = spread.reshape(outputs, -1)
+    # Splitting the last axis is a view, too.
+    spread = flat[:outputs, : taps * lanes].reshape(outputs, taps, lanes)
+    spread[..., :depth] = weights.reshape(outputs, taps, depth)
     return flat
 
 

@@ -51,12 +51,13 @@ def pack_ones(weights: _BYTES, part: int, steps: int) -> npt.NDArray[np.uint32]:
 
 def _in_lanes(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.uint32]:
     """Arrange words of 16 bits [columns, inputs] as [step, part, pair of 8 columns, lane] of 4."""
-    ordered = []
-    for flat in parts:
+    columns, inputs = parts[0].shape
+    ordered = np.empty((inputs // 16, len(parts), columns // 16, 8, 4, 2, 2, 2), parts[0].dtype)
+    for number, flat in enumerate(parts):
         # [pair, tile, column, step, half of the inputs, lane % 4, two inputs]
-        split = flat.reshape(len(flat) // 16, 2, 8, -1, 2, 4, 2)
-        ordered.append(split.transpose(3, 0, 2, 5, 1, 4, 6))
-    return np.stack(ordered, axis=1).reshape(-1).view(np.uint32)
+        split = flat.reshape(columns // 16, 2, 8, -1, 2, 4, 2)
+        ordered[:, number] = split.transpose(3, 0, 2, 5, 1, 4, 6)
+    return ordered.reshape(-1).view(np.uint32)
 
 
 def pack_tf32(weights: _FLOATS, steps: int, columns: int) -> npt.NDArray[np.uint32]:
