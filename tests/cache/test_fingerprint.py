@@ -69,6 +69,14 @@ def test_every_byte_of_large_and_small_arrays_counts() -> None:
     assert fingerprint(whole.T) == fingerprint(np.ascontiguousarray(whole.T))
 
 
+def test_sections_are_summed_as_one() -> None:
+    assert checksum() == checksum(b"") == checksum(b"", memoryview(b""))
+    data = bytes(range(256)) * (5 * MIB // 512) + b"end"
+    for cuts in ((), (0,), (7,), (MIB,), (MIB - 1, MIB + 1), (3, 4, 2 * MIB + 9, len(data))):
+        ends = zip((0, *cuts), (*cuts, len(data)), strict=True)
+        assert checksum(*(data[start:end] for start, end in ends)) == checksum(memoryview(data))
+
+
 def test_parts_are_told_apart() -> None:
     parts: list[object] = [1, True, "1", b"1", 1.0, -0.0, 0.0, None, DType.INT8, (1,), {"a": 1}]
     parts += [frozenset((1, 2)), (), [[]]]

@@ -68,12 +68,28 @@ def graph_facts(graph: Graph) -> tuple[object, ...]:
     return (values, graph.nodes, graph.inputs, graph.outputs)
 
 
-def checksum(data: memoryview) -> bytes:
-    """Return 32 bytes that differ where the data do: hashed on all cores.
+def checksum(*sections: bytes | memoryview) -> bytes:
+    """Return 32 bytes that differ where the data do, one section behind the other.
 
-    It is the SHA-256 of the SHA-256 of each MiB.
+    It is the SHA-256 of the SHA-256 of each MiB, which all cores hash.
     """
-    return hashlib.sha256(b"".join(_hashed([[piece] for piece in _pieces(data)]))).digest()
+    return hashlib.sha256(b"".join(_hashed([*_chunks(sections)]))).digest()
+
+
+def _chunks(sections: Iterable[bytes | memoryview]) -> Iterator[list[memoryview]]:
+    """Yield the pieces of each MiB of sections that lie one behind the other."""
+    chunk, room = list[memoryview](), _CHUNK
+    for section in sections:
+        rest = memoryview(section)
+        while rest:
+            piece, rest = rest[:room], rest[room:]
+            chunk.append(piece)
+            room -= len(piece)
+            if not room:
+                yield chunk
+                chunk, room = [], _CHUNK
+    if chunk:
+        yield chunk
 
 
 def _plain(value: object, arrays: list[npt.NDArray[Any]]) -> object:

@@ -104,12 +104,12 @@ class ArtifactStore:
 
     def store(self, key: bytes, sections: Sequence[bytes | memoryview]) -> None:
         """Keep sections under a key; where that fails, a warning says so."""
-        data = np.concatenate([np.frombuffer(section, np.uint8) for section in sections])
-        header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(data.data), data.nbytes)
+        nbytes = sum(map(len, sections))
+        header = _HEADER.pack(_MAGIC, _FORMAT, key, checksum(*sections), nbytes)
         try:
             private_files.remove_stale(self.folder)
             # A power cut may leave a part of it: the checksum tells.
-            private_files.replace(self.path(key), (header, data.data), False, self._trusted)
+            private_files.replace(self.path(key), (header, *sections), False, self._trusted)
             self._evict(self.path(key))
         except OSError as error:
             self._warn(error)
