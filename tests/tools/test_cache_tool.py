@@ -113,6 +113,22 @@ def test_a_folder_of_all_is_looked_at_where_the_user_says_so(
     assert "other users may write to it" in capsys.readouterr().out.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    ("description", "status"),
+    [('["0.0.9","of its own"]', 0), (f'["{__version__}"]', 1), ("[7]", 1), ("7", 1), ("?", 1)],
+)
+def test_files_of_other_versions_are_not_damaged(
+    description: str, status: int, tmp_path: Path, capsys: Capture
+) -> None:
+    text = description.encode()
+    sections = [len(text).to_bytes(8, "little"), bytes(8), text, bytes(4096 - 16 - len(text))]
+    ArtifactStore(tmp_path).store(bytes(32), sections)
+    assert in_folder(tmp_path, "--verify") == status
+    seen = capsys.readouterr().out
+    assert ("0.0.9" in seen and "none damaged" in seen) == (status == 0)
+    assert in_folder(tmp_path) == 0
+
+
 def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: Capture) -> None:
     store = ArtifactStore(tmp_path)
     for number in range(3):

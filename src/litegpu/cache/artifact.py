@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Description:
     """All of an artifact but its constants and binaries. Its fields are the file's schema."""
 
     version: str
+    """Comes first in all versions, see `made_by`."""
     device: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -124,8 +126,24 @@ class Artifact:
 
 def describe(data: npt.NDArray[np.uint8]) -> Description:
     """Return the description at the beginning of sections. Raises ValueError."""
+    return decode(Description, _description(data))
+
+
+def made_by(data: npt.NDArray[np.uint8]) -> str:
+    """Return the version of litegpu that made sections, even if this one cannot read them.
+
+    It is empty where they do not tell.
+    """
+    try:
+        version, *_ = json.loads(_description(data))
+    except (ValueError, TypeError, RecursionError):
+        return ""
+    return version if isinstance(version, str) else ""
+
+
+def _description(data: npt.NDArray[np.uint8]) -> bytes:
     described, _ = _lengths(data.data)
-    return decode(Description, data[_LENGTHS.size : _LENGTHS.size + described].tobytes())
+    return data[_LENGTHS.size : _LENGTHS.size + described].tobytes()
 
 
 def _lengths(view: memoryview) -> tuple[int, int]:

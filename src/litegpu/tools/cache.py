@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from litegpu import GpuDelegate, GpuDelegateOptions
-from litegpu.cache.artifact import Artifact, describe
+from litegpu.cache.artifact import Artifact, describe, made_by
 from litegpu.cache.store import DamagedError, Entry, beginning, clear, entries, evict, read
 from litegpu.errors import FileError, OptionsError
 from litegpu.tools.console import note, print_table, start_bar
@@ -19,6 +19,7 @@ from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, at_least
 from litegpu.tools.models import find_model
 from litegpu.tools.runtime import interpreter
+from litegpu.version import __version__
 from litegpu.wording import counted, printable, shown_size, shown_time
 
 ARGUMENTS: dict[str, str] = {}
@@ -143,11 +144,16 @@ def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
         data = read(entry.path, trusted=trusted) if whole else beginning(entry.path, trusted)
         if data is None:
             raise DamagedError("it is gone")
+    except (DamagedError, OSError) as error:
+        return replace(seen, fault=str(error)) if whole else seen
+    try:
         if whole:
             Artifact.read(data)
         found = describe(data)
-    except (DamagedError, OSError, ValueError) as error:
-        return replace(seen, fault=str(error)) if whole else seen
+    except ValueError as error:
+        version = made_by(data)
+        intact = version not in ("", __version__)  # and nothing uses it
+        return replace(seen, version=version, fault=str(error) if whole and not intact else "")
     values = [found.facts.values[v] for v in found.inputs if v in found.facts.values]
     inputs = tuple((value.name, value.shape) for value in values)
     return replace(seen, inputs=inputs, device=found.device, version=found.version)
