@@ -28,7 +28,7 @@ FIXED = {
     *("Quantize.at_end", "QuantizedConv.pads", "DequantizeStored.axis", "QuantizedLookup.options"),
     *("QuantizedDepthwise.batch", "QuantizedPool.pads"),
     *("HybridConv.has_bias", "HybridMatrix.batch"),
-    *("QuantizedTransposeConv.four_bits", "HybridMatrix.four_bits"),
+    "QuantizedTransposeConv.four_bits",
     *("HybridConv.dtype", "HybridMatrix.dtype"),
     *("HybridTransposeConv.dtype", "HybridTransposeConv.four_bits"),
 }

@@ -119,6 +119,8 @@ class HybridTransposeConv(Hybrid):
 class HybridMatrix(Hybrid):
     """FULLY_CONNECTED."""
 
+    lowest_of_4_bits: ClassVar[int] = -7
+
     inputs: int = 33
     outputs: int = 7
     asymmetric: bool = False
@@ -133,7 +135,7 @@ class HybridMatrix(Hybrid):
             "keep_num_dims": len(self.rows) > 1,
         }
         inputs = [x, *self.layer(sheet, (self.outputs, self.inputs))]
-        version = 12 if self.per_channel else 9
+        version = 12 if self.per_channel else 10 if self.four_bits else 9
         sheet.output(sheet.op("FULLY_CONNECTED", inputs, options, version))
 
 
@@ -218,6 +220,29 @@ CASES: tuple[Case, ...] = (
     ),
     HybridMatrix(per_channel=True, inputs=64, outputs=17, activation="RELU_N1_TO_1"),
     HybridMatrix(per_channel=True, asymmetric=True, inputs=7, has_bias=False, values=_ABOVE),
+    *(
+        HybridMatrix(four_bits=True, per_channel=each, inputs=inputs, outputs=outputs, rows=rows)
+        for each in (False, True)
+        for inputs, outputs, rows in ((46, 7, (3,)), (46, 3, (3,)), (33, 7, (2, 2)))
+    ),
+    *(
+        HybridMatrix(
+            four_bits=True,
+            inputs=96,
+            outputs=18,
+            rows=(2, 3),
+            kind=kind,
+            asymmetric=kind == POWER,
+            has_bias=kind == POWER,
+            values=values,
+            activation=activation,
+        )
+        for kind, values, activation in (
+            (POWER, Rows(zeros=True), "RELU6"),
+            (ORDINARY, _BELOW, "NONE"),
+            (POWER, Rows(), "NONE"),
+        )
+    ),
     *(
         HybridMatmul(asymmetric=asymmetric, adj_x=adj_x, adj_y=adj_y, values=values)
         for asymmetric in (False, True)

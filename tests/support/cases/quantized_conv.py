@@ -21,6 +21,7 @@ class Weighted(Case):
     tolerance: ClassVar[float] = EXACT
     lowest: ClassVar[int | None] = None
     """The smallest weight, if not any."""
+    lowest_of_4_bits: ClassVar[int] = -8
 
     dtype: str = "int8"
     kind: str = ORDINARY
@@ -51,7 +52,7 @@ class Weighted(Case):
             drawn = replace(drawn, zero_point=(0,) * len(drawn.scale), dimension=axis)
         data = Stored(dtype=self.dtype).draw(shape, random)
         if self.four_bits:
-            data //= 16
+            data = np.maximum(data // 16, self.lowest_of_4_bits)
         if self.lowest is not None:
             data = np.maximum(data, self.lowest)
         return sheet.constant(data, "int4" if self.four_bits else self.dtype, drawn), drawn.scale

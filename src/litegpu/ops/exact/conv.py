@@ -110,10 +110,7 @@ def check_bits(weights: Value, four_bits: bool) -> str:
     """Require weights of whole bytes, unless the CPU computes with `four_bits` as with these."""
     if four_bits or weights.dtype is not DType.INT4:
         return ""
-    return (
-        f"Its weights, tensor {weights.id}, have 4 bits (INT4), which the CPU refuses here, or "
-        "multiplies in another way than bytes."
-    )
+    return f"Its weights, tensor {weights.id}, have 4 bits (INT4), which the CPU refuses here."
 
 
 def check_weights(weights: Value, axis: int) -> str:

@@ -16,9 +16,6 @@ from litegpu.ops.reduce import ReduceAttributes, direct_steps
 from litegpu.ops.row_scales import ROW_SCALES, RowScalesAttributes
 from litegpu.ops.window import Window
 
-_VECTOR = 8
-"""Elements of a row that the CPU rounds together."""
-
 
 @dataclass
 class FloatRows:
@@ -34,6 +31,8 @@ class FloatRows:
     axes: int
     symmetric: bool
     new_value: NewValue
+    vector: int = 8
+    """Elements of a row that the CPU rounds together; those left over it rounds one by one."""
     nodes: list[Node] = field(default_factory=list)
     scale: int = ABSENT
     zero: int = ABSENT
@@ -102,7 +101,7 @@ class FloatRows:
     def _rounded(self, source: int, dtype: DType, more: tuple[EpilogueOp, ...] = ()) -> int:
         run = math.prod(self.source.shape[-self.axes :])
         by = (self.inverse,)
-        epilogue_ops = Body(run, run // _VECTOR * _VECTOR).epilogue(
+        epilogue_ops = Body(run, run // self.vector * self.vector).epilogue(
             "ROUND_ROWS", EpilogueOp("ROUND_ROWS", by), EpilogueOp("ROUND_ROWS_TAIL", by)
         )
         low, high = numbers.LIMITS[DType.INT8]

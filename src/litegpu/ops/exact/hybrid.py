@@ -15,7 +15,7 @@ import numpy.typing as npt
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Quantization, Value
 from litegpu.ops import checks
 from litegpu.ops.base import Exact, NewValue, as_float32, constant_list
-from litegpu.ops.exact import numbers
+from litegpu.ops.exact import nibbles, numbers
 from litegpu.ops.exact.conv import (
     ExactProducts,
     check_bias,
@@ -178,7 +178,12 @@ class HybridTransposeConv(Exact):
 
 
 class HybridFullyConnected(_Hybrid):
-    """FULLY_CONNECTED: rows are those of the matrix, symmetric unless an attribute says no."""
+    """FULLY_CONNECTED: rows are those of the matrix, symmetric unless an attribute says no.
+
+    Where the CPU multiplies by 4 bits they are so in any case, and rounded one by one.
+    """
+
+    four_bits = True
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
         source, weights = (graph.values[v] for v in node.inputs[:2])
@@ -191,24 +196,60 @@ class HybridFullyConnected(_Hybrid):
             view = new_value(shape, dtype=DType.FLOAT32)
             ends.append(Node(node.index, "RESHAPE", 1, (source.id,), (view,)))
             source = replace(source, id=view, shape=shape)
-        rows = FloatRows(node.index, source, 1, not is_asymmetric(node), new_value)
-        attributes = QuantizedConvAttributes(
-            POINT, weights.id, ABSENT, (outputs, 1, 1, inputs), 1, 0, 0
-        )
-        epilogue = (
-            *less_zero_point(rows, _sums(weights)),
-            *scaled_sums(rows, _quantization(weights).scale, ("SCALE_SUM",)),
-            *_ended(graph, node, new_value),
-        )
-        conv = quantized_node(node, QUANTIZED_CONV, rows.stored(), attributes, epilogue)
+        if nibbles.multiplies_nibbles(weights):
+            rows = FloatRows(node.index, source, 1, True, new_value, vector=inputs + 1)
+            nodes = _by_nibbles(graph, node, rows)
+        else:
+            rows = FloatRows(node.index, source, 1, not is_asymmetric(node), new_value)
+            epilogue = (
+                *less_zero_point(rows, _sums(weights)),
+                *scaled_sums(rows, _quantization(weights).scale, ("SCALE_SUM",)),
+                *_ended(graph, node, new_value),
+            )
+            nodes = (_matrix_product(node, rows.stored(), weights, weights.id, epilogue),)
         if not flat:
-            return (*rows.nodes, conv)
+            return (*rows.nodes, *nodes)
         product = new_value((source.shape[0], outputs), dtype=DType.FLOAT32)
         last = Node(node.index, "RESHAPE", 1, (product,), node.outputs)
-        return (*ends, *rows.nodes, replace(conv, outputs=(product,)), last)
+        return (*ends, *rows.nodes, *nodes[:-1], replace(nodes[-1], outputs=(product,)), last)
 
     def _check_numbers(self, graph: Graph, node: Node) -> str:
-        return _check_least(graph.values[node.inputs[1]])
+        weights = graph.values[node.inputs[1]]
+        if nibbles.multiplies_nibbles(weights):
+            return nibbles.check_nibbles(weights)
+        return _check_least(weights)
+
+
+def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
+    """Return the nodes that multiply rows by weights of 4 bits; the product is the last one."""
+    weights, new_value = graph.values[node.inputs[1]], rows.new_value
+    stored = rows.stored()
+    excess, summing = nibbles.excess(rows, stored, node)
+    scales = _quantization(weights).scale
+    factors = constant_operand(new_value, np.array(scales, np.float32))
+    bias = bias_of(node)
+    operands: tuple[int, ...] = (excess, factors)
+    if bias != ABSENT:
+        terms = as_float32(graph.values[bias]).ravel()
+        operands = (*operands, constant_operand(new_value, terms))
+    epilogue = (
+        *scaled_sums(rows, scales, ("SCALE_BY_ROWS",)),
+        EpilogueOp("ADD_PRODUCT" if bias == ABSENT else "ADD_PRODUCT_AND_BIAS", operands),
+        *activation_epilogue(node.params),
+    )
+    raised = nibbles.raised(weights, new_value)
+    return summing, _matrix_product(node, stored, weights, raised, epilogue)
+
+
+def _matrix_product(
+    node: Node, stored: int, weights: Value, multiplied: int, epilogue: tuple[EpilogueOp, ...]
+) -> Node:
+    """Return the product of `stored` rows and `multiplied` (value ids), of the shape of weights."""
+    outputs, inputs = weights.shape
+    attributes = QuantizedConvAttributes(
+        POINT, multiplied, ABSENT, (outputs, 1, 1, inputs), 1, 0, 0
+    )
+    return quantized_node(node, QUANTIZED_CONV, stored, attributes, epilogue)
 
 
 def check_floats(graph: Graph, tensors: Sequence[int]) -> str:

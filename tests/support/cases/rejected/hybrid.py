@@ -35,9 +35,14 @@ CASES = (
         "Its weights, tensor 1, are UINT8; INT8 is handled.",
     ),
     _hybrid(
-        (Tensor(shape=(2, 6)), replace(FILTER, dtype=DType.INT4, shape=(6, 6)), BIAS),
-        "Its weights, tensor 1, have 4 bits (INT4), which the CPU refuses here, or multiplies in "
-        "another way than bytes.",
+        (IMAGE, replace(FILTER, shape=(1, 3, 3, 6), dtype=DType.INT4)),
+        "Its weights, tensor 1, have 4 bits (INT4), which the CPU refuses here.",
+        op="DEPTHWISE_CONV_2D",
+        version=6,
+    ),
+    _hybrid(
+        (Tensor(shape=(2, 32)), replace(FILTER, dtype=DType.INT4, shape=(6, 32), data=-8), BIAS),
+        "Some weights of 4 bits are -8, which the CPU takes for others.",
         op="FULLY_CONNECTED",
         version=10,
     ),
