@@ -27,6 +27,7 @@ from litegpu.device_model import model_of
 from litegpu.kernels.cuda import conv_mma
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile
 from litegpu.kernels.cuda.conv_mma.tile import candidates as tile_candidates
+from litegpu.kernels.cuda.tiles import choose
 from litegpu.runtime_abi import seats
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
@@ -140,8 +141,12 @@ def candidates(problem: MmaProblem) -> list[MmaTile]:
 
 
 def build(layer: Layer, precision: str, result: Callable[[MmaProblem, Any], Any]) -> Any:
-    """Return an interpreter of the layer on the GPU, its tile among those that `made` gives."""
-    with mock.patch.object(conv_mma, "candidates", result):
+    """Return an interpreter of the layer on the GPU, its tile among those that `result` gives."""
+
+    def best_tiles(problem: MmaProblem, target: Any) -> Any:
+        return choose(result(problem, target), target)
+
+    with mock.patch.object(conv_mma, "best_tiles", best_tiles):
         return interpreter(layer.write(), GpuDelegate(backend="cuda", precision=precision))
 
 

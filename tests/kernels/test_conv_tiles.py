@@ -37,3 +37,15 @@ def test_candidates_are_of_every_kind(conv_tiles: Any) -> None:
 def test_a_layer_is_a_model(conv_tiles: Any) -> None:
     layer = conv_tiles.Layer(6, 8, 16, depthwise=3, depthwise_stride=2)
     assert layer.write()[4:8] == b"TFL3"
+
+
+def test_a_layer_is_built_with_the_tiles_that_it_is_given(
+    conv_tiles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `measure` does on a GPU; here, nothing runs."""
+    problem = MmaProblem(196, 512, 32, 2, 1, 2, 9, 184)
+    (tile, *_) = conv_tiles.candidates(problem)
+    monkeypatch.setattr(conv_tiles, "GpuDelegate", lambda **_: None)
+    asked = lambda *_: conv_tiles.conv_mma.best_tiles(problem, conv_tiles.PAPER)  # noqa: E731
+    monkeypatch.setattr(conv_tiles, "interpreter", asked)
+    assert conv_tiles.build(conv_tiles.Layer(6, 8, 16), "fp32", lambda *_: [tile]) == [tile]

@@ -17,8 +17,10 @@ from litegpu import numeric_policy
 from litegpu.backends.buffers import Bindings
 from litegpu.device_model import Capability
 from litegpu.graph import DType, Graph
+from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda import conv_mma, conv_narrow, conv_patch
-from litegpu.kernels.cuda.conv_mma.tile import MmaTile, candidates
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
+from litegpu.kernels.cuda.tiles import TileTarget, choose
 from litegpu.numeric_policy import FP16, FP32, NumericPolicy
 from litegpu.ops.window import Window
 
@@ -90,13 +92,15 @@ def runner(
     device = dataclasses.replace(
         INFO, compute_units=problem.units, compute_capability=problem.capability
     )
+
+    def best_tiles(of: MmaProblem, target: TileTarget) -> list[MmaTile] | Rejected:
+        return choose(filter(problem.tile, candidates(of, target)), target)
+
     with (
         mock.patch.object(conv_narrow, "_MARGIN", 1e9),
         mock.patch.object(conv_patch, "_MARGIN", 1e9),
         mock.patch.object(numeric_policy, "_WORTH_ROUNDING", 0 if problem.rounded else 1e12),
-        mock.patch.object(
-            conv_mma, "candidates", lambda *given: filter(problem.tile, candidates(*given))
-        ),
+        mock.patch.object(conv_mma, "best_tiles", best_tiles),
     ):
         program = built(graph, policy, device, DType.FLOAT32)
     (launch,) = program.launches
