@@ -11,6 +11,7 @@ import pytest
 
 from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.ops.base import get
+from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.window import Window
 from litegpu.passes.blocks_into_dilation import blocks_into_dilation
 from litegpu.zoo.writer import TensorRef
@@ -248,6 +249,25 @@ def _by_position(builder: GraphBuilder) -> Graph:
     return builder.graph(_join(builder, builder.elementwise(output, BY_POSITION)))
 
 
+def _of_bytes(builder: GraphBuilder, edges: Edges, crops: Edges, zero: int = 3) -> Graph:
+    """Write a depthwise convolution of bytes with the zero point 3 between blocks."""
+    cut = _cut(builder, builder.input(*SHAPE), edges=edges)
+    moved = builder.nodes[-1]
+    filled = replace(moved.attributes, fill=float(zero))
+    builder.nodes[-1] = replace(moved, attributes=filled)
+    output = builder.depthwise(cut)
+    node = builder.nodes[-1]
+    own = node.attributes
+    attributes = QuantizedDepthwiseAttributes(own.window, own.weights, own.bias, 3, 0)
+    builder.nodes[-1] = replace(node, op=QUANTIZED_DEPTHWISE, attributes=attributes)
+    return builder.graph(_join(builder, output, edges=crops))
+
+
+def test_blocks_of_bytes_are_filled_with_their_zero_point() -> None:
+    node = _merged(_of_bytes(GraphBuilder(), PADS, NONE))
+    assert node.attributes.window == Window((3, 3), (1, 1), (2, 2), (2, 2))
+
+
 _PIXELS = "an epilogue op's operand differs from pixel to pixel"
 _SHAPE = "its image has another shape than the blocks"
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
@@ -261,6 +281,14 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_by_pixel, _PIXELS),
     (_own_epilogue_op_by_pixel, _PIXELS),
     (_by_position, "an epilogue op depends on the positions of elements"),
+    (
+        partial(_of_bytes, edges=PADS, crops=NONE, zero=0),
+        "the edges of the blocks hold another value than it takes for zero",
+    ),
+    (
+        partial(_of_bytes, edges=((0, 2), (0, 2)), crops=((2, 1), (1, 0))),
+        "bytes would have negative pads",
+    ),
     (_broadcast, "an epilogue op broadcasts its result"),
     (_reshaped_otherwise, _SHAPE),
     (_reshaped_once, _SHAPE),
@@ -271,7 +299,8 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
 def test_declines_with_a_reason(write: Callable[[GraphBuilder], Graph], reason: str) -> None:
     builder = GraphBuilder()
     result = untouched(blocks_into_dilation, write(builder))
-    (node,) = [n for n in builder.nodes if n.op.endswith("CONV_2D")][:1]
+    ops = ("CONV_2D", "DEPTHWISE_CONV_2D", QUANTIZED_DEPTHWISE)
+    (node,) = [n for n in builder.nodes if n.op in ops][:1]
     assert result.declined[0] == f"{node.op} {node.index} between blocks: {reason}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litegpu.graph import DType, Graph, Node
 from litegpu.ops import checks
@@ -142,7 +142,7 @@ class Blocks:
 
 
 def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
-    """Return the blocks of a normalized SPACE_TO_BATCH_ND, None for other nodes."""
+    """Return the blocks of a normalized SPACE_TO_BATCH_ND, whatever it fills; None for others."""
     if not isinstance(node.attributes, IndexMapAttributes):
         return None
     shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
@@ -152,7 +152,7 @@ def batch_blocks(graph: Graph, node: Node) -> Blocks | None:
     before = tuple(-source.offset for source in node.attributes.sources[1:-1])
     sizes = zip(shape[1:], out[1:], blocks, before, strict=False)
     edges = [(first, inner * block - size - first) for size, inner, block, first in sizes]
-    found = _to_batch(shape, blocks, edges) == node.attributes
+    found = _to_batch(shape, blocks, edges) == replace(node.attributes, fill=0.0)
     return Blocks(blocks, before) if found else None
 
 

@@ -38,7 +38,7 @@ def blocks_into_dilation(graph: Graph) -> PassResult:
     producers, consumers = graph.producers(), graph.consumers()
     unused: dict[int, Node] = {}
     for node in graph.nodes:
-        if not has(node, Trait.WINDOWED | Trait.WEIGHTED):
+        if not has(node, Trait.WINDOWED | Trait.SUMS_PRODUCTS):
             continue
         producer = producers.get(node.inputs[0])
         view = producer if producer is not None and producer.op == RESHAPE else None
@@ -87,6 +87,11 @@ def _obstacle(graph: Graph, chain: _Chain) -> str:
     cut, join = _blocks(graph, chain)
     if cut.sizes != join.sizes:
         return f"blocks {list(cut.sizes)} before it and {list(join.sizes)} after it"
+    zero = getattr(chain.convolution.attributes, "input_zero", None)
+    if chain.cut.attributes.fill != (zero or 0):
+        return "the edges of the blocks hold another value than it takes for zero"
+    if zero is not None and min(_window(graph, chain).pads) < 0:
+        return "bytes would have negative pads"
     for part in (chain.convolution, *chain.elementwise):
         if depends_on_position(part.epilogue):
             return "an epilogue op depends on the positions of elements"

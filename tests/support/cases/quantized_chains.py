@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cases.base import EXACT, HALF, Range, Shape, Sheet
+from cases.base import EXACT, HALF, Pair, Range, Shape, Sheet
+from cases.quantized import ORDINARY, POWER, Stored, quantization
 from cases.quantized_conv import Weighted
 from litegpu.graph import Quantization
 
@@ -34,8 +35,52 @@ class QuantizedResidual(Weighted):
         sheet.output(sheet.op("DEQUANTIZE", [y], None, 2))
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizedBlocks(Weighted):
+    """SPACE_TO_BATCH_ND, a convolution with `outputs` (0: depthwise), BATCH_TO_SPACE_ND."""
+
+    shape: Shape = (1, 8, 6, 5)
+    outputs: int = 7
+    pads: tuple[Pair, Pair] = ((2, 2), (2, 2))
+    crops: tuple[Pair, Pair] = ((0, 0), (0, 0))
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        depth = self.shape[-1]
+        source = quantization(sheet.random, self.dtype, self.kind, 2.0)
+        result = self.result(sheet, 9 * (depth if self.outputs else 1))
+        sizes = sheet.constant((2, 2), "int32")
+        x = sheet.input(self.shape, Stored(dtype=self.dtype), source)
+        cut = [x, sizes, sheet.constant(self.pads, "int32")]
+        x = sheet.op("SPACE_TO_BATCH_ND", cut, None, 2, self.dtype, source)
+        options = {"padding": "VALID", "stride_h": 1, "stride_w": 1}
+        options["fused_activation_function"] = self.activation
+        if self.outputs:
+            name, kernel = "CONV_2D", self.operands(sheet, source, (self.outputs, 3, 3, depth))
+        else:
+            name, kernel = "DEPTHWISE_CONV_2D", self.operands(sheet, source, (1, 3, 3, depth), 3)
+            options["depth_multiplier"] = 1
+        y = sheet.op(name, [x, *kernel], options, 3, self.dtype, result)
+        join = [y, sizes, sheet.constant(self.crops, "int32")]
+        sheet.output(sheet.op("BATCH_TO_SPACE_ND", join, None, 2, self.dtype, result))
+
+
+_CUT = ((2, 1), (1, 0))
 CASES = [
     QuantizedResidual(dtype=dtype, shape=shape)
     for dtype in ("int8", "uint8")
     for shape in ((1, 5, 3, 8), (2, 3, 1, 7))
+] + [
+    QuantizedBlocks(dtype=dtype, outputs=outputs, shape=shape, kind=kind, crops=crops, pads=pads)
+    for dtype, outputs, kind in (
+        ("int8", 7, POWER),
+        ("int8", 0, ORDINARY),
+        ("uint8", 3, ORDINARY),
+        ("uint8", 0, POWER),
+    )
+    for shape, pads, crops in (
+        ((2, 8, 6, 9), ((2, 2), (2, 2)), ((0, 0), (0, 0))),
+        ((1, 7, 6, 16), ((2, 3), (1, 3)), ((0, 1), (1, 0))),
+        ((1, 8, 8, 5), ((0, 0), (0, 0)), _CUT),
+    )
 ]
