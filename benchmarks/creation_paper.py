@@ -1,0 +1,200 @@
+"""Estimates cold starts on an H200 without a GPU: what the host does, and what NVRTC does.
+
+    python benchmarks/creation_paper.py --output benchmarks/results/creation_paper.json
+
+Both only need a CPU, and are told in its seconds, so that a busy machine tells nearly what an idle
+one does. `host` is from the partition to its program; `compile` is the sum over modules, of which
+`largest` takes longest. `on 16 cores` and the like is when all of it is done, were each module
+begun by the first core that is free once its kernels are written. The device's own part (loading,
+uploading, the first run) is not in it. Any device that models run on will do to read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import heapq
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import machine
+from creation import MODELS
+from litegpu import CompilationError, GpuDelegate, __version__, list_devices, partition_kernel
+from litegpu.backends import cuda_driver
+from litegpu.backends.base import Compilation, DeviceInfo
+from litegpu.backends.cuda_driver import KernelCompiler, compile_source, options_for
+from litegpu.backends.program import Program
+from litegpu.codegen import KernelText
+from litegpu.codegen.cuda import CUDADialect
+from litegpu.device_model import model_of
+from litegpu.engine import partition
+from litegpu.graph import Graph
+from litegpu.numeric_policy import NumericPolicy
+from litegpu.tools import runtime
+from litegpu.tools.models import find_model
+
+CAPABILITY = (9, 0)
+CORES = (4, 8, 16)
+COLUMNS = ("model", "host", "compile", "modules", "largest", *(f"on {n} cores" for n in CORES))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The seconds of a model's cold start: of the host, and of each module when and how long."""
+
+    model: str
+    host: float
+    arrivals: tuple[float, ...]
+    compiling: tuple[float, ...]
+
+    def done(self, cores: int) -> float:
+        """Return when host and compilers are done."""
+        return max(self.host, finished(self.arrivals, self.compiling, cores))
+
+    def cells(self) -> list[str]:
+        """Return the row of the table, in milliseconds."""
+        times = (self.host, sum(self.compiling), max(self.compiling), *map(self.done, CORES))
+        host, compiling, *others = (f"{seconds * 1e3:.0f}" for seconds in times)
+        return [self.model, host, compiling, str(len(self.compiling)), *others]
+
+
+def finished(arrivals: Sequence[float], durations: Sequence[float], cores: int) -> float:
+    """Return when the last of some jobs ends that the first free core begins, in their order.
+
+    >>> finished([0, 0, 1], [2, 2, 2], 2)
+    4
+    """
+    free, end = [0.0] * cores, 0.0
+    for arrival, duration in zip(arrivals, durations, strict=True):
+        ends = max(heapq.heappop(free), arrival) + duration
+        heapq.heappush(free, ends)
+        end = max(end, ends)
+    return end
+
+
+class _Clocked(KernelCompiler):
+    """Notes when each module is begun."""
+
+    def __init__(self) -> None:
+        super().__init__(CUDADialect(), CAPABILITY, None)
+        self.arrivals: list[float] = []
+
+    def _begin(self) -> None:
+        if self._waiting:
+            self.arrivals.append(time.thread_time())
+        super()._begin()
+
+
+class _Told(Compilation):
+    """Hands kernels on; there is no device to finish a program for."""
+
+    def __init__(self, compiler: KernelCompiler) -> None:
+        self._compiler = compiler
+
+    def add(self, kernel: KernelText) -> None:
+        self._compiler.add(kernel)
+
+
+def paper(like: DeviceInfo) -> DeviceInfo:
+    """Return the facts of an H200."""
+    model = model_of(CAPABILITY)
+    return replace(
+        like,
+        backend="cuda",
+        compute_units=132,
+        compute_capability=CAPABILITY,
+        max_work_group_size=1024,
+        local_memory_bytes=model.shared_bytes_per_block,
+        max_allocation_bytes=1 << 37,
+        memory_bytes=1 << 37,
+        half_arithmetic=True,
+        buffer_alignment=256,
+        max_arguments=256,
+        software=False,
+    )
+
+
+class _PaperDevice:
+    """As much of a device as a partition's program takes."""
+
+    dialect = CUDADialect()
+
+    def __init__(self, info: DeviceInfo, compiler: KernelCompiler) -> None:
+        self.info = info
+        self.compilation = lambda _folder: _Told(compiler)
+        self.programs: list[Program] = []
+
+
+def seconds_of(source: str, options: Sequence[str]) -> bytes:
+    """Compile, and return how long that took in place of the binary."""
+    began = time.thread_time()
+    compile_source(source, options)
+    return repr(time.thread_time() - began).encode()
+
+
+def estimate(model: str, precision: str) -> Estimate:
+    """Estimate the cold start of a model that one partition has all nodes of."""
+    found: list[Estimate] = []
+
+    def compile_on_paper(graph: Graph, device: Any, policy: NumericPolicy, **_: Any) -> None:
+        with _Clocked() as compiler:
+            onto: Any = _PaperDevice(paper(device.info), compiler)
+            began = time.thread_time()
+            with mock.patch.object(
+                partition.PlacedPartition, "compile", lambda _, built, __: built
+            ):
+                built: Any = partition.compile_partition(graph, onto, policy)
+            host = time.thread_time() - began
+            compiling = [float(each) for each in compiler.cubins(built.program.kernels)]
+        arrivals = tuple(min(each - began, host) for each in compiler.arrivals)
+        found.append(Estimate(model, host, arrivals, tuple(compiling)))
+        raise CompilationError("That was all.")
+
+    with (
+        mock.patch.object(partition_kernel, "compile_partition", compile_on_paper),
+        mock.patch.object(cuda_driver, "compile_source", seconds_of),
+        contextlib.suppress(ValueError),  # where the CPU lacks a kernel
+    ):
+        # One that is named: where any will do, the next one is tried after an error.
+        backend = list_devices()[0].backend
+        delegate = GpuDelegate(backend=backend, precision=precision, cache=False)
+        runtime.interpreter(find_model(model).content, delegate)
+    return found[0]
+
+
+def table(rows: Iterable[Estimate]) -> str:
+    """Return the rows as a table in Markdown; times in milliseconds."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(row.cells() for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def main() -> None:
+    """Estimate all, each in its first compilation of this process, and write the results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=None, help="JSON file for the results")
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--precision", default="fp16")
+    args = parser.parse_args()
+    compile_source("", options_for(CAPABILITY))  # loads the compiler
+    rows = [estimate(model, args.precision) for model in args.models]
+    print(table(rows))
+    if args.output:
+        found = {
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            "litegpu": __version__,
+            "commit": machine.commit(),
+            "machine": machine.facts(),
+            "settings": machine.settings(args),
+            "rows": [asdict(row) for row in rows],
+        }
+        args.output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
