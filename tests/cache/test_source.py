@@ -35,7 +35,7 @@ def installed(folder: Path, text: str) -> Path:
     return found
 
 
-def test_any_file_of_a_checkout_counts(tmp_path: Path) -> None:
+def test_any_file_of_a_checkout_counts_but_those_of_tools(tmp_path: Path) -> None:
     where = package(tmp_path)
     found = [digest_of(where, "1.0")]
     assert digest_of(where, "1.0") == found[0]
@@ -50,6 +50,9 @@ def test_any_file_of_a_checkout_counts(tmp_path: Path) -> None:
     found.append(digest_of(where, "1.0"))
     assert len(set(found)) == len(found)
     (where / "inside" / "x.pyc").write_text("compiled anew")
+    for name in ("tools", "__pycache__"):
+        (where / name).mkdir()
+        (where / name / "some.py").touch()
     assert digest_of(where, "1.0") == found[-1]
 
 

@@ -13,6 +13,8 @@ from litegpu.version import __version__
 
 _PACKAGE = Path(__file__).parents[1]
 _COMPILED = ".pyc"
+_ASIDE = ("__pycache__", "tools", "zoo")
+"""Folders that decide about no partition: the last two stand above the cache, or beside it."""
 
 
 @cache
@@ -54,7 +56,8 @@ def _newer(folder: str, than: int) -> Iterator[str]:
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                yield from _newer(entry.path, than)
+                if entry.name not in _ASIDE:
+                    yield from _newer(entry.path, than)
             elif not entry.name.endswith(_COMPILED):
                 with contextlib.suppress(FileNotFoundError):  # an editor's, gone meanwhile
                     found = entry.stat()
