@@ -18,6 +18,7 @@ from litegpu.kernels.selector import IMPLEMENTATIONS
 from litegpu.ops import all_ops, attributes
 from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
+from litegpu.ops.exact.refused import Refused
 from litegpu.ops.types import MOVED, STORABLE, Types
 from litegpu.passes.base import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
@@ -97,7 +98,8 @@ What holds for all of them:
 def _quantized(op: Op) -> str:
     """Return whether quantized nodes are computed, or moved, in their integers."""
     moved = any(DType.INT8 in rule.dtypes for rule in op.takes) and op.name != "CAST"
-    return "exact" if op.exact is not None or moved else "–"
+    computed = op.exact is not None and not isinstance(op.exact, Refused)
+    return "exact" if computed or moved else "–"
 
 
 def _types(op: Op) -> str:

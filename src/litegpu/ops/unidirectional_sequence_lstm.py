@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 from litegpu.graph import ABSENT, Graph, Node
 from litegpu.ops import checks, facts
 from litegpu.ops.base import NewValue, Op, Shape, add, one_of
+from litegpu.ops.exact.refused import Refused
 from litegpu.ops.lstm_cells import (
     CELLS,
     PROJECT_INPUT,
@@ -63,6 +64,11 @@ class SequenceLstm(Op):
         "activation": one_of(*checks.FUSED_ACTIVATIONS[1:], wrong=("none", "sign_bit"))
     }
     rank = 3
+    exact = Refused(
+        "LSTMs in integers are not among what the GPU computes.",
+        of_floats="The CPU computes logistic and tanh of an LSTM in vectors, with last digits that "
+        "no GPU repeats, beside quantized weights, too.",
+    )
 
     def flops(self, graph: Graph, node: Node) -> int:
         return facts.product_by_input(graph, node, _DATA, (*range(1, 9), 16))

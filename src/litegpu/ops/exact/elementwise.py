@@ -15,6 +15,7 @@ from litegpu.ops.broadcast import check_broadcast, check_slopes, fitted, running
 from litegpu.ops.exact import float_sums, numbers
 from litegpu.ops.exact.loops import Body, Loop, Walk, walk
 from litegpu.ops.exact.numbers import Multiplier, float32
+from litegpu.ops.exact.refused import Refused
 from litegpu.ops.functions import of_integers
 from litegpu.ops.types import BYTES, QUANTIZED_TYPES
 
@@ -330,22 +331,9 @@ def _slope_multipliers(values: Sequence[Value]) -> tuple[Multiplier, Multiplier]
     return Multiplier.of(float32(first / result)), Multiplier.of(_product_factor(values))
 
 
-class _Refused(Exact):
-    """What stays on the CPU."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def check(self, graph: Graph, node: Node) -> str:
-        return self._reason
-
-    def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
-        raise AssertionError(self._reason)
-
-
 EXACT_BINARY: Mapping[str, Exact] = {
     "ADD": _Add(QUANTIZED_TYPES),
-    "DIV": _Refused("The CPU divides quantized tensors wrongly where quotients are small."),
+    "DIV": Refused("The CPU divides quantized tensors wrongly where quotients are small."),
     "MAXIMUM": _Larger(QUANTIZED_TYPES),
     "MINIMUM": _Larger(QUANTIZED_TYPES),
     "MUL": _Mul(QUANTIZED_TYPES),
