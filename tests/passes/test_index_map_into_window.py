@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from litegpu.graph import EpilogueOp, Graph
+from litegpu.graph import ABSENT, EpilogueOp, Graph
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
+from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.window import Window
 from litegpu.passes.index_map_into_window import index_map_into_window
 from litegpu.zoo.writer import TensorRef
@@ -51,6 +52,14 @@ def valid(builder: GraphBuilder, source: int, kernel: int = 3) -> int:
     shape = (n, h - kernel + 1, w - kernel + 1, 4)
     builder.values[output] = replace(builder.values[output], shape=shape)
     return output
+
+
+def of_bytes(builder: GraphBuilder) -> None:
+    """Let the last convolution be one of bytes with a zero point."""
+    node = builder.nodes[-1]
+    own = node.attributes
+    attributes = QuantizedConvAttributes(own.window, own.weights, ABSENT, own.shape, 1, 3, 0)
+    builder.nodes[-1] = replace(node, op=QUANTIZED_CONV, attributes=attributes)
 
 
 def window_of(graph: Graph) -> Window:
@@ -190,6 +199,16 @@ def _of_three_dimensions(builder: GraphBuilder) -> Graph:
         INDEX_MAP, [source], shape, attributes=IndexMapAttributes(plain(shape), sources)
     )
     return builder.graph(builder.node("FULLY_CONNECTED", [moved], shape))
+
+
+def test_convolutions_of_bytes_see_borders_and_enlarged_images() -> None:
+    for view in (border, enlarged):
+        builder = GraphBuilder()
+        output = valid(builder, view(builder, builder.input(*SHAPE)))
+        of_bytes(builder)
+        result = applied(index_map_into_window, builder.graph(output))
+        assert ops(result) == [QUANTIZED_CONV]
+        assert not window_of(result.graph).plain
 
 
 NEITHER = "it neither mirrors nor enlarges rows and columns"

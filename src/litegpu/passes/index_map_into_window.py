@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
+from litegpu.ops.quantized_conv import QUANTIZED_CONV
 from litegpu.ops.window import Pair, Window
 from litegpu.passes.base import PASSES, Editor, PassResult, label
+
+_CONVOLUTIONS = ("CONV_2D", QUANTIZED_CONV)
 
 
 @PASSES.add(after="pad_into_window", because="after it: zeros around an enlarged image")
@@ -70,7 +73,7 @@ def _obstacle(graph: Graph, node: Node, view: Window, readers: list[Node]) -> st
     moved = node.outputs[0]
     if moved in graph.outputs:
         return "its result is an output of the partition"
-    if not readers or any(reader.op != "CONV_2D" for reader in readers):
+    if not readers or any(reader.op not in _CONVOLUTIONS for reader in readers):
         return "not only convolutions read its result"
     if any(reader.operands.count(moved) > 1 or reader.inputs[0] != moved for reader in readers):
         return "a reader also has its result as an operand"

@@ -65,22 +65,60 @@ class QuantizedBlocks(Weighted):
         sheet.output(sheet.op("BATCH_TO_SPACE_ND", join, None, 2, self.dtype, result))
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizedView(Weighted):
+    """A convolution of an image that was mirrored at its edges, or enlarged."""
+
+    shape: Shape = (2, 5, 6, 7)
+    outputs: int = 5
+    mode: str = ""
+    """How it is mirrored, if it is."""
+    padding: str = "VALID"
+
+    def write(self, sheet: Sheet) -> None:
+        """One input, one output."""
+        depth = self.shape[-1]
+        source = quantization(sheet.random, self.dtype, self.kind, 2.0)
+        x = sheet.input(self.shape, Stored(dtype=self.dtype), source)
+        if self.mode:
+            pads = sheet.constant(((0, 0), (1, 2), (2, 1), (0, 0)), "int32")
+            view = ("MIRROR_PAD", [x, pads], {"mode": self.mode})
+        else:
+            size = sheet.constant((2 * self.shape[1], 3 * self.shape[2]), "int32")
+            view = ("RESIZE_NEAREST_NEIGHBOR", [x, size], {})
+        x = sheet.op(*view, 2, self.dtype, source)
+        operands = self.operands(sheet, source, (self.outputs, 3, 3, depth))
+        options = {"padding": self.padding, "stride_h": 1, "stride_w": 1}
+        result = self.result(sheet, 9 * depth)
+        sheet.output(sheet.op("CONV_2D", [x, *operands], options, 3, self.dtype, result))
+
+
 _CUT = ((2, 1), (1, 0))
-CASES = [
-    QuantizedResidual(dtype=dtype, shape=shape)
-    for dtype in ("int8", "uint8")
-    for shape in ((1, 5, 3, 8), (2, 3, 1, 7))
-] + [
-    QuantizedBlocks(dtype=dtype, outputs=outputs, shape=shape, kind=kind, crops=crops, pads=pads)
-    for dtype, outputs, kind in (
-        ("int8", 7, POWER),
-        ("int8", 0, ORDINARY),
-        ("uint8", 3, ORDINARY),
-        ("uint8", 0, POWER),
-    )
-    for shape, pads, crops in (
-        ((2, 8, 6, 9), ((2, 2), (2, 2)), ((0, 0), (0, 0))),
-        ((1, 7, 6, 16), ((2, 3), (1, 3)), ((0, 1), (1, 0))),
-        ((1, 8, 8, 5), ((0, 0), (0, 0)), _CUT),
-    )
-]
+CASES = (
+    [
+        QuantizedResidual(dtype=dtype, shape=shape)
+        for dtype in ("int8", "uint8")
+        for shape in ((1, 5, 3, 8), (2, 3, 1, 7))
+    ]
+    + [
+        QuantizedBlocks(
+            dtype=dtype, outputs=outputs, shape=shape, kind=kind, crops=crops, pads=pads
+        )
+        for dtype, outputs, kind in (
+            ("int8", 7, POWER),
+            ("int8", 0, ORDINARY),
+            ("uint8", 3, ORDINARY),
+            ("uint8", 0, POWER),
+        )
+        for shape, pads, crops in (
+            ((2, 8, 6, 9), ((2, 2), (2, 2)), ((0, 0), (0, 0))),
+            ((1, 7, 6, 16), ((2, 3), (1, 3)), ((0, 1), (1, 0))),
+            ((1, 8, 8, 5), ((0, 0), (0, 0)), _CUT),
+        )
+    ]
+    + [
+        QuantizedView(dtype=dtype, kind=POWER, mode=mode, padding=padding)
+        for dtype in ("int8", "uint8")
+        for mode, padding in (("REFLECT", "VALID"), ("SYMMETRIC", "VALID"), ("", "SAME"))
+    ]
+)
