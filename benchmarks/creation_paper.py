@@ -91,7 +91,7 @@ class _Clocked(KernelCompiler):
         super()._begin()
 
 
-class _Told(Compilation):
+class _Forwarding(Compilation):
     """Hands kernels on; there is no device to finish a program for."""
 
     def __init__(self, compiler: KernelCompiler) -> None:
@@ -127,7 +127,7 @@ class _PaperDevice:
 
     def __init__(self, info: DeviceInfo, compiler: KernelCompiler) -> None:
         self.info = info
-        self.compilation = lambda _folder: _Told(compiler)
+        self.compilation = lambda _folder: _Forwarding(compiler)
         self.programs: list[Program] = []
 
 

@@ -31,7 +31,7 @@ def long(name: str) -> KernelText:
 
 
 class Compilers:
-    """In the place of NVRTC: tells what was compiled, and waits where it is told to."""
+    """In the place of NVRTC: tells what was compiled, and waits where it is added to."""
 
     def __init__(self) -> None:
         self.sources: list[str] = []
@@ -88,25 +88,25 @@ def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:
 
 
 def test_engines_tell_kernels_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[list[str]] = []
+    added: list[list[str]] = []
     add, finish = Compilation.add, Compilation.finish
 
     def noted(self: Compilation, text: KernelText) -> None:
-        told[-1].append(text.name)
+        added[-1].append(text.name)
         add(self, text)
 
     def ended(self: Compilation, program: Program) -> Executable:
-        assert {each.name for each in program.kernels} == set(told[-1])
-        told.append([])
+        assert {each.name for each in program.kernels} == set(added[-1])
+        added.append([])
         return finish(self, program)
 
     monkeypatch.setattr(Compilation, "add", noted)
     monkeypatch.setattr(Compilation, "finish", ended)
-    told.append([])
+    added.append([])
     builder = GraphBuilder()
     x = builder.input(1, 5, 5, 4)
     graph = builder.graph(builder.elementwise(x, RELU), builder.elementwise(x, RELU, RELU))
     compile_partition(graph, PaperDevice(), FP32).close()
-    ((*names,), after) = told
+    ((*names,), after) = added
     assert names
     assert not after

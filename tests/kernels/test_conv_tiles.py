@@ -46,6 +46,6 @@ def test_a_layer_is_built_with_the_tiles_that_it_is_given(
     problem = MmaProblem(196, 512, 32, 2, 1, 2, 9, 184)
     (tile, *_) = conv_tiles.candidates(problem)
     monkeypatch.setattr(conv_tiles, "GpuDelegate", lambda **_: None)
-    asked = lambda *_: conv_tiles.conv_mma.best_tiles(problem, conv_tiles.PAPER)  # noqa: E731
-    monkeypatch.setattr(conv_tiles, "interpreter", asked)
+    given = lambda *_: conv_tiles.conv_mma.best_tiles(problem, conv_tiles.PAPER)  # noqa: E731
+    monkeypatch.setattr(conv_tiles, "interpreter", given)
     assert conv_tiles.build(conv_tiles.Layer(6, 8, 16), "fp32", lambda *_: [tile]) == [tile]

@@ -212,8 +212,8 @@ class KernelCompiler:
         for kernel in kernels:
             self.add(kernel)
         self._begin()
-        made = (cubin.result() for cubin in self._cubins)
-        return list(progress.steps("compile", made, len(self._cubins)))
+        finished = (cubin.result() for cubin in self._cubins)
+        return list(progress.steps("compile", finished, len(self._cubins)))
 
     def close(self) -> None:
         """Wait for what is being compiled; begin nothing more."""

@@ -75,10 +75,10 @@ def is_folded(node: Node, values: Mapping[int, Value]) -> bool:
 def _fits(found: Sequence[Array], outputs: Sequence[Value | None]) -> bool:
     """Whether results are of the types that the file states; float16 weights stay what they are."""
     types = [value.dtype for value in outputs if value is not None]
-    made = [_TYPES.get(array.dtype) for array in found]
-    return len(made) == len(types) and all(
+    computed = [_TYPES.get(array.dtype) for array in found]
+    return len(computed) == len(types) and all(
         one is not None and (one is dtype or (one, dtype) == (DType.FLOAT16, DType.FLOAT32))
-        for one, dtype in zip(made, types, strict=True)
+        for one, dtype in zip(computed, types, strict=True)
     )
 
 
