@@ -253,7 +253,7 @@ def test_it_is_chosen_for_many_pixels_of_few_channels(
 
 @pytest.mark.parametrize(
     "change",
-    [{"dilation": (1, 2)}, {"zoom": (2, 2)}, {"mirror": 0}],
+    [{"kernel": (3, 1)}, {"dilation": (1, 2)}, {"zoom": (2, 2)}, {"mirror": 0}],
     ids=lambda change: next(iter(change)),
 )
 def test_windows_must_be_runs_of_the_image_itself(change: dict[str, Any]) -> None:
