@@ -26,8 +26,8 @@ def test_taps_are_spread(shape: tuple[int, ...], columns: int, part: int, length
     expected = np.zeros((columns, length), np.float32)
     lanes = -(-depth // part) * part
     for tap in range(height * width):
-        taken = weights.reshape(outputs, -1, depth)[:, tap]
-        expected[:outputs, tap * lanes : tap * lanes + depth] = taken
+        values = weights.reshape(outputs, -1, depth)[:, tap]
+        expected[:outputs, tap * lanes : tap * lanes + depth] = values
     np.testing.assert_array_equal(found, expected)
 
 
