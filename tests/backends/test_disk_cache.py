@@ -409,24 +409,24 @@ def test_what_killed_processes_left_is_removed(
 def test_a_file_that_is_removed_before_it_is_locked_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, made = tempfile.mkstemp, list[str]()
+    make, created = tempfile.mkstemp, list[str]()
 
     def removed_twice(*where: Any) -> tuple[int, str]:
         handle, path = make(*where)
-        made.append(path)
-        if len(made) == 1:
+        created.append(path)
+        if len(created) == 1:
             private_files.remove_stale(tmp_path)
-        elif len(made) == 2:
-            held = os.open(path, os.O_RDONLY)
-            other.callback(os.close, held)
-            assert private_files._lock(held)
+        elif len(created) == 2:
+            descriptor = os.open(path, os.O_RDONLY)
+            other.callback(os.close, descriptor)
+            assert private_files._lock(descriptor)
             Path(path).unlink()
         return handle, path
 
     monkeypatch.setattr(tempfile, "mkstemp", removed_twice)
     with contextlib.ExitStack() as other:
         path = stored(tmp_path)
-    assert len(made) == 3 and [*tmp_path.iterdir()] == [path]
+    assert len(created) == 3 and [*tmp_path.iterdir()] == [path]
 
 
 def stored_beside(folder: Path) -> Path:

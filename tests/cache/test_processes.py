@@ -61,8 +61,8 @@ def test_all_answers_are_right_and_the_folder_is_clean_in_the_end(tmp_path: Path
         entry.path.unlink()
     assert answer(content, folder) == expected
     assert [*folder.iterdir()] == [entry.path for entry in entries(folder)]
-    (kept,) = entries(folder)
-    assert answer(content, folder) == expected and [*folder.iterdir()] == [kept.path]
+    (entry,) = entries(folder)
+    assert answer(content, folder) == expected and [*folder.iterdir()] == [entry.path]
 
 
 def dies(number: int) -> int:

@@ -23,19 +23,19 @@ from small_models import interpreter, random, run
 
 def main(model: str, folder: str, seed: str, starts: str, dies: str) -> None:
     """Do what the module says."""
-    chance, content, kept = Random(int(seed)), Path(model).read_bytes(), Path(folder)
+    chance, content, cache = Random(int(seed)), Path(model).read_bytes(), Path(folder)
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(int(starts)):
         if number == int(dies):
             vars(private_files)["os"] = Killed()
             while True:  # until no other process has left what it could take
-                for path in kept.glob("*.artifact"):
+                for path in cache.glob("*.artifact"):
                     path.unlink(missing_ok=True)
                 answer(content, folder)
         elif number:
             with contextlib.suppress(OSError, ValueError):  # another process was there before
-                _damage(kept, chance)
+                _damage(cache, chance)
         print(answer(content, folder), flush=True)
 
 

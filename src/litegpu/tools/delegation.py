@@ -105,7 +105,7 @@ def quietly() -> Iterator[list[str]]:
         LOG.setLevel(logging.WARNING)
         LOG.propagate = False
     try:
-        yield warnings.told
+        yield warnings.messages
     finally:
         log.setLevel(level)
         LOG.setLevel(logging.NOTSET)
@@ -118,12 +118,12 @@ class _Warnings(logging.Handler):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(record.getMessage())
+        self.messages.append(record.getMessage())
         if not LOG.propagate:
-            note(self.told[-1])
+            note(self.messages[-1])
 
 
 def print_report(delegate: GpuDelegate) -> bool:
