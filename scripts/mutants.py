@@ -75,6 +75,7 @@ CASES = {
     "row_scales": "Hybrid or Rows",
     "separable": "Separable",
     "small_pool_2d": "Pool",
+    "space_to_batch_nd": "BATCH_ND or SPACE_ND or Blocked",
     "transform_landmarks": "MovePoints",
     "transform_tensor": "Transform",
     "transform_tensor_bilinear": "Transform",

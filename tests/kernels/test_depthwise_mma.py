@@ -46,7 +46,9 @@ CASES = [
     [pytest.param(case, n, id=f"{case.name}-{n}") for case, numbers in CASES for n in numbers],
 )
 def test_numbers(case: QuantizedDepthwise, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = EmulatedDevice(replace(INFO, compute_units=1), checked=case is CASES[2][0])
+    device = EmulatedDevice(
+        replace(INFO, compute_units=1), checked=case in (CASES[0][0], CASES[2][0])
+    )
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
     with forced(number):
         outcome = run((case,), INFO, MODES[0])[case.name]

@@ -66,7 +66,7 @@ def rounded_elsewhere() -> frozenset[str]:
     """
     if "tflite_runtime" in RUNTIME.__name__:
         sums = ("QuantizedMatmul", "QuantizedResidual", "QuantizedSum", "QuantizedTransposeConv")
-        return frozenset({*sums, "DequantizeStored", "Quantize"})
+        return frozenset({*sums, "DequantizeStored", "Quantize", "QuantizedView"})
     if "ai_edge_litert" in RUNTIME.__name__ and version("ai-edge-litert").startswith("1."):
         return frozenset({"QuantizedMatmul"})
     return frozenset()
