@@ -50,7 +50,9 @@ def options_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     def options(*argv: str) -> GpuDelegateOptions:
         output: list[GpuDelegateOptions] = []
         monkeypatch.setattr(
-            registrar, "GpuDelegate", lambda **given: output.append(make_options(None, given))
+            registrar,
+            "GpuDelegate",
+            lambda on_progress, **given: output.append(make_options(None, given)),
         )
         make_delegates(parsed("--use_gpu=true", *argv))
         return output[0]
