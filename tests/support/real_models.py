@@ -31,8 +31,8 @@ def find(name: str) -> Path:
     """Return the file of a model; skip the test when it is not here."""
     found = [path for each in model_folders() if (path := each / f"{name}.tflite").is_file()]
     if not found:
-        positions = ", ".join(map(str, model_folders())) or "any folder (LITEGPU_MODELS names one)"
-        pytest.skip(f"the trained model {name}.tflite is not in {positions}")
+        folders = ", ".join(map(str, model_folders())) or "any folder (LITEGPU_MODELS names one)"
+        pytest.skip(f"the trained model {name}.tflite is not in {folders}")
     return found[0]
 
 
