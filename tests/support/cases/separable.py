@@ -35,7 +35,9 @@ class Separable(Windowed):
         version = 2 if self.dilation != (1, 1) else 1
         middle = sheet.fused("DEPTHWISE_CONV_2D", first, self.activation, options, version)
         if self.added:
-            middle = sheet.fused("ADD", [middle, sheet.weights(self.image, Range(-1.0, 1.0))], "NONE")
+            middle = sheet.fused(
+                "ADD", [middle, sheet.weights(self.image, Range(-1.0, 1.0))], "NONE"
+            )
         point = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
         result = sheet.fused("CONV_2D", [middle, *second], "NONE", point)
         if self.residual:
