@@ -4,9 +4,10 @@
 
 Both only need a CPU, and are told in its seconds, so that a busy machine tells nearly what an idle
 one does. `host` is from the partition to its program; `compile` is the sum over modules, of which
-`largest` takes longest. `on 16 cores` and the like is when all of it is done, were each module
-begun by the first core that is free once its kernels are written. The device's own part (loading,
-uploading, the first run) is not in it. Any device that models run on will do to read them.
+`largest` takes longest. `on 16 cores` and the like is when all of it is done, were each core that
+is free to begin the module that should take longest of those whose kernels are written. The
+device's own part (loading, uploading, the first run) is not in it. Any device that models run on
+will do to read them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import datetime
 import heapq
 import json
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +31,12 @@ from creation import MODELS
 from litegpu import CompilationError, GpuDelegate, __version__, list_devices, partition_kernel
 from litegpu.backends import cuda_driver
 from litegpu.backends.base import Compilation, DeviceInfo
-from litegpu.backends.cuda_driver import KernelCompiler, compile_source, options_for
+from litegpu.backends.cuda_driver import (
+    KernelCompiler,
+    compile_source,
+    effort_of,
+    options_for,
+)
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
@@ -51,11 +59,13 @@ class Estimate:
     model: str
     host: float
     arrivals: tuple[float, ...]
+    efforts: tuple[int, ...]
+    """What each module should take, see effort_of."""
     compiling: tuple[float, ...]
 
     def done(self, cores: int) -> float:
         """Return when host and compilers are done."""
-        return max(self.host, finished(self.arrivals, self.compiling, cores))
+        return max(self.host, finished(self.arrivals, self.efforts, self.compiling, cores))
 
     def cells(self) -> list[str]:
         """Return the row of the table, in milliseconds."""
@@ -64,15 +74,27 @@ class Estimate:
         return [self.model, host, compiling, str(len(self.compiling)), *others]
 
 
-def finished(arrivals: Sequence[float], durations: Sequence[float], cores: int) -> float:
-    """Return when the last of some jobs ends that the first free core begins, in their order.
+def finished(
+    arrivals: Sequence[float], efforts: Sequence[int], durations: Sequence[float], cores: int
+) -> float:
+    """Return when the last of some jobs ends; they are told in the order of their arrivals.
 
-    >>> finished([0, 0, 1], [2, 2, 2], 2)
-    4
+    A core that is free begins the job of most effort that is there.
+
+    >>> finished([0, 0, 1], [1, 2, 9], [2, 3, 2], 1)
+    7.0
     """
+    coming = deque(sorted(zip(arrivals, efforts, durations, strict=True), key=itemgetter(0)))
+    waiting: list[tuple[int, int, float]] = []
     free, end = [0.0] * cores, 0.0
-    for arrival, duration in zip(arrivals, durations, strict=True):
-        ends = max(heapq.heappop(free), arrival) + duration
+    while coming or waiting:
+        now = heapq.heappop(free)
+        if not waiting:
+            now = max(now, coming[0][0])
+        while coming and coming[0][0] <= now:
+            _, effort, duration = coming.popleft()
+            heapq.heappush(waiting, (-effort, -len(coming), duration))
+        ends = now + heapq.heappop(waiting)[2]
         heapq.heappush(free, ends)
         end = max(end, ends)
     return end
@@ -84,11 +106,12 @@ class _Clocked(KernelCompiler):
     def __init__(self) -> None:
         super().__init__(CUDADialect(), CAPABILITY, None)
         self.arrivals: list[float] = []
+        self.efforts: list[int] = []
 
-    def _begin(self) -> None:
-        if self._waiting:
-            self.arrivals.append(time.thread_time())
-        super()._begin()
+    def _begin(self, kernels: Sequence[KernelText]) -> None:
+        self.arrivals.append(time.thread_time())
+        self.efforts.append(sum(map(effort_of, kernels)))
+        super()._begin(kernels)
 
 
 class _Forwarding(Compilation):
@@ -153,7 +176,7 @@ def estimate(model: str, precision: str) -> Estimate:
             host = time.thread_time() - began
             compiling = [float(each) for each in compiler.cubins(built.program.kernels)]
         arrivals = tuple(min(each - began, host) for each in compiler.arrivals)
-        found.append(Estimate(model, host, arrivals, tuple(compiling)))
+        found.append(Estimate(model, host, arrivals, tuple(compiler.efforts), tuple(compiling)))
         raise CompilationError("That was all.")
 
     with (

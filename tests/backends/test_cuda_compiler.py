@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 
@@ -27,7 +28,7 @@ def kernel(name: str, body: str = "") -> KernelText:
 
 def long(name: str) -> KernelText:
     """Return a kernel that is worth a module of its own."""
-    return kernel(name, "// nothing\n" * 1000)
+    return kernel(name, "// nothing\n" * 2000)
 
 
 class Compilers:
@@ -64,15 +65,39 @@ def test_a_long_kernel_begins_before_the_next_one_is_there(compilers: Compilers)
         compiler.add(long("second"))
         compilers.may_end.set()
         cubins = compiler.cubins([long("first"), kernel("third")])
-    assert [text.count(b"// nothing") for text in cubins] == [1000, 1000, 0]
+    assert [text.count(b"// nothing") for text in cubins] == [2000, 2000, 0]
     assert len(compilers.sources) == 3, "each kernel once"
 
 
+def test_what_takes_longest_begins_first(
+    compilers: Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    compilers.may_end.clear()
+    unrolled = kernel("unrolled", "#pragma unroll\n" * 100)
+    with KernelCompiler(CUDADialect(), (8, 0), None) as compiler:
+        compiler.add(kernel("short"))
+        compiler.add(long("first"))
+        assert compilers.begun.acquire(timeout=30)
+        compiler.add(long("second"))
+        compiler.add(unrolled)
+        compilers.may_end.set()
+        cubins = compiler.cubins([])
+    names = ("first", "unrolled", "second", "short")
+    for name, source in zip(names, compilers.sources, strict=True):
+        assert f"\n{name}(" in source
+    order = ("first", "second", "unrolled", "short")
+    for name, cubin in zip(order, cubins, strict=True):
+        assert f"\n{name}(".encode() in cubin, "in the order in which they were added"
+
+
 def test_short_kernels_share_a_module(compilers: Compilers) -> None:
-    kernels = [kernel(f"short_{number}") for number in range(9)]
+    kernels = [kernel(f"short_{number}") for number in range(7)]
     (cubin,) = compile_kernels(CUDADialect(), kernels, (8, 0), None)
     assert all(each.name.encode() in cubin for each in kernels)
     assert compile_kernels(CUDADialect(), [], (8, 0), None) == []
+    longer = [kernel(f"short_{number}", "// nothing\n" * 600) for number in range(5)]
+    assert len(compile_kernels(CUDADialect(), longer, (8, 0), None)) == 3, "two are enough"
 
 
 def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:

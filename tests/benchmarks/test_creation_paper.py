@@ -17,12 +17,17 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_benchmark("creation_paper", monkeypatch)
 
 
-def test_jobs_begin_on_the_first_free_core(script: Any) -> None:
-    assert script.finished([], [], 2) == 0
-    assert script.finished([0, 0, 1], [2, 2, 2], 1) == 6
-    assert script.finished([0, 0, 1], [2, 2, 2], 2) == 4
-    assert script.finished([0, 0, 1], [2, 2, 2], 3) == 3
-    assert script.Estimate("m", 9.0, (0.0,), (2.0,)).done(1) == 9, "the host may end last"
+def test_the_first_free_core_begins_what_should_take_longest(script: Any) -> None:
+    alike = [1, 1, 1]
+    assert script.finished([], [], [], 2) == 0
+    assert script.finished([0, 0, 1], alike, [2, 2, 2], 1) == 6
+    assert script.finished([0, 0, 1], alike, [2, 2, 2], 2) == 4
+    assert script.finished([0, 0, 1], alike, [2, 2, 2], 3) == 3
+    assert script.finished([0, 0, 0], [1, 1, 9], [2, 2, 4], 2) == 4, "the long one first"
+    assert script.finished([0, 0, 1], [1, 1, 9], [2, 2, 4], 2) == 6, "it is not there yet"
+    assert script.finished([0, 5], [1, 1], [1, 1], 1) == 6, "a core waits for it"
+    estimate = script.Estimate("m", 9.0, (0.0,), (1,), (2.0,))
+    assert estimate.done(1) == 9, "the host may end last"
 
 
 def test_a_model_is_estimated(
@@ -36,6 +41,6 @@ def test_a_model_is_estimated(
     assert f"| {model} | " in capsys.readouterr().out
     (row,) = json.loads(path.read_text())["rows"]
     assert row["host"] > 0
-    assert len(row["arrivals"]) == len(row["compiling"]) > 0
+    assert len(row["arrivals"]) == len(row["compiling"]) == len(row["efforts"]) > 0
     assert 0 < min(row["arrivals"]) <= max(row["arrivals"]) <= row["host"]
     assert min(row["compiling"]) > 0

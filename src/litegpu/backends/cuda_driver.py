@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from operator import itemgetter
+from queue import PriorityQueue
 from typing import Any
 
 from litegpu import progress
@@ -36,12 +37,10 @@ NOT_READY = 600
 """The code that says that a stream still has work to do."""
 _OLDEST_DRIVER = 12000
 """The version of CUDA whose functions are looked up."""
-_MODULE_BYTES = 8 << 10
-"""Text of the kernels that one module is enough for.
-
-NVRTC takes 16 ms for a KiB, on all cores at once, and 23 for each module besides; that again is
-loaded by itself.
-"""
+_KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
+"""Characters of text that take NVRTC as long as the rest of a kernel, and as a loop written out."""
+_MODULE_EFFORT = 16 << 10
+"""Effort that a module is worth: NVRTC takes as long as for 3 KiB if there is nothing in it."""
 
 
 @cache
@@ -172,8 +171,21 @@ def failure(function: Callable[..., Any], status: Any) -> CudaError:
     )
 
 
+def effort_of(kernel: KernelText) -> int:
+    """Return how long NVRTC should take for a kernel, in characters: some 8 microseconds each.
+
+    >>> effort_of(KernelText("f", (), (1, 1, 1), (), "#pragma unroll"))
+    2714
+    """
+    unrolled = kernel.body.count("#pragma unroll")
+    return _KERNEL_EFFORT + len(kernel.body) + _UNROLLED_EFFORT * unrolled
+
+
 class KernelCompiler:
     """Compiles kernels for a compute capability on all cores, while others are being written.
+
+    A kernel that takes long is a module of its own, so that none takes much longer than others
+    must, and those that take longest come first. Short ones share modules.
 
     Use it in a `with` block, at the end of which nothing runs any more.
     """
@@ -191,7 +203,9 @@ class KernelCompiler:
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "litegpu-nvrtc")
         self._names: set[str] = set()
         self._waiting: list[KernelText] = []
-        self._cubins: list[Future[bytes]] = []
+        self._modules: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
+        """Those that no core has begun: less the effort, number, source."""
+        self._cubins: list[Future[tuple[int, bytes]]] = []
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -201,29 +215,43 @@ class KernelCompiler:
 
     def add(self, kernel: KernelText) -> None:
         """Take a kernel; it is compiled at once, or with others when they are enough."""
-        if kernel.name not in self._names:
-            self._names.add(kernel.name)
-            self._waiting.append(kernel)
-            if sum(len(each.body) for each in self._waiting) >= _MODULE_BYTES:
-                self._begin()
+        if kernel.name in self._names:
+            return
+        self._names.add(kernel.name)
+        if effort_of(kernel) >= _MODULE_EFFORT:
+            self._begin([kernel])
+            return
+        self._waiting.append(kernel)
+        if sum(map(effort_of, self._waiting)) >= _MODULE_EFFORT:
+            self._begin_waiting()
 
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
         """Return the cubins of kernels and of all that were added. Raises CompilationError."""
         for kernel in kernels:
             self.add(kernel)
-        self._begin()
+        self._begin_waiting()
         finished = (cubin.result() for cubin in self._cubins)
-        return list(progress.steps("compile", finished, len(self._cubins)))
+        numbered = list(progress.steps("compile", finished, len(self._cubins)))
+        return [cubin for _, cubin in sorted(numbered)]
 
     def close(self) -> None:
         """Wait for what is being compiled; begin nothing more."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _begin(self) -> None:
+    def _begin_waiting(self) -> None:
         if self._waiting:
-            source = self._dialect.source(self._waiting)
-            self._cubins.append(self._pool.submit(self._make, source))
-            self._waiting.clear()
+            self._begin(self._waiting)
+            self._waiting = []
+
+    def _begin(self, kernels: Sequence[KernelText]) -> None:
+        effort = sum(map(effort_of, kernels))
+        self._modules.put((-effort, len(self._cubins), self._dialect.source(kernels)))
+        self._cubins.append(self._pool.submit(self._compile_longest))
+
+    def _compile_longest(self) -> tuple[int, bytes]:
+        """Compile the module that takes longest of those that wait; return its number, too."""
+        _, number, source = self._modules.get_nowait()
+        return number, self._make(source)
 
 
 def compile_kernels(
