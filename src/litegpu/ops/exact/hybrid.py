@@ -228,7 +228,7 @@ def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
     scales = _quantization(weights).scale
     factors = constant_operand(new_value, np.array(scales, np.float32))
     bias = bias_of(node)
-    operands: tuple[int, ...] = (excess, factors)
+    operands: tuple[int, ...] = (rows.scale, excess, factors)
     if bias != ABSENT:
         terms = as_float32(graph.values[bias]).ravel()
         operands = (*operands, constant_operand(new_value, terms))
