@@ -140,7 +140,9 @@ _OVER = _apart(f"ABS4({{b}}) - CAST4_I32_F32({_HIGH}) * {{c}}", "c")
 _OVER = _apart(f"{_OVER} - CAST4_I32_F32({_HIGH}) * {{d}}", "c")
 _OVER = _apart(f"{_OVER} - {_LOW} * {{c}}", "c")
 _MIDDLE = "(CAST4_I32_F32({a}) + SPLAT4(0.5f))"
-_DIGIT = f"({_apart(f'{_MIDDLE} + {_MIDDLE} * SPLAT4(5.96046448e-8f)', 'c')} - {_MIDDLE})"
+# Taken for a sum of M, a compiler may make M * (1 + 2^-24) of it, whose factor is rounded to 1.
+_PART = _apart(f"{_MIDDLE} * SPLAT4(5.96046448e-8f)", "c")
+_DIGIT = f"({_apart(f'{_MIDDLE} + {_PART}', 'c')} - {_MIDDLE})"
 _QUOTIENTS = {
     "ROUND_QUOTIENT": f"LESS_EQUAL4({_LOW} * {{d}}, {_OVER})",
     "ROUND_FLOAT_QUOTIENT": (
