@@ -18,6 +18,7 @@ import cuda_emulator
 import turns
 from cases.base import SMALL, Case
 from cases.conv_2d import Conv
+from cases.hybrid import HybridConv
 from cases.quantized_conv import QuantizedConv
 from cases.quantized_depthwise import QuantizedDepthwise
 from cases.separable import Separable
@@ -81,6 +82,14 @@ def checked(group: tuple[Case, ...], mode: Mode) -> list[str]:
 def test_cases_agree_with_the_cpu(group: tuple[Case, ...]) -> None:
     # What is chosen for a load of a certain size differs between halves, not between floats.
     assert checked(group, FLOATS if group[0].items is None else HALVES)
+
+
+@needs_emulator
+@pytest.mark.usefixtures("emulated")
+def test_depthwise_convolutions_of_bytes_take_no_other_integers() -> None:
+    """Floats as bytes have lost their zero point and with it their 8 bits."""
+    large = [case for case in cases.TABLE.values() if isinstance(case, HybridConv) and case.items]
+    assert not [name for name in checked((*large,), FLOATS) if name.startswith("cuda_depthwise")]
 
 
 @needs_emulator

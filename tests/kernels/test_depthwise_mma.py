@@ -13,6 +13,7 @@ from litegpu import backends
 from litegpu.engine.layout import assign
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
+from litegpu.graph import DType
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.depthwise_mma import DepthwiseMma, DepthwiseProblem, candidates
 from litegpu.kernels.examples import DepthwiseExample
@@ -95,7 +96,9 @@ def test_which_it_computes() -> None:
     assert reason(spec_of((64, 4, 4, 64))) == "too many products would be those of padding"
     assert reason(spec_of((64, 56, 56, 60))) == "its input's channels do not lie in eights"
     assert reason(spec_of((64, 56, 56, 64), 5)) == "its weights do not fit into registers"
-    assert reason(replace(spec, taps=None)) == "its weights are no constant bytes"
+    assert reason(replace(spec, taps=None)) == "its weights or its input are no bytes"
+    centred = replace(spec, src=replace(spec.src, dtype=DType.INT32))
+    assert reason(centred) == "its weights or its input are no bytes"
     wide = replace(spec, taps=np.full((3, 3, 64), 255, np.int16))
     assert reason(wide) == "its weights are no sums of two bytes"
     twice = replace(spec, dst=replace(spec.dst, shape=(64, 56, 56, 128)))

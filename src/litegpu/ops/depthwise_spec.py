@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import FLOAT, Storage, register_of
 from litegpu.graph import ABSENT
+from litegpu.ops.types import BYTES
 from litegpu.ops.weights import Floats
 from litegpu.ops.window import Window
 
@@ -43,6 +44,11 @@ class DepthwiseSpec:
     def of_integers(self) -> bool:
         """Whether stored integers are multiplied, whose sums are int32 and wrap."""
         return register_of(self.src.dtype) is not FLOAT
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether these are bytes; without a zero point of their row they are not any more."""
+        return self.src.dtype in BYTES
 
     @property
     def flops(self) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cases.base import EXACT, HALF, Array, Case, Pair, Range, Shape, Sheet, Windowed
+from cases.base import EXACT, HALF, SMALL, Array, Case, Pair, Range, Shape, Sheet, Windowed
 from cases.quantized import ORDINARY, POWER, Stored, quantization
 from cases.quantized_conv import Weighted
 from litegpu.graph import Quantization
@@ -208,6 +208,18 @@ CASES: tuple[Case, ...] = (
         )
     ),
     HybridConv(multiplier=1, per_channel=True, stride=(2, 2), kind=POWER, values=_ABOVE, batch=2),
+    # So large that some devices have kernels of their own, for bytes.
+    *(
+        HybridConv(
+            multiplier=1,
+            channels=channels,
+            size=(18, 17),
+            per_channel=True,
+            values=_ABOVE,
+            items=SMALL,
+        )
+        for channels in (12, 32)
+    ),
     *(
         HybridMatrix(asymmetric=asymmetric, kind=kind, values=values, rows=rows)
         for asymmetric in (False, True)

@@ -184,8 +184,8 @@ EXACT: Mapping[str, Function] = {
     "SCALE_BY_WEIGHTS": Function(_BY_WEIGHTS),
     "SCALE_BY_ROWS": Function(_BY_ROWS),
     in_body("SCALE_BY_WEIGHTS"): Function(f"WHERE4({_BODY}, {_BY_WEIGHTS}, {_BY_ROWS})"),
-    # Added to {a}: {c} by the scales {d} of weights, a bias {e} before that. What is rounded apart is
-    # so by the scale {b} of the row: those of weights may be numbers that compilers do know.
+    # Added to {a}: {c} by the scales {d} of weights, a bias {e} before that. What keeps roundings
+    # apart is the scale {b} of the row: compilers may know those of the weights.
     "ADD_PRODUCT": Function(f"{{a}} + {_apart('{c} * {d}')}"),
     "ADD_PRODUCT_AND_BIAS": Function(f"{{a}} + {_apart(_apart('{c} * {d}') + ' + {e}')}"),
     # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d};

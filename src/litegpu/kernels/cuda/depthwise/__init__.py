@@ -37,6 +37,8 @@ class DepthwiseCuda(Implementation):
         if not np.isfinite(spec.taps).all():
             # What lies outside of the image is multiplied, too.
             return Rejected("its weights are not all finite")
+        if spec.of_integers and not spec.of_bytes:
+            return Rejected("its input is no bytes")
         if spec.of_integers and _largest_sum(spec.taps) >= _WHOLE:
             return Rejected("floats do not hold its sums of integers")
         tiles = tiles_of(spec, target)

@@ -115,8 +115,8 @@ class DepthwiseMma(Implementation):
     def plan(self, spec: DepthwiseSpec, target: Target) -> Plan | Rejected:
         if not target.model.tensor_cores:
             return Rejected("the device has no tensor cores")
-        if spec.taps is None or not spec.of_integers:
-            return Rejected("its weights are no constant bytes")
+        if spec.taps is None or not spec.of_bytes:
+            return Rejected("its weights or its input are no bytes")
         if np.abs(spec.taps.astype(np.int16)).max() > _LARGEST:
             return Rejected("its weights are no sums of two bytes")
         if spec.multiplier > 1:
