@@ -123,6 +123,9 @@ class _Forwarding(Compilation):
     def add(self, kernel: KernelText) -> None:
         self._compiler.add(kernel)
 
+    def flush(self) -> None:
+        self._compiler.flush()
+
 
 def paper(like: DeviceInfo) -> DeviceInfo:
     """Return the facts of an H200."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -17,8 +19,11 @@ from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
 from litegpu.engine import compile_partition
+from litegpu.engine.layout import assign
+from litegpu.engine.lowering import Constants
+from litegpu.engine.program import build_program
 from litegpu.numeric_policy import FP32
-from paper_device import PaperDevice
+from paper_device import DEVICE, PaperDevice
 from passes.graphs import RELU, GraphBuilder
 
 
@@ -98,6 +103,26 @@ def test_short_kernels_share_a_module(compilers: Compilers) -> None:
     assert compile_kernels(CUDADialect(), [], (8, 0), None) == []
     longer = [kernel(f"short_{number}", "// nothing\n" * 600) for number in range(5)]
     assert len(compile_kernels(CUDADialect(), longer, (8, 0), None)) == 3, "two are enough"
+
+
+def test_short_kernels_do_not_wait_for_weights_to_be_packed(compilers: Compilers) -> None:
+    begun: list[bool] = []
+    pack = Constants.pack
+
+    def noted(self: Constants, alignment: int) -> Any:
+        begun.append(compilers.begun.acquire(timeout=30))
+        return pack(self, alignment)
+
+    builder = GraphBuilder()
+    graph = builder.graph(builder.elementwise(builder.input(1, 5, 5, 4), RELU))
+    with (
+        mock.patch.object(Constants, "pack", noted),
+        KernelCompiler(CUDADialect(), (8, 0), None) as compiler,
+    ):
+        ends = graph.inputs, graph.outputs
+        layout = assign(graph, FP32)
+        build_program(layout, DEVICE, *ends, compilation=cast(Compilation, compiler))
+    assert begun == [True]
 
 
 def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from litegpu.kernels.cuda import packing
 from litegpu.kernels.cuda.halves import spread_taps
-from litegpu.kernels.cuda.packing import pack_halves
+from litegpu.kernels.cuda.packing import pack_bytes, pack_halves, pack_tf32
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ def test_halves_lie_as_lanes_take_them() -> None:
     """As the table of fragments of mma.m16n8k16 in the PTX ISA has it, for each lane."""
     rng = np.random.default_rng(2)
     parts = [rng.normal(size=(32, 1, 1, 48)).astype(np.float32) for _ in range(2)]
-    packed = pack_halves(parts, 3, 32).view(np.float16).reshape(3, 2, 2, 32, 8)
+    packed = pack_halves(parts, 3, 32).make().view(np.float16).reshape(3, 2, 2, 32, 8)
     for step, part, pair, lane in np.ndindex(*packed.shape[:-1]):
         flat = parts[part].reshape(32, 48).astype(np.float16)
         first = 16 * step + 2 * (lane % 4)
@@ -43,3 +47,20 @@ def test_halves_lie_as_lanes_take_them() -> None:
         columns = (16 * pair + lane // 4, 16 * pair + 8 + lane // 4)
         expected = [flat[column, k] for column in columns for k in inputs]
         np.testing.assert_array_equal(packed[step, part, pair, lane], expected)
+
+
+def test_weights_are_packed_in_any_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.normal(size=(83, 3, 1, 6)).astype(np.float32)
+    bytes_ = rng.integers(-128, 128, weights.shape).astype(np.int8)
+
+    def packed(at_once: int) -> list[npt.NDArray[Any]]:
+        monkeypatch.setattr(packing, "_AT_ONCE", at_once)
+        halves = pack_halves([weights, -weights], 2, 112)
+        others = pack_tf32(weights, 2, 112), pack_bytes(bytes_, 16, 2, 112)
+        return [each.make() for each in (halves, *others)]
+
+    whole = packed(1 << 20)
+    for at_once in (1, 512, 1000):
+        for found, expected in zip(packed(at_once), whole, strict=True):
+            np.testing.assert_array_equal(found, expected)

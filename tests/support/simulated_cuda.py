@@ -169,6 +169,9 @@ class _SimulatedCompiler:
     def add(self, kernel: KernelText) -> None:
         """Wait for all."""
 
+    def flush(self) -> None:
+        """Wait for all."""
+
     def close(self) -> None:
         """Have begun nothing."""
 

@@ -89,6 +89,9 @@ class Compilation:
     def add(self, kernel: KernelText) -> None:
         """Take a kernel of the program. Most devices wait for all of them."""
 
+    def flush(self) -> None:
+        """Begin what waits for further kernels: there will be none for a while."""
+
     def finish(self, program: Program) -> Executable:
         """Return the executable of the whole program. Raises what Device.compile does."""
         return self.device.compile(program, self.cache_dir)

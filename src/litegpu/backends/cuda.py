@@ -290,6 +290,9 @@ class _CUDACompilation(Compilation):
     def add(self, kernel: KernelText) -> None:
         self._compiler.add(kernel)
 
+    def flush(self) -> None:
+        self._compiler.flush()
+
     def finish(self, program: Program) -> Executable:
         program = fold_launches(program, GRID_LIMITS)
         try:

@@ -223,13 +223,19 @@ class KernelCompiler:
             return
         self._waiting.append(kernel)
         if sum(map(effort_of, self._waiting)) >= _MODULE_EFFORT:
-            self._begin_waiting()
+            self.flush()
+
+    def flush(self) -> None:
+        """Begin what waits for others."""
+        if self._waiting:
+            self._begin(self._waiting)
+            self._waiting = []
 
     def cubins(self, kernels: Iterable[KernelText]) -> list[bytes]:
         """Return the cubins of kernels and of all that were added. Raises CompilationError."""
         for kernel in kernels:
             self.add(kernel)
-        self._begin_waiting()
+        self.flush()
         finished = (cubin.result() for cubin in self._cubins)
         numbered = list(progress.steps("compile", finished, len(self._cubins)))
         return [cubin for _, cubin in sorted(numbered)]
@@ -237,11 +243,6 @@ class KernelCompiler:
     def close(self) -> None:
         """Wait for what is being compiled; begin nothing more."""
         self._pool.shutdown(cancel_futures=True)
-
-    def _begin_waiting(self) -> None:
-        if self._waiting:
-            self._begin(self._waiting)
-            self._waiting = []
 
     def _begin(self, kernels: Sequence[KernelText]) -> None:
         effort = sum(map(effort_of, kernels))

@@ -44,6 +44,7 @@ from litegpu.ops.functions import (
     limits_of,
     registers,
 )
+from litegpu.ops.lazy_array import LazyArray
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Operations
 
@@ -91,14 +92,14 @@ class KernelLaunch:
 class Constants:
     """Packed constants of a partition; a value that several kernels read is packed once."""
 
-    arrays: list[npt.NDArray[Any]] = field(default_factory=list)
+    arrays: list[LazyArray] = field(default_factory=list)
     by_value: dict[int, int] = field(default_factory=dict)
     budget: ConstantBudget = field(default_factory=ConstantBudget)
 
-    def add(self, array: npt.NDArray[Any]) -> int:
+    def add(self, array: npt.NDArray[Any] | LazyArray) -> int:
         """Keep an array and return its number. Raises DeviceMemoryError past the budget."""
         self.budget.take(array.nbytes)
-        self.arrays.append(np.ascontiguousarray(array))
+        self.arrays.append(array if isinstance(array, LazyArray) else LazyArray.of(array))
         return len(self.arrays) - 1
 
     def add_value(self, value: Value, storage: Storage) -> int:
@@ -118,7 +119,7 @@ class Constants:
             end = round_up(end + array.nbytes, alignment)
         block = np.zeros(end, np.uint8)
         for part, array in zip(ranges, self.arrays, strict=True):
-            block[part.offset : part.offset + part.size] = array.reshape(-1).view(np.uint8)
+            array.fill(block[part.offset : part.offset + part.size].view(array.dtype))
         return block, ranges
 
 
@@ -280,7 +281,7 @@ class _Buffers:
         self._move((index, value.is_constant, storage), needed)
         return TensorRef(name, storage, extend)
 
-    def packed(self, name: str, array: npt.NDArray[Any]) -> str:
+    def packed(self, name: str, array: npt.NDArray[Any] | LazyArray) -> str:
         """Bind an array that an op packed; returns the kind of its elements."""
         kind = _PACKED_KINDS[array.dtype.name]
         self.arguments.append(Argument(name, kind, True, False, True))

@@ -62,6 +62,8 @@ def build_program(
     lowering = Lowering(selected, target, choices or Choices(), compilation)
     lowering.constants.budget = ConstantBudget.of(layout.graph)
     launches = lowering.lower_all()
+    if compilation is not None:
+        compilation.flush()
     bases = list(layout.bases)
     usages = list(_usages(layout, launches, bases))
     alignment = info.buffer_alignment

@@ -16,6 +16,7 @@ from litegpu.device_model import DeviceModel
 from litegpu.graph import DType, EpilogueOp, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.facts import OpFacts
+from litegpu.ops.lazy_array import LazyArray
 from litegpu.ops.traits import Trait
 from litegpu.ops.types import FLOATS, Types
 from litegpu.ops.units import Operations
@@ -62,7 +63,7 @@ class KernelRequest:
     writes: Mapping[str, int] = field(default_factory=dict)
     """Further values that the kernel makes, by the template's names."""
     parts: tuple[int, ...] = ()
-    constants: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    constants: Mapping[str, npt.NDArray[Any] | LazyArray] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     shared: tuple[tuple[str, str, int], ...] = ()
     attributes: LaunchAttributes = PLAIN_LAUNCH

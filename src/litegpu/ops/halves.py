@@ -17,10 +17,12 @@ def fits_half(array: _FLOATS) -> bool:
 
 def largest_of(array: _FLOATS, axes: tuple[int, ...] | None) -> _FLOATS:
     """Return the largest finite magnitude."""
-    found = np.abs(array)
-    largest = np.asarray(found.max(axis=axes, initial=0))
+    # Without an array of magnitudes, which takes longer than both.
+    highest, lowest = array.max(axis=axes, initial=0), array.min(axis=axes, initial=0)
+    largest = np.asarray(np.maximum(highest, -lowest))
     if np.isfinite(largest).all():
         return largest
+    found = np.abs(array)
     return np.asarray(found.max(axis=axes, initial=0, where=np.isfinite(found)))
 
 

@@ -16,6 +16,7 @@ from litegpu.kernels.cuda.halves import padded
 from litegpu.kernels.cuda.tiles import Tile
 from litegpu.ops.base import KernelRequest, Target
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.lazy_array import LazyArray
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 from litegpu.ops.units import Unit
 from litegpu.ops.window import Pair, Window
@@ -63,7 +64,7 @@ class Packed:
     `back` see Halves. `ones` make sums of values, where a zero point of weights asks for these.
     """
 
-    weights: npt.NDArray[np.uint32]
+    weights: npt.NDArray[np.uint32] | LazyArray
     back: npt.NDArray[np.float32] | None
     bias: npt.NDArray[np.float32] | npt.NDArray[np.int32] | None
     columns: int
@@ -90,7 +91,7 @@ def conv_kernel(
     `products` on a `unit` make one of values.
     """
     dst, src = spec.dst, spec.src
-    constants: dict[str, npt.NDArray[Any]] = {"weights": packed.weights}
+    constants: dict[str, npt.NDArray[Any] | LazyArray] = {"weights": packed.weights}
     if packed.back is not None:
         constants["back"] = padded(packed.back, packed.columns)
     if packed.bias is not None:

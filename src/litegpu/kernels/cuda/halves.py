@@ -46,10 +46,14 @@ def halves_of(weights: _FLOATS, target: Target, exact: bool = True) -> Halves:
 
 
 def parts_of(weights: _FLOATS, target: Target, exact: bool = True) -> int:
-    """Return how many parts `halves_of` would make, at far less cost for large weights."""
+    """Return how many parts `halves_of` would make, at far less cost.
+
+    It mostly shows in the first channel.
+    """
     if not exact or not target.policy.keeps_fp32_weights(weights.nbytes):
         return 1
-    return len(halves_of(weights, target).parts)
+    some = (weights[:1], weights[1:])
+    return 1 + any(len(halves_of(channels, target).parts) > 1 for channels in some)
 
 
 def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:

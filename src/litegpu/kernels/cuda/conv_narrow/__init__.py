@@ -21,6 +21,7 @@ from litegpu.kernels.cuda.tiles import TOO_LARGE, TilePlan, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.lazy_array import LazyArray
 from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
@@ -124,9 +125,7 @@ def tile_variables(tile: NarrowTile) -> dict[str, Any]:
     }
 
 
-def pack_quads(
-    parts: list[_FLOATS], problem: NarrowProblem, columns: int
-) -> npt.NDArray[np.uint32]:
+def pack_quads(parts: list[_FLOATS], problem: NarrowProblem, columns: int) -> LazyArray:
     """Arrange [O, H, W, I] as the kernel multiplies it: see arrange_quads, pack_halves."""
     arranged = [arrange_quads(weights, problem, columns) for weights in parts]
     return pack_halves([each[:, None, None] for each in arranged], problem.steps, columns)

@@ -18,6 +18,7 @@ from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile
 from litegpu.kernels.cuda.packing import pack_bytes
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.lazy_array import LazyArray
 from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 from litegpu.ops.units import Unit
 
@@ -77,9 +78,7 @@ def _kernel(
     return conv_kernel(name, node, spec, tile, target, packed, variables, Unit.INT8_MATRIX)
 
 
-def _pack(
-    weights: Bytes, problem: NarrowProblem, columns: int, pairs: int
-) -> npt.NDArray[np.uint32]:
+def _pack(weights: Bytes, problem: NarrowProblem, columns: int, pairs: int) -> LazyArray:
     """Arrange [O, H, W, I] as the kernel multiplies it: see arrange_quads, pack_bytes."""
     missing = BYTES_OF_PIXEL - weights.shape[3]
     words = np.pad(weights, [(0, 0)] * 3 + [(0, missing)]).view(np.uint16)
@@ -89,5 +88,6 @@ def _pack(
 
 def _ones(weights: Bytes, problem: NarrowProblem) -> npt.NDArray[np.uint32]:
     """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2."""
-    packed_ones = _pack(np.ones_like(weights[:1]).repeat(COLUMNS, axis=0), problem, COLUMNS, 1)
-    return packed_ones.reshape(problem.steps, 32, 4)[:, :4, :2].reshape(-1)
+    rows = np.ones_like(weights[:1]).repeat(COLUMNS, axis=0)
+    packed_ones = _pack(rows, problem, COLUMNS, 1).make()
+    return np.ascontiguousarray(packed_ones.reshape(problem.steps, 32, 4)[:, :4, :2]).reshape(-1)

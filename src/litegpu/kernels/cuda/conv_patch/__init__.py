@@ -19,6 +19,7 @@ from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.halves import as_halves
+from litegpu.ops.lazy_array import LazyArray
 
 _FLOATS = npt.NDArray[np.float32]
 _OVERLAPS = 4
@@ -83,15 +84,19 @@ def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> K
     return conv_kernel(name, node, spec, tile, target, packed, variables, products=problem.products)
 
 
-def pack_steps(parts: list[_FLOATS], tile: PatchTile) -> npt.NDArray[np.uint32]:
+def pack_steps(parts: list[_FLOATS], tile: PatchTile) -> LazyArray:
     """Arrange [O, H, W, I] as mma.m16n8k16 has it: [block, step, part, 8 columns, lane] of 2.
 
     A lane holds inputs 2 * (lane % 4) + {0, 1} and those 8 further, of column lane / 4.
     """
-    steps = tile.problem.steps
-    columns, length = tile.columns, steps * 2 * PART
-    flat = np.stack([as_halves(spread_taps(w, columns, PART, length)) for w in parts])
-    # [part, block, n-tile, column, step, half of the inputs, lane % 4, two inputs]
-    split = flat.reshape(len(parts), -1, tile.n_tiles, PART, steps, 2, 4, 2)
-    ordered = split.transpose(1, 4, 0, 2, 3, 6, 5, 7)
-    return np.ascontiguousarray(ordered).reshape(-1).view(np.uint32)
+    steps, columns = tile.problem.steps, tile.columns
+
+    def fill(out: npt.NDArray[Any]) -> None:
+        ordered = out.reshape(-1, steps, len(parts), tile.n_tiles, PART, 4, 2)
+        for number, weights in enumerate(parts):
+            flat = as_halves(spread_taps(weights, columns, PART, steps * 2 * PART))
+            # [block, n-tile, column, step, half of the inputs, lane % 4]
+            split = flat.view(np.uint32).reshape(-1, tile.n_tiles, PART, steps, 2, 4)
+            ordered[:, :, number] = split.transpose(0, 3, 1, 2, 5, 4)
+
+    return LazyArray(np.dtype(np.uint32), len(parts) * columns * steps * PART, fill)

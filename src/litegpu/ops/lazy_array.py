@@ -1,0 +1,46 @@
+"""Arrays that are made when all kernels are written, right where they are to lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LazyArray:
+    """An array of `size` elements on one axis, whose type is all that a kernel must know of it.
+
+    `fill` writes the elements into a contiguous array of zeros of that size and type. So compilers
+    are at work while weights are packed, and these are written once.
+
+    >>> LazyArray(np.dtype(np.int32), 2, lambda out: out.__setitem__(1, 7)).make()
+    array([0, 7], dtype=int32)
+    """
+
+    dtype: np.dtype[Any]
+    size: int
+    fill: Callable[[npt.NDArray[Any]], None]
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> LazyArray:
+        """Return the elements of an array in row-major order."""
+
+        def fill(out: npt.NDArray[Any]) -> None:
+            out.reshape(array.shape)[...] = array
+
+        return cls(array.dtype, array.size, fill)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the length in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def make(self) -> npt.NDArray[Any]:
+        """Return the array by itself."""
+        made = np.zeros(self.size, self.dtype)
+        self.fill(made)
+        return made
