@@ -171,3 +171,37 @@ def test_a_comparison_on_the_cpu_makes_bools_whatever_the_file_says() -> None:
         target.invoke()
         results.append(target.get_tensor(target.get_output_details()[0]["index"]))
     assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_integers_that_follow_from_shapes_stay_on_the_cpu() -> None:
+    """What is made of them for a RESHAPE would come too late; floats of them are data."""
+    values = {
+        0: value(0, (2, 3)),
+        1: Value(1, "shape", (2,), DType.INT32),
+        2: Value(2, "one", (2,), DType.INT32, np.ones(2, np.int32)),
+        3: Value(3, "longer", (2,), DType.INT32),
+        4: value(4, (2,)),
+    }
+    nodes = (
+        Node(0, "SHAPE", 1, (0,), (1,)),
+        Node(1, "ADD", 1, (1, 2), (3,)),
+        Node(2, "CAST", 1, (3,), (4,)),
+    )
+    found = check_support(Graph(values, nodes, (0,), (4,)))
+    assert found.reasons[1].startswith("It computes with shapes alone")
+    assert 2 not in found.reasons
+
+
+@pytest.mark.parametrize("op", ["PAD", "PADV2", "MIRROR_PAD"])
+def test_what_is_padded_by_computed_numbers_has_no_known_shape(op: str) -> None:
+    values = {
+        0: value(0, (2, 3)),
+        1: Value(1, "padding", (2, 2), DType.INT32),
+        2: value(2, (), 0.0),
+        3: value(3, (4, 5)),
+        4: value(4, (4, 5)),
+    }
+    inputs = (0, 1, 2) if op == "PADV2" else (0, 1)
+    nodes = (Node(0, op, 1, inputs, (3,)), Node(1, "ABS", 1, (3,), (4,)))
+    found = check_support(Graph(values, nodes, (0, 1), (4,)))
+    assert found.reasons[1] == "The shape of tensor 3 is known only when the model runs."

@@ -115,6 +115,7 @@ class TransposeConvBias(NumpyCase):
 
 CASES: tuple[NumpyCase, ...] = (
     *(ArgmaxPool(image=(1, 5, 4, c)) for c in range(1, 10)),
+    ArgmaxPool(image=(1, 6, 2, 1), kernel=(5, 2), stride=(1, 1), padding="VALID"),
     *(
         ArgmaxPool(image=(2, 9, 7, 5), kernel=kernel, stride=stride, padding=padding)
         for padding in ("SAME", "VALID")
