@@ -82,7 +82,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
     variables = {
         **tile_variables(tile),
         "ALL_PAIRS": columns // 16,
-        "FILL_UNROLL": 8 if depthwise is None else 2 if depthwise.taps is not None else 1,
+        "FILL_UNROLL": 8 if depthwise is None else 2,
         "TF32": tf32,
         "SPLIT_A": src.dtype is DType.FLOAT32 and not tf32,
         "SPLIT_W": problem.weight_parts > 1 and not tf32,
