@@ -16,7 +16,7 @@ import op_runner
 from cases.base import Case, Scale
 from cases.conv_2d import Conv
 from cases.fully_connected import Dense
-from cases.separable import Separable
+from cases.separable import MeanDense, Separable
 from cases.transpose_conv import TransposeConv
 from comparing import mismatch
 from cuda_emulator import INFO, EmulatedBackend, needs_emulator
@@ -48,6 +48,7 @@ def test_cases_agree_where_all_values_would_be_halves(number: int) -> None:
 TENSOR_CORES: tuple[tuple[Case, Scale], ...] = (
     (Separable(image=(1, 14, 14, 96), filters=130, activation="NONE"), Scale(values=1e6)),
     (Separable(image=(2, 7, 9, 24)), Scale(values=1e-6, weights=1e-3)),
+    (MeanDense(image=(1, 5, 3, 40)), Scale(values=1e6)),
     (TransposeConv(image=(2, 5, 3, 20), filters=9), Scale(1e-6, 1e-6)),
     (Dense(shape=(1, 128), units=70), Scale(1e-8, 1e-8)),
     (Conv(image=(1, 33, 35, 32), filters=32, kernel=(3, 3)), Scale(values=1e4)),
