@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
     from litegpu.cache.token import model_token
+    from litegpu.compiled_model import CompiledModel, TensorBuffer
     from litegpu.costs import Estimate, Split
     from litegpu.delegate import GpuDelegate
     from litegpu.engine.peaks import Peaks
     from litegpu.errors import (
         CompilationError,
+        CompiledModelError,
         DeviceLostError,
         DeviceMemoryError,
         ExecutionError,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "CompilationError",
+    "CompiledModel",
+    "CompiledModelError",
     "DelegationReport",
     "DeviceInfo",
     "DeviceLostError",
@@ -79,6 +83,7 @@ __all__ = [
     "QuantizedSupport",
     "RejectedNode",
     "Split",
+    "TensorBuffer",
     "UnsupportedDeviceError",
     "__version__",
     "list_devices",
@@ -89,7 +94,7 @@ _HOMES = (
     *("litegpu.errors", "litegpu.options", "litegpu.costs", "litegpu.report"),
     *("litegpu.engine.peaks", "litegpu.backends", "litegpu.backends.base"),
     *("litegpu.cache.token", "litegpu.progress"),
-    *("litegpu.profiling", "litegpu.delegate"),
+    *("litegpu.profiling", "litegpu.delegate", "litegpu.compiled_model"),
 )
 """Where the names above come from: imported when one is first used, so that `--help` is fast."""
 

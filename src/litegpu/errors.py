@@ -53,6 +53,13 @@ class BindingError(LitegpuError, ValueError):
     """A buffer does not fit what is to be copied, or what it is bound to."""
 
 
+class CompiledModelError(LitegpuError, RuntimeError, ValueError):
+    """A CompiledModel has no such signature or tensor, or its buffers do not fit.
+
+    LiteRT raises RuntimeError for some of these and ValueError for others.
+    """
+
+
 class ForkedProcessError(LitegpuError, RuntimeError):
     """A GPU API that a parent process had opened was asked for in a child that was forked."""
 

@@ -73,7 +73,9 @@ class PartitionKernel:
         self._tensors = 0
         self._run: Callable[[], object] = _skip
         """Copies in, runs and copies out, once the first invoke has bound it."""
-        self._alone = alone
+        self.alone = alone
+        """Whether no other node of its graph runs beside it."""
+        self._context = 0
         self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
         self._states: list[tuple[ctypes.c_void_p, int]] = []
@@ -139,7 +141,7 @@ class PartitionKernel:
         than in the file.
         """
         self._zero_copy.unbind(context)
-        self._tensors = 0
+        self._context, self._tensors = context, 0
         self._check_types(structs.TfLiteContext.from_address(context).tensors or 0)
         self.shape(context)
         if self.graph is not self._compiled_graph:
@@ -169,11 +171,13 @@ class PartitionKernel:
         while self.compiled.watch is not None and (lost := self.compiled.watch.lost()):
             for pointer, data in states:
                 ctypes.memmove(pointer.value or 0, data, len(data))
-            self._widen(context, lost, again)
+            self.widen(lost, again)
+            self._bind_zero_copy(context)
+            self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
             self._run()
             again = True
 
-    def _widen(self, context: int, lost: Mapping[int, str], again: bool) -> None:
+    def widen(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32; the second time in a run, with all that follow them.
 
         What was cut hides from the values after it whether they fit.
@@ -186,7 +190,7 @@ class PartitionKernel:
         except BaseException:
             self._precise = before
             raise
-        self._zero_copy.unbind(context, keep=True)
+        self._zero_copy.unbind(self._context, keep=True)
         self._tensors, old, self.compiled = 0, self.compiled, compiled
         old.close()
         names = {v: facts.values[v].name for v in wide}
@@ -199,8 +203,6 @@ class PartitionKernel:
             )
         if (changed := self.changed()) is not None:
             changed(self)
-        self._bind_zero_copy(context)
-        self._bind(ctypes.c_size_t.from_address(context + _TENSORS).value)
 
     def _check_types(self, tensors: int) -> None:
         """Raise ModelError where a kernel of the CPU makes another type than the file states."""
@@ -230,7 +232,7 @@ class PartitionKernel:
         """Let the tensors lie where the device reaches them, if it has such memory."""
         compiled = self.compiled
         pinned = compiled.context.pinned()
-        if pinned is not None and self._alone:
+        if pinned is not None and self.alone:
             sizes = compiled.sizes()
             # What the watch moves comes last on each side, and stays its own.
             ins = pinned.inputs[: len(compiled.inputs)]
@@ -260,7 +262,7 @@ class PartitionKernel:
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
         """Measure the partition by itself. Raises ExecutionError when the device fails."""
         ops = {node.index: node.op for node in self.graph.nodes}
-        return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self._alone)
+        return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[list[None]]:

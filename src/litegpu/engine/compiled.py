@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends.base import Compilation, Device
-from litegpu.backends.buffers import Bindings, HostBuffer
+from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
 from litegpu.backends.execution import Executable, ExecutionContext, Submission
 from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
@@ -77,16 +77,21 @@ class CompiledPartition:
 
         The pointers are read at each run.
         """
-        program, watch = self.program, self.watch
-        if watch is not None:
-            inputs = (*inputs, c_void_p(watch.source))
-            outputs = (*outputs, c_void_p(watch.target))
-        return Bindings(
-            tuple(HostBuffer(p, part.size) for p, part in zip(inputs, program.inputs, strict=True)),
-            tuple(
-                HostBuffer(p, part.size) for p, part in zip(outputs, program.outputs, strict=True)
-            ),
+        ends = (inputs, self.program.inputs), (outputs, self.program.outputs)
+        sides = (
+            [HostBuffer(p, part.size) for p, part in zip(pointers, parts, strict=False)]
+            for pointers, parts in ends
         )
+        return self.watched(*sides)
+
+    def watched(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Bindings:
+        """Return what a run binds: buffers for `inputs` and `outputs`, and the watch's words."""
+        if (watch := self.watch) is not None:
+            parts = self.program.inputs[-1], self.program.outputs[-1]
+            addresses = c_void_p(watch.source), c_void_p(watch.target)
+            words = [HostBuffer(p, part.size) for p, part in zip(addresses, parts, strict=True)]
+            inputs, outputs = (*inputs, words[0]), (*outputs, words[1])
+        return Bindings(tuple(inputs), tuple(outputs))
 
     def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Submission:
         """Prepare runs on whatever these pointers hold at the time."""

@@ -1,0 +1,24 @@
+"""CompiledModel: a model that is run on buffers, with the names of LiteRT's own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from litegpu.compiled_model.accelerators import HardwareAccelerator
+from litegpu.compiled_model.model import CompiledModel
+from litegpu.compiled_model.tensor_buffer import TensorBuffer
+
+__all__ = ["CompiledModel", "HardwareAccelerator", "TensorBuffer"]
+
+_OPTIONS = {"CpuOptions": "options", "GpuOptions": "options", "Options": "options"} | {
+    "Environment": "environment",
+    "EnvironmentOptions": "environment",
+}
+"""What programs import from LiteRT's module beside, and where LiteRT has it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OPTIONS:
+        return getattr(importlib.import_module(f"ai_edge_litert.{_OPTIONS[name]}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

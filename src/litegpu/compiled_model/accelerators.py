@@ -1,0 +1,75 @@
+"""What LiteRT's options ask for, in litegpu's words."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from litegpu.errors import CompiledModelError
+
+_log = logging.getLogger("litegpu")
+_HONOURED = {"num_threads", "enforce_f32"}
+
+
+class HardwareAccelerator(enum.IntFlag):
+    """Where a model may run; the numbers are LiteRT's."""
+
+    CPU = 1
+    GPU = 2
+    NPU = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whether the GPU takes part, and what LiteRT's options say beside."""
+
+    gpu: bool = True
+    threads: int | None = None
+    float32: bool = False
+
+
+def wanted(accelerators: int | None, options: Any) -> Wanted:
+    """Read `hardware_accel` or `options` of LiteRT; neither: the GPU, and the CPU for the rest.
+
+    What litegpu has nothing for is told in a warning. Raises CompiledModelError for both at once
+    and for an NPU alone.
+    """
+    if options is None:
+        return Wanted(_has_gpu(HardwareAccelerator.GPU if accelerators is None else accelerators))
+    if accelerators is not None:
+        raise CompiledModelError("Pass either options or hardware_accel, not both.")
+    gpu = _has_gpu(options.hardware_accelerators)
+    # The fields, not the properties, which would make what is asked for.
+    groups = {
+        name: value for name, value in vars(options).items() if name.startswith("_") and value
+    }
+    unused = [
+        f"{name.strip('_')}.{field}"
+        for name, group in groups.items()
+        for field in _changed(group)
+        if field not in _HONOURED
+    ]
+    if unused:
+        _log.warning("These options of LiteRT have no meaning for litegpu: %s.", ", ".join(unused))
+    cpu, gpu_options = groups.get("_cpu_options"), groups.get("_gpu_options")
+    threads = getattr(cpu, "num_threads", 0) or None
+    return Wanted(gpu, threads, bool(getattr(gpu_options, "enforce_f32", False)))
+
+
+def _has_gpu(accelerators: int) -> bool:
+    found = HardwareAccelerator(int(accelerators))
+    if found == HardwareAccelerator.NPU:
+        raise CompiledModelError(
+            "hardware_accel is NPU alone, and litegpu has none. Add GPU, or CPU."
+        )
+    return HardwareAccelerator.GPU in found
+
+
+def _changed(group: Any) -> list[str]:
+    """Return the fields of a dataclass that are not what they are by default."""
+    default = type(group)()
+    names = [field.name for field in dataclasses.fields(group)]
+    return [name for name in names if getattr(group, name) != getattr(default, name)]

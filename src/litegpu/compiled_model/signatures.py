@@ -1,0 +1,217 @@
+"""What a model's signatures take and give, and how one of them is run by the interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.errors import CompiledModelError, LitegpuError
+
+PLACEHOLDER = "<placeholder signature>"
+"""What LiteRT calls the one signature of a model that has none."""
+Array = npt.NDArray[Any]
+Names = Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output: its name in the signature and its tensor in the interpreter."""
+
+    key: str
+    name: str
+    index: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes as it is now."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its details as LiteRT has them."""
+        return {
+            "name": self.name,
+            "index": self.index,
+            "dtype": self.dtype.name,
+            "shape": list(self.shape),
+        }
+
+
+class Signature(ABC):
+    """One way to call a model; `inputs` and `outputs` are in the order of its graph.
+
+    They have the shapes of now; outputs whose shape only a run tells have that of the last one.
+    """
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+    def __init__(self, key: str, interpreter: Any) -> None:
+        """Take the signature called `key`."""
+        self.key = key
+        self._interpreter = interpreter
+        self._refresh()
+
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Ask the runtime for the tensors."""
+
+    @abstractmethod
+    def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
+        """Give an input another shape. Raises CompiledModelError where that cannot be."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run once; return an array for each output."""
+
+    def grown(self, number: int, shape: tuple[int, ...]) -> CompiledModelError:
+        """Take note of the shape that an output got in a run; return the error for its buffer."""
+        before = self.outputs[number]
+        now = dataclasses.replace(before, shape=shape)
+        self.outputs = [*self.outputs[:number], now, *self.outputs[number + 1 :]]
+        return CompiledModelError(
+            f"The output '{now.key}' has the shape {[*shape]} now, and its buffer is for "
+            f"{[*before.shape]}. Create the buffer anew, and run again."
+        )
+
+
+class MainSignature(Signature):
+    """That of the interpreter's own graph."""
+
+    def __init__(self, key: str, interpreter: Any, inputs: Names, outputs: Names) -> None:
+        """Take the signature's names by their tensors; those that have none keep their own."""
+        self._names = inputs, outputs
+        super().__init__(key, interpreter)
+
+    def _refresh(self) -> None:
+        self.inputs = _named(self._interpreter.get_input_details(), self._names[0])
+        self.outputs = _named(self._interpreter.get_output_details(), self._names[1])
+
+    def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
+        """Give an input another shape. See Signature.resize."""
+        try:
+            self._interpreter.resize_tensor_input(self.inputs[number].index, shape, strict=strict)
+            self._interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            self._undo(number)
+            raise _refused(self.inputs[number], error, shape) from error
+        self._refresh()
+
+    def _undo(self, number: int) -> None:
+        """Let the model run as before; others of its inputs may have to be resized, too."""
+        tensor = self.inputs[number]
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._interpreter.resize_tensor_input(tensor.index, tensor.shape)
+            self._interpreter.allocate_tensors()
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run once. See Signature.run."""
+        for tensor, array in zip(self.inputs, inputs, strict=True):
+            self._interpreter.set_tensor(tensor.index, array)
+        try:
+            self._interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise _failed(self.key, error) from error
+        return [self._interpreter.get_tensor(tensor.index) for tensor in self.outputs]
+
+
+class OtherSignature(Signature):
+    """One of several: the runtime's own runner finds its graph."""
+
+    def __init__(self, key: str, interpreter: Any) -> None:
+        """Take the signature called `key`."""
+        self._runner = interpreter.get_signature_runner(key)
+        super().__init__(key, interpreter)
+
+    def _refresh(self) -> None:
+        self.inputs = _ordered(self._runner.get_input_details())
+        self.outputs = _ordered(self._runner.get_output_details())
+
+    def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
+        """Give an input another shape. See Signature.resize."""
+        tensor = self.inputs[number]
+        stated = self._runner.get_input_details()[tensor.key]["shape_signature"]
+        fits = len(stated) == len(shape) and all(
+            size in (-1, new) for size, new in zip(stated, shape, strict=True)
+        )
+        if strict and not fits:
+            raise _refused(tensor, ValueError(f"it states {[*map(int, stated)]}."), shape)
+        shapes = [shape if each is tensor else each.shape for each in self.inputs]
+        # The runner takes shapes from what it runs on.
+        arrays = [np.zeros(n, t.dtype) for n, t in zip(shapes, self.inputs, strict=True)]
+        try:
+            self.run(arrays)
+        except CompiledModelError as error:
+            raise _refused(tensor, error, shape) from error
+        self._refresh()
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run once. See Signature.run."""
+        keys = [tensor.key for tensor in self.inputs]
+        try:
+            found = self._runner(**dict(zip(keys, inputs, strict=True)))
+        except (RuntimeError, ValueError) as error:
+            raise _failed(self.key, error) from error
+        return [found[tensor.key] for tensor in self.outputs]
+
+
+def signatures_of(interpreter: Any) -> list[Signature]:
+    """Return all signatures of a model, in the order of the file."""
+    listed = interpreter.get_signature_list()
+    if not listed:
+        return [MainSignature(PLACEHOLDER, interpreter, {}, {})]
+    if len(listed) > 1:
+        return [OtherSignature(key, interpreter) for key in listed]
+    (key,) = listed
+    runner = interpreter.get_signature_runner(key)
+    sides = runner.get_input_details(), runner.get_output_details()
+    graph = interpreter.get_input_details(), interpreter.get_output_details()
+    names = [{each["index"]: name for name, each in side.items()} for side in sides]
+    if any(
+        {each["index"] for each in main} != set(own) for main, own in zip(graph, names, strict=True)
+    ):
+        return [OtherSignature(key, interpreter)]
+    return [MainSignature(key, interpreter, *names)]
+
+
+def _named(details: Sequence[Mapping[str, Any]], names: Names) -> list[Tensor]:
+    return [_tensor(names.get(each["index"], each["name"]), each) for each in details]
+
+
+def _ordered(details: Mapping[str, Mapping[str, Any]]) -> list[Tensor]:
+    """Return tensors in the order in which converters number them: the runner has none."""
+    found = [_tensor(key, each) for key, each in details.items()]
+    return sorted(found, key=lambda tensor: tensor.index)
+
+
+def _tensor(key: str, detail: Mapping[str, Any]) -> Tensor:
+    shape = tuple(int(size) for size in detail["shape"])
+    return Tensor(key, detail["name"], int(detail["index"]), np.dtype(detail["dtype"]), shape)
+
+
+def _refused(tensor: Tensor, error: Exception, shape: Sequence[int]) -> CompiledModelError:
+    return CompiledModelError(
+        f"The input '{tensor.key}' cannot have the shape {[*shape]}: {_sentence(error)} Use one "
+        "that the model permits, or strict=False where it states another."
+    )
+
+
+def _failed(key: str, error: Exception) -> LitegpuError:
+    if isinstance(error, LitegpuError):
+        return error
+    return CompiledModelError(
+        f"Failed to invoke the compiled model, signature '{key}': {_sentence(error)} Give it what "
+        "its operations can run on."
+    )
+
+
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") + "."
