@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
-from litegpu.backends.buffers import HostBuffer, MemoryKind
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract
@@ -272,15 +271,6 @@ class GpuDelegate:
         """Return what runs all of the model that the delegate was applied to last, if one does."""
         kernels = [kernel for reference in self._kernels if (kernel := reference()) is not None]
         return kernels[0] if len(kernels) == 1 and kernels[0].alone else None
-
-    def allocate_host(self, nbytes: int) -> HostBuffer:
-        """Return memory of the host that the device reaches fastest.
-
-        Raises DeviceMemoryError when there is too little.
-        """
-        memory = self._device.allocate(nbytes, MemoryKind.PINNED)
-        assert isinstance(memory, HostBuffer)
-        return memory
 
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset."""

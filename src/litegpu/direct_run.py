@@ -30,12 +30,12 @@ class DirectRun:
     def can_run(kernel: PartitionKernel, inputs: set[int], outputs: set[int]) -> bool:
         """Whether a kernel makes all outputs of these inputs, and keeps nothing between runs."""
         compiled = kernel.compiled
-        made = {*compiled.outputs, *compiled.constants}
+        results = {*compiled.outputs, *compiled.constants}
         return (
             kernel.alone
             and not compiled.states
             and inputs.issuperset(compiled.inputs)
-            and made == outputs
+            and results == outputs
         )
 
     def _bind(self) -> None:

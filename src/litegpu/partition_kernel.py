@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from litegpu import progress
 from litegpu.backends.base import Device
-from litegpu.backends.buffers import HostBuffer
+from litegpu.backends.buffers import HostBuffer, MemoryKind
 from litegpu.cache import CachedPartitions, CacheFolder
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
@@ -280,6 +280,12 @@ class PartitionKernel:
     def give_back(self, context: int) -> None:
         """Let the tensors lie in the runtime's memory, with what they hold."""
         self._zero_copy.unbind(context, keep=True)
+
+    def allocate_host(self, nbytes: int) -> HostBuffer:
+        """Return memory of the host that the device reaches fastest. Raises DeviceMemoryError."""
+        memory = self._device.allocate(nbytes, MemoryKind.PINNED)
+        assert isinstance(memory, HostBuffer)
+        return memory
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
         """Return what reports tell of the partition of these nodes."""

@@ -6,24 +6,24 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.buffers import HostBuffer
 from litegpu.compiled_model.accelerators import wanted
+from litegpu.compiled_model.fitting import as_buffer, at, called, check, requirements
 from litegpu.compiled_model.signatures import MainSignature, Signature, Tensor, signatures_of
 from litegpu.compiled_model.tensor_buffer import TensorBuffer
 from litegpu.delegate import GpuDelegate
 from litegpu.direct_run import DirectRun
 from litegpu.errors import CompiledModelError, ForkedProcessError, ModelError, did_you_mean
+from litegpu.partition_kernel import PartitionKernel
 from litegpu.report import DelegationReport
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
 
-_HOST_MEMORY = 1
-"""LiteRT's number for buffers in memory of the host."""
 _MOST_BOUND = 16
 """Sets of buffers whose runs stay prepared."""
 
@@ -52,16 +52,16 @@ class CompiledModel:
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        asked = wanted(hardware_accel, options)
-        if delegate and not asked.gpu:
+        requested = wanted(hardware_accel, options)
+        if delegate and not requested.gpu:
             names = ", ".join(delegate)
             raise CompiledModelError(f"{names}: these are for the GPU, which was not asked for.")
-        if asked.float32:
+        if requested.float32:
             delegate.setdefault("precision", "fp32")
         self._environment = environment
-        self._delegate = GpuDelegate(**delegate) if asked.gpu else None
+        self._delegate = GpuDelegate(**delegate) if requested.gpu else None
         try:
-            self._interpreter = runtime.interpreter(content, self._delegate, asked.threads)
+            self._interpreter = runtime.interpreter(content, self._delegate, requested.threads)
         except ModelError as error:
             raise CompiledModelError(str(error)) from error
         self._signatures = signatures_of(self._interpreter)
@@ -166,7 +166,7 @@ class CompiledModel:
         return {each.key: each.to_dict() for each in self._named(signature_key).outputs}
 
     def is_fully_accelerated(self) -> bool:
-        """Whether no node is left to a processor that was not asked for, or to the CPU."""
+        """Whether no node is left to a processor that was not requested for, or to the CPU."""
         self._open()
         report = self.report
         if self._delegate is None:
@@ -179,13 +179,13 @@ class CompiledModel:
         self, input_index: int, signature_index: int = 0
     ) -> dict[str, Any]:
         """Return the bytes of an input's buffer, and the kinds of memory it may have."""
-        return _requirements(_at(self._signature(signature_index).inputs, input_index, "Input"))
+        return requirements(at(self._signature(signature_index).inputs, input_index, "Input"))
 
     def get_output_buffer_requirements(
         self, output_index: int, signature_index: int = 0
     ) -> dict[str, Any]:
         """Return the bytes of an output's buffer, and the kinds of memory it may have."""
-        return _requirements(_at(self._signature(signature_index).outputs, output_index, "Output"))
+        return requirements(at(self._signature(signature_index).outputs, output_index, "Output"))
 
     def create_input_buffers(self, signature_index: int = 0) -> list[TensorBuffer]:
         """Return a buffer of zeros for each input."""
@@ -197,11 +197,11 @@ class CompiledModel:
 
     def create_input_buffer_by_name(self, signature_key: str, input_name: str) -> TensorBuffer:
         """Return a buffer of zeros for an input."""
-        return self._buffer(_called(self._named(signature_key).inputs, input_name, "Input"))
+        return self._buffer(called(self._named(signature_key).inputs, input_name, "Input"))
 
     def create_output_buffer_by_name(self, signature_key: str, output_name: str) -> TensorBuffer:
         """Return a buffer of zeros for an output."""
-        return self._buffer(_called(self._named(signature_key).outputs, output_name, "Output"))
+        return self._buffer(called(self._named(signature_key).outputs, output_name, "Output"))
 
     def _buffer(self, tensor: Tensor) -> TensorBuffer:
         if tensor.dtype.hasobject or tensor.dtype.kind in "SU":
@@ -209,7 +209,8 @@ class CompiledModel:
                 f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
                 "interpreter for this model."
             )
-        on_host = HostBuffer.allocate if self._delegate is None else self._delegate.allocate_host
+        kernel = self._whole()
+        on_host = HostBuffer.allocate if kernel is None else kernel.allocate_host
         buffer = TensorBuffer(on_host(tensor.nbytes), tensor.dtype, tensor.shape)
         buffer.array.fill(0)
         return buffer
@@ -224,7 +225,7 @@ class CompiledModel:
         Buffers made before fit no longer where sizes have changed.
         """
         signature = self._signature(signature_index)
-        _at(signature.inputs, input_index, "Input")
+        at(signature.inputs, input_index, "Input")
         with self._lock:
             self._bound.clear()
             signature.resize(input_index, [*map(int, dims)], strict)
@@ -234,7 +235,7 @@ class CompiledModel:
     ) -> None:
         """Give an input another shape. See resize_input_tensor."""
         signature = self._named(signature_key)
-        tensor = _called(signature.inputs, input_name, "Input")
+        tensor = called(signature.inputs, input_name, "Input")
         number = [each.key for each in signature.inputs].index(tensor.key)
         self.resize_input_tensor(number, dims, self.get_signature_index(signature_key), strict)
 
@@ -304,7 +305,7 @@ class CompiledModel:
                 f"The model takes {[t.key for t in signature.inputs]}, each once; it was given "
                 f"{len(inputs)} in order and {sorted(named)} by name."
             )
-        sources = [_as_buffer(tensor, given[tensor.key]) for tensor in signature.inputs]
+        sources = [as_buffer(tensor, given[tensor.key]) for tensor in signature.inputs]
         targets = [
             TensorBuffer(HostBuffer.allocate(tensor.nbytes), tensor.dtype, tensor.shape)
             for tensor in signature.outputs
@@ -322,8 +323,8 @@ class CompiledModel:
             ("Input", signature.inputs, inputs),
             ("Output", signature.outputs, outputs),
         ):
-            _check(side, tensors, buffers)
-        kernel = self._delegate.whole() if self._delegate is not None else None
+            check(side, tensors, buffers)
+        kernel = self._whole()
         if kernel is not None and isinstance(signature, MainSignature):
             ins = {t.index: b.memory for t, b in zip(signature.inputs, inputs, strict=True)}
             outs = {t.index: b.memory for t, b in zip(signature.outputs, outputs, strict=True)}
@@ -339,13 +340,16 @@ class CompiledModel:
 
         return run
 
+    def _whole(self) -> PartitionKernel | None:
+        return self._delegate.whole() if self._delegate is not None else None
+
     def _open(self) -> list[Signature]:
         if self._closed:
             raise CompiledModelError("The model was closed. Compile it anew.")
         return self._signatures
 
     def _signature(self, index: int) -> Signature:
-        return _at(self._open(), index, "Signature")
+        return at(self._open(), index, "Signature")
 
     def _named(self, key: str) -> Signature:
         for each in self._open():
@@ -353,58 +357,3 @@ class CompiledModel:
                 return each
         known = [each.key for each in self._signatures]
         raise CompiledModelError(f"Signature not found: '{key}'.{did_you_mean(key, known)}")
-
-
-_Item = TypeVar("_Item")
-
-
-def _at(items: Sequence[_Item], index: int, what: str) -> _Item:
-    if not 0 <= index < len(items):
-        raise CompiledModelError(
-            f"{what} index out of range: {index} of {len(items)}. The first one is 0."
-        )
-    return items[index]
-
-
-def _called(tensors: Sequence[Tensor], name: str, what: str) -> Tensor:
-    for tensor in tensors:
-        if tensor.key == name:
-            return tensor
-    known = [tensor.key for tensor in tensors]
-    raise CompiledModelError(f"{what} tensor not found: '{name}'.{did_you_mean(name, known)}")
-
-
-def _requirements(tensor: Tensor) -> dict[str, Any]:
-    return {"buffer_size": tensor.nbytes, "supported_types": [_HOST_MEMORY]}
-
-
-def _check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer]) -> None:
-    """Raise CompiledModelError unless there is a buffer of type and size for each tensor."""
-    if len(tensors) != len(buffers):
-        raise CompiledModelError(
-            f"{side} buffer size mismatch: number of {side.lower()}s: {len(tensors)}, buffers: "
-            f"{len(buffers)}. Give one for each of {[tensor.key for tensor in tensors]}."
-        )
-    for tensor, buffer in zip(tensors, buffers, strict=True):
-        array = buffer.array
-        if array.dtype != tensor.dtype or array.nbytes != tensor.nbytes:
-            raise CompiledModelError(
-                f"{side} '{tensor.key}' is {tensor.dtype} of the shape {[*tensor.shape]}, and its "
-                f"buffer {array.dtype} of {[*array.shape]}. Create the buffer anew, or resize the "
-                "input."
-            )
-
-
-def _as_buffer(tensor: Tensor, data: npt.ArrayLike) -> TensorBuffer:
-    """Return what an input of a call is read from."""
-    array = np.asarray(data)
-    if array.dtype != tensor.dtype and not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
-        raise CompiledModelError(
-            f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
-        )
-    if array.shape != tensor.shape:
-        raise CompiledModelError(
-            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given "
-            f"{[*array.shape]}. Use that shape, or resize_input_tensor."
-        )
-    return TensorBuffer.create_from_host_memory(np.ascontiguousarray(array, tensor.dtype))

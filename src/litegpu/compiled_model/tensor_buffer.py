@@ -22,8 +22,8 @@ class TensorBuffer:
     its `array`, is held by anyone, whatever becomes of the model. It is for one thread at a time.
     """
 
-    def __init__(self, memory: HostBuffer, dtype: npt.DTypeLike, shape: Sequence[int]) -> None:
-        """Take memory for a tensor; CompiledModel does that."""
+    def __init__(self, memory: Any, dtype: npt.DTypeLike, shape: Sequence[int]) -> None:
+        """Take a HostBuffer for a tensor; CompiledModel does that."""
         self._memory: HostBuffer | None = memory
         self._array = _view(memory, np.dtype(dtype), tuple(map(int, shape)))
 
@@ -49,8 +49,8 @@ class TensorBuffer:
         return self._array
 
     @property
-    def memory(self) -> HostBuffer:
-        """What runs are bound to. Raises CompiledModelError after `destroy`."""
+    def memory(self) -> Any:
+        """What runs are bound to, for CompiledModel. Raises CompiledModelError after `destroy`."""
         if self._memory is None:
             raise CompiledModelError("TensorBuffer has been destroyed")
         return self._memory

@@ -41,6 +41,6 @@ class LazyArray:
 
     def make(self) -> npt.NDArray[Any]:
         """Return the array by itself."""
-        made = np.zeros(self.size, self.dtype)
-        self.fill(made)
-        return made
+        result = np.zeros(self.size, self.dtype)
+        self.fill(result)
+        return result
