@@ -92,5 +92,8 @@ def test_the_types_that_a_user_gets_are_exported() -> None:
     assert {litegpu.Estimate, litegpu.LeftOut, litegpu.KernelProfile, litegpu.Peaks} <= seen
 
 
-INNER = {"Clocks", "DeviceModel", "Graph", "PartitionKernel", "Subset", "Unit"}
+INNER = {
+    *("Clocks", "DeviceModel", "Graph", "HostBuffer", "MemoryKind", "PartitionKernel", "Subset"),
+    "Unit",
+}
 """What the delegate's methods for the bridge take, and the choice of kernels asks of devices."""
