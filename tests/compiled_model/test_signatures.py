@@ -1,0 +1,97 @@
+"""Models with several signatures, and what only a run tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litegpu import CompiledModel, CompiledModelError
+from litegpu.compiled_model.signatures import OtherSignature
+from litegpu.zoo.writer import ModelWriter
+
+SHAPE = (1, 2, 3)
+PLACES: list[dict[str, Any]] = [{}, {"hardware_accel": 1}]
+
+
+def several(shape: tuple[int, ...] = SHAPE) -> bytes:
+    """Return a model that two signatures call by other names."""
+    writer = ModelWriter()
+    a, b = writer.input(shape, name="a"), writer.input(shape, name="b")
+    difference = writer.op("SUB", [a, b], [shape])
+    writer.output(difference)
+    writer.signature("minus", {"x": a, "y": b}, {"z": difference})
+    writer.signature("less", {"from": a, "what": b}, {"rest": difference})
+    return writer.build()
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["gpu", "cpu"])
+def test_each_signature_has_its_names(place: dict[str, Any]) -> None:
+    x, y = (np.random.default_rng(n).normal(size=SHAPE).astype(np.float32) for n in (1, 2))
+    with CompiledModel.from_buffer(several(), **place) as model:
+        assert all(isinstance(each, OtherSignature) for each in model._signatures)
+        listed = model.get_signature_list()
+        assert listed["less"] == {"inputs": ["from", "what"], "outputs": ["rest"]}
+        for key, names in listed.items():
+            number = model.get_signature_index(key)
+            inputs, outputs = model.create_input_buffers(number), model.create_output_buffers(number)
+            inputs[0].write(x)
+            inputs[1].write(y)
+            model.run_by_index(number, inputs, outputs)
+            np.testing.assert_allclose(outputs[0].array, x - y, rtol=1e-6)
+            result = model.create_output_buffer_by_name(key, names["outputs"][0])
+            named = dict(zip(names["inputs"], inputs, strict=True))
+            model.run_by_name(key, named, {names["outputs"][0]: result})
+            np.testing.assert_array_equal(result.array, outputs[0].array)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=["gpu", "cpu"])
+def test_a_signature_is_resized(place: dict[str, Any]) -> None:
+    with CompiledModel.from_buffer(several(), **place) as model:
+        with pytest.raises(CompiledModelError, match=r"'x' cannot have the shape \[2, 2, 3\]: it"):
+            model.resize_input_tensor_by_name("minus", "x", (2, 2, 3))
+        model.resize_input_tensor_by_name("minus", "x", (2, 2, 3), strict=False)
+        details = model.get_output_tensor_details("minus")["z"]
+        assert details["shape"] == [2, 2, 3]
+        inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
+        inputs[0].array[:] = 3
+        inputs[1].array[:] = 1
+        model.run_by_index(0, inputs, outputs)
+        assert (outputs[0].array == 2).all()
+        with pytest.raises(CompiledModelError, match="cannot have the shape"):
+            model.resize_input_tensor_by_name("minus", "x", (5, 7), strict=False)
+
+
+def test_an_output_whose_shape_a_run_tells() -> None:
+    writer = ModelWriter()
+    x = writer.input((4,), "bool")
+    writer.output(writer.op("WHERE", [x], [(-1, 1)], dtype="int64"))
+    with CompiledModel.from_buffer(writer.build()) as model:
+        inputs, outputs = model.create_input_buffers(), model.create_output_buffers()
+        inputs[0].array[:] = (True, False, True, False)
+        with pytest.raises(CompiledModelError, match=r"has the shape \[2, 1\] now, and its buffer"):
+            model.run_by_index(0, inputs, outputs)
+        outputs = model.create_output_buffers()
+        model.run_by_index(0, inputs, outputs)
+        assert outputs[0].read().tolist() == [[0], [2]]
+
+
+def test_what_the_cpu_refuses_when_it_runs() -> None:
+    writer = ModelWriter()
+    x, indices = writer.input((4,)), writer.input((2,), "int32", name="indices")
+    writer.output(writer.op("GATHER", [x, indices], [(2,)]))
+    content = writer.build()
+    with CompiledModel.from_buffer(content, hardware_accel=1) as model:
+        assert model(np.arange(4.0, dtype="f4"), np.array([3, 0], "i4")).tolist() == [3, 0]
+        with pytest.raises(CompiledModelError, match=r"Failed to invoke the compiled model, .*gather"):
+            model(np.zeros(4, "f4"), np.array([9, 0], "i4"))
+
+
+def test_strings_have_no_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CompiledModel.from_buffer(several(), hardware_accel=1) as model:
+        tensor = model._signatures[0].inputs[0]
+        texts = type(tensor)(tensor.key, tensor.name, tensor.index, np.dtype("S1"), tensor.shape)
+        monkeypatch.setattr(model._signatures[0], "inputs", [texts])
+        with pytest.raises(CompiledModelError, match="'x' holds strings, for which there are no"):
+            model.create_input_buffers(0)
