@@ -33,7 +33,7 @@ def kernel(name: str, body: str = "") -> KernelText:
 
 def long(name: str) -> KernelText:
     """Return a kernel that is worth a module of its own."""
-    return kernel(name, "// nothing\n" * 2000)
+    return kernel(name, "// nothing\n" * 3000)
 
 
 class Compilers:
@@ -70,7 +70,7 @@ def test_a_long_kernel_begins_before_the_next_one_is_there(compilers: Compilers)
         compiler.add(long("second"))
         compilers.may_end.set()
         cubins = compiler.cubins([long("first"), kernel("third")])
-    assert [text.count(b"// nothing") for text in cubins] == [2000, 2000, 0]
+    assert [text.count(b"// nothing") for text in cubins] == [3000, 3000, 0]
     assert len(compilers.sources) == 3, "each kernel once"
 
 
@@ -79,7 +79,7 @@ def test_what_takes_longest_begins_first(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     compilers.may_end.clear()
-    unrolled = kernel("unrolled", "#pragma unroll\n" * 100)
+    unrolled = kernel("unrolled", "#pragma unroll\n" * 150)
     with KernelCompiler(CUDADialect(), (8, 0), None) as compiler:
         compiler.add(kernel("short"))
         compiler.add(long("first"))
@@ -101,7 +101,7 @@ def test_short_kernels_share_a_module(compilers: Compilers) -> None:
     (cubin,) = compile_kernels(CUDADialect(), kernels, (8, 0), None)
     assert all(each.name.encode() in cubin for each in kernels)
     assert compile_kernels(CUDADialect(), [], (8, 0), None) == []
-    longer = [kernel(f"short_{number}", "// nothing\n" * 600) for number in range(5)]
+    longer = [kernel(f"short_{number}", "// nothing\n" * 1800) for number in range(5)]
     assert len(compile_kernels(CUDADialect(), longer, (8, 0), None)) == 3, "two are enough"
 
 

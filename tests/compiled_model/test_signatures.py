@@ -35,7 +35,10 @@ def test_each_signature_has_its_names(place: dict[str, Any]) -> None:
         assert listed["less"] == {"inputs": ["from", "what"], "outputs": ["rest"]}
         for key, names in listed.items():
             number = model.get_signature_index(key)
-            inputs, outputs = model.create_input_buffers(number), model.create_output_buffers(number)
+            inputs, outputs = (
+                model.create_input_buffers(number),
+                model.create_output_buffers(number),
+            )
             inputs[0].write(x)
             inputs[1].write(y)
             model.run_by_index(number, inputs, outputs)
@@ -84,7 +87,9 @@ def test_what_the_cpu_refuses_when_it_runs() -> None:
     content = writer.build()
     with CompiledModel.from_buffer(content, hardware_accel=1) as model:
         assert model(np.arange(4.0, dtype="f4"), np.array([3, 0], "i4")).tolist() == [3, 0]
-        with pytest.raises(CompiledModelError, match=r"Failed to invoke the compiled model, .*gather"):
+        with pytest.raises(
+            CompiledModelError, match=r"Failed to invoke the compiled model, .*gather"
+        ):
             model(np.zeros(4, "f4"), np.array([9, 0], "i4"))
 
 

@@ -184,10 +184,14 @@ EXACT: Mapping[str, Function] = {
     "SCALE_BY_WEIGHTS": Function(_BY_WEIGHTS),
     "SCALE_BY_ROWS": Function(_BY_ROWS),
     in_body("SCALE_BY_WEIGHTS"): Function(f"WHERE4({_BODY}, {_BY_WEIGHTS}, {_BY_ROWS})"),
-    # Added to {a}: {c} by the scales {d} of weights, a bias {e} before that. What keeps roundings
-    # apart is the scale {b} of the row: compilers may know those of the weights.
-    "ADD_PRODUCT": Function(f"{{a}} + {_apart('{c} * {d}')}"),
-    "ADD_PRODUCT_AND_BIAS": Function(f"{{a}} + {_apart(_apart('{c} * {d}') + ' + {e}')}"),
+    # Added to {a}: {b} by the scales {c} of weights, a bias {d} before that. If all weights have one
+    # scale, it is a number in the text: the scale of the row, which comes last, keeps roundings apart.
+    "ADD_PRODUCT": Function(f"{{a}} + {_apart('{b} * {c}', 'c')}"),
+    "ADD_PRODUCT_AND_BIAS": Function(f"{{a}} + {_apart(_apart('{b} * {c}', 'c') + ' + {d}', 'c')}"),
+    "ADD_PRODUCT_BY_ONE": Function(f"{{a}} + {_apart('{b} * {c}', 'd')}"),
+    "ADD_PRODUCT_BY_ONE_AND_BIAS": Function(
+        f"{{a}} + {_apart(_apart('{b} * {c}', 'e') + ' + {d}', 'e')}"
+    ),
     # By a multiplier of 2^31, after a shift to the left by {c}, before one to the right by {d};
     # halves go up, or away from zero where {e} is 1.
     "REQUANTIZE_UP": Function("REQUANTIZE_UP4_I32({a}, {b}, {c}, {d})", makes=INT),

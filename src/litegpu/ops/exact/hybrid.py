@@ -228,13 +228,18 @@ def _by_nibbles(graph: Graph, node: Node, rows: FloatRows) -> tuple[Node, ...]:
     scales = _quantization(weights).scale
     factors = constant_operand(new_value, np.array(scales, np.float32))
     bias = bias_of(node)
-    operands: tuple[int, ...] = (rows.scale, excess, factors)
+    function, operands = "ADD_PRODUCT", [excess, factors]
+    by_one = len(set(scales)) == 1
+    if by_one:
+        function += "_BY_ONE"
     if bias != ABSENT:
-        terms = as_float32(graph.values[bias]).ravel()
-        operands = (*operands, constant_operand(new_value, terms))
+        function += "_AND_BIAS"
+        operands.append(constant_operand(new_value, as_float32(graph.values[bias]).ravel()))
+    if by_one:
+        operands.append(rows.scale)
     epilogue = (
         *scaled_sums(rows, scales, ("SCALE_BY_ROWS",)),
-        EpilogueOp("ADD_PRODUCT" if bias == ABSENT else "ADD_PRODUCT_AND_BIAS", operands),
+        EpilogueOp(function, tuple(operands)),
         *activation_epilogue(node.params),
     )
     raised = nibbles.raised(weights, new_value)
