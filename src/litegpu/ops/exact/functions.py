@@ -184,8 +184,9 @@ EXACT: Mapping[str, Function] = {
     "SCALE_BY_WEIGHTS": Function(_BY_WEIGHTS),
     "SCALE_BY_ROWS": Function(_BY_ROWS),
     in_body("SCALE_BY_WEIGHTS"): Function(f"WHERE4({_BODY}, {_BY_WEIGHTS}, {_BY_ROWS})"),
-    # Added to {a}: {b} by the scales {c} of weights, a bias {d} before that. If all weights have one
-    # scale, it is a number in the text: the scale of the row, which comes last, keeps roundings apart.
+    # Added to {a}: {b} by the scales {c} of weights, a bias {d} before that. Where all weights have
+    # one scale, it is a number in the text: the scale of the row, which comes last, keeps roundings
+    # apart.
     "ADD_PRODUCT": Function(f"{{a}} + {_apart('{b} * {c}', 'c')}"),
     "ADD_PRODUCT_AND_BIAS": Function(f"{{a}} + {_apart(_apart('{b} * {c}', 'c') + ' + {d}', 'c')}"),
     "ADD_PRODUCT_BY_ONE": Function(f"{{a}} + {_apart('{b} * {c}', 'd')}"),
