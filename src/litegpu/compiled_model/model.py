@@ -20,6 +20,7 @@ from litegpu.delegate import GpuDelegate
 from litegpu.direct_run import DirectRun
 from litegpu.errors import CompiledModelError, ForkedProcessError, ModelError, did_you_mean
 from litegpu.partition_kernel import PartitionKernel
+from litegpu.pictures import KEYWORDS, with_picture_input
 from litegpu.report import DelegationReport
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
@@ -53,6 +54,12 @@ class CompiledModel:
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
         requested = wanted(hardware_accel, options)
+        if "input_format" in delegate:
+            picture = {name: delegate.pop(name) for name in KEYWORDS if name in delegate}
+            try:
+                content = with_picture_input(content, **picture)
+            except ModelError as error:
+                raise CompiledModelError(str(error)) from error
         if delegate and not requested.gpu:
             names = ", ".join(delegate)
             raise CompiledModelError(f"{names}: these are for the GPU, which was not asked for.")
@@ -99,7 +106,9 @@ class CompiledModel:
 
         `hardware_accel` and `options` are LiteRT's; without them the GPU takes what it can run, and
         the CPU the rest. Further keywords are those of GpuDelegate: `backend="cuda"`,
-        `precision="fp16"`, `cache=True`. `environment` is kept for who asks for it.
+        `precision="fp16"`, `cache=True`; or, with `input_format`, those of
+        `pictures.with_picture_input`: the model then takes a picture's bytes.
+        `environment` is kept for who asks for it.
 
         Raises CompiledModelError for what is no model and for accelerators that do not exist, and
         what GpuDelegate raises.

@@ -29,12 +29,14 @@ TOOLS = {
     "preprocess_coco_minival": "write what is on COCO's pictures, for the evaluation",
     "cache": "list, check, clear and fill what is kept for faster starts",
     "batch": "run a model over any number of pictures or arrays",
+    "picture_input": "write a model that takes a picture's bytes: RGBA, BGR, NV12",
     "demo": "classify and segment a picture, and draw it as a PNG",
 }
 SHORT = {
     "benchmark": "benchmark_model",
     "imagenet": "imagenet_image_classification",
     "coco": "coco_object_detection",
+    "picture-input": "picture_input",
 }
 """Other names of tools."""
 

@@ -1,0 +1,95 @@
+"""Puts operations in front of a model: one of its inputs becomes what they make."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+from litegpu.errors import ModelError
+from litegpu.graph.ir import ABSENT
+from litegpu.zoo import objects
+
+_MAIN = 0
+"""The number of the graph that an interpreter runs."""
+_CONTROL_DEPENDENCIES = b"model_control_dependencies"
+"""Metadata that name operations by their numbers, which operations in front change."""
+
+
+def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
+    """Return `content` with the model `front` before its input number `position`.
+
+    `model` is `content` as `objects.parse` gives it, and is changed. The first input of `front`
+    takes the place, the name and the part in signatures that the old input had; its first output
+    becomes that. All else stays: other graphs, constants, metadata, files attached to the model.
+
+    Raises:
+        ModelError: the model keeps data outside of its tables, or names operations by their
+            numbers.
+    """
+    _check(model)
+    graph = model.subgraphs[_MAIN]
+    added = objects.parse(front)
+    (extra,) = added.subgraphs
+    old = int(graph.inputs[position])
+    shift = len(graph.tensors)
+    made = int(extra.outputs[0])
+    numbers = {t: t + shift - (t > made) for t in range(len(extra.tensors))} | {made: old}
+    picture = numbers[int(extra.inputs[0])]
+
+    buffers, codes = len(model.buffers), len(model.operatorCodes)
+    for number, tensor in enumerate(extra.tensors):
+        if number == made:
+            continue
+        # Buffer 0 is that of all tensors without data, in every file.
+        tensor.buffer += buffers - 1 if tensor.buffer else 0
+        graph.tensors.append(tensor)
+    model.buffers = [*model.buffers, *added.buffers[1:]]
+    model.operatorCodes = [*model.operatorCodes, *added.operatorCodes]
+    for node in extra.operators:
+        node.opcodeIndex += codes
+        node.inputs = [numbers.get(int(t), ABSENT) for t in node.inputs]
+        node.outputs = [numbers[int(t)] for t in node.outputs]
+    graph.operators = [*extra.operators, *(graph.operators or ())]
+    graph.tensors[picture].name = graph.tensors[old].name
+    graph.tensors[old].name = (graph.tensors[old].name or b"") + b"/values"
+    graph.inputs = [picture if i == position else int(t) for i, t in enumerate(graph.inputs)]
+    for signature in model.signatureDefs or ():
+        for entry in signature.inputs or () if signature.subgraphIndex == _MAIN else ():
+            entry.tensorIndex = picture if entry.tensorIndex == old else entry.tensorIndex
+    return _with_attached(objects.pack(model), content)
+
+
+def _check(model: Any) -> None:
+    outside = any(buffer.offset > 1 for buffer in model.buffers) or any(
+        node.largeCustomOptionsOffset > 1
+        for graph in model.subgraphs
+        for node in graph.operators or ()
+    )
+    if outside:
+        raise ModelError(
+            "The model keeps constants behind its tables, as files of more than 2 GB do; they "
+            "cannot be written anew. Prepare its pictures on the CPU."
+        )
+    if any(entry.name == _CONTROL_DEPENDENCIES for entry in model.metadata or ()):
+        raise ModelError(
+            "The model's metadata give its operations an order by their numbers, which change with "
+            "operations before them. Convert it without control dependencies."
+        )
+
+
+def _with_attached(written: bytes, content: bytes) -> bytes:
+    """Return the model with the files that are attached to `content`, such as labels.
+
+    They are a ZIP archive behind the model, with positions in it that count from the file's begin.
+    """
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        return written
+    target = io.BytesIO(written)
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as old,
+        zipfile.ZipFile(target, "a") as new,
+    ):
+        for each in old.infolist():
+            new.writestr(each, old.read(each))
+    return target.getvalue()
