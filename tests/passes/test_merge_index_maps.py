@@ -103,6 +103,33 @@ def test_two_become_one_that_places_elements_alike(kind: str) -> None:
     np.testing.assert_array_equal(_result(result.graph, node, data), expected)
 
 
+def test_a_slice_goes_into_the_map_after_it() -> None:
+    builder = GraphBuilder()
+    source = builder.input(2, 6, 9, 5)
+    bounds = (0, 1, 8, 0), (2, 6, 0, 5), (1, 2, -2, 1)
+    cut = builder.normalized("STRIDED_SLICE", source, (2, 3, 4, 5), *bounds)
+    graph = builder.graph(_resized(builder, cut, 6, 8))
+    result = applied(merge_index_maps, graph)
+    assert result.applied == ("STRIDED_SLICE 0 into INDEX_MAP 1",)
+    (node,) = result.graph.nodes
+    assert (node.op, node.inputs) == ("INDEX_MAP", (source,))
+    data = np.arange(2 * 6 * 9 * 5).reshape(2, 6, 9, 5)
+    expected = data[:, 1::2, 8:0:-2].repeat(2, axis=1).repeat(2, axis=2)
+    np.testing.assert_array_equal(_result(result.graph, node, data), expected)
+
+
+def test_two_slices_stay_slices() -> None:
+    builder = GraphBuilder()
+    source = builder.input(*SHAPE)
+    first = builder.normalized(
+        "STRIDED_SLICE", source, (2, 2, 4, 5), (0, 1, 0, 0), SHAPE, (1, 1, 1, 1)
+    )
+    second = builder.normalized(
+        "STRIDED_SLICE", first, (2, 1, 4, 5), (0, 1, 0, 0), (2, 2, 4, 5), (1, 1, 1, 1)
+    )
+    assert untouched(merge_index_maps, builder.graph(second)).declined == ()
+
+
 def test_channels_that_stay_are_read_in_slices() -> None:
     builder = GraphBuilder()
     mirrored = PAIRS["resized and mirrored"](builder, builder.input(1, 3, 4, 8))

@@ -12,8 +12,10 @@ from PIL import Image
 import picture_reference as reference
 from litegpu import CompiledModel, CompiledModelError, GpuDelegate, OptionsError
 from litegpu.backends import list_devices
+from litegpu.graph.ir import Quantization
 from litegpu.pictures import KEYWORDS, with_picture_input
 from litegpu.tools import images, runtime
+from litegpu.zoo import ModelWriter
 from real_models import find, picture_paths
 from small_models import fully_convolutional, run
 
@@ -48,6 +50,50 @@ def test_what_a_compiled_model_cannot_take() -> None:
         CompiledModel.from_buffer(fully_convolutional((1, 9, 7, 5)), input_format="rgb8")
     with pytest.raises(OptionsError, match="Unknown input_format 'rgb'"):
         CompiledModel.from_buffer(fully_convolutional(), input_format="rgb")
+
+
+def kernels(content: bytes) -> int:
+    delegate = GpuDelegate(backend=BACKENDS[0])
+    runtime.interpreter(content, delegate, builtin_kernels=True)
+    assert delegate.report is not None and delegate.report.whole_graph, str(delegate.report)
+    return delegate.report.partitions[0].kernels
+
+
+def quantized() -> bytes:
+    """Return a model of one average pool of int8."""
+    writer = ModelWriter()
+    scale = Quantization((0.02,), (3,))
+    x = writer.input((1, 8, 6, 3), "int8", quantization=scale)
+    options = {"stride_w": 2, "stride_h": 2, "filter_width": 2, "filter_height": 2}
+    operands = [x], [(1, 4, 3, 3)]
+    pool = writer.op(
+        *("AVERAGE_POOL_2D", *operands),
+        options=options | {"padding": "VALID"},
+        dtype="int8",
+        quantization=scale,
+        version=2,
+    )
+    writer.output(pool)
+    return writer.build()
+
+
+@pytest.mark.parametrize("content", [fully_convolutional((1, 8, 6, 3)), quantized()])
+@pytest.mark.parametrize(
+    ("input_format", "resized", "more"),
+    [
+        ("rgba8", False, 1),
+        ("bgr8", True, 1),
+        ("bgra8", True, 1),
+        ("gray8", True, 1),
+        ("nv12", False, 1),
+        ("nv12", True, 2),
+    ],
+)
+def test_few_kernels_are_added(content: bytes, input_format: str, resized: bool, more: int) -> None:
+    changed = with_picture_input(
+        content, input_format, size=(16, 10) if resized else None, mean=(1, 2, 3), std=40
+    )
+    assert kernels(changed) - kernels(content) == more
 
 
 def as_nothing_but_bytes(path: str, size: tuple[int, int], alpha: bool) -> Any:

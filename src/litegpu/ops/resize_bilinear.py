@@ -24,20 +24,27 @@ from litegpu.ops.quantized_resize import scale_of
 from litegpu.ops.traits import Trait
 from litegpu.ops.units import Unit
 
+RESIZE_BILINEAR = "RESIZE_BILINEAR"
+
 
 @dataclass(frozen=True, slots=True)
 class ResizeAttributes:
-    """How output coordinates map to input coordinates."""
+    """How output coordinates map to input coordinates.
+
+    `lanes` are the input's channels that the output's are, where these are others; both have four
+    at most then.
+    """
 
     align_corners: bool
     half_pixel: bool
+    lanes: tuple[int, ...] = ()
 
 
 @register
 class ResizeBilinear(Op):
     """Bilinear resize of H and W."""
 
-    name = "RESIZE_BILINEAR"
+    name = RESIZE_BILINEAR
     max_version = 3
     traits = Trait.CONVEX | Trait.RESIZES
     cpu_bytes_per_second = 14e9
@@ -85,7 +92,11 @@ class ResizeBilinear(Op):
 def resize_words(attributes: ResizeAttributes, image: Shape, result: Shape) -> dict[str, Any]:
     """Return what templates need to know about a resize from [N, H, W, C] to another."""
     scales = (scale_of(image[axis], result[axis], attributes.align_corners) for axis in (1, 2))
-    return {"scales": tuple(map(literal, scales)), "half_pixel": attributes.half_pixel}
+    return {
+        "scales": tuple(map(literal, scales)),
+        "half_pixel": attributes.half_pixel,
+        "lanes": "".join("xyzw"[lane] for lane in attributes.lanes),
+    }
 
 
 def check_size(graph: Graph, node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Merges two maps that treat each axis by itself: they resize, mirror, reverse, exchange axes.
+"""Merges two maps that treat each axis by itself: they cut, resize, mirror, reverse, exchange axes.
 
 The kernel that goes would have written a whole value, often one larger than what it read.
 """
@@ -6,40 +6,35 @@ The kernel that goes would have written a whole value, often one larger than wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from litegpu.graph import Graph, Node
-from litegpu.ops.base import Shape
-from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, index_map_node, plain
+from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
+from litegpu.ops.lookups import Lookup, lookups
+from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
-
-
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    """Where the indices along one axis of the input come from.
-
-    `indices` has one for each place along `axis` of the output; without an axis, it has just one.
-    """
-
-    axis: int | None
-    indices: tuple[int, ...]
 
 
 @PASSES.add(after="index_map_into_window", because="what convolutions do not see by themselves")
 def merge_index_maps(graph: Graph) -> PassResult:
-    """Let the second of two such index maps look its elements up in the input of the first."""
+    """Let the second of two such index maps look its elements up in the input of the first.
+
+    The first may be a slice, which would be a kernel of its own, or a view of the input.
+    """
     edit = Editor(graph)
     consumers = graph.consumers()
-    producers: dict[int, int] = {}  # value id -> place of the index map that makes it by now
+    producers: dict[int, int] = {}  # value id -> place of the move that makes it by now
     for position, node in enumerate(graph.nodes):
-        if node.op != INDEX_MAP or node.epilogue:
+        if node.op not in (INDEX_MAP, STRIDED_SLICE) or node.epilogue:
             continue
         producers[node.outputs[0]] = position
+        if node.op == STRIDED_SLICE:
+            continue
         source = producers.get(node.inputs[0])
         producer = None if source is None else edit.nodes[source]
-        if source is None or producer is None or producer.op != INDEX_MAP:
+        if source is None or producer is None or producer.op not in (INDEX_MAP, STRIDED_SLICE):
             continue
-        first, second = _lookups(graph, producer), _lookups(graph, node)
+        first, second = lookups(graph, producer), lookups(graph, node)
         reason = ""
         if first is None or second is None:
             reason = "one depends on more than its own axis"
@@ -55,43 +50,15 @@ def merge_index_maps(graph: Graph) -> PassResult:
     return edit.result()
 
 
-def _lookups(graph: Graph, node: Node) -> list[_Lookup] | None:
-    """Return the lookup of each axis of the input, if there is no more to an index map."""
-    attributes: IndexMapAttributes = node.attributes
-    shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
-    if any(len(axis.sizes) > 1 or axis.begin for axis in attributes.digits):
-        return None
-    found = [_lookup(s, size, out) for s, size in zip(attributes.sources, shape, strict=True)]
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else None
-
-
-def _lookup(source: Source, size: int, out: Shape) -> _Lookup | None:
-    if source.bounded or source.operand or len(source.terms) > 1:
-        return None
-    axis, factor = source.terms[0] if source.terms else (None, 0)
-    positions = (source.offset + factor * i for i in range(1 if axis is None else out[axis]))
-    if source.mirror is not None:
-        positions = (_mirrored(i, source.mirror, size) for i in positions)
-    table = source.table
-    return _Lookup(axis, tuple(i if table is None else table[i] for i in positions))
-
-
-def _mirrored(index: int, edge: int, size: int) -> int:
-    """Return an index reflected at both ends, as a kernel does it."""
-    inner = max(index, edge - index)
-    return min(inner, 2 * size - 2 - edge - inner)
-
-
-def _then(first: _Lookup, second: Sequence[_Lookup]) -> _Lookup:
+def _then(first: Lookup, second: Sequence[Lookup]) -> Lookup:
     """Return where the index along an axis comes from over two index maps."""
     if first.axis is None:
         return first
     further = second[first.axis]
-    return _Lookup(further.axis, tuple(first.indices[i] for i in further.indices))
+    return Lookup(further.axis, tuple(first.indices[i] for i in further.indices))
 
 
-def _node(graph: Graph, node: Node, lookups: Sequence[_Lookup], producer: Node) -> Node:
+def _node(graph: Graph, node: Node, lookups: Sequence[Lookup], producer: Node) -> Node:
     """Return the index map of these lookups: steps of one size where they are, else a table."""
     sources = []
     for each in lookups:

@@ -135,17 +135,16 @@ def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors
     """Return R, G and B, from 0 to 255, of rows of Y and below them rows of U and V by turns."""
     batch, high, width, _ = x.shape
     height = picture.size[0]
-    luma = _rows(writer, x, 0, height)
-    pairs = _rows(writer, x, height, high)
-    half = (height // 2, width // 2)
-    shape = writer.constant((-1, *half, 2), np.int32, name="pairs")
-    pairs = writer.op("RESHAPE", [pairs, shape], [(batch, *half, 2)], dtype=np.uint8)
+    shape = (batch, height, width, 3)
     size = writer.constant((height, width), np.int32, name="size")
-    chroma = writer.op(
-        "RESIZE_NEAREST_NEIGHBOR", [pairs, size], [(batch, height, width, 2)], dtype=np.uint8
-    )
-    parts, shape3 = [luma, chroma], (batch, height, width, 3)
-    yuv = writer.op("CONCATENATION", parts, [shape3], options={"axis": 3}, dtype=np.uint8)
+    parts = [_plane(writer, x, range(height), range(width))]
+    for first in (0, 1):
+        half = _plane(writer, x, range(height, high), range(first, width, 2))
+        operands = [half, size]
+        parts.append(
+            writer.op("RESIZE_NEAREST_NEIGHBOR", operands, [(*shape[:3], 1)], dtype=np.uint8)
+        )
+    yuv = writer.op("CONCATENATION", parts, [shape], options={"axis": 3}, dtype=np.uint8)
     weights, bias = colors.matrix()
     # Bytes of which there is no colour are cut off, as all decoders do.
     rgb = writer.op(
@@ -155,7 +154,7 @@ def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors
             writer.constant(weights.reshape(3, 1, 1, 3), name="colors"),
             writer.constant(bias, name="colors"),
         ],
-        [shape3],
+        [shape],
         options={
             "padding": "VALID",
             "stride_h": 1,
@@ -163,14 +162,16 @@ def _decoded(writer: ModelWriter, x: TensorRef, picture: Picture, colors: Colors
             "fused_activation_function": "RELU",
         },
     )
-    return writer.op("MINIMUM", [rgb, writer.constant(np.float32(255), name="white")], [shape3])
+    return writer.op("MINIMUM", [rgb, writer.constant(np.float32(255), name="white")], [shape])
 
 
-def _rows(writer: ModelWriter, x: TensorRef, first: int, last: int) -> TensorRef:
-    bounds = ((0, first, 0, 0), (0, last, 0, 0), (1, 1, 1, 1))
+def _plane(writer: ModelWriter, x: TensorRef, rows: range, columns: range) -> TensorRef:
+    """Return the pixels of these rows and columns."""
+    begin, end = (0, rows.start, columns.start, 0), (0, rows.stop, columns.stop, 0)
+    bounds = (begin, end, (1, 1, columns.step, 1))
     operands = [writer.constant(each, np.int32, name="slice") for each in bounds]
-    shape = (x.shape[0], last - first, *x.shape[2:])
-    masks = {"begin_mask": 0b1101, "end_mask": 0b1101}
+    shape = (x.shape[0], len(rows), len(columns), 1)
+    masks = {"begin_mask": 0b1001, "end_mask": 0b1001}
     return writer.op("STRIDED_SLICE", [x, *operands], [shape], options=masks, dtype=np.uint8)
 
 

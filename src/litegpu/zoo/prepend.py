@@ -33,13 +33,13 @@ def prepended(content: bytes, model: Any, position: int, front: bytes) -> bytes:
     (extra,) = added.subgraphs
     old = int(graph.inputs[position])
     shift = len(graph.tensors)
-    made = int(extra.outputs[0])
-    numbers = {t: t + shift - (t > made) for t in range(len(extra.tensors))} | {made: old}
+    result = int(extra.outputs[0])
+    numbers = {t: t + shift - (t > result) for t in range(len(extra.tensors))} | {result: old}
     picture = numbers[int(extra.inputs[0])]
 
     buffers, codes = len(model.buffers), len(model.operatorCodes)
     for number, tensor in enumerate(extra.tensors):
-        if number == made:
+        if number == result:
             continue
         # Buffer 0 is that of all tensors without data, in every file.
         tensor.buffer += buffers - 1 if tensor.buffer else 0

@@ -1,0 +1,81 @@
+"""CHANNEL_MAPS: channels that are looked up in one value, each in its own way, and mixed.
+
+The internal op behind pictures whose colours lie apart, as Y and the smaller U and V do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litegpu.codegen import FLOAT, literal, register_of
+from litegpu.graph import Node
+from litegpu.ops.base import InternalOp, KernelRequest, LowerContext, register
+from litegpu.ops.lookups import Lookup
+from litegpu.ops.units import Unit
+
+CHANNEL_MAPS = "CHANNEL_MAPS"
+MOST_CHANNELS = 4
+_COORDINATES = ("n", "y", "x")
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMap:
+    """A channel of the result: where its image lies in one of the input's channels.
+
+    `image` are the lookups of the input's N, H and W, along axes of the result.
+    """
+
+    image: tuple[Lookup, Lookup, Lookup]
+    channel: int
+
+    def texts(self) -> list[str] | None:
+        """Texts of n, y, x and c of the input; None where a lookup has none."""
+        found = [
+            each.text(_COORDINATES[each.axis] if each.axis is not None else "0")
+            for each in self.image
+            if each.axis in (None, 0, 1, 2)
+        ]
+        known = [text for text in found if text is not None]
+        return [*known, str(self.channel)] if len(known) == len(self.image) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMapsAttributes:
+    """One map for each channel that is looked up.
+
+    With `matrix` the result has a channel for each of its rows: factors of what was looked up, as
+    floats, and last what is added to their sum.
+    """
+
+    maps: tuple[ChannelMap, ...]
+    matrix: tuple[tuple[float, ...], ...] = ()
+
+
+@register
+class ChannelMaps(InternalOp):
+    """Up to four channels, read one by one; passes make it, no model holds it."""
+
+    name = CHANNEL_MAPS
+
+    def lower(self, node: Node, ctx: LowerContext) -> Sequence[KernelRequest]:
+        attributes: ChannelMapsAttributes = node.attributes
+        dst = ctx.storage(node.outputs[0])
+        maps, matrix = attributes.maps, attributes.matrix
+        stored = register_of(ctx.storage(node.inputs[0]).dtype)
+        request = KernelRequest(
+            template="channel_maps",
+            grid=(dst.channel_blocks, dst.rows, 1),
+            local=(8, 8, 1),
+            output=node.outputs[0],
+            reads={"src": node.inputs[0]},
+            variables={
+                "lanes": [each.texts() for each in maps],
+                "matrix": [[literal(factor) for factor in row] for row in matrix],
+                "as_float": "{}" if stored is FLOAT else f"CAST4_{stored.kind}_F32({{}})",
+            },
+            needed={"src": dst.rows * len(maps)},
+            work={Unit.FP32: 2 * dst.rows * len(maps) * len(matrix)} if matrix else {},
+            accumulator=FLOAT if matrix else stored,
+        )
+        return (request,)

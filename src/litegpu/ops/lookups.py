@@ -1,0 +1,82 @@
+"""Moves that treat each axis by itself, as lists of indices: slices, enlargements, gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litegpu.graph import Graph, Node
+from litegpu.ops.base import Shape
+from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source
+from litegpu.ops.strided_slice import STRIDED_SLICE
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Where the indices along one axis of the input come from.
+
+    `indices` has one for each place along `axis` of the output; without an axis, it has just one.
+    """
+
+    axis: int | None
+    indices: tuple[int, ...]
+
+    def keeps(self, axis: int, size: int) -> bool:
+        """Whether an axis of that size stays what it is."""
+        return self.axis == axis and self.indices == tuple(range(size))
+
+    def text(self, coordinate: str) -> str | None:
+        """Text of the index at a place, where equal steps after runs of one length lead there."""
+        start = self.indices[0]
+        run = next((i for i, index in enumerate(self.indices) if index != start), 0)
+        if not run:
+            return str(start)
+        step = self.indices[run] - start
+        if any(index != start + i // run * step for i, index in enumerate(self.indices)):
+            return None
+        text = coordinate if run == 1 else f"({coordinate}) / {run}"
+        text = text if step == 1 else f"({text}) * ({step})"
+        return f"{text} + ({start})" if start else text
+
+
+def lookups(graph: Graph, node: Node) -> list[Lookup] | None:
+    """Return the lookup of each axis of the input, if a node does no more before its epilogue."""
+    shape, out = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+    if node.op == INDEX_MAP:
+        attributes: IndexMapAttributes = node.attributes
+        if any(len(axis.sizes) > 1 or axis.begin for axis in attributes.digits):
+            return None
+        found = [_lookup(s, size, out) for s, size in zip(attributes.sources, shape, strict=True)]
+        known = [each for each in found if each is not None]
+        return known if len(known) == len(found) else None
+    if node.op == STRIDED_SLICE and isinstance(node.attributes, CopyAttributes):
+        return _slice(node.attributes, shape, out)
+    return None
+
+
+def _slice(attributes: CopyAttributes, shape: Shape, out: Shape) -> list[Lookup] | None:
+    if len(shape) != 4:
+        return None
+    return [
+        Lookup(axis, tuple(begin + step * i for i in range(size)))
+        for axis, (begin, step, size) in enumerate(
+            zip(attributes.begin, attributes.step, out, strict=True)
+        )
+    ]
+
+
+def _lookup(source: Source, size: int, out: Shape) -> Lookup | None:
+    if source.bounded or source.operand or len(source.terms) > 1:
+        return None
+    axis, factor = source.terms[0] if source.terms else (None, 0)
+    positions = (source.offset + factor * i for i in range(1 if axis is None else out[axis]))
+    if source.mirror is not None:
+        positions = (_mirrored(i, source.mirror, size) for i in positions)
+    table = source.table
+    return Lookup(axis, tuple(i if table is None else table[i] for i in positions))
+
+
+def _mirrored(index: int, edge: int, size: int) -> int:
+    """Return an index reflected at both ends, as a kernel does it."""
+    inner = max(index, edge - index)
+    return min(inner, 2 * size - 2 - edge - inner)

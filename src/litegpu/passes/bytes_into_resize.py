@@ -1,0 +1,70 @@
+"""Lets RESIZE_BILINEAR read the integers of a picture: no one needs all of them as floats.
+
+What picks or reorders up to four channels before goes, too: each pixel of the result reads four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litegpu.codegen import INT, register_of
+from litegpu.graph import DType, Graph, Node
+from litegpu.ops.base import COPY
+from litegpu.ops.functions import cast_name
+from litegpu.ops.lookups import lookups
+from litegpu.ops.resize_bilinear import RESIZE_BILINEAR
+from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+
+_LANES = 4
+
+
+@PASSES.add(
+    after="fuse_elementwise", before="scale_before_weights", because="casts are in one kernel"
+)
+def bytes_into_resize(graph: Graph) -> PassResult:
+    """Merge each cast to floats that a bilinear resize alone reads."""
+    edit = Editor(graph)
+    producers, consumers = graph.producers(), graph.consumers()
+    for position, node in enumerate(graph.nodes):
+        cast = producers.get(node.inputs[0]) if node.op == RESIZE_BILINEAR else None
+        if cast is None or not _is_cast(graph, cast):
+            continue
+        found = _lanes(graph, cast)
+        if isinstance(found, str):
+            reason = found
+        elif only_consumer(node.inputs[0], consumers, graph.outputs) is None:
+            reason = "others read the floats, too"
+        else:
+            edit.nodes[position] = replace(
+                node,
+                inputs=cast.inputs[:1],
+                attributes=replace(node.attributes, lanes=found),
+                merged=(*cast.merged, cast.index, *node.merged),
+            )
+            edit.nodes[edit.position(cast)] = None
+            edit.applied.append(f"{label(cast)} into {label(node)}")
+            continue
+        edit.declined.append(f"{label(cast)} into {label(node)}: {reason}")
+    return edit.result()
+
+
+def _is_cast(graph: Graph, node: Node) -> bool:
+    """Whether integers become floats, and nothing else is computed."""
+    names = [epilogue_op.function for epilogue_op in node.epilogue]
+    source = register_of(graph.values[node.inputs[0]].dtype)
+    return source is INT and names == [cast_name(INT, DType.FLOAT32)]
+
+
+def _lanes(graph: Graph, node: Node) -> tuple[int, ...] | str:
+    """Return the channels that a node picks (none: all as they are), or why that is not all."""
+    source, result = (graph.values[v].shape for v in (node.inputs[0], node.outputs[0]))
+    if node.op == COPY and node.attributes is None and source == result:
+        return ()
+    found = lookups(graph, node)
+    if found is None or not all(found[i].keeps(i, result[i]) for i in range(3)):
+        return "it moves more than channels"
+    if source[:3] != result[:3] or found[3].axis != 3:
+        return "it moves more than channels"
+    if max(source[3], result[3]) > _LANES:
+        return f"it moves channels, and there are more than {_LANES}"
+    return found[3].indices
