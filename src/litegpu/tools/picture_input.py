@@ -61,8 +61,8 @@ FLAGS = (
 )
 EXAMPLES = (
     "litegpu picture_input model.tflite --input_format=rgba8 --output=rgba.tflite",
-    "litegpu picture_input model.tflite --input_format=nv12 --size=720x1280 --mean=0 --std=255 \\\n"
-    "    --output=camera.tflite",
+    "litegpu picture_input model.tflite --input_format=nv12 --size=720x1280 \\\n"
+    "    --mean=0 --std=255 --output=camera.tflite",
 )
 NOTES = (
     "The new file runs in every interpreter: its input is uint8, and operations of the runtime "
