@@ -103,6 +103,8 @@ _QUANT, _SERIAL = ExperimentalFlags.ENABLE_QUANT, ExperimentalFlags.ENABLE_SERIA
             {"inference_preference": InferencePreference.SUSTAINED_SPEED},
         ),
         (["--gpu_backend=gl"], {"backend": "gl"}),
+        (["--gpu_unsafe_cache"], {"unsafe_cache": True}),
+        (["--gpu_unsafe_cache=false"], {"unsafe_cache": False}),
         (["--max_delegated_partitions=3"], {"max_delegated_partitions": 3}),
         (["--min_nodes_per_partition=2"], {"min_nodes_per_partition": 2}),
         (["--min_nodes_per_partition=-1"], {"min_nodes_per_partition": None}),
@@ -206,6 +208,16 @@ def test_xnnpack_comes_last_in_any_order(order: int, capsys: pytest.CaptureFixtu
             ["--gpu_precision_loss_allowed=false"],
             "`--use_gpu=true` must be set for the provided Allow lower precision in gpu (0) to be "
             "used.",
+        ),
+        (
+            ["--gpu_quantized=float"],
+            "`--use_gpu=true` must be set for the provided Quantized tensors in gpu (float) to be "
+            "used.",
+        ),
+        (
+            ["--gpu_unsafe_cache"],
+            "`--use_gpu=true` must be set for the provided Folders that others write to allowed in "
+            "gpu (1) to be used.",
         ),
         (
             ["--delegate_serialize_dir=folder"],

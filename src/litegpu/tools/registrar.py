@@ -47,6 +47,10 @@ GPU_FLAGS = (
         "measure which kernels are fastest: slower to start, faster to run",
     ),
     Flag("gpu_backend", str, "", "use this GPU API only: cl, gl, cuda or webgpu"),
+    Flag(
+        *("gpu_unsafe_cache", bool, False),
+        "keep kernels even in a folder that others write to (you trust them all)",
+    ),
     Flag("gpu_invoke_loop_times", whole, -1, "for special builds of the original only"),
     Flag("gpu_wait_type", str, "", "for iOS only: passive, active, do_not_wait or aggressive"),
 )
@@ -97,6 +101,8 @@ LOG_NAMES = {
     "gpu_experimental_enable_quant": "Enable running quant models in gpu",
     "gpu_inference_for_sustained_speed": "Prefer maximizing the throughput in gpu",
     "gpu_backend": "GPU backend",
+    "gpu_quantized": "Quantized tensors in gpu",
+    "gpu_unsafe_cache": "Folders that others write to allowed in gpu",
     "external_delegate_path": "External delegate path",
     "external_delegate_options": "External delegate options",
     "use_nnapi": "Use NNAPI",
@@ -116,7 +122,7 @@ LOG_NAMES = {
     "use_xnnpack": "Use xnnpack",
     "xnnpack_force_fp16": "xnnpack_force_fp16",
 }
-"""What the original calls each flag where it prints its value."""
+"""What the original calls each flag where it prints its value; litegpu's own are called alike."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +292,8 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "quantized": args.gpu_quantized or None,
         "device": getattr(args, "gpu_device", None),  # no flag: workers on several GPUs set it
     }
+    if "gpu_unsafe_cache" in args.given:  # else LITEGPU_CACHE_UNSAFE tells
+        options["unsafe_cache"] = args.gpu_unsafe_cache
     if serialized:
         options["serialization_dir"] = args.delegate_serialize_dir
         options["model_token"] = args.delegate_serialize_token
