@@ -43,6 +43,17 @@ class NumericPolicy:
         return self.fp16_storage_threshold is not None
 
     @property
+    def title(self) -> str:
+        """What tells the policies of the options apart, for people.
+
+        >>> NumericPolicy(0, "float").title
+        'fp16 (all), quantized as float'
+        """
+        halves = "fp16 (all)" if self.stores_half(0) else "fp16"
+        precision = halves if self.uses_fp16 else "fp32"
+        return precision if self.quantized == "exact" else f"{precision}, quantized as float"
+
+    @property
     def guards_range(self) -> bool:
         """Whether numbers beyond half's range are looked for where they are rounded or split."""
         return self.uses_fp16

@@ -40,7 +40,7 @@ def graph() -> Graph:
 
 
 GRAPH = graph()
-GOOD = Artifact.of(compile_partition(GRAPH, PaperDevice(), FP16_ALL), DEVICE)
+GOOD = Artifact.of(compile_partition(GRAPH, PaperDevice(), FP16_ALL), DEVICE, FP16_ALL)
 PROGRAM, FACTS = GOOD.program, GOOD.facts
 LAUNCH = PROGRAM.launches[0]
 KERNEL = next(kernel for kernel in PROGRAM.kernels if kernel.name == LAUNCH.kernel)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from litegpu import GpuDelegate
 from litegpu.backends import disk_cache, private_files
-from litegpu.cache.store import ArtifactStore, entries
+from litegpu.cache.artifact import Artifact
+from litegpu.cache.store import ArtifactStore, entries, read
 from litegpu.tools import cache, cli
 from litegpu.version import __version__
 from small_models import fully_convolutional, interpreter
@@ -55,6 +57,28 @@ def test_what_was_warmed_serves_a_delegate(tmp_path: Path, model: Path, capsys: 
     seen = capsys.readouterr()
     assert ", which was kept already (" in seen.err
     assert "1 file, " in seen.out and "none damaged" in seen.out and "opencl " in seen.out
+
+
+def test_entries_of_one_model_are_told_apart(tmp_path: Path, model: Path, capsys: Capture) -> None:
+    warm = (f"--warm={model}", "--backend=opencl")
+    for flags in (("--precision=fp32",), ("--precision=fp16", "--quantized=float")):
+        assert in_folder(tmp_path / "kept", *warm, *flags) == 0
+    capsys.readouterr()
+    assert in_folder(tmp_path / "kept", "--json") == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert sorted(file["precision"] for file in files) == ["fp16, quantized as float", "fp32"]
+    assert all(file["device"].startswith("opencl ") for file in files)
+    assert in_folder(tmp_path / "kept") == 0
+    seen = capsys.readouterr().out
+    assert "precision" in seen and "fp32" in seen and "quantized as float" in seen
+    first = entries(tmp_path / "kept")[0].path
+    found = read(first)
+    assert found is not None
+    hostile = replace(Artifact.read(found), precision="\x1b[2Jhalf\u202e", device="\x1b]0;x\x07")
+    ArtifactStore(tmp_path / "hostile").store(bytes(32), hostile.sections())
+    assert in_folder(tmp_path / "hostile", "--verify") == 0
+    seen = capsys.readouterr().out
+    assert "\\x1b[2Jhalf" in seen and not {"\x1b", "\u202e", "\x07"} & set(seen)
 
 
 def test_a_model_that_stays_on_the_cpu_warms_nothing(
@@ -111,6 +135,27 @@ def test_a_folder_of_all_is_looked_at_where_the_user_says_so(
     capsys.readouterr()
     assert in_folder(folder, "--verify") == 1
     assert "other users may write to it" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")
+@pytest.mark.parametrize(
+    "command", [("benchmark_model", "--num_runs=1"), ("inference_diff", "--num_runs=1")]
+)
+def test_tools_of_the_original_take_a_folder_of_all_where_a_flag_says_so(
+    command: tuple[str, str], tmp_path: Path, model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    folder.chmod(0o777)
+    name, *flags = command
+    source = f"--graph={model}" if name == "benchmark_model" else str(model)
+    cached = (f"--delegate_serialize_dir={folder}", "--delegate_serialize_token=mine")
+    use = "--delegate=gpu" if name == "inference_diff" else "--use_gpu=true"
+    argv = [name, source, *flags, use, "--gpu_backend=cl", *cached]
+    assert cli.main(argv) == 0
+    assert not entries(folder), "others may write there"
+    assert cli.main([*argv, "--gpu_unsafe_cache"]) == 0
+    assert len(entries(folder)) == 1
 
 
 @pytest.mark.parametrize(

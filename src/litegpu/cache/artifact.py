@@ -16,6 +16,7 @@ from litegpu.cache.codec import decode, encode
 from litegpu.codegen import KernelText
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.facts import PartitionFacts
+from litegpu.numeric_policy import NumericPolicy
 from litegpu.version import __version__
 
 _LENGTHS = struct.Struct("<QQ")
@@ -31,6 +32,7 @@ class Description:
     version: str
     """Comes first in all versions, see `made_by`."""
     device: str
+    precision: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     kernels: tuple[KernelText, ...]
@@ -48,11 +50,12 @@ class Description:
 class Artifact:
     """A partition without its device: what runs, on what, and what there is to tell of it.
 
-    `version` (of litegpu) and `device` tell people where it comes from.
+    `version` (of litegpu), `device` and `precision` tell people where it comes from.
     """
 
     version: str
     device: str
+    precision: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     program: Program
@@ -60,12 +63,13 @@ class Artifact:
     binaries: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, compiled: CompiledPartition, info: DeviceInfo) -> Artifact:
+    def of(cls, compiled: CompiledPartition, info: DeviceInfo, policy: NumericPolicy) -> Artifact:
         """Return what to keep of a partition that has run. Raises ExecutionError."""
         binaries = compiled.executable.binaries()
         ends = compiled.inputs, compiled.outputs
         device = f"{info.backend} {info.name}"
-        return cls(__version__, device, *ends, compiled.program, compiled.facts, binaries)
+        origin = __version__, device, policy.title
+        return cls(*origin, *ends, compiled.program, compiled.facts, binaries)
 
     def sections(self) -> list[bytes | memoryview]:
         """Return the parts of the file, one behind the other."""
@@ -74,6 +78,7 @@ class Artifact:
             Description(
                 self.version,
                 self.device,
+                self.precision,
                 self.inputs,
                 self.outputs,
                 program.kernels,
@@ -121,7 +126,8 @@ class Artifact:
             found.sole_writers,
         )
         ends = found.inputs, found.outputs
-        return cls(found.version, found.device, *ends, program, found.facts, binaries)
+        origin = found.version, found.device, found.precision
+        return cls(*origin, *ends, program, found.facts, binaries)
 
 
 def describe(data: npt.NDArray[np.uint8]) -> Description:

@@ -31,7 +31,7 @@ class CachedPartitions:
     ) -> None:
         """Keep partitions in a folder; `tuned` is what decides about measured choices."""
         self._store = ArtifactStore(*folder)
-        self._device = device
+        self._device, self._policy = device, policy
         code = (__version__, source_digest())
         made_by = (host_facts(), device_facts(device.info), device.origin)
         self._key: tuple[Any, ...] = (*code, *made_by, folder.token, policy, tuned)
@@ -67,4 +67,5 @@ class CachedPartitions:
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
         """Keep a partition that has run. Raises ExecutionError when the device fails."""
-        self._store.store(key, Artifact.of(compiled, self._device.info).sections())
+        artifact = Artifact.of(compiled, self._device.info, self._policy)
+        self._store.store(key, artifact.sections())

@@ -57,6 +57,7 @@ class _Seen:
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Name and shape of each input of the partition."""
     device: str = ""
+    precision: str = ""
     version: str = ""
     fault: str = ""
 
@@ -67,6 +68,7 @@ class _Seen:
             "used": self.entry.used,
             "inputs": [{"name": name, "shape": list(shape)} for name, shape in self.inputs],
             "device": self.device,
+            "precision": self.precision,
             "version": self.version,
             "fault": self.fault,
         }
@@ -156,7 +158,8 @@ def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
         return replace(seen, version=version, fault=str(error) if whole and not intact else "")
     values = [found.facts.values[v] for v in found.inputs if v in found.facts.values]
     inputs = tuple((value.name, value.shape) for value in values)
-    return replace(seen, inputs=inputs, device=found.device, version=found.version)
+    origin = {name: getattr(found, name) for name in ("device", "precision", "version")}
+    return replace(seen, inputs=inputs, **origin)
 
 
 def _print(folder: Path, removed: Sequence[Entry], seen: Sequence[_Seen], whole: bool) -> None:
@@ -174,12 +177,12 @@ def _print(folder: Path, removed: Sequence[Entry], seen: Sequence[_Seen], whole:
     print(f"\n{counted(len(seen), 'file')}, {shown_size(total)} in '{folder}'{found}")
 
 
-_COLUMNS = ("file", ">size", "last used", "inputs", "?device", "?version")
+_COLUMNS = ("file", ">size", "last used", "inputs", "precision", "?device", "?version")
 
 
 def _row(seen: _Seen) -> tuple[str, ...]:
     entry = seen.entry
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
     inputs = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in seen.inputs)
-    facts = (inputs, seen.device, seen.version, seen.fault)
+    facts = (inputs, seen.precision, seen.device, seen.version, seen.fault)
     return (entry.path.name, shown_size(entry.nbytes), used, *map(printable, facts))
