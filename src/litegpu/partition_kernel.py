@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from litegpu import progress
 from litegpu.backends.base import Device
-from litegpu.backends.buffers import HostBuffer, MemoryKind
+from litegpu.backends.buffers import HostBuffer
 from litegpu.cache import CachedPartitions, CacheFolder
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
@@ -75,6 +76,7 @@ class PartitionKernel:
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self.alone = alone
         """Whether no other node of its graph runs beside it."""
+        self._widening = threading.Lock()
         self._context = 0
         self._zero_copy = ZeroCopyBinding()
         self._constants: list[tuple[ctypes.c_void_p, int, int]] = []
@@ -177,11 +179,24 @@ class PartitionKernel:
             self._run()
             again = True
 
+    def widen_together(self, ran: CompiledPartition, lost: Mapping[int, str], again: bool) -> None:
+        """Do what `widen` does after a run of `ran`, unless another thread has.
+
+        The context of `ran` stays: another thread may run there, and closes it.
+        """
+        with self._widening:
+            if self.compiled is ran:
+                self._widen(lost, again).executable.close()
+
     def widen(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32; the second time in a run, with all that follow them.
 
         What was cut hides from the values after it whether they fit.
         """
+        self._widen(lost, again).close()
+
+    def _widen(self, lost: Mapping[int, str], again: bool) -> CompiledPartition:
+        """Return what was compiled before."""
         before, facts = self._precise, self.compiled.facts
         wide = facts.written_after(lost) if again else lost
         self._precise = before.union(*map(facts.beside, wide))
@@ -192,7 +207,6 @@ class PartitionKernel:
             raise
         self._zero_copy.unbind(self._context, keep=True)
         self._tensors, old, self.compiled = 0, self.compiled, compiled
-        old.close()
         names = {v: facts.values[v].name for v in wide}
         self.kept_float32 = tuple(dict.fromkeys((*self.kept_float32, *names.values())))
         for why in sorted(set(lost.values())):
@@ -203,6 +217,7 @@ class PartitionKernel:
             )
         if (changed := self.changed()) is not None:
             changed(self)
+        return old
 
     def _check_types(self, tensors: int) -> None:
         """Raise ModelError where a kernel of the CPU makes another type than the file states."""
@@ -281,11 +296,10 @@ class PartitionKernel:
         """Let the tensors lie in the runtime's memory, with what they hold."""
         self._zero_copy.unbind(context, keep=True)
 
-    def allocate_host(self, nbytes: int) -> HostBuffer:
-        """Return memory of the host that the device reaches fastest. Raises DeviceMemoryError."""
-        memory = self._device.allocate(nbytes, MemoryKind.PINNED)
-        assert isinstance(memory, HostBuffer)
-        return memory
+    @property
+    def device(self) -> Device:
+        """The device that it runs on."""
+        return self._device
 
     def describe(self, nodes: tuple[int, ...], estimate: Estimate | None) -> Partition:
         """Return what reports tell of the partition of these nodes."""

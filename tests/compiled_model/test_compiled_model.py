@@ -37,7 +37,8 @@ def by_interpreter(content: bytes, *inputs: Any) -> list[Any]:
 
 
 def runs_directly(model: CompiledModel) -> bool:
-    return any(isinstance(run, DirectRun) for _, run in model._bound.values())
+    runs = [run for context in model._pool.all for _, run in context._runs.values()]
+    return any(isinstance(run, DirectRun) for run in runs)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -30,7 +30,7 @@ def several(shape: tuple[int, ...] = SHAPE) -> bytes:
 def test_each_signature_has_its_names(place: dict[str, Any]) -> None:
     x, y = (np.random.default_rng(n).normal(size=SHAPE).astype(np.float32) for n in (1, 2))
     with CompiledModel.from_buffer(several(), **place) as model:
-        assert all(isinstance(each, OtherSignature) for each in model._signatures)
+        assert all(isinstance(each, OtherSignature) for each in model._main.signatures)
         listed = model.get_signature_list()
         assert listed["less"] == {"inputs": ["from", "what"], "outputs": ["rest"]}
         for key, names in listed.items():
@@ -95,8 +95,8 @@ def test_what_the_cpu_refuses_when_it_runs() -> None:
 
 def test_strings_have_no_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     with CompiledModel.from_buffer(several(), hardware_accel=1) as model:
-        tensor = model._signatures[0].inputs[0]
+        tensor = model._main.signatures[0].inputs[0]
         texts = type(tensor)(tensor.key, tensor.name, tensor.index, np.dtype("S1"), tensor.shape)
-        monkeypatch.setattr(model._signatures[0], "inputs", [texts])
+        monkeypatch.setattr(model._main.signatures[0], "inputs", [texts])
         with pytest.raises(CompiledModelError, match="'x' holds strings, for which there are no"):
             model.create_input_buffers(0)

@@ -14,6 +14,7 @@ import pytest
 
 from litegpu.backends import (
     cuda,
+    cuda_arrays,
     cuda_buffers,
     cuda_context,
     cuda_driver,
@@ -87,6 +88,7 @@ class FakeDriver:
         "PCI_BUS_ID",
         "PCI_DEVICE_ID",
     )
+    CUpointer_attribute = _names("CU_POINTER_ATTRIBUTE", "DEVICE_ORDINAL")
     CUlaunchConfig = staticmethod(lambda: SimpleNamespace(numAttrs=0))
     CUlaunchAttribute = staticmethod(lambda: SimpleNamespace(value=SimpleNamespace()))
     CUcontext = int
@@ -126,6 +128,7 @@ class FakeDriver:
             "cuFuncSetAttribute",
         )
         idle += ("cuGraphUpload", "cuStreamSynchronize", "cuStreamQuery", "cuEventRecord")
+        idle += ("cuEventSynchronize", "cuStreamWaitEvent")
         idle += ("cuLaunchKernelEx", "cuDevicePrimaryCtxReset", "cuMemcpyAsync")
         return {
             **{name: gives() for name in idle},
@@ -144,6 +147,7 @@ class FakeDriver:
             "cuStreamBeginCapture": self._begin,
             "cuGraphLaunch": self._launch,
             "cuEventElapsedTime": gives(0.01),
+            "cuPointerGetAttribute": gives(0),
             "cuModuleGetFunctionCount": lambda _module: (Status.CUDA_SUCCESS, len(self.kernels)),
             "cuModuleEnumerateFunctions": lambda *_: (Status.CUDA_SUCCESS, list(self.kernels)),
             "cuFuncGetName": lambda function: (Status.CUDA_SUCCESS, function.encode()),
@@ -230,7 +234,9 @@ class FakeDriver:
         own = name.decode()
         if own == "cuCtxCreate" and version >= 11040:
             raise AssertionError("since then it has more arguments")
-        count = {"cuCtxCreate": 3, "cuGraphLaunch": 2, "cuMemcpyAsync": 4}.get(own, 1)
+        counts = {"cuCtxCreate": 3, "cuGraphLaunch": 2, "cuMemcpyAsync": 4}
+        counts.update(cuEventRecord=2, cuStreamWaitEvent=3)
+        count = counts.get(own, 1)
 
         def native(*arguments: Any) -> int:
             if own == "cuCtxPopCurrent":
@@ -251,7 +257,7 @@ class FakeDriver:
 
 
 MODULES = (
-    *(cuda, cuda_buffers, cuda_context, cuda_driver, cuda_executable, cuda_profile),
+    *(cuda, cuda_arrays, cuda_buffers, cuda_context, cuda_driver, cuda_executable, cuda_profile),
     cuda_submission,
 )
 """The modules that ask for the driver."""

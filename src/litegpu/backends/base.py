@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from litegpu.backends.buffers import Buffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
@@ -161,3 +161,11 @@ class Backend(ABC):
     @abstractmethod
     def open(self, index: int) -> Device:
         """Return the opened device of that index (one object per device and process)."""
+
+    def adopt(self, source: Any) -> Adopted | None:
+        """Return memory of this API that another library has made, None for anything else.
+
+        What that library does there at present comes first. Raises BindingError for memory that
+        programs cannot use, such as with gaps or of another context.
+        """
+        return None

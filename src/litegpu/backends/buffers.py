@@ -68,11 +68,18 @@ class HostBuffer(Buffer):
     """Host memory that somebody else owns."""
 
     def __init__(
-        self, pointer: ctypes.c_void_p, nbytes: int, kind: MemoryKind = MemoryKind.HOST
+        self,
+        pointer: ctypes.c_void_p,
+        nbytes: int,
+        kind: MemoryKind = MemoryKind.HOST,
+        owner: object = None,
     ) -> None:
-        """Take what holds the address: each run looks at it anew, so that it may change."""
+        """Take what holds the address: each run looks at it anew, so that it may change.
+
+        `owner` is kept.
+        """
         self.pointer, self.nbytes, self.kind = pointer, nbytes, kind
-        self._owner: object = None
+        self._owner = owner
 
     @classmethod
     def of(cls, array: npt.NDArray[Any]) -> HostBuffer:
@@ -81,9 +88,7 @@ class HostBuffer(Buffer):
             raise BindingError(
                 "A buffer needs an array in C order without gaps. Copy it: np.ascontiguousarray."
             )
-        wrapped = cls(ctypes.c_void_p(array.ctypes.data), array.nbytes)
-        wrapped._owner = array
-        return wrapped
+        return cls(ctypes.c_void_p(array.ctypes.data), array.nbytes, owner=array)
 
     @classmethod
     def allocate(cls, nbytes: int, kind: MemoryKind = MemoryKind.HOST) -> HostBuffer:
@@ -113,7 +118,7 @@ class DeviceBuffer(Buffer):
 
     kind = MemoryKind.DEVICE
 
-    def __init__(self, device: object, handle: Any, offset: int, nbytes: int) -> None:
+    def __init__(self, device: Any, handle: Any, offset: int, nbytes: int) -> None:
         """Take a range of memory that is on an opened device."""
         self.device, self.handle, self.offset, self.nbytes = device, handle, offset, nbytes
 
@@ -141,6 +146,31 @@ class DeviceBuffer(Buffer):
     @abstractmethod
     def _read(self, offset: int, host: Bytes) -> None:
         """Fill an array from an offset of the allocation, and wait."""
+
+
+class BorrowedBuffer(DeviceBuffer):
+    """Memory of a device that another library has made; its `owner` stays as long as this does."""
+
+    def __init__(
+        self, device: Any, handle: Any, offset: int, nbytes: int, owner: object = None
+    ) -> None:
+        """Take memory that is ready to be used."""
+        super().__init__(device, handle, offset, nbytes)
+        self.owner = owner
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.closed, self.handle, self.owner = True, None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What another library's object is as a buffer; `dtype` and `shape` are None if it has none."""
+
+    buffer: Buffer
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] | None = None
+    writable: bool = True
 
 
 class _Part(DeviceBuffer):

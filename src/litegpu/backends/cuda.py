@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
 
+from litegpu.backends import cuda_arrays
 from litegpu.backends.base import Backend, Compilation, Device, DeviceInfo, pci_address
-from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.cuda_buffers import CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.cuda_driver import (
     FATAL,
@@ -69,6 +71,10 @@ class CUDABackend(Backend):
     def open(self, index: int) -> Device:
         """Return the GPU of that index, in its primary context."""
         return _opened.get(index)
+
+    def adopt(self, source: Any) -> Adopted | None:
+        """Take arrays on a GPU by DLPack or `__cuda_array_interface__`. See Backend.adopt."""
+        return cuda_arrays.adopt(source, _opened.get)
 
 
 def _open(index: int) -> CUDADevice:
@@ -192,6 +198,9 @@ class CUDADevice(Device):
         self.holders = Living[object]()
         """What has memory here, or code."""
         self.context = _primary_context(info.index) if context is None else context
+        self._own = Handles()
+        self._arrivals = 0
+        self._arriving = threading.Lock()
 
     def within(self, work: Callable[[], _Result]) -> _Result:
         """Call `work` with the context current on this thread, and restore what was.
@@ -229,6 +238,15 @@ class CUDADevice(Device):
             f"CUDA device '{self.info.name}' is lost: {reason} Make a new GpuDelegate and "
             "interpreter, which open it anew; if it happens again, use another backend."
         )
+
+    def arrivals(self) -> int:
+        """Return the stream that waits for what other libraries do to the memory they lend."""
+        with self._arriving:
+            if not self._arrivals:
+                cu = driver()
+                making = (cu.cuStreamCreate, cu.cuStreamDestroy, 1)
+                self._arrivals = int(self.within(partial(self._own.make, *making)))
+            return self._arrivals
 
     def release(
         self, holder: object, owned: Handles, wait: Callable[[], object] | None = None

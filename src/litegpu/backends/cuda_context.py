@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from litegpu.backends.buffers import Bindings, Bytes, HostBuffer, MemoryKind
-from litegpu.backends.cuda_buffers import PINNED, provide
+from litegpu.backends.cuda_buffers import NO_TIMES, PINNED, provide
 from litegpu.backends.cuda_driver import TITLE, Handles, KernelNode, call, driver, ready
 from litegpu.backends.cuda_profile import CUDAProfiler
 from litegpu.backends.cuda_submission import CUDASubmission
@@ -196,9 +196,22 @@ class CUDAContext(ExecutionContext):
 
     def bind(self, bindings: Bindings) -> CUDASubmission:
         """Prepare calls that stage inputs, launch a graph, wait and copy outputs."""
+        return self._bind(bindings, None)
+
+    def bind_after(self, bindings: Bindings, stream: int) -> CUDASubmission:
+        """Prepare the same calls, behind what is on a stream. See ExecutionContext.bind_after."""
+        return self._bind(bindings, stream)
+
+    def _bind(self, bindings: Bindings, stream: int | None) -> CUDASubmission:
         self.check_alive()
         bindings.check(self.program, self.device)
-        return CUDASubmission(self, bindings)
+        return CUDASubmission(self, bindings, stream)
+
+    def make_event(self) -> int:
+        """Return an event that takes no times, and goes with the context."""
+        cu = driver()
+        making = (cu.cuEventCreate, cu.cuEventDestroy, NO_TIMES)
+        return int(self.device.within(partial(self.owned.make, *making)))
 
     def check_alive(self) -> None:
         """Raise ExecutionError if nothing can run; see that nothing else runs."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, MemoryKind
 from litegpu.backends.calls import together, wait_until
+from litegpu.backends.cuda_buffers import CUDABorrowedBuffer
 from litegpu.backends.cuda_driver import NOT_READY, driver, failure, ready
 from litegpu.backends.execution import Submission
 from litegpu.backends.program import BufferRange
@@ -31,8 +32,11 @@ class CUDASubmission(Submission):
     and pinned memory of others, straight from and to the context's memory.
     """
 
-    def __init__(self, context: CUDAContext, bindings: Bindings) -> None:
-        """Prepare the calls for buffers that fit. Raises CudaError when the driver lacks one."""
+    def __init__(self, context: CUDAContext, bindings: Bindings, stream: int | None = None) -> None:
+        """Prepare the calls for buffers that fit; what is on `stream` at a run comes before it.
+
+        Raises CudaError when the driver lacks one.
+        """
         super().__init__(context)
         self._on = context
         inputs = list(zip(bindings.inputs, context.inputs, strict=True))
@@ -45,24 +49,32 @@ class CUDASubmission(Submission):
         )
         self._moves_in, self._moves_out = list(_moves(inputs)), list(_moves(outputs))
         program = context.program
-        self._before = [*self._copies(inputs, program.inputs, into=True)]
-        self._after = [*self._copies(outputs, program.outputs, into=False)]
+        before = [*self._waits(bindings, stream), *self._copies(inputs, program.inputs, into=True)]
+        after = [*self._copies(outputs, program.outputs, into=False)]
         self._bindings = bindings  # keeps the memory
         self._popped = ctypes.c_void_p()
         self._push = ready("cuCtxPushCurrent", int(context.device.context))
         self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped))
         launch = ready("cuGraphLaunch", int(self.graph.handle), int(context.stream))
         self._query = ready("cuStreamQuery", int(context.stream))
-        self._work = (*self._before, launch, *self._after)
-        self._names = (
-            *["cuMemcpyAsync"] * len(self._before),
-            "cuGraphLaunch",
-            *["cuMemcpyAsync"] * len(self._after),
-        )
+        names, calls = zip(*before, ("cuGraphLaunch", launch), *after, strict=True)
+        self._names: tuple[str, ...] = names
+        self._work: tuple[_Call, ...] = calls
+
+    def _waits(self, bindings: Bindings, stream: int | None) -> Iterable[tuple[str, _Call]]:
+        """Yield what lets the run begin after what other libraries do."""
+        buffers = (*bindings.inputs, *bindings.outputs)
+        events = {b.arrival for b in buffers if isinstance(b, CUDABorrowedBuffer)} - {None}
+        if stream is not None:
+            event = self._on.make_event()
+            yield "cuEventRecord", ready("cuEventRecord", event, stream)
+            events.add(event)
+        for each in events:
+            yield "cuStreamWaitEvent", ready("cuStreamWaitEvent", int(self._on.stream), each, 0)
 
     def _copies(
         self, pairs: Iterable[tuple[Buffer, _Span]], parts: Sequence[BufferRange], into: bool
-    ) -> Iterable[_Call]:
+    ) -> Iterable[tuple[str, _Call]]:
         """Yield the copies that the graph leaves out."""
         for (buffer, span), part in zip(pairs, parts, strict=True):
             if _is_external(buffer, span):
@@ -73,7 +85,8 @@ class CUDASubmission(Submission):
                     outside = buffer.pointer
                 inside = self._on.address(part)
                 target, source = (inside, outside) if into else (outside, inside)
-                yield ready("cuMemcpyAsync", target, source, part.size, int(self._on.stream))
+                copy = (target, source, part.size, int(self._on.stream))
+                yield "cuMemcpyAsync", ready("cuMemcpyAsync", *copy)
 
     @property
     def run(self) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.calls import wait_until
 from litegpu.backends.process import Living
 from litegpu.backends.program import Program
-from litegpu.errors import ExecutionError
+from litegpu.errors import BindingError, ExecutionError
 
 
 class Executable(ABC):
@@ -95,6 +95,15 @@ class ExecutionContext(ABC):
     @abstractmethod
     def bind(self, bindings: Bindings) -> Submission:
         """Prepare runs with given buffers. Raises BindingError when they do not fit."""
+
+    def bind_after(self, bindings: Bindings, stream: int) -> Submission:
+        """Prepare runs that begin after what is on a stream of the API's then.
+
+        Raises BindingError where there are no streams that others could have, and as `bind` does.
+        """
+        raise BindingError(
+            "This device has no streams. Wait for what makes the inputs, and run without `stream`."
+        )
 
     def run(self, bindings: Bindings) -> None:
         """Copy in, run all launches, copy out, and wait. Raises what `bind` and `Event.wait` do."""

@@ -8,8 +8,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from litegpu import progress
+from litegpu.backends import opencl_arrays
 from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
-from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl_buffers import OpenCLBuffer, OpenCLPinnedBuffer
 from litegpu.backends.opencl_build import build, from_binary, origin_of
@@ -69,6 +70,10 @@ class OpenCLBackend(Backend):
     def open(self, index: int) -> Device:
         """Return the device of that index; its context is shared by all delegates."""
         return _opened.get(index)
+
+    def adopt(self, source: Any) -> Adopted | None:
+        """Take what was made with pyopencl. See Backend.adopt."""
+        return opencl_arrays.adopt(source, _opened.devices.values())
 
 
 def _open(index: int) -> OpenCLDevice:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from litegpu.backends.buffers import Bytes, DeviceBuffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import (
+    BorrowedBuffer,
+    Bytes,
+    DeviceBuffer,
+    HostBuffer,
+    MemoryKind,
+)
 from litegpu.backends.opencl_library import TITLE
 from litegpu.backends.process import is_inherited, keep_in_children
 
@@ -16,15 +22,10 @@ if TYPE_CHECKING:
     from litegpu.backends.opencl import OpenCLDevice
 
 
-class OpenCLBuffer(DeviceBuffer):
+class _OpenCLMemory(DeviceBuffer):
     """A buffer of OpenCL's; its `handle` is pyopencl's object for a cl_mem."""
 
-    def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
-        """Allocate. Raises DeviceMemoryError."""
-        self._cl, self._device = device.cl, device
-        handle = _allocated(device, device.cl.mem_flags.READ_WRITE, nbytes)
-        super().__init__(device, handle, 0, nbytes)
-        keep_in_children(self)
+    device: OpenCLDevice
 
     def _write(self, offset: int, data: Bytes) -> None:
         self._copy(self.handle, data, dst_offset=offset)
@@ -33,17 +34,32 @@ class OpenCLBuffer(DeviceBuffer):
         self._copy(host, self.handle, src_offset=offset)
 
     def _copy(self, target: Any, source: Any, **offset: int) -> None:
+        device = self.device
         try:
-            queue = self._cl.CommandQueue(self._device.context)
-            self._cl.enqueue_copy(queue, target, source, is_blocking=True, **offset)
-        except self._cl.Error as error:
-            raise self._device.typed(error, self.nbytes, "copy a buffer") from error
+            queue = device.cl.CommandQueue(device.context)
+            device.cl.enqueue_copy(queue, target, source, is_blocking=True, **offset)
+        except device.cl.Error as error:
+            raise device.typed(error, self.nbytes, "copy a buffer") from error
+
+
+class OpenCLBuffer(_OpenCLMemory):
+    """A buffer that was allocated for it."""
+
+    def __init__(self, device: OpenCLDevice, nbytes: int) -> None:
+        """Allocate. Raises DeviceMemoryError."""
+        handle = _allocated(device, device.cl.mem_flags.READ_WRITE, nbytes)
+        super().__init__(device, handle, 0, nbytes)
+        keep_in_children(self)
 
     def close(self) -> None:
         """Release the memory."""
         if not (is_inherited(TITLE) or self.closed):
             self.closed = True
             self.handle.release()
+
+
+class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
+    """A buffer that another library has made with pyopencl, in the device's context."""
 
 
 class OpenCLPinnedBuffer(HostBuffer):

@@ -12,8 +12,9 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from litegpu import config
+from litegpu.backends import webgpu_buffers
 from litegpu.backends.base import Backend, Device, DeviceInfo
-from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
@@ -82,6 +83,10 @@ class WebGPUBackend(Backend):
     def open(self, index: int) -> Device:
         """Return the device of that index, which is shared by all delegates."""
         return _opened.get(index)
+
+    def adopt(self, source: Any) -> Adopted | None:
+        """Take what was made with wgpu-py. See Backend.adopt."""
+        return webgpu_buffers.adopt(source, _opened.devices.values())
 
 
 def _open(index: int) -> WebGPUDevice:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from litegpu.backends.buffers import Bytes, DeviceBuffer
+from litegpu.backends.buffers import Adopted, BorrowedBuffer, Bytes, DeviceBuffer
 from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.shaders import too_little_memory
 from litegpu.backends.webgpu_library import TITLE
@@ -107,48 +108,86 @@ class Buffers:
         return created
 
 
-class WebGPUBuffer(DeviceBuffer):
+class _WebGPUMemory(DeviceBuffer):
     """A buffer of the device; its `handle` is wgpu-py's object.
 
     Ranges of it begin at whole words. A copy takes whole words: what lies behind a range's end, in
     the same word, is lost when an output is copied there.
     """
 
-    def __init__(self, device: WebGPUDevice, nbytes: int) -> None:
-        """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
-        self._device = device
-        self._buffers = Buffers(device)
-        self._typed = Typed(device, (nbytes,))
-        keep_in_children(self)
-        with self._typed:
-            super().__init__(device, self._buffers.storage(words(nbytes)), 0, nbytes)
+    device: WebGPUDevice
 
     def _write(self, offset: int, data: Bytes) -> None:
         check_words(offset)
-        with self._device.lock, self._typed:
-            queue, end = self._device.device.queue, words(data.nbytes)
+        device = self.device
+        with device.lock, Typed(device, (self.nbytes,)):
+            queue, end = device.device.queue, words(data.nbytes)
             if end > data.nbytes:  # the rest of the last word stays
                 last = end - WORD_BYTES
                 rest = np.frombuffer(queue.read_buffer(self.handle, offset + last, 4), np.uint8)
                 data = np.concatenate([data, rest[data.nbytes - last :]])
             queue.write_buffer(self.handle, offset, data)
-            self._buffers.wait()
+            Buffers(device).wait()
 
     def _read(self, offset: int, host: Bytes) -> None:
         check_words(offset)
-        with self._device.lock, self._typed:
+        device = self.device
+        with device.lock, Typed(device, (self.nbytes,)):
             size = words(host.nbytes)
-            data = self._device.device.queue.read_buffer(self.handle, offset, size)
+            data = device.device.queue.read_buffer(self.handle, offset, size)
             host[:] = np.frombuffer(data, np.uint8)[: host.nbytes]
+
+
+class WebGPUBuffer(_WebGPUMemory):
+    """A buffer that was allocated for it."""
+
+    def __init__(self, device: WebGPUDevice, nbytes: int) -> None:
+        """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
+        self._buffers = Buffers(device)
+        keep_in_children(self)
+        with Typed(device, (nbytes,)):
+            super().__init__(device, self._buffers.storage(words(nbytes)), 0, nbytes)
 
     def close(self) -> None:
         """Release the memory."""
         if not is_inherited(TITLE):
             self.closed = True
-            with self._device.lock:
+            with self.device.lock:
                 resources = [self._buffers.destroy(), self.handle]
             self.handle = None
-            self._device.worker.post(resources.clear)
+            self.device.worker.post(resources.clear)
+
+
+class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
+    """A buffer that another library has made with wgpu-py, on the same device."""
+
+
+def adopt(source: Any, devices: Iterable[WebGPUDevice]) -> Adopted | None:
+    """Return a wgpu.GPUBuffer as a buffer, None for anything else.
+
+    `devices` are those that are open. Raises BindingError. See Backend.adopt.
+    """
+    wgpu = sys.modules.get("wgpu")
+    if wgpu is None or not isinstance(source, wgpu.GPUBuffer):
+        return None
+    for device in devices:
+        if device.device is source._device:
+            _check_usage(source, device)
+            return Adopted(WebGPUBorrowedBuffer(device, source, 0, source.size))
+    raise BindingError(
+        "A buffer is of another WebGPU device than litegpu's. Make it on that of a buffer of the "
+        "model's: `buffer.handle._device` of one with memory='device'."
+    )
+
+
+def _check_usage(source: Any, device: WebGPUDevice) -> None:
+    usage = device.wgpu.BufferUsage
+    needed = usage.COPY_SRC | usage.COPY_DST
+    if source.usage & needed != needed:
+        raise BindingError(
+            f"A WebGPU buffer has the usage {source.usage}, with which it cannot be copied. Make "
+            "it with COPY_SRC and COPY_DST."
+        )
 
 
 def check_words(offset: int) -> None:

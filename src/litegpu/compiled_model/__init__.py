@@ -6,14 +6,16 @@ import importlib
 from typing import Any
 
 from litegpu.compiled_model.accelerators import HardwareAccelerator
+from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.model import CompiledModel
 from litegpu.compiled_model.tensor_buffer import TensorBuffer
 
-__all__ = ["CompiledModel", "HardwareAccelerator", "TensorBuffer"]
+__all__ = ["CompiledModel", "HardwareAccelerator", "ModelFuture", "TensorBuffer"]
 
-_OPTIONS = {"CpuOptions": "options", "GpuOptions": "options", "Options": "options"} | {
-    "Environment": "environment",
-    "EnvironmentOptions": "environment",
+_OPTIONS = {
+    **dict.fromkeys(("CpuKernelMode", "CpuOptions", "GpuOptions", "Options"), "options"),
+    **dict.fromkeys(("IntelOpenVinoOptions", "QualcommOptions"), "options"),
+    **dict.fromkeys(("Environment", "EnvironmentOptions"), "environment"),
 }
 """What programs import from LiteRT's module beside, and where LiteRT has it."""
 

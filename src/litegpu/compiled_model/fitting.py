@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from litegpu.compiled_model.signatures import Tensor
-from litegpu.compiled_model.tensor_buffer import TensorBuffer
+from litegpu.compiled_model.tensor_buffer import READ_ONLY, TensorBuffer
 from litegpu.errors import CompiledModelError, did_you_mean
 
 _HOST_MEMORY = 1
@@ -48,25 +45,21 @@ def check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer])
             f"{len(buffers)}. Give one for each of {[tensor.key for tensor in tensors]}."
         )
     for tensor, buffer in zip(tensors, buffers, strict=True):
-        array = buffer.array
-        if array.dtype != tensor.dtype or array.nbytes != tensor.nbytes:
+        if buffer.dtype != tensor.dtype or buffer.nbytes != tensor.nbytes:
             raise CompiledModelError(
                 f"{side} '{tensor.key}' is {tensor.dtype} of the shape {[*tensor.shape]}, and its "
-                f"buffer {array.dtype} of {[*array.shape]}. Create the buffer anew, or resize the "
-                "input."
+                f"buffer {buffer.dtype} of {[*buffer.shape]}. Create the buffer anew, or resize "
+                "the input."
             )
+        if side == "Output" and not buffer.writable:
+            raise CompiledModelError(f"Output '{tensor.key}': {READ_ONLY}")
 
 
-def as_buffer(tensor: Tensor, data: npt.ArrayLike) -> TensorBuffer:
-    """Return what an input of a call is read from."""
-    array = np.asarray(data)
-    if array.dtype != tensor.dtype and not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
+def check_open(buffer: TensorBuffer) -> None:
+    """Raise CompiledModelError for what is no buffer, and for one that was destroyed."""
+    if not isinstance(buffer, TensorBuffer):
         raise CompiledModelError(
-            f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
+            f"A {type(buffer).__module__}.{type(buffer).__name__} is no TensorBuffer of litegpu's. "
+            "Make one of an array: TensorBuffer.of(array)."
         )
-    if array.shape != tensor.shape:
-        raise CompiledModelError(
-            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given "
-            f"{[*array.shape]}. Use that shape, or resize_input_tensor."
-        )
-    return TensorBuffer.create_from_host_memory(np.ascontiguousarray(array, tensor.dtype))
+    buffer.memory  # noqa: B018 - raises for one that was destroyed

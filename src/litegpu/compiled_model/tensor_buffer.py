@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends.buffers import HostBuffer
-from litegpu.errors import CompiledModelError
+from litegpu.backends import BACKENDS, DeviceInfo
+from litegpu.backends.buffers import Adopted, Buffer, DeviceBuffer, HostBuffer, MemoryKind
+from litegpu.backends.dlpack import DeviceType, borrow, lend
+from litegpu.errors import BindingError, CompiledModelError
 
 Array = npt.NDArray[Any]
+KINDS = {"host": MemoryKind.HOST, "pinned": MemoryKind.PINNED, "device": MemoryKind.DEVICE}
+"""Where memory may lie, as people name it."""
+_ON_CPU = (int(DeviceType.CPU), 0)
 
 
 class TensorBuffer:
-    """One tensor's memory on the host, page-locked where a GPU reaches such memory faster.
+    """One tensor's memory, on the host or on a device.
 
-    `CompiledModel.create_input_buffers` and its like make them. A buffer lives as long as it, or
-    its `array`, is held by anyone, whatever becomes of the model. It is for one thread at a time.
+    `CompiledModel.create_input_buffers` and its like make them, `of` takes what another library
+    has made. A buffer's memory lives as long as it, its `array`, or whatever took it by DLPack is
+    held by anyone, whatever becomes of the model. It is for one thread at a time.
     """
 
-    def __init__(self, memory: Any, dtype: npt.DTypeLike, shape: Sequence[int]) -> None:
-        """Take a HostBuffer for a tensor; CompiledModel does that."""
-        self._memory: HostBuffer | None = memory
-        self._array = _view(memory, np.dtype(dtype), tuple(map(int, shape)))
+    def __init__(
+        self, memory: Any, dtype: npt.DTypeLike, shape: Sequence[int], writable: bool = True
+    ) -> None:
+        """Take a Buffer for a tensor; CompiledModel does that."""
+        self._memory: Buffer | None = memory
+        self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
+        self._array: Array | None = None
+        if isinstance(memory, HostBuffer):
+            self._array = _view(memory, self._dtype, self._shape)
+            self._array.flags.writeable = writable
+        self._writable = writable
 
     @classmethod
     def create_from_host_memory(cls, data_array: Array) -> TensorBuffer:
@@ -39,13 +53,67 @@ class TensorBuffer:
             raise CompiledModelError(
                 "data_array must be C-contiguous: copy it with np.ascontiguousarray."
             )
-        return cls(HostBuffer.of(data_array), data_array.dtype, data_array.shape)
+        facts = (data_array.dtype, data_array.shape, data_array.flags.writeable)
+        return cls(HostBuffer.of(data_array), *facts)
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        dtype: npt.DTypeLike | None = None,
+        shape: Sequence[int] | None = None,
+    ) -> TensorBuffer:
+        """Return a buffer that is another library's memory, which it keeps.
+
+        `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library that has
+        `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer or
+        wgpu.GPUBuffer; these two are told `dtype` and `shape`. What that library has enqueued for
+        an array comes before what the model does with it; what it enqueues later does if it is on
+        the `stream` of a run.
+
+        Raises CompiledModelError for anything else, BindingError for memory that a model cannot
+        use: with gaps, of another context, of a type that no tensor has.
+        """
+        if isinstance(source, np.ndarray):
+            return cls.create_from_host_memory(source)
+        found = adopted(source) or _on_host(source)
+        known = found.dtype if dtype is None else np.dtype(dtype)
+        sizes = found.shape if shape is None else tuple(shape)
+        if known is None or sizes is None:
+            raise CompiledModelError(
+                f"A {type(source).__name__} has no type of elements and no shape. Give `dtype` and "
+                "`shape`."
+            )
+        needed = known.itemsize * int(np.prod(sizes, dtype=np.int64))
+        if needed > found.buffer.nbytes:
+            raise CompiledModelError(
+                f"{known} of {[*sizes]} takes {needed} bytes, and the {type(source).__name__} has "
+                f"{found.buffer.nbytes}. Give the shape that it is for."
+            )
+        return cls(found.buffer, known, sizes, found.writable)
+
+    @classmethod
+    def from_dlpack(cls, source: Any) -> TensorBuffer:
+        """Return a buffer that is the memory of an array with `__dlpack__`. See `of`."""
+        if not hasattr(source, "__dlpack__"):
+            raise CompiledModelError(
+                f"A {type(source).__name__} has no `__dlpack__`. Use TensorBuffer.of, which takes "
+                "other memory, too."
+            )
+        return cls.of(source)
 
     @property
     def array(self) -> Array:
-        """The memory itself, of the tensor's type and shape: read it, or write it in place."""
-        if self._memory is None:
-            raise CompiledModelError("TensorBuffer has been destroyed")
+        """The memory itself, of the tensor's type and shape: read it, or write it in place.
+
+        Raises CompiledModelError for memory of a device, which `read` and `write` copy.
+        """
+        self.memory  # noqa: B018 - raises for one that was destroyed
+        if self._array is None:
+            raise CompiledModelError(
+                "This buffer lies on a device. Copy with read() and write(), or hand it to a "
+                "library of that device: torch.from_dlpack(buffer)."
+            )
         return self._array
 
     @property
@@ -55,21 +123,67 @@ class TensorBuffer:
             raise CompiledModelError("TensorBuffer has been destroyed")
         return self._memory
 
+    @property
+    def kind(self) -> str:
+        """Where the memory lies: "host", "pinned" (page-locked) or "device"."""
+        kind = self.memory.kind
+        return next(name for name, each in KINDS.items() if each is kind)
+
+    @property
+    def writable(self) -> bool:
+        """Whether a run may write here."""
+        return self._writable
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements."""
+        return self._dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return self._shape
+
+    @property
+    def nbytes(self) -> int:
+        """The tensor's bytes."""
+        return self._dtype.itemsize * self._size
+
+    @property
+    def _size(self) -> int:
+        return int(np.prod(self._shape, dtype=np.int64))
+
+    @property
+    def handle(self) -> Any:
+        """What the memory is to its API: an address, a pyopencl.Buffer, a wgpu.GPUBuffer, a number.
+
+        Runs of litegpu wait for nothing that others do there, but what is on the `stream` of a run.
+        """
+        memory = self.memory
+        return memory.handle if isinstance(memory, DeviceBuffer) else memory.address
+
     def write(self, data_array: Array) -> None:
         """Copy an array's elements to the begin of the buffer.
 
-        Raises CompiledModelError for what is no array, of another type, or too large.
+        Raises CompiledModelError for what is no array, of another type, or too large, and for a
+        buffer of memory that is read-only.
         """
         if not isinstance(data_array, np.ndarray):
             raise CompiledModelError("data_array must be a NumPy array")
-        whole = self.array
+        memory = self.memory
         self._check_type(data_array.dtype)
-        if data_array.size > whole.size:
+        if data_array.size > self._size:
             raise CompiledModelError(
-                f"write: {data_array.size} elements are more than the {whole.size} of the tensor "
+                f"write: {data_array.size} elements are more than the {self._size} of the tensor "
                 f"buffer. Resize the input, and create its buffer anew."
             )
-        np.copyto(whole.reshape(-1)[: data_array.size].reshape(data_array.shape), data_array)
+        if not self._writable:
+            raise CompiledModelError(READ_ONLY)
+        if self._array is None:
+            memory.write(data_array)
+        else:
+            target = self._array.reshape(-1)[: data_array.size]
+            np.copyto(target.reshape(data_array.shape), data_array)
 
     def read(
         self, num_elements: int | None = None, output_dtype: npt.DTypeLike | None = None
@@ -78,38 +192,134 @@ class TensorBuffer:
 
         Raises CompiledModelError for another type than the tensor's, and for more than there are.
         """
-        whole = self.array
+        memory = self.memory
         if output_dtype is not None:
             self._check_type(np.dtype(output_dtype))
-        if num_elements is None:
-            return whole.copy()
-        if num_elements > whole.size:
+        if num_elements is not None and num_elements > self._size:
             raise CompiledModelError(
-                f"read: {num_elements} elements are more than the {whole.size} that the tensor "
+                f"read: {num_elements} elements are more than the {self._size} that the tensor "
                 "buffer has."
             )
-        return whole.reshape(-1)[:num_elements].copy()
+        whole = self._array
+        if whole is None:
+            whole = memory.read()[: self.nbytes].view(self._dtype).reshape(self._shape)
+        return whole.copy() if num_elements is None else whole.reshape(-1)[:num_elements].copy()
 
     def get_tensor_details(self) -> dict[str, Any]:
         """Return the `dtype` and the `shape`."""
-        return {"dtype": self.array.dtype.name, "shape": list(self.array.shape)}
+        self.memory  # noqa: B018 - raises for one that was destroyed
+        return {"dtype": self._dtype.name, "shape": list(self._shape)}
 
     def destroy(self) -> None:
         """Let go of the memory. Harmless when repeated."""
-        self._memory = None
-        self._array = np.empty(0, self._array.dtype)
+        self._memory = self._array = None
+
+    # Other libraries
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device's type and number, as DLPack has them. Raises BufferError for others.
+
+        These are the host's memory, and that of NVIDIA GPUs through CUDA.
+        """
+        info = self._device_info()
+        if info is None:
+            return _ON_CPU
+        if info.backend != "cuda":
+            raise BufferError(
+                f"The buffer lies on {info.title}, of which DLPack's users know nothing. Its "
+                "`handle` is for the libraries of that API."
+            )
+        return int(DeviceType.CUDA), info.index
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return the memory for another library, which may use it on any stream at once.
+
+        A run that was submitted is to be waited for before. Raises BufferError for memory that
+        cannot be lent so: with a copy, on another device, read-only.
+        """
+        device = self.__dlpack_device__()
+        if copy or (dl_device is not None and tuple(dl_device) != device):
+            raise BufferError("The buffer lends its own memory, where it is. Copy that, or read().")
+        if not self._writable:
+            raise BufferError(READ_ONLY)
+        return lend(self._memory, self._start, self._dtype, self._shape, device)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory for libraries of CUDA; there is none on other devices."""
+        info = self._device_info() if self._memory is not None else None
+        if info is None or info.backend != "cuda":
+            raise AttributeError("__cuda_array_interface__")
+        return {
+            "version": 3,
+            "typestr": self._dtype.str,
+            "shape": self._shape,
+            "strides": None,
+            "data": (self._start, not self._writable),
+            "stream": None,
+        }
+
+    def _device_info(self) -> DeviceInfo | None:
+        """Return the device on which the memory lies, None for the host."""
+        memory = self.memory
+        return memory.device.info if isinstance(memory, DeviceBuffer) else None
+
+    @property
+    def _start(self) -> int:
+        """The address of the first byte."""
+        memory = self.memory
+        return int(memory.handle + memory.offset if self._array is None else memory.address)
 
     def _check_type(self, dtype: np.dtype[Any]) -> None:
-        if dtype != self._array.dtype:
+        if dtype != self._dtype:
             raise CompiledModelError(
-                f"Unsupported dtype: {dtype} for a tensor of {self._array.dtype}. Convert the "
-                f"array with astype(np.{self._array.dtype})."
+                f"Unsupported dtype: {dtype} for a tensor of {self._dtype}. Convert the array with "
+                f"astype(np.{self._dtype})."
             )
 
     def __repr__(self) -> str:
         if self._memory is None:
             return "<TensorBuffer: destroyed>"
-        return f"<TensorBuffer: {self._array.dtype} {list(self._array.shape)}>"
+        place = "" if self._array is not None else " on a device"
+        return f"<TensorBuffer: {self._dtype} {list(self._shape)}{place}>"
+
+
+READ_ONLY = "This buffer is of memory that may only be read. Make a copy of it, or another buffer."
+
+
+def adopted(source: Any) -> Adopted | None:
+    """Return a device's memory that another library has made, None for anything else."""
+    with _lending(source):
+        found = (backend.adopt(source) for backend in BACKENDS.values())
+        return next((each for each in found if each is not None), None)
+
+
+def _on_host(source: Any) -> Adopted:
+    """Return another library's memory of the host. Raises CompiledModelError for none."""
+    if not hasattr(source, "__dlpack__"):
+        raise CompiledModelError(
+            f"A {type(source).__name__} is no array, and no buffer of a GPU's. Give one of NumPy, "
+            "PyTorch, CuPy, JAX, Numba, pyopencl or wgpu."
+        )
+    with _lending(source):
+        array = borrow(source, None)
+    buffer = HostBuffer(ctypes.c_void_p(array.address), array.nbytes, owner=array)
+    return Adopted(buffer, array.dtype, array.shape, array.writable)
+
+
+@contextlib.contextmanager
+def _lending(source: Any) -> Iterator[None]:
+    try:
+        yield
+    except BufferError as error:
+        raise BindingError(f"A {type(source).__name__} lends no memory: {error}") from error
 
 
 def _view(memory: HostBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

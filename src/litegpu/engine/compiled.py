@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,16 @@ class CompiledPartition:
             raise
         watch = RangeWatch(facts.words) if facts.words else None
         return cls(inputs, outputs, executable, context, facts, constants, watch)
+
+    def in_other_context(self) -> CompiledPartition:
+        """Return the same partition in another context, with memory and a queue of its own.
+
+        Raises DeviceMemoryError or ExecutionError.
+        """
+        context = self.executable.context()
+        context.timeout = self.context.timeout
+        watch = RangeWatch(self.facts.words) if self.facts.words else None
+        return replace(self, context=context, watch=watch)
 
     @property
     def program(self) -> Program:

@@ -1,0 +1,239 @@
+"""DLPack: arrays of other libraries as they lie in memory, and memory of ours for those libraries.
+
+The structures are those of DLPack 1.0 (dlpack.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from litegpu.backends.process import immortal
+from litegpu.errors import BindingError
+
+_VERSION = (1, 0)
+"""The newest version whose structures are known; later ones of the same major add to their ends."""
+_NAMES = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
+"""Those of capsules before and after somebody took what they hold; capsules keep the addresses."""
+_PLAIN, _ = _NAMES
+_READ_ONLY = 1
+
+
+class DeviceType(enum.IntEnum):
+    """Where memory lies, by DLPack's numbers; those that are known here."""
+
+    CPU = 1
+    CUDA = 2
+    CUDA_HOST = 3
+    CUDA_MANAGED = 13
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = [
+        ("tensor", _Tensor),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+"""DLPack's codes of types, by NumPy's kinds."""
+_KINDS = {code: kind for kind, code in _CODES.items()}
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+_api = ctypes.pythonapi
+_NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _api)
+)
+_IS_VALID = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", _api)
+)
+_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api)
+)
+_RENAME = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_SetName", _api)
+)
+# A destructor is called with a capsule that is going: no reference to it may be made.
+_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_GOING_IS_VALID = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", _api)
+)
+_GOING_POINTER = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api)
+)
+
+
+class Borrowed:
+    """An array of another library, which stays until this object goes. Sizes are in elements."""
+
+    def __init__(self, managed: _Managed | _Versioned) -> None:
+        """Take over what a capsule has held. Raises BindingError for what cannot be used."""
+        self._managed = managed
+        tensor = managed.tensor
+        self.device = (int(tensor.device_type), int(tensor.device_id))
+        self.address = (tensor.data or 0) + tensor.byte_offset
+        self.shape = tuple(tensor.shape[: tensor.ndim])
+        self.writable = not (isinstance(managed, _Versioned) and managed.flags & _READ_ONLY)
+        self.dtype = _dtype(tensor.dtype)
+        self.nbytes = self.dtype.itemsize * math.prod(self.shape)
+        if tensor.strides:
+            check_dense(self.shape, tensor.strides[: tensor.ndim])
+
+    def __del__(self) -> None:
+        """Let the other library have it back."""
+        if self._managed.deleter:
+            _DELETER(self._managed.deleter)(ctypes.addressof(self._managed))
+
+
+def borrow(source: Any, stream: int | None) -> Borrowed:
+    """Return the memory of an object with `__dlpack__`, once what is being done to it is ordered.
+
+    `stream` is the number of the stream, of CUDA, on which it will be used; None on the CPU.
+    Raises BindingError for what has no memory that can be used, and what the object raises.
+    """
+    keywords: dict[str, Any] = {} if stream is None else {"stream": stream}
+    try:
+        capsule = source.__dlpack__(max_version=_VERSION, **keywords)
+    except TypeError:  # older libraries do not know of versions
+        capsule = source.__dlpack__(**keywords)
+    kinds: tuple[Any, ...] = (_Managed, _Versioned)
+    for name, kind in zip(_NAMES, kinds, strict=True):
+        if _IS_VALID(capsule, name):
+            managed = kind.from_address(_POINTER(capsule, name))
+            if isinstance(managed, _Versioned) and managed.major > _VERSION[0]:
+                raise BindingError(
+                    f"{_name_of(source)} gives DLPack {managed.major}.{managed.minor}; "
+                    f"{_VERSION[0]} is known. Update litegpu."
+                )
+            _RENAME(capsule, _NAMES[name])
+            return Borrowed(managed)
+    raise BindingError(f"{_name_of(source)} gave no DLPack capsule that is unused.")
+
+
+def device_of(source: Any) -> tuple[int, int]:
+    """Return the type and the number of the device on which an object with `__dlpack__` lies."""
+    kind, number = source.__dlpack_device__()
+    return int(kind), int(number)
+
+
+def check_dense(shape: Sequence[int], strides: Sequence[int]) -> None:
+    """Raise BindingError unless elements lie in C order without gaps; `strides` are in elements."""
+    expected = 1
+    if 0 in shape:
+        return
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != expected:
+            raise BindingError(
+                f"An array of the shape {[*shape]} with strides of {[*strides]} elements is not "
+                "in C order without gaps. Copy it: contiguous() in PyTorch, ascontiguousarray in "
+                "CuPy."
+            )
+        expected *= size
+
+
+def _dtype(found: _DataType) -> np.dtype[Any]:
+    kind = _KINDS.get(found.code)
+    size, rest = divmod(found.bits, 8)
+    try:
+        if kind is None or rest or found.lanes != 1:
+            raise TypeError
+        return np.dtype(f"{kind}{size}")
+    except TypeError:
+        raise BindingError(
+            f"An array has elements of DLPack's type {found.code} with {found.bits} bits and "
+            f"{found.lanes} lanes, which no tensor has. Convert it, such as to float32."
+        ) from None
+
+
+def _name_of(source: object) -> str:
+    return type(source).__name__
+
+
+# What is lent
+
+
+@dataclass(slots=True)
+class _Loan:
+    """What lives until the other library calls the deleter."""
+
+    owner: object
+    managed: _Managed
+    shape: Any
+
+
+_loans: dict[int, _Loan] = {}
+"""By the address of the structure."""
+
+
+def lend(
+    owner: object, address: int, dtype: np.dtype[Any], shape: Sequence[int], device: tuple[int, int]
+) -> Any:
+    """Return a capsule for memory that `owner` keeps, which another library takes over."""
+    sizes = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    managed = _Managed()
+    tensor = managed.tensor
+    tensor.data, tensor.device_type, tensor.device_id = address, *device
+    tensor.ndim, tensor.shape = len(shape), ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+    tensor.dtype = _DataType(_CODES[dtype.kind], dtype.itemsize * 8, 1)
+    managed.deleter = ctypes.cast(_returned, ctypes.c_void_p).value
+    number = ctypes.addressof(managed)
+    _loans[number] = _Loan(owner, managed, sizes)
+    return _NEW(number, _PLAIN, ctypes.cast(_unused, ctypes.c_void_p).value)
+
+
+def _take_back(number: int, loans: dict[int, _Loan] = _loans) -> None:
+    """The other library's last call."""
+    loans.pop(number, None)
+
+
+def _drop_unused(
+    capsule: int,
+    loans: dict[int, _Loan] = _loans,
+    name: bytes = _PLAIN,
+    is_valid: Any = _GOING_IS_VALID,
+    pointer: Any = _GOING_POINTER,
+) -> None:
+    """A capsule goes; if nobody took what it holds, that goes, too."""
+    if is_valid(capsule, name):
+        loans.pop(pointer(capsule, name), None)
+
+
+_returned, _unused = _DELETER(_take_back), _DESTRUCTOR(_drop_unused)
+# Other libraries may call these after the end of this module, whose names are gone then.
+immortal(_returned)
+immortal(_unused)

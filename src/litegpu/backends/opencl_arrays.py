@@ -1,0 +1,50 @@
+"""Arrays and buffers that others have made with pyopencl."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from litegpu.backends.buffers import Adopted
+from litegpu.backends.opencl_buffers import OpenCLBorrowedBuffer
+from litegpu.errors import BindingError
+
+if TYPE_CHECKING:
+    from litegpu.backends.opencl import OpenCLDevice
+
+
+def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
+    """Return a pyopencl.array.Array or a pyopencl.Buffer as a buffer, None for anything else.
+
+    What is enqueued for an array comes to its end before. `devices` are those that are open.
+    Raises BindingError. See Backend.adopt.
+    """
+    cl = sys.modules.get("pyopencl")
+    if cl is None:
+        return None
+    if isinstance(source, cl.Buffer):
+        device = _device_of(source.context, devices)
+        return Adopted(OpenCLBorrowedBuffer(device, source, 0, source.size))
+    arrays = sys.modules.get("pyopencl.array")
+    if arrays is None or not isinstance(source, arrays.Array):
+        return None
+    if not source.flags.c_contiguous:
+        raise BindingError(
+            f"An array of the shape {[*source.shape]} is not in C order without gaps. Copy it: "
+            "array.copy(order='C')."
+        )
+    source.finish()
+    device = _device_of(source.base_data.context, devices)
+    span = (source.base_data, source.offset, source.nbytes)
+    return Adopted(OpenCLBorrowedBuffer(device, *span, source), source.dtype, source.shape)
+
+
+def _device_of(context: Any, devices: Iterable[OpenCLDevice]) -> OpenCLDevice:
+    for device in devices:
+        if device.context == context:
+            return device
+    raise BindingError(
+        "A buffer is of another OpenCL context than litegpu's. Make it in that of a buffer of "
+        "the model's: `buffer.handle.context` of one with memory='device'."
+    )

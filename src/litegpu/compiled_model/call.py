@@ -1,0 +1,133 @@
+"""Calls of a model on arrays: what they are read from, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.compiled_model.contexts import Instance
+from litegpu.compiled_model.signatures import Tensor
+from litegpu.compiled_model.tensor_buffer import KINDS, TensorBuffer, adopted
+from litegpu.errors import CompiledModelError, did_you_mean
+
+
+class Call:
+    """The buffers of one call of an instance's first signature."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        inputs: Sequence[Any],
+        named: Mapping[str, Any],
+        keep: bool = False,
+    ) -> None:
+        """Take arrays in order and by name; with `keep` copies of those that could change.
+
+        Raises CompiledModelError for those that do not fit.
+        """
+        signature = instance.signatures[0]
+        given = dict(zip([tensor.key for tensor in signature.inputs], inputs, strict=False))
+        twice = sorted(set(given) & set(named))
+        given.update(named)
+        if twice or len(inputs) > len(given) or set(given) != {t.key for t in signature.inputs}:
+            raise CompiledModelError(
+                f"The model takes {[t.key for t in signature.inputs]}, each once; it was given "
+                f"{len(inputs)} in order and {sorted(named)} by name."
+            )
+        self.inputs = [as_buffer(tensor, given[tensor.key], keep) for tensor in signature.inputs]
+        self._tensors = signature.outputs
+        self._on_device = any(buffer.kind == "device" for buffer in self.inputs)
+        kind = "device" if self._on_device and instance.kernel() is not None else "host"
+        self.outputs = [new_buffer(tensor, instance, kind, zeros=False) for tensor in self._tensors]
+
+    def results(self) -> Any:
+        """Return what the call returns, after its run."""
+        found = {
+            tensor.key: buffer if buffer.kind == "device" else buffer.array
+            for tensor, buffer in zip(self._tensors, self.outputs, strict=True)
+        }
+        return next(iter(found.values())) if len(found) == 1 else found
+
+
+def as_buffer(tensor: Tensor, data: Any, keep: bool) -> TensorBuffer:
+    """Return what an input of a call is read from, a copy if others may change it and `keep`."""
+    if isinstance(data, TensorBuffer):
+        return data
+    if not isinstance(data, (np.ndarray, list, tuple, int, float)) and adopted(data) is not None:
+        buffer = TensorBuffer.of(data)
+        _check_shape(tensor, buffer.shape)
+        return buffer
+    return _from_array(tensor, np.asarray(data), keep)
+
+
+def _from_array(tensor: Tensor, array: npt.NDArray[Any], keep: bool) -> TensorBuffer:
+    if array.dtype != tensor.dtype and not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
+        raise CompiledModelError(
+            f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
+        )
+    _check_shape(tensor, array.shape)
+    fitting = np.ascontiguousarray(array, tensor.dtype)
+    return TensorBuffer.create_from_host_memory(fitting.copy() if keep else fitting)
+
+
+def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if shape != tensor.shape:
+        raise CompiledModelError(
+            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given "
+            f"{[*shape]}. Use that shape, or resize_input_tensor."
+        )
+
+
+def new_buffer(
+    tensor: Tensor, instance: Instance, memory: str | None, zeros: bool = True
+) -> TensorBuffer:
+    """Return a buffer for a tensor; `memory` see CompiledModel.create_input_buffers."""
+    if tensor.dtype.hasobject or tensor.dtype.kind in "SU":
+        raise CompiledModelError(
+            f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
+            "interpreter for this model."
+        )
+    if memory is not None and memory not in KINDS:
+        hint = did_you_mean(memory, KINDS)
+        raise CompiledModelError(f"There is no memory '{memory}'. Use one of {[*KINDS]}.{hint}")
+    buffer = TensorBuffer(_allocated(tensor, instance, memory), tensor.dtype, tensor.shape)
+    if zeros:
+        buffer.write(np.zeros(tensor.shape, tensor.dtype))
+    return buffer
+
+
+def _allocated(tensor: Tensor, instance: Instance, memory: str | None) -> Buffer:
+    kernel = instance.kernel()
+    kind = KINDS[memory] if memory else MemoryKind.PINNED
+    if kernel is not None and kind is not MemoryKind.HOST:
+        return kernel.device.allocate(tensor.nbytes, kind)
+    if kind is MemoryKind.DEVICE:
+        raise CompiledModelError(
+            "Memory of the device is for models that it runs whole; the report tells what the CPU "
+            'runs of this one. Use memory="host".'
+        )
+    return HostBuffer.allocate(tensor.nbytes)
+
+
+def stream_number(stream: Any) -> int:
+    """Return the number of a stream of CUDA's; of an object what its library calls it.
+
+    Raises CompiledModelError for what is no stream.
+    """
+    if hasattr(stream, "__cuda_stream__"):
+        _, stream = stream.__cuda_stream__()
+    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
+        stream = getattr(stream, name, stream)
+    stream = getattr(stream, "value", stream)  # of ctypes
+    if stream is None:
+        return 0  # the default stream, as ctypes writes it
+    if isinstance(stream, bool) or not hasattr(stream, "__index__") or int(stream) < 0:
+        raise CompiledModelError(
+            f"A {type(stream).__name__} is no stream. Give its number, or an object of PyTorch's, "
+            "CuPy's or Numba's."
+        )
+    return int(stream)

@@ -1,0 +1,312 @@
+"""What runs of a model take turns on: execution contexts, of which several may be in flight."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.signatures import MainSignature, Signature, Tensor, signatures_of
+from litegpu.compiled_model.tensor_buffer import TensorBuffer
+from litegpu.delegate import GpuDelegate
+from litegpu.direct_run import DirectRun, Ends, KernelContext
+from litegpu.errors import BindingError, CompiledModelError
+from litegpu.partition_kernel import PartitionKernel
+
+_MOST_BOUND = 16
+"""Sets of buffers whose runs a context keeps prepared."""
+_LOOK_SECONDS = 0.02
+"""After so long who waits for a context looks again, whatever it was told."""
+Buffers = Sequence[TensorBuffer]
+
+
+class Run(Protocol):
+    """A prepared run on given buffers; one thread at a time uses it."""
+
+    def __call__(self) -> None:
+        """Run once, and wait."""
+
+    def submit(self) -> None:
+        """Begin to run."""
+
+    def is_done(self) -> bool:
+        """Whether what was submitted has come to its end."""
+
+    def finish(self) -> None:
+        """Wait for what was submitted. Raises what went wrong."""
+
+
+class Instance:
+    """A model in an interpreter, with its delegate."""
+
+    def __init__(self, interpreter: Any, delegate: GpuDelegate | None) -> None:
+        """Take an interpreter whose tensors are allocated."""
+        self.interpreter, self.delegate = interpreter, delegate
+        self.signatures = signatures_of(interpreter)
+        self.lock = threading.Lock()
+        """Held while the interpreter runs."""
+
+    def kernel(self) -> PartitionKernel | None:
+        """Return what runs the whole graph, if one partition does."""
+        return self.delegate.whole() if self.delegate is not None else None
+
+    def runs_directly(self, signature: Signature) -> bool:
+        """Whether a signature is the work of one kernel alone."""
+        kernel = self.kernel()
+        ends = ({tensor.index for tensor in side} for side in (signature.inputs, signature.outputs))
+        return (
+            kernel is not None
+            and isinstance(signature, MainSignature)
+            and DirectRun.can_run(kernel, *ends)
+        )
+
+    def close(self) -> None:
+        """Release what the delegate has."""
+        if self.delegate is not None:
+            self.delegate.close()
+        self.interpreter = None
+
+
+class ModelContext:
+    """What one run at a time needs; contexts of one instance share its kernel and its weights."""
+
+    def __init__(self, instance: Instance, number: int = 0) -> None:
+        """Be the context of that number of an instance."""
+        self.instance, self._number = instance, number
+        self._on_kernel: KernelContext | None = None
+        self._runs = OrderedDict[tuple[object, ...], tuple[object, Run]]()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def kept(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
+        """Return the run of a signature on buffers, prepared once."""
+        key = (index, len(inputs), stream, *map(id, inputs), *map(id, outputs))
+        found = self._runs.get(key)
+        if found is None:
+            run = self.prepared(index, inputs, outputs, stream)
+            found = self._runs[key] = ((inputs, outputs), run)
+            if len(self._runs) > _MOST_BOUND:
+                self._runs.popitem(last=False)
+        return found[1]
+
+    def prepared(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
+        """Return a run of a signature on buffers. Raises CompiledModelError or BindingError."""
+        instance, signature = self.instance, self.instance.signatures[index]
+        check("Input", signature.inputs, inputs)
+        check("Output", signature.outputs, outputs)
+        kernel = instance.kernel()
+        if kernel is not None and instance.runs_directly(signature):
+            ends = Ends(
+                {t.index: b.memory for t, b in zip(signature.inputs, inputs, strict=True)},
+                _by_index(signature.outputs, outputs),
+            )
+            if self._on_kernel is None or self._on_kernel.kernel is not kernel:
+                self._on_kernel = KernelContext(kernel, self._number)
+            return DirectRun(self._on_kernel, ends, stream)
+        if stream is not None:
+            raise BindingError(
+                "A `stream` is for models that one kernel list on CUDA runs whole; the report "
+                "tells what the CPU runs of this one. Wait for the stream, and run without it."
+            )
+        return _InterpreterRun(instance, signature, inputs, outputs, self._thread)
+
+    def _thread(self, function: Callable[[], None]) -> Future[None]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "litegpu-model")
+        return self._threads.submit(function)
+
+    def forget(self) -> None:
+        """Forget all prepared runs: shapes have changed."""
+        self._runs.clear()
+
+    def close(self) -> None:
+        """Release what is this context's alone."""
+        self._runs.clear()
+        if self._on_kernel is not None:
+            self._on_kernel.close()
+        if self._threads is not None:
+            self._threads.shutdown()
+
+
+def _by_index(tensors: Sequence[Tensor], buffers: Buffers) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for tensor, buffer in zip(tensors, buffers, strict=True):
+        found.setdefault(tensor.index, []).append(buffer.memory)
+    return found
+
+
+class _InterpreterRun:
+    """A run through an interpreter, which copies."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        signature: Signature,
+        inputs: Buffers,
+        outputs: Buffers,
+        thread: Callable[[Callable[[], None]], Future[None]],
+    ) -> None:
+        self._instance, self._signature = instance, signature
+        self._inputs, self._outputs = inputs, outputs
+        self._thread = thread
+        self._future: Future[None] | None = None
+
+    def __call__(self) -> None:
+        with self._instance.lock:
+            results = self._signature.run([_content(buffer) for buffer in self._inputs])
+            for number, (buffer, result) in enumerate(zip(self._outputs, results, strict=True)):
+                if result.nbytes != buffer.nbytes:
+                    raise self._signature.grown(number, result.shape)
+                _put(buffer, result)
+
+    def submit(self) -> None:
+        self._future = self._thread(self)
+
+    def is_done(self) -> bool:
+        return self._future is None or self._future.done()
+
+    def finish(self) -> None:
+        if self._future is not None:
+            self._future.result()
+
+
+def _content(buffer: TensorBuffer) -> Any:
+    return buffer.read() if buffer.kind == "device" else buffer.array
+
+
+def _put(buffer: TensorBuffer, result: Any) -> None:
+    if buffer.kind == "device":
+        buffer.write(result)
+    else:
+        np.copyto(buffer.array, result.reshape(buffer.shape))
+
+
+class ContextPool:
+    """Contexts that threads take, and that runs in flight have.
+
+    An interrupt may come anywhere: one call of C code takes a context and notes who has it.
+    """
+
+    def __init__(self, contexts: Iterable[ModelContext]) -> None:
+        """Hand out these."""
+        self.all = [*contexts]
+        self._free = [*self.all]
+        self._held: dict[int, list[ModelContext]] = {}
+        """What each thread has taken, the last one last: a signal's handler may take another."""
+        self._flying: dict[Flight, ModelContext] = {}
+        """Those of runs that were submitted, the oldest first."""
+        self._freed = threading.Condition()
+        self._exclusive = threading.RLock()
+
+    def held(self) -> list[ModelContext]:
+        """Return what this thread has taken."""
+        return self._held.setdefault(threading.get_ident(), [])
+
+    def take(self, held: list[ModelContext]) -> ModelContext:
+        """Move a free context to those held by this thread; wait for one if need be.
+
+        The oldest run in flight is brought to its end if nothing else is free. Raises
+        CompiledModelError where this thread would wait for itself.
+        """
+        while True:
+            with contextlib.suppress(IndexError):
+                held.extend(map(list.pop, [self._free]))
+                return held[-1]
+            if held:
+                raise CompiledModelError(
+                    "This thread is in a run of the model already, as a signal's handler may be. "
+                    "Compile the model with more `contexts`, or wait for the end of the run."
+                )
+            flight = next(iter([*self._flying]), None)
+            if flight is None:
+                with self._freed:
+                    self._freed.wait(_LOOK_SECONDS)
+            else:
+                flight.end()
+
+    def give_back(self, held: list[ModelContext]) -> None:
+        """Let others have the context that was taken last, if there is one."""
+        self._free.extend(map(list.pop, filter(None, [held])))
+        self._notify()
+
+    def launch(self, held: list[ModelContext], flight: Flight) -> None:
+        """Let a run that was submitted have the context that was taken last."""
+        self._flying[flight] = held[-1]
+        held.pop()
+
+    def land(self, flight: Flight) -> None:
+        """Let others have the context of a run that has come to its end."""
+        with contextlib.suppress(KeyError):
+            self._free.extend(map(self._flying.pop, [flight]))
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._freed:
+            self._freed.notify()
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Take all contexts: nothing runs meanwhile. Raises as `take` does."""
+        held = self.held()
+        if held:
+            self.take(held)  # which says why not
+        with self._exclusive:
+            try:
+                while len(held) < len(self.all):
+                    self._take_further(held)
+                yield
+            finally:
+                while held:
+                    self.give_back(held)
+
+    def _take_further(self, held: list[ModelContext]) -> None:
+        taken: list[ModelContext] = []
+        try:
+            self.take(taken)
+        finally:
+            held.extend(taken)
+
+
+class Flight:
+    """A run that was submitted: it has a context until its end."""
+
+    def __init__(self, pool: ContextPool, run: Run) -> None:
+        """Take a run that was submitted on a context of a pool."""
+        self._pool, self._run = pool, run
+        self._ending = threading.RLock()
+        self._begun = self.over = False
+        self.error: Exception | None = None
+
+    def is_done(self) -> bool:
+        """Whether ending it takes no time."""
+        if self.over or not self._ending.acquire(blocking=False):
+            return self.over
+        try:
+            return self.over or self._run.is_done()
+        finally:
+            self._ending.release()
+
+    def end(self) -> None:
+        """Wait for the end, and note what went wrong. Raises CompiledModelError within itself."""
+        with self._ending:
+            if self.over:
+                return
+            if self._begun:
+                raise CompiledModelError(
+                    "This thread waits for the run already, as a signal's handler may do. Ask "
+                    "done() there."
+                )
+            self._begun = True
+            try:
+                self._run.finish()
+            except Exception as error:
+                self.error = error
+            finally:
+                self._begun = False
+            self.over = True
+            self._pool.land(self)

@@ -1,0 +1,162 @@
+"""What a model tells of its signatures and their tensors, and the buffers that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litegpu.compiled_model.call import new_buffer
+from litegpu.compiled_model.contexts import ContextPool, Instance
+from litegpu.compiled_model.fitting import at, called, requirements
+from litegpu.compiled_model.signatures import Signature, Tensor
+from litegpu.compiled_model.tensor_buffer import TensorBuffer
+from litegpu.errors import CompiledModelError, did_you_mean
+from litegpu.report import DelegationReport
+
+
+class ModelTensors:
+    """The part of CompiledModel that runs nothing."""
+
+    def __init__(self, pool: ContextPool) -> None:
+        """Tell of the model whose contexts these are."""
+        self._pool = pool
+        self._main: Instance = pool.all[0].instance
+        self._closed = False
+
+    @property
+    def report(self) -> DelegationReport | None:
+        """What runs on the GPU and why the rest does not; None without a GPU."""
+        delegate = self._main.delegate
+        return delegate.report if delegate is not None else None
+
+    # Signatures
+
+    def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
+        """Return the names of inputs and outputs of each signature."""
+        return {
+            each.key: {
+                "inputs": [tensor.key for tensor in each.inputs],
+                "outputs": [tensor.key for tensor in each.outputs],
+            }
+            for each in self._open()
+        }
+
+    def get_signature_by_index(self, index: int) -> dict[str, Any]:
+        """Return the name of a signature, and those of its inputs and outputs."""
+        key = self._signature(index).key
+        return {"key": key, **self.get_signature_list()[key]}
+
+    def get_num_signatures(self) -> int:
+        """Return how many signatures there are."""
+        return len(self._open())
+
+    def get_signature_index(self, key: str) -> int:
+        """Return the number of a signature, -1 where there is none of that name."""
+        return next((i for i, each in enumerate(self._open()) if each.key == key), -1)
+
+    def get_input_tensor_details(self, signature_key: str) -> dict[str, Any]:
+        """Return name, index, dtype and present shape of each input."""
+        return {each.key: each.to_dict() for each in self._named(signature_key).inputs}
+
+    def get_output_tensor_details(self, signature_key: str) -> dict[str, Any]:
+        """Return name, index, dtype and present shape of each output."""
+        return {each.key: each.to_dict() for each in self._named(signature_key).outputs}
+
+    def is_fully_accelerated(self) -> bool:
+        """Whether no node is left to a processor that was not requested for, or to the CPU."""
+        self._open()
+        report = self.report
+        if self._main.delegate is None:
+            return True
+        return report is not None and len(report.delegated_nodes) == report.total_nodes
+
+    # Buffers
+
+    def get_input_buffer_requirements(
+        self, input_index: int, signature_index: int = 0
+    ) -> dict[str, Any]:
+        """Return the bytes of an input's buffer, and the kinds of memory it may have."""
+        return requirements(at(self._signature(signature_index).inputs, input_index, "Input"))
+
+    def get_output_buffer_requirements(
+        self, output_index: int, signature_index: int = 0
+    ) -> dict[str, Any]:
+        """Return the bytes of an output's buffer, and the kinds of memory it may have."""
+        return requirements(at(self._signature(signature_index).outputs, output_index, "Output"))
+
+    def create_input_buffers(
+        self, signature_index: int = 0, memory: str | None = None
+    ) -> list[TensorBuffer]:
+        """Return a buffer of zeros for each input.
+
+        `memory` is where: "host", "pinned" (page-locked where the API has that; the default where
+        the GPU has the whole model) or "device".
+        """
+        return self._buffers(self._signature(signature_index).inputs, memory)
+
+    def create_output_buffers(
+        self, signature_index: int = 0, memory: str | None = None
+    ) -> list[TensorBuffer]:
+        """Return a buffer of zeros for each output; see create_input_buffers for `memory`."""
+        return self._buffers(self._signature(signature_index).outputs, memory)
+
+    def create_input_buffer_by_name(
+        self, signature_key: str, input_name: str, memory: str | None = None
+    ) -> TensorBuffer:
+        """Return a buffer of zeros for an input; see create_input_buffers for `memory`."""
+        tensor = called(self._named(signature_key).inputs, input_name, "Input")
+        return self._buffers([tensor], memory)[0]
+
+    def create_output_buffer_by_name(
+        self, signature_key: str, output_name: str, memory: str | None = None
+    ) -> TensorBuffer:
+        """Return a buffer of zeros for an output; see create_input_buffers for `memory`."""
+        tensor = called(self._named(signature_key).outputs, output_name, "Output")
+        return self._buffers([tensor], memory)[0]
+
+    def _buffers(self, tensors: Sequence[Tensor], memory: str | None) -> list[TensorBuffer]:
+        return [new_buffer(tensor, self._main, memory) for tensor in tensors]
+
+    # Shapes
+
+    def resize_input_tensor(
+        self, input_index: int, dims: Sequence[int], signature_index: int = 0, strict: bool = True
+    ) -> None:
+        """Give an input another shape; `strict`: only sizes that the model leaves open.
+
+        Buffers made before fit no longer where sizes have changed.
+        """
+        signature = self._signature(signature_index)
+        at(signature.inputs, input_index, "Input")
+        with self._pool.exclusively():
+            for context in self._pool.all:
+                context.forget()
+            for instance in self._instances():
+                instance.signatures[signature_index].resize(input_index, [*map(int, dims)], strict)
+
+    def resize_input_tensor_by_name(
+        self, signature_key: str, input_name: str, dims: Sequence[int], strict: bool = True
+    ) -> None:
+        """Give an input another shape. See resize_input_tensor."""
+        signature = self._named(signature_key)
+        tensor = called(signature.inputs, input_name, "Input")
+        number = [each.key for each in signature.inputs].index(tensor.key)
+        self.resize_input_tensor(number, dims, self.get_signature_index(signature_key), strict)
+
+    def _instances(self) -> list[Instance]:
+        return [*dict.fromkeys(context.instance for context in self._pool.all)]
+
+    def _open(self) -> list[Signature]:
+        if self._closed:
+            raise CompiledModelError("The model was closed. Compile it anew.")
+        return self._main.signatures
+
+    def _signature(self, index: int) -> Signature:
+        return at(self._open(), index, "Signature")
+
+    def _named(self, key: str) -> Signature:
+        for each in self._open():
+            if each.key == key:
+                return each
+        known = [each.key for each in self._open()]
+        raise CompiledModelError(f"Signature not found: '{key}'.{did_you_mean(key, known)}")
