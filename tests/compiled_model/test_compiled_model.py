@@ -15,7 +15,6 @@ import pytest
 
 from litegpu import CompiledModel, CompiledModelError, ForkedProcessError, TensorBuffer
 from litegpu.backends import list_devices
-from litegpu.direct_run import DirectRun
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
 from litegpu.zoo.writer import ModelWriter
@@ -37,8 +36,7 @@ def by_interpreter(content: bytes, *inputs: Any) -> list[Any]:
 
 
 def runs_directly(model: CompiledModel) -> bool:
-    runs = [run for context in model._pool.all for _, run in context._runs.values()]
-    return any(isinstance(run, DirectRun) for run in runs)
+    return any(context._runs for context in model._pool.all)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
-from litegpu.compiled_model.contexts import Instance
+from litegpu.compiled_model.contexts import Instance, ModelContext, Run
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.compiled_model.tensor_buffer import KINDS, TensorBuffer, adopted
 from litegpu.errors import CompiledModelError, did_you_mean
@@ -38,22 +38,35 @@ class Call:
                 f"The model takes {[t.key for t in signature.inputs]}, each once; it was given "
                 f"{len(inputs)} in order and {sorted(named)} by name."
             )
-        self.inputs = [as_buffer(tensor, given[tensor.key], keep) for tensor in signature.inputs]
-        self._tensors = signature.outputs
-        self._on_device = any(buffer.kind == "device" for buffer in self.inputs)
-        kind = "device" if self._on_device and instance.kernel() is not None else "host"
-        self.outputs = [new_buffer(tensor, instance, kind, zeros=False) for tensor in self._tensors]
+        self._instance, self._tensors = instance, signature.outputs
+        self._inputs = [_source(tensor, given[tensor.key], keep) for tensor in signature.inputs]
+        self._outputs: list[Any] = []
+
+    def run_on(self, context: ModelContext) -> Run:
+        """Return the run of this call on a context. Raises CompiledModelError or BindingError."""
+        arrays = [each for each in self._inputs if isinstance(each, np.ndarray)]
+        if len(arrays) == len(self._inputs) and not any(map(holds_strings, self._tensors)):
+            self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
+            return context.on_arrays(arrays, self._outputs)
+        buffers = [
+            TensorBuffer.create_from_host_memory(each) if isinstance(each, np.ndarray) else each
+            for each in self._inputs
+        ]
+        on_device = any(each.kind == "device" for each in buffers)
+        kind = "device" if on_device and self._instance.kernel() is not None else "host"
+        made = [new_buffer(tensor, self._instance, kind, zeros=False) for tensor in self._tensors]
+        self._outputs = made if kind == "device" else [each.array for each in made]
+        return context.prepared(0, buffers, made, None)
 
     def results(self) -> Any:
         """Return what the call returns, after its run."""
-        found = {
-            tensor.key: buffer if buffer.kind == "device" else buffer.array
-            for tensor, buffer in zip(self._tensors, self.outputs, strict=True)
-        }
-        return next(iter(found.values())) if len(found) == 1 else found
+        if len(self._outputs) == 1:
+            return self._outputs[0]
+        keys = [tensor.key for tensor in self._tensors]
+        return dict(zip(keys, self._outputs, strict=True))
 
 
-def as_buffer(tensor: Tensor, data: Any, keep: bool) -> TensorBuffer:
+def _source(tensor: Tensor, data: Any, keep: bool) -> npt.NDArray[Any] | TensorBuffer:
     """Return what an input of a call is read from, a copy if others may change it and `keep`."""
     if isinstance(data, TensorBuffer):
         return data
@@ -61,17 +74,17 @@ def as_buffer(tensor: Tensor, data: Any, keep: bool) -> TensorBuffer:
         buffer = TensorBuffer.of(data)
         _check_shape(tensor, buffer.shape)
         return buffer
-    return _from_array(tensor, np.asarray(data), keep)
+    return _fitting(tensor, np.asarray(data), keep)
 
 
-def _from_array(tensor: Tensor, array: npt.NDArray[Any], keep: bool) -> TensorBuffer:
+def _fitting(tensor: Tensor, array: npt.NDArray[Any], keep: bool) -> npt.NDArray[Any]:
     if array.dtype != tensor.dtype and not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
         raise CompiledModelError(
             f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
         )
     _check_shape(tensor, array.shape)
     fitting = np.ascontiguousarray(array, tensor.dtype)
-    return TensorBuffer.create_from_host_memory(fitting.copy() if keep else fitting)
+    return fitting.copy() if keep and np.may_share_memory(fitting, array) else fitting
 
 
 def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
@@ -82,11 +95,16 @@ def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
         )
 
 
+def holds_strings(tensor: Tensor) -> bool:
+    """Whether elements are no numbers, so that no buffer holds them."""
+    return tensor.dtype.hasobject or tensor.dtype.kind in "SU"
+
+
 def new_buffer(
     tensor: Tensor, instance: Instance, memory: str | None, zeros: bool = True
 ) -> TensorBuffer:
     """Return a buffer for a tensor; `memory` see CompiledModel.create_input_buffers."""
-    if tensor.dtype.hasobject or tensor.dtype.kind in "SU":
+    if holds_strings(tensor):
         raise CompiledModelError(
             f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
             "interpreter for this model."

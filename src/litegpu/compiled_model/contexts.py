@@ -7,10 +7,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from ctypes import c_void_p
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from litegpu.backends.buffers import Buffer, HostBuffer
 from litegpu.compiled_model.fitting import check
 from litegpu.compiled_model.signatures import MainSignature, Signature, Tensor, signatures_of
 from litegpu.compiled_model.tensor_buffer import TensorBuffer
@@ -24,6 +28,7 @@ _MOST_BOUND = 16
 _LOOK_SECONDS = 0.02
 """After so long who waits for a context looks again, whatever it was told."""
 Buffers = Sequence[TensorBuffer]
+Array = npt.NDArray[Any]
 
 
 class Run(Protocol):
@@ -80,40 +85,71 @@ class ModelContext:
         """Be the context of that number of an instance."""
         self.instance, self._number = instance, number
         self._on_kernel: KernelContext | None = None
-        self._runs = OrderedDict[tuple[object, ...], tuple[object, Run]]()
+        self._runs = OrderedDict[tuple[object, ...], DirectRun]()
+        self._on_arrays: _ArrayRun | None = None
         self._threads: ThreadPoolExecutor | None = None
 
     def kept(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
-        """Return the run of a signature on buffers, prepared once."""
+        """Return the run of a signature on buffers, prepared once for as long as these live."""
         key = (index, len(inputs), stream, *map(id, inputs), *map(id, outputs))
         found = self._runs.get(key)
-        if found is None:
-            run = self.prepared(index, inputs, outputs, stream)
-            found = self._runs[key] = ((inputs, outputs), run)
+        if found is not None:
+            return found
+        run = self.prepared(index, inputs, outputs, stream)
+        if isinstance(run, DirectRun):
+            self._runs[key] = run
+            for buffer in {*inputs, *outputs}:
+                buffer.when_gone(partial(self._runs.pop, key, None))
             if len(self._runs) > _MOST_BOUND:
                 self._runs.popitem(last=False)
-        return found[1]
+        return run
+
+    def on_arrays(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Run:
+        """Return the run of the first signature on arrays of the host that fit its tensors."""
+        if self._on_arrays is None:
+            signature = self.instance.signatures[0]
+            if not self.instance.runs_directly(signature):
+                buffers = [*map(TensorBuffer.create_from_host_memory, (*inputs, *outputs))]
+                ends = buffers[: len(inputs)], buffers[len(inputs) :]
+                return _InterpreterRun(self.instance, signature, *ends, self._thread)
+            self._on_arrays = _ArrayRun(signature)
+        moving = self._on_arrays
+        moving.take(inputs, outputs)
+        if moving.run is None:
+            moving.run = self._direct(self.instance.signatures[0], moving.inputs, moving.outputs)
+        return moving.run
 
     def prepared(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
         """Return a run of a signature on buffers. Raises CompiledModelError or BindingError."""
         instance, signature = self.instance, self.instance.signatures[index]
         check("Input", signature.inputs, inputs)
         check("Output", signature.outputs, outputs)
-        kernel = instance.kernel()
-        if kernel is not None and instance.runs_directly(signature):
-            ends = Ends(
-                {t.index: b.memory for t, b in zip(signature.inputs, inputs, strict=True)},
-                _by_index(signature.outputs, outputs),
-            )
-            if self._on_kernel is None or self._on_kernel.kernel is not kernel:
-                self._on_kernel = KernelContext(kernel, self._number)
-            return DirectRun(self._on_kernel, ends, stream)
+        if instance.runs_directly(signature):
+            ins, outs = ([each.memory for each in side] for side in (inputs, outputs))
+            return self._direct(signature, ins, outs, stream)
         if stream is not None:
             raise BindingError(
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
                 "tells what the CPU runs of this one. Wait for the stream, and run without it."
             )
         return _InterpreterRun(instance, signature, inputs, outputs, self._thread)
+
+    def _direct(
+        self,
+        signature: Signature,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        stream: int | None = None,
+    ) -> DirectRun:
+        kernel = self.instance.kernel()
+        assert kernel is not None
+        if self._on_kernel is None or self._on_kernel.kernel is not kernel:
+            self._on_kernel = KernelContext(kernel, self._number)
+        ends = Ends(
+            {t.index: memory for t, memory in zip(signature.inputs, inputs, strict=True)},
+            _by_index(signature.outputs, outputs),
+        )
+        return DirectRun(self._on_kernel, ends, stream)
 
     def _thread(self, function: Callable[[], None]) -> Future[None]:
         if self._threads is None:
@@ -123,21 +159,45 @@ class ModelContext:
     def forget(self) -> None:
         """Forget all prepared runs: shapes have changed."""
         self._runs.clear()
+        self._on_arrays = None
 
     def close(self) -> None:
         """Release what is this context's alone."""
-        self._runs.clear()
+        self.forget()
         if self._on_kernel is not None:
             self._on_kernel.close()
         if self._threads is not None:
             self._threads.shutdown()
 
 
-def _by_index(tensors: Sequence[Tensor], buffers: Buffers) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
+def _by_index(tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[int, list[Buffer]]:
+    found: dict[int, list[Buffer]] = {}
     for tensor, buffer in zip(tensors, buffers, strict=True):
-        found.setdefault(tensor.index, []).append(buffer.memory)
+        found.setdefault(tensor.index, []).append(buffer)
     return found
+
+
+class _ArrayRun:
+    """A run whose buffers are the memory of other arrays each time."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._sources, self.inputs = _moving(signature.inputs)
+        self._targets, self.outputs = _moving(signature.outputs)
+        self._arrays: object = None
+        self.run: DirectRun | None = None
+
+    def take(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Let the next run use these arrays, which are kept until the one after it."""
+        self._arrays = inputs, outputs
+        pointers = (*self._sources, *self._targets)
+        for pointer, array in zip(pointers, (*inputs, *outputs), strict=True):
+            pointer.value = array.__array_interface__["data"][0]
+
+
+def _moving(tensors: Sequence[Tensor]) -> tuple[list[c_void_p], list[HostBuffer]]:
+    pointers = [c_void_p() for _ in tensors]
+    pairs = zip(pointers, tensors, strict=True)
+    return pointers, [HostBuffer(pointer, tensor.nbytes) for pointer, tensor in pairs]
 
 
 class _InterpreterRun:

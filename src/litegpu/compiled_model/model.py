@@ -269,7 +269,7 @@ class CompiledModel(ModelTensors):
         self._check_process()
         context = self._pool.take(held)
         self._open()
-        return context.prepared(0, call.inputs, call.outputs, None)
+        return call.run_on(context)
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class TensorBuffer:
         self._memory: Buffer | None = memory
         self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
         self._array: Array | None = None
+        self._users: list[Callable[[], object]] = []
         if isinstance(memory, HostBuffer):
             self._array = _view(memory, self._dtype, self._shape)
             self._array.flags.writeable = writable
@@ -213,6 +214,17 @@ class TensorBuffer:
     def destroy(self) -> None:
         """Let go of the memory. Harmless when repeated."""
         self._memory = self._array = None
+        while self._users:
+            self._users.pop()()
+
+    def when_gone(self, forget: Callable[[], object]) -> None:
+        """Call `forget` once nothing can use the buffer any more: what it has prepared may go."""
+        self._users.append(forget)
+
+    def __del__(self) -> None:
+        """Let go of the memory, and of what was prepared for it."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            self.destroy()
 
     # Other libraries
 
