@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
     from litegpu.cache.token import model_token
-    from litegpu.compiled_model import CompiledModel, TensorBuffer
+    from litegpu.compiled_model import CompiledModel, ModelFuture, TensorBuffer
     from litegpu.costs import Estimate, Split
     from litegpu.delegate import GpuDelegate
     from litegpu.engine.peaks import Peaks
     from litegpu.errors import (
+        BindingError,
         CompilationError,
         CompiledModelError,
         DeviceLostError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advice",
+    "BindingError",
     "CompilationError",
     "CompiledModel",
     "CompiledModelError",
@@ -73,6 +75,7 @@ __all__ = [
     "LitegpuError",
     "MissingDependencyError",
     "ModelError",
+    "ModelFuture",
     "OpTotal",
     "OptionsError",
     "Partition",

@@ -17,52 +17,32 @@ from litegpu.backends.base import DeviceInfo
 from litegpu.engine import CompiledPartition
 from litegpu.engine.ranges import RangeWatch, RangeWords
 from litegpu.errors import DeviceMemoryError
-from litegpu.options import InferencePriority
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
-from small_models import Array, convolution, interpreter, random, reference, run, step
+from small_models import (
+    ALL_HALF,
+    ONE,
+    Array,
+    interpreter,
+    pool,
+    random,
+    reference,
+    run,
+    scaled,
+    step,
+    there_and_back,
+    times,
+)
 
 DEVICES = backends.list_devices()
 device = pytest.mark.parametrize("device", DEVICES, ids=lambda each: each.title)
 first_device = pytest.mark.parametrize("device", DEVICES[:1], ids=lambda each: each.title)
 
-ALL_HALF: dict[str, Any] = {
-    "precision": "fp16",
-    "inference_priority1": InferencePriority.MIN_MEMORY_USAGE,
-}
 MAGNITUDES = (1e5, 1e6, 1e-6, 1e-8)
-ONE: Shape = (1, 1, 1, 1)
 
 
 def delegate(found: DeviceInfo, **options: Any) -> GpuDelegate:
     return GpuDelegate(backend=found.backend, device=found.index, **(options or ALL_HALF))
-
-
-def times(writer: ModelWriter, x: TensorRef, factor: TensorRef, name: str) -> TensorRef:
-    return writer.op("MUL", [x, factor], [x.shape], name=name)
-
-
-def pool(writer: ModelWriter, x: TensorRef, name: str | None = None) -> TensorRef:
-    """Add a mean of 2x2 pixels, which has a kernel of its own."""
-    n, height, width, channels = x.shape
-    size = {"stride_h": 2, "stride_w": 2, "filter_height": 2, "filter_width": 2}
-    shape = (n, -(-height // 2), -(-width // 2), channels)
-    options = {"padding": "SAME", **size}
-    return writer.op("AVERAGE_POOL_2D", [x], [shape], options=options, name=name)
-
-
-def scaled(shape: Shape = (1, 8, 8, 12)) -> bytes:
-    """Return a model whose tensor 'scaled' is an input times a second one."""
-    writer = ModelWriter()
-    x, up, down = writer.input(shape), writer.input(ONE), writer.input(ONE)
-    x = convolution(writer, step(writer, "ABS", x), 16)
-    writer.output(step(writer, "LOGISTIC", there_and_back(writer, x, up, down)))
-    return writer.build()
-
-
-def there_and_back(writer: ModelWriter, x: TensorRef, up: TensorRef, down: TensorRef) -> TensorRef:
-    x = times(writer, pool(writer, x), up, "scaled")
-    return times(writer, pool(writer, x), down, "back")
 
 
 SMALL_DIVISOR = np.array([1.0, -3.0, 1e-9, 2.0], np.float32)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu import GpuDelegate
+from litegpu.options import InferencePriority
 from litegpu.tools import runtime
 from litegpu.zoo import schema
 from litegpu.zoo.writer import ModelWriter, Shape, TensorRef
@@ -167,3 +168,38 @@ def in_threads(work: Callable[[int], None], count: int = 4) -> None:
         thread.join(timeout=120)
     assert not any(thread.is_alive() for thread in threads), "the threads block each other"
     assert not failures, failures
+
+
+ALL_HALF: dict[str, Any] = {
+    "precision": "fp16",
+    "inference_priority1": InferencePriority.MIN_MEMORY_USAGE,
+}
+"""Options with which every value is stored as half."""
+ONE: Shape = (1, 1, 1, 1)
+
+
+def times(writer: ModelWriter, x: TensorRef, factor: TensorRef, name: str) -> TensorRef:
+    return writer.op("MUL", [x, factor], [x.shape], name=name)
+
+
+def pool(writer: ModelWriter, x: TensorRef, name: str | None = None) -> TensorRef:
+    """Add a mean of 2x2 pixels, which has a kernel of its own."""
+    n, height, width, channels = x.shape
+    size = {"stride_h": 2, "stride_w": 2, "filter_height": 2, "filter_width": 2}
+    shape = (n, -(-height // 2), -(-width // 2), channels)
+    options = {"padding": "SAME", **size}
+    return writer.op("AVERAGE_POOL_2D", [x], [shape], options=options, name=name)
+
+
+def scaled(shape: Shape = (1, 8, 8, 12)) -> bytes:
+    """Return a model whose tensor 'scaled' is an input times a second one."""
+    writer = ModelWriter()
+    x, up, down = writer.input(shape), writer.input(ONE), writer.input(ONE)
+    x = convolution(writer, step(writer, "ABS", x), 16)
+    writer.output(step(writer, "LOGISTIC", there_and_back(writer, x, up, down)))
+    return writer.build()
+
+
+def there_and_back(writer: ModelWriter, x: TensorRef, up: TensorRef, down: TensorRef) -> TensorRef:
+    x = times(writer, pool(writer, x), up, "scaled")
+    return times(writer, pool(writer, x), down, "back")

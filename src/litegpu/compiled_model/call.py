@@ -30,16 +30,16 @@ class Call:
         Raises CompiledModelError for those that do not fit.
         """
         signature = instance.signatures[0]
-        given = dict(zip([tensor.key for tensor in signature.inputs], inputs, strict=False))
-        twice = sorted(set(given) & set(named))
-        given.update(named)
-        if twice or len(inputs) > len(given) or set(given) != {t.key for t in signature.inputs}:
+        tensors = signature.inputs
+        later = [tensor.key for tensor in tensors[len(inputs) :]]
+        if len(inputs) > len(tensors) or sorted(later) != sorted(named):
             raise CompiledModelError(
-                f"The model takes {[t.key for t in signature.inputs]}, each once; it was given "
+                f"The model takes {[tensor.key for tensor in tensors]}, each once; it was given "
                 f"{len(inputs)} in order and {sorted(named)} by name."
             )
+        given = [*inputs, *(named[key] for key in later)]
         self._instance, self._tensors = instance, signature.outputs
-        self._inputs = [_source(tensor, given[tensor.key], keep) for tensor in signature.inputs]
+        self._inputs = [_source(*pair, keep) for pair in zip(tensors, given, strict=True)]
         self._outputs: list[Any] = []
 
     def run_on(self, context: ModelContext) -> Run:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_void_p
 from functools import partial
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,8 @@ from litegpu.partition_kernel import PartitionKernel
 
 _MOST_BOUND = 16
 """Sets of buffers whose runs a context keeps prepared."""
-_LOOK_SECONDS = 0.02
-"""After so long who waits for a context looks again, whatever it was told."""
+_numbers = itertools.count()
+_Result = TypeVar("_Result")
 Buffers = Sequence[TensorBuffer]
 Array = npt.NDArray[Any]
 
@@ -88,6 +89,37 @@ class ModelContext:
         self._runs = OrderedDict[tuple[object, ...], DirectRun]()
         self._on_arrays: _ArrayRun | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.RLock()
+        self.busy = False
+        """Whether somebody seems to use the context; only the lock knows."""
+        self.flight: Flight | None = None
+        """The run that was submitted here last, until its end."""
+
+    def use(self, work: Callable[[ModelContext], _Result]) -> _Result:
+        """Call `work` once nothing runs here, and nothing is in flight any more."""
+        with self._lock:
+            self.busy = True
+            try:
+                if self.flight is not None:
+                    self.flight.finish()
+                    self.flight = None
+                return work(self)
+            finally:
+                self.busy = False
+
+    def check_entry(self) -> None:
+        """Raise CompiledModelError where this thread has the context, and would wait for itself."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise CompiledModelError(
+                "This thread is in a run of the model already, as a signal's handler may be. "
+                "Compile the model with more `contexts`, or wait for the end of the run."
+            )
+
+    def submit(self, run: Run) -> Flight:
+        """Begin a run, within `use`."""
+        run.submit()
+        self.flight = flight = Flight(self, run)
+        return flight
 
     def kept(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
         """Return the run of a signature on buffers, prepared once for as long as these live."""
@@ -247,126 +279,80 @@ def _put(buffer: TensorBuffer, result: Any) -> None:
 
 
 class ContextPool:
-    """Contexts that threads take, and that runs in flight have.
+    """The contexts of a model, for threads to use one at a time.
 
-    An interrupt may come anywhere: one call of C code takes a context and notes who has it.
+    An interrupt may come anywhere. So contexts are held by `with` and a lock of C code alone, and a
+    run in flight holds none: whoever needs its context next brings it to its end.
     """
 
     def __init__(self, contexts: Iterable[ModelContext]) -> None:
         """Hand out these."""
         self.all = [*contexts]
-        self._free = [*self.all]
-        self._held: dict[int, list[ModelContext]] = {}
-        """What each thread has taken, the last one last: a signal's handler may take another."""
-        self._flying: dict[Flight, ModelContext] = {}
-        """Those of runs that were submitted, the oldest first."""
-        self._freed = threading.Condition()
-        self._exclusive = threading.RLock()
+        self._turns = itertools.cycle(self.all)
 
-    def held(self) -> list[ModelContext]:
-        """Return what this thread has taken."""
-        return self._held.setdefault(threading.get_ident(), [])
+    def use(self, work: Callable[[ModelContext], _Result]) -> _Result:
+        """Call `work` with a context in which nothing else runs; wait for one if need be.
 
-    def take(self, held: list[ModelContext]) -> ModelContext:
-        """Move a free context to those held by this thread; wait for one if need be.
-
-        The oldest run in flight is brought to its end if nothing else is free. Raises
+        The oldest run in flight comes to its end before if no other context is free. Raises
         CompiledModelError where this thread would wait for itself.
         """
-        while True:
-            with contextlib.suppress(IndexError):
-                held.extend(map(list.pop, [self._free]))
-                return held[-1]
-            if held:
-                raise CompiledModelError(
-                    "This thread is in a run of the model already, as a signal's handler may be. "
-                    "Compile the model with more `contexts`, or wait for the end of the run."
-                )
-            flight = next(iter([*self._flying]), None)
-            if flight is None:
-                with self._freed:
-                    self._freed.wait(_LOOK_SECONDS)
-            else:
-                flight.end()
+        context = self._choose()
+        context.check_entry()
+        return context.use(work)
 
-    def give_back(self, held: list[ModelContext]) -> None:
-        """Let others have the context that was taken last, if there is one."""
-        self._free.extend(map(list.pop, filter(None, [held])))
-        self._notify()
+    def _choose(self) -> ModelContext:
+        for context in self.all:
+            if context.flight is None and not context.busy:
+                return context
+        flights = [(each.flight, each) for each in self.all if not each.busy]
+        ages = [(flight.number, each) for flight, each in flights if flight is not None]
+        if ages:
+            return min(ages, key=itemgetter(0))[1]
+        return next(self._turns)
 
-    def launch(self, held: list[ModelContext], flight: Flight) -> None:
-        """Let a run that was submitted have the context that was taken last."""
-        self._flying[flight] = held[-1]
-        held.pop()
+    def use_all(self, work: Callable[[], _Result]) -> _Result:
+        """Call `work` while nothing runs, and nothing is in flight. Raises as `use` does."""
+        for context in self.all:
+            context.check_entry()
+        return _nested(self.all, work)
 
-    def land(self, flight: Flight) -> None:
-        """Let others have the context of a run that has come to its end."""
-        with contextlib.suppress(KeyError):
-            self._free.extend(map(self._flying.pop, [flight]))
-        self._notify()
 
-    def _notify(self) -> None:
-        with self._freed:
-            self._freed.notify()
-
-    @contextlib.contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Take all contexts: nothing runs meanwhile. Raises as `take` does."""
-        held = self.held()
-        if held:
-            self.take(held)  # which says why not
-        with self._exclusive:
-            try:
-                while len(held) < len(self.all):
-                    self._take_further(held)
-                yield
-            finally:
-                while held:
-                    self.give_back(held)
-
-    def _take_further(self, held: list[ModelContext]) -> None:
-        taken: list[ModelContext] = []
-        try:
-            self.take(taken)
-        finally:
-            held.extend(taken)
+def _nested(contexts: Sequence[ModelContext], work: Callable[[], _Result]) -> _Result:
+    if not contexts:
+        return work()
+    return contexts[0].use(lambda _: _nested(contexts[1:], work))
 
 
 class Flight:
-    """A run that was submitted: it has a context until its end."""
+    """A run that was submitted in a context."""
 
-    def __init__(self, pool: ContextPool, run: Run) -> None:
-        """Take a run that was submitted on a context of a pool."""
-        self._pool, self._run = pool, run
-        self._ending = threading.RLock()
-        self._begun = self.over = False
+    def __init__(self, context: ModelContext, run: Run) -> None:
+        """Take a run that was submitted on a context."""
+        self._context, self._run = context, run
+        self.number = next(_numbers)
+        """The older, the lower."""
+        self.over = False
         self.error: Exception | None = None
 
     def is_done(self) -> bool:
         """Whether ending it takes no time."""
-        if self.over or not self._ending.acquire(blocking=False):
-            return self.over
-        try:
-            return self.over or self._run.is_done()
-        finally:
-            self._ending.release()
+        return self.over or self._run.is_done()
 
     def end(self) -> None:
-        """Wait for the end, and note what went wrong. Raises CompiledModelError within itself."""
-        with self._ending:
-            if self.over:
-                return
-            if self._begun:
-                raise CompiledModelError(
-                    "This thread waits for the run already, as a signal's handler may do. Ask "
-                    "done() there."
-                )
-            self._begun = True
-            try:
-                self._run.finish()
-            except Exception as error:
-                self.error = error
-            finally:
-                self._begun = False
-            self.over = True
-            self._pool.land(self)
+        """Wait for the end, and note what went wrong.
+
+        Raises CompiledModelError where this thread would wait for itself.
+        """
+        if not self.over:
+            self._context.check_entry()
+            self._context.use(lambda _: None)
+
+    def finish(self) -> None:
+        """End it, for whoever has its context."""
+        if self.over:
+            return
+        try:
+            self._run.finish()
+        except Exception as error:
+            self.error = error
+        self.over = True

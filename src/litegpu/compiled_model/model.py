@@ -8,7 +8,7 @@ from typing import Any
 
 from litegpu.compiled_model.accelerators import wanted
 from litegpu.compiled_model.call import Call, stream_number
-from litegpu.compiled_model.contexts import ContextPool, Flight, Instance, ModelContext, Run
+from litegpu.compiled_model.contexts import ContextPool, Instance, ModelContext, Run
 from litegpu.compiled_model.fitting import check_open
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.tensor_buffer import TensorBuffer
@@ -125,12 +125,14 @@ class CompiledModel(ModelTensors):
         """
         if self._closed:
             return
-        with self._pool.exclusively():
-            self._closed = True
-            for context in self._pool.all:
-                context.close()
-            for instance in self._instances():
-                instance.close()
+        self._pool.use_all(self._release)
+
+    def _release(self) -> None:
+        self._closed = True
+        for context in self._pool.all:
+            context.close()
+        for instance in self._instances():
+            instance.close()
 
     @property
     def environment(self) -> Any:
@@ -154,13 +156,9 @@ class CompiledModel(ModelTensors):
         Raises CompiledModelError for buffers that do not fit, BindingError for those of another
         device, ExecutionError when the device fails.
         """
-        held = self._pool.held()
-        count = len(held)
-        try:
-            self._ready_run(held, signature_index, input_buffers, output_buffers, stream)()
-        finally:
-            if len(held) > count:
-                self._pool.give_back(held)
+        ends = (signature_index, input_buffers, output_buffers, stream)
+        self._check_process()
+        self._pool.use(lambda context: self._kept_run(context, *ends)())
 
     def submit_by_index(
         self,
@@ -174,24 +172,17 @@ class CompiledModel(ModelTensors):
         Host memory that is not pinned is read now; all other buffers belong to the run until its
         end. With as many runs in flight as there are contexts the oldest one is waited for.
         """
-        return self._submitted(
-            lambda held: self._ready_run(
-                held, signature_index, input_buffers, output_buffers, stream
-            ),
-            lambda: None,
-        )
+        ends = (signature_index, input_buffers, output_buffers, stream)
+        return self._submitted(lambda context: self._kept_run(context, *ends), lambda: None)
 
-    def _ready_run(
+    def _kept_run(
         self,
-        held: list[ModelContext],
+        context: ModelContext,
         signature_index: int,
         inputs: Sequence[TensorBuffer],
         outputs: Sequence[TensorBuffer],
         stream: Any,
     ) -> Run:
-        """Take a context, which `held` has then, and return its run on buffers."""
-        self._check_process()
-        context = self._pool.take(held)
         self._signature(signature_index)
         for each in (*inputs, *outputs):
             check_open(each)
@@ -199,18 +190,11 @@ class CompiledModel(ModelTensors):
         return context.kept(signature_index, inputs, outputs, number)
 
     def _submitted(
-        self, prepare: Callable[[list[ModelContext]], Run], results: Callable[[], Any]
+        self, prepare: Callable[[ModelContext], Run], results: Callable[[], Any]
     ) -> ModelFuture:
-        held, count = self._pool.held(), len(self._pool.held())
-        try:
-            run = prepare(held)
-            run.submit()
-            flight = Flight(self._pool, run)
-            self._pool.launch(held, flight)
-            return ModelFuture(flight, results)
-        finally:
-            if len(held) > count:
-                self._pool.give_back(held)
+        self._check_process()
+        flight = self._pool.use(lambda context: context.submit(prepare(context)))
+        return ModelFuture(flight, results)
 
     def run_by_name(
         self,
@@ -246,13 +230,8 @@ class CompiledModel(ModelTensors):
         Raises CompiledModelError for other shapes: `resize_input_tensor` changes them.
         """
         call = Call(self._main, inputs, named)
-        held = self._pool.held()
-        count = len(held)
-        try:
-            self._call_run(held, call)()
-        finally:
-            if len(held) > count:
-                self._pool.give_back(held)
+        self._check_process()
+        self._pool.use(lambda context: self._call_run(context, call)())
         return call.results()
 
     def submit(self, *inputs: Any, **named: Any) -> ModelFuture:
@@ -263,11 +242,9 @@ class CompiledModel(ModelTensors):
         oldest. Raises for inputs as the call does; a run that fails tells its own future.
         """
         call = Call(self._main, inputs, named, keep=True)
-        return self._submitted(lambda held: self._call_run(held, call), call.results)
+        return self._submitted(lambda context: self._call_run(context, call), call.results)
 
-    def _call_run(self, held: list[ModelContext], call: Call) -> Run:
-        self._check_process()
-        context = self._pool.take(held)
+    def _call_run(self, context: ModelContext, call: Call) -> Run:
         self._open()
         return call.run_on(context)
 

@@ -128,11 +128,14 @@ class ModelTensors:
         """
         signature = self._signature(signature_index)
         at(signature.inputs, input_index, "Input")
-        with self._pool.exclusively():
-            for context in self._pool.all:
-                context.forget()
-            for instance in self._instances():
-                instance.signatures[signature_index].resize(input_index, [*map(int, dims)], strict)
+        shape = [*map(int, dims)]
+        self._pool.use_all(lambda: self._resize(signature_index, input_index, shape, strict))
+
+    def _resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
+        for context in self._pool.all:
+            context.forget()
+        for instance in self._instances():
+            instance.signatures[index].resize(number, shape, strict)
 
     def resize_input_tensor_by_name(
         self, signature_key: str, input_name: str, dims: Sequence[int], strict: bool = True

@@ -1,0 +1,257 @@
+"""Many runs in flight: futures, contexts, threads, and what comes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuda_emulator import needs_emulator
+from litegpu import CompiledModel, CompiledModelError, ModelFuture, TensorBuffer
+from litegpu.backends import list_devices
+from litegpu.errors import ExecutionError, InvokeTimeoutError
+from simulated_cuda import put_in_place
+from small_models import ALL_HALF, CPU_ONLY, ONE, chain, reference, scaled
+
+SHAPE = (1, 4, 4, 4)
+X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
+WHOLE, PARTLY = ["ABS", "NEG"], ["ABS", CPU_ONLY, "NEG"]
+
+
+@pytest.fixture(params=[*REAL, pytest.param("cuda", marks=needs_emulator)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "cuda":
+        put_in_place(monkeypatch)
+    yield request.param
+    gc.collect()
+
+
+@pytest.mark.parametrize("ops", [WHOLE, PARTLY])
+@pytest.mark.parametrize("contexts", [1, 3])
+def test_more_runs_than_contexts(backend: str, ops: list[str], contexts: int) -> None:
+    model = CompiledModel.from_buffer(chain(ops), backend=backend, contexts=contexts)
+    expected = [model(X * number) for number in range(8)]
+    futures = []
+    for number in range(8):
+        changing = X * number
+        futures.append(model.submit(changing))
+        changing[:] = np.nan
+    assert isinstance(futures[0], ModelFuture)
+    for future, want in zip(futures, expected, strict=True):
+        np.testing.assert_array_equal(future.result(), want)
+        assert future.done()
+        assert future.exception() is None
+        np.testing.assert_array_equal(future.result(timeout=0), want)
+    last = model.submit(X * 5)
+    model.close()
+    np.testing.assert_array_equal(last.result(), expected[5])
+    with pytest.raises(CompiledModelError, match=r"The model was closed"):
+        model.submit(X)
+    model.close()
+
+
+def test_all_contexts_share_one_executable(backend: str) -> None:
+    with CompiledModel.from_buffer(chain(WHOLE), backend=backend, contexts=3) as model:
+        futures = [model.submit(X) for _ in range(3)]
+        found = [context._on_kernel for context in model._pool.all]
+        compiled = [each.compiled() for each in found if each is not None]
+        assert len({id(each.context) for each in compiled}) == 3
+        assert len({id(each.executable) for each in compiled}) == 1
+        for future in futures:
+            np.testing.assert_array_equal(future.result(), -np.abs(X))
+
+
+def test_buffers_of_runs_in_flight(backend: str) -> None:
+    with CompiledModel.from_buffer(chain(WHOLE), backend=backend, contexts=2) as model:
+        sets = [(model.create_input_buffers(), model.create_output_buffers()) for _ in range(4)]
+        for number, (inputs, _) in enumerate(sets):
+            inputs[0].write(X * number)
+        futures = [model.submit_by_index(0, *each) for each in sets]
+        for number, future in enumerate(futures):
+            assert future.wait(60)
+            assert future.result() is None
+            np.testing.assert_array_equal(sets[number][1][0].array, -np.abs(X * number))
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_what_half_cannot_hold_is_widened_for_all(backend: str, contexts: int) -> None:
+    content = scaled()
+    x = np.random.default_rng(1).normal(size=(1, 8, 8, 12)).astype(np.float32)
+    up, down = np.full(ONE, 1e5, np.float32), np.full(ONE, 1e-5, np.float32)
+    (expected,) = reference(content, x, up, down)
+    options = {"backend": backend, "contexts": contexts, **ALL_HALF}
+    with CompiledModel.from_buffer(content, **options) as model:
+        futures = [model.submit(x, up, down) for _ in range(4)]
+        for future in futures:
+            np.testing.assert_allclose(future.result(), expected, rtol=5e-3)
+        np.testing.assert_array_equal(model(x, up, down), futures[0].result())
+        assert model.report is not None
+        assert model.report.partitions[0].kept_float32 == ("scaled",)
+
+
+def test_await(backend: str) -> None:
+    with CompiledModel.from_buffer(chain(WHOLE), backend=backend, contexts=2) as model:
+
+        async def one(number: int) -> Any:
+            return await model.submit(X * number)
+
+        async def many() -> list[Any]:
+            return list(await asyncio.gather(*map(one, range(6))))
+
+        for number, result in enumerate(asyncio.run(many())):
+            np.testing.assert_array_equal(result, -np.abs(X * number))
+
+
+@pytest.mark.parametrize("ops", [WHOLE, PARTLY])
+def test_a_run_that_fails_fails_alone(ops: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with CompiledModel.from_buffer(chain(ops), contexts=2) as model:
+        good, bad = model.submit(X), model.submit(X)
+
+        def fail() -> None:
+            raise ExecutionError("The device failed. Test.")
+
+        monkeypatch.setattr(bad._flight._run, "finish", fail)
+        for _ in range(2):
+            with pytest.raises(ExecutionError, match=r"The device failed. Test"):
+                bad.result()
+        assert isinstance(bad.exception(), ExecutionError)
+        np.testing.assert_array_equal(good.result(), model(X))
+        with pytest.raises(CompiledModelError, match=r"has the shape"):
+            model.submit(X[0])
+        for _ in range(4):
+            np.testing.assert_array_equal(model.submit(X).result(), good.result())
+
+
+def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CompiledModel.from_buffer(chain(WHOLE)) as model:
+        future = model.submit(X)
+        with monkeypatch.context() as patch:
+            patch.setattr(future._flight._run, "is_done", lambda: False)
+            assert not future.done()
+            assert not future.wait(0.01)
+            with pytest.raises(InvokeTimeoutError, match=r"not ended after 0.01 seconds. It goes"):
+                future.result(0.01)
+        np.testing.assert_array_equal(future.result(), -np.abs(X))
+
+
+@pytest.mark.parametrize("contexts", [0, -1, 1.5, "2"])
+def test_how_many_contexts_there_may_be(contexts: Any) -> None:
+    with pytest.raises(CompiledModelError, match=r"contexts is .*. Use a number from 1 on"):
+        CompiledModel.from_buffer(chain(WHOLE), contexts=contexts)
+
+
+def test_a_resize_waits_for_runs_in_flight() -> None:
+    with CompiledModel.from_buffer(chain(PARTLY), contexts=2) as model:
+        futures = [model.submit(X) for _ in range(3)]
+        model.resize_input_tensor(0, (2, 4, 4, 4), strict=False)
+        twice = np.concatenate([X, X])
+        want = futures[0].result()
+        for _ in range(3):
+            np.testing.assert_array_equal(model.submit(twice).result()[1:], want)
+    with CompiledModel.from_buffer(chain(WHOLE), contexts=2) as model:
+        futures = [model.submit(X) for _ in range(3)]
+        model.resize_input_tensor(0, (2, 4, 4, 4), strict=False)
+        np.testing.assert_array_equal(futures[2].result(), -np.abs(X))
+        results = [model.submit(twice) for _ in range(3)]
+        for future in results:
+            np.testing.assert_array_equal(future.result(), -np.abs(twice))
+
+
+@pytest.mark.parametrize("contexts", [1, 4])
+def test_threads_with_buffers_and_arrays(contexts: int) -> None:
+    """Runs, submits and resizes from many threads: nobody waits for ever, and all is right."""
+    faults: list[BaseException] = []
+    with CompiledModel.from_buffer(chain(WHOLE), contexts=contexts) as model:
+
+        def work(seed: int) -> None:
+            x = X * seed
+            try:
+                inputs = [TensorBuffer.create_from_host_memory(x)]
+                outputs = model.create_output_buffers()
+                for _ in range(15):
+                    future = model.submit(x)
+                    model.run_by_index(0, inputs, outputs)
+                    np.testing.assert_array_equal(outputs[0].array, -np.abs(x))
+                    np.testing.assert_array_equal(future.result(), -np.abs(x))
+            except BaseException as error:
+                faults.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(60)
+        assert not any(each.is_alive() for each in threads)
+        assert not faults
+        assert not any(context.busy for context in model._pool.all)
+
+
+# Whole programs
+
+PRELUDE = """
+import signal, sys, time, threading, numpy as np
+from litegpu import CompiledModel
+from litegpu.errors import CompiledModelError
+from small_models import chain
+x = np.full((1, 4, 4, 4), -2, np.float32)
+model = CompiledModel.from_buffer(chain(["ABS"]), contexts=int(sys.argv[1]))
+inputs, outputs = model.create_input_buffers(), model.create_output_buffers()
+inputs[0].write(x)
+"""
+INTERRUPTED = """
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+count = 0
+for number in range(40):
+    signal.setitimer(signal.ITIMER_REAL, 0.001 + number * 7e-5)
+    try:
+        while True:
+            model.run_by_index(0, inputs, outputs)
+            model.submit(x).result()
+            model(x)
+    except KeyboardInterrupt:
+        count += 1
+    outputs[0].array[:] = 9
+    model.run_by_index(0, inputs, outputs)
+    assert (outputs[0].array == 2).all()
+print(count)
+"""
+HANDLED = """
+told = []
+def handler(*_):
+    try:
+        model.run_by_index(0, inputs, outputs)
+        told.append("ran")  # between two runs
+    except CompiledModelError as error:
+        told.append(str(error))
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.002)
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    model.run_by_index(0, inputs, outputs)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("in a run of the model already" in " ".join(told) or told)
+"""
+ENDING = """
+futures = [model.submit(x) for _ in range(3)]
+print("end")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timers")
+@pytest.mark.parametrize(
+    ("program", "contexts", "told"),
+    [(INTERRUPTED, 1, "40"), (INTERRUPTED, 2, "40"), (HANDLED, 1, "True"), (ENDING, 2, "end")],
+)
+def test_whole_programs(program: str, contexts: int, told: str) -> None:
+    command = [sys.executable, "-c", PRELUDE + program, str(contexts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == (f"{told}\n", 0), done.stderr
