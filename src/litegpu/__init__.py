@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
     from litegpu.cache.token import model_token
-    from litegpu.compiled_model import CompiledModel, ModelFuture, TensorBuffer
+    from litegpu.compiled_model import Batcher, CompiledModel, ModelFuture, TensorBuffer
     from litegpu.costs import Estimate, Split
     from litegpu.delegate import GpuDelegate
     from litegpu.engine.peaks import Peaks
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advice",
+    "Batcher",
     "BindingError",
     "CompilationError",
     "CompiledModel",

@@ -6,11 +6,12 @@ import importlib
 from typing import Any
 
 from litegpu.compiled_model.accelerators import HardwareAccelerator
+from litegpu.compiled_model.batcher import Batcher
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.model import CompiledModel
 from litegpu.compiled_model.tensor_buffer import TensorBuffer
 
-__all__ = ["CompiledModel", "HardwareAccelerator", "ModelFuture", "TensorBuffer"]
+__all__ = ["Batcher", "CompiledModel", "HardwareAccelerator", "ModelFuture", "TensorBuffer"]
 
 _OPTIONS = {
     **dict.fromkeys(("CpuKernelMode", "CpuOptions", "GpuOptions", "Options"), "options"),

@@ -31,13 +31,7 @@ class Call:
         """
         signature = instance.signatures[0]
         tensors = signature.inputs
-        later = [tensor.key for tensor in tensors[len(inputs) :]]
-        if len(inputs) > len(tensors) or sorted(later) != sorted(named):
-            raise CompiledModelError(
-                f"The model takes {[tensor.key for tensor in tensors]}, each once; it was given "
-                f"{len(inputs)} in order and {sorted(named)} by name."
-            )
-        given = [*inputs, *(named[key] for key in later)]
+        given = ordered(tensors, inputs, named)
         self._instance, self._tensors = instance, signature.outputs
         self._inputs = [_source(*pair, keep) for pair in zip(tensors, given, strict=True)]
         self._outputs: list[Any] = []
@@ -64,6 +58,19 @@ class Call:
             return self._outputs[0]
         keys = [tensor.key for tensor in self._tensors]
         return dict(zip(keys, self._outputs, strict=True))
+
+
+def ordered(
+    tensors: Sequence[Tensor], inputs: Sequence[Any], named: Mapping[str, Any]
+) -> list[Any]:
+    """Return what is given for each tensor. Raises CompiledModelError unless each is, once."""
+    later = [tensor.key for tensor in tensors[len(inputs) :]]
+    if len(inputs) > len(tensors) or sorted(later) != sorted(named):
+        raise CompiledModelError(
+            f"The model takes {[tensor.key for tensor in tensors]}, each once; it was given "
+            f"{len(inputs)} in order and {sorted(named)} by name."
+        )
+    return [*inputs, *(named[key] for key in later)]
 
 
 def _source(tensor: Tensor, data: Any, keep: bool) -> npt.NDArray[Any] | TensorBuffer:

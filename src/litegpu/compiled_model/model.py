@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -64,13 +65,8 @@ class CompiledModel(ModelTensors):
         self._environment = environment
         self._pid = os.getpid()
         gpu = delegate if requested.gpu else None
-        main = _instance(content, gpu, requested.threads)
-        if main.runs_directly(main.signatures[0]):
-            instances = [main] * contexts
-        else:
-            others = (_instance(content, gpu, requested.threads) for _ in range(contexts - 1))
-            instances = [main, *others]
-        super().__init__(ContextPool(ModelContext(each, n) for n, each in enumerate(instances)))
+        self._source = (content, gpu, requested.threads)
+        super().__init__(_contexts(self._source, contexts))
 
     @classmethod
     def from_file(
@@ -111,6 +107,24 @@ class CompiledModel(ModelTensors):
         what GpuDelegate raises.
         """
         return cls(bytes(model_data), hardware_accel, environment, options, **delegate)
+
+    def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
+        """Return the same model for inputs with so many rows, compiled apart from this one.
+
+        Raises CompiledModelError for a model whose inputs cannot have them.
+        """
+        self._open()
+        other = copy.copy(self)
+        ModelTensors.__init__(other, _contexts(self._source, contexts))
+        try:
+            for number, tensor in enumerate(other.signature.inputs):
+                shape = (rows, *tensor.shape[1:])
+                if shape != tensor.shape:
+                    other.resize_input_tensor(number, shape, strict=False)
+        except BaseException:
+            other.close()
+            raise
+        return other
 
     def __enter__(self) -> CompiledModel:
         return self
@@ -157,7 +171,7 @@ class CompiledModel(ModelTensors):
         device, ExecutionError when the device fails.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
-        self._check_process()
+        self.check_process()
         self._pool.use(lambda context: self._kept_run(context, *ends)())
 
     def submit_by_index(
@@ -192,7 +206,7 @@ class CompiledModel(ModelTensors):
     def _submitted(
         self, prepare: Callable[[ModelContext], Run], results: Callable[[], Any]
     ) -> ModelFuture:
-        self._check_process()
+        self.check_process()
         flight = self._pool.use(lambda context: context.submit(prepare(context)))
         return ModelFuture(flight, results)
 
@@ -230,7 +244,7 @@ class CompiledModel(ModelTensors):
         Raises CompiledModelError for other shapes: `resize_input_tensor` changes them.
         """
         call = Call(self._main, inputs, named)
-        self._check_process()
+        self.check_process()
         self._pool.use(lambda context: self._call_run(context, call)())
         return call.results()
 
@@ -248,12 +262,26 @@ class CompiledModel(ModelTensors):
         self._open()
         return call.run_on(context)
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
+        """Raise ForkedProcessError in a child of the process that compiled the model."""
         if self._pid != os.getpid():
             raise ForkedProcessError(
                 "This model was compiled before the process was forked. Compile it in the "
                 'child; start children with multiprocessing.get_context("spawn").'
             )
+
+
+_Source = tuple[bytes, Mapping[str, Any] | None, int | None]
+"""A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
+
+
+def _contexts(source: _Source, count: int) -> ContextPool:
+    main = _instance(*source)
+    if main.runs_directly(main.signatures[0]):
+        instances = [main] * count
+    else:
+        instances = [main, *(_instance(*source) for _ in range(count - 1))]
+    return ContextPool(ModelContext(each, number) for number, each in enumerate(instances))
 
 
 def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None) -> Instance:

@@ -31,6 +31,11 @@ class ModelTensors:
 
     # Signatures
 
+    @property
+    def signature(self) -> Signature:
+        """The first signature, which a call of the model runs: its inputs and outputs as of now."""
+        return self._signature(0)
+
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
         """Return the names of inputs and outputs of each signature."""
         return {

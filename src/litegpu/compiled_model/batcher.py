@@ -1,0 +1,290 @@
+"""Dynamic batching: single requests of many threads become batches of one model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import accumulate
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.compiled_model.call import ordered
+from litegpu.compiled_model.model import CompiledModel
+from litegpu.compiled_model.tensor_buffer import TensorBuffer
+from litegpu.errors import CompiledModelError
+
+_SETS = 2
+"""Sets of buffers of each size: one is filled and read while the other one runs."""
+Array = npt.NDArray[Any]
+_WATCH = "litegpu-batcher-end"
+
+
+class BatchedFuture(Future[Any]):
+    """The result of a request; a Future as those of concurrent.futures, which may be awaited."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Return the result, while the event loop goes on."""
+        return asyncio.wrap_future(self).__await__()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    arrays: Sequence[Array]
+    rows: int
+    future: BatchedFuture
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    inputs: list[TensorBuffer]
+    outputs: list[TensorBuffer]
+
+
+class _Size:
+    """The model for batches of one size, and buffers for runs of it."""
+
+    def __init__(self, model: CompiledModel, rows: int) -> None:
+        self.model, self.rows = model, rows
+        self.buffers: SimpleQueue[_Buffers] = SimpleQueue()
+        for _ in range(_SETS):
+            self.buffers.put(_Buffers(model.create_input_buffers(), model.create_output_buffers()))
+        for tensor in model.signature.outputs:
+            if tensor.shape[:1] != (rows,):
+                raise CompiledModelError(
+                    f"The output '{tensor.key}' has the shape {[*tensor.shape]} for a batch of "
+                    f"{rows}: its rows are not those of the inputs. Run the model by itself."
+                )
+
+
+class Batcher:
+    """Turns requests of many threads into batches of a model.
+
+    Like this::
+
+        model = CompiledModel.from_file("model.tflite", precision="fp16")
+        with Batcher(model, max_batch=16, max_delay_ms=2) as batcher:
+            scores = batcher(picture)  # from any thread, with any others
+
+    A request is what the model takes, with one row (its first dimension) or a few. It waits
+    `max_delay_ms` at most for others; a batch that is full does not wait. The model is compiled for
+    each of `batch_sizes` (default: powers of two up to `max_batch`), and a batch runs in the
+    smallest that holds it, on zeros for what is left.
+
+    Raises CompiledModelError for a model whose batch cannot be changed, and for numbers that make
+    no sense.
+    """
+
+    def __init__(
+        self,
+        model: CompiledModel,
+        max_batch: int = 8,
+        max_delay_ms: float = 1.0,
+        batch_sizes: Iterable[int] | None = None,
+    ) -> None:
+        """Compile the model for each size; the model itself stays as it is."""
+        if not isinstance(max_batch, int) or max_batch < 1:
+            raise CompiledModelError(f"max_batch is {max_batch!r}. Use a number from 1 on.")
+        if not 0 <= max_delay_ms < float("inf"):
+            raise CompiledModelError(f"max_delay_ms is {max_delay_ms!r}. Use 0 or more.")
+        sizes = _sizes(max_batch, batch_sizes)
+        self._max_batch, self._delay = max_batch, max_delay_ms / 1e3
+        self._model = model
+        self._sizes = [_Size(model.at_batch(rows, contexts=_SETS), rows) for rows in sizes]
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._running: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=work, name=f"litegpu-batcher-{name}", daemon=True)
+            for name, work in (("gather", self._gather), ("deliver", self._deliver))
+        ]
+        for each in self._threads:
+            each.start()
+        _open.add(self)
+        _watch_end()
+
+    def __enter__(self) -> Batcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Answer all requests, and release what was compiled. Harmless when repeated."""
+        if not self._closed:
+            self._closed = True
+            self._requests.put(None)
+        for each in self._threads:
+            each.join()
+        for size in self._sizes:
+            size.model.close()
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the model returns for these inputs. Raises as CompiledModel's call does."""
+        return self.submit(*inputs, **named).result()
+
+    def submit(self, *inputs: Any, **named: Any) -> BatchedFuture:
+        """Hand a request in; arrays may change afterwards.
+
+        Raises CompiledModelError for inputs that do not fit, and after `close`.
+        """
+        self._model.check_process()
+        if self._closed:
+            raise CompiledModelError("The batcher was closed. Make another one.")
+        tensors = self._model.signature.inputs
+        arrays = [np.array(each) for each in ordered(tensors, inputs, named)]
+        rows = _rows(self._max_batch, tensors, arrays)
+        fitting = [
+            np.ascontiguousarray(array, tensor.dtype)
+            for tensor, array in zip(tensors, arrays, strict=True)
+        ]
+        future = BatchedFuture()
+        self._requests.put(_Request(fitting, rows, future))
+        return future
+
+    def _gather(self) -> None:
+        """Collect requests, and run them. The work of a thread."""
+        left: _Request | None = None
+        while (first := left or self._requests.get()) is not None:
+            batch, left = self._collect(first)
+            self._run(batch)
+            if left is _END:
+                break
+        self._running.put(None)
+
+    def _collect(self, first: _Request) -> tuple[list[_Request], _Request | None]:
+        """Return a batch, and the request that has come but has no place in it."""
+        batch, rows, until = [first], first.rows, time.monotonic() + self._delay
+        while rows < self._max_batch:
+            try:
+                request = self._requests.get(timeout=max(until - time.monotonic(), 0))
+            except Empty:
+                break
+            if request is None:
+                return batch, _END
+            if rows + request.rows > self._max_batch:
+                return batch, request
+            batch.append(request)
+            rows += request.rows
+        return batch, None
+
+    def _run(self, batch: Sequence[_Request]) -> None:
+        """Copy a batch to buffers, and begin its run."""
+        asked = [each for each in batch if each.future.set_running_or_notify_cancel()]
+        rows = sum(each.rows for each in asked)
+        if not rows:
+            return
+        size = next(each for each in self._sizes if each.rows >= rows)
+        buffers = size.buffers.get()
+        try:
+            for number, buffer in enumerate(buffers.inputs):
+                parts = [each.arrays[number] for each in asked]
+                np.concatenate(parts, out=buffer.array[:rows])
+                buffer.array[rows:] = 0
+            running = size.model.submit_by_index(0, buffers.inputs, buffers.outputs)
+        except Exception as error:
+            size.buffers.put(buffers)
+            _fail(asked, error)
+            return
+
+        def deliver() -> None:
+            try:
+                running.result()
+                _answer(asked, buffers.outputs, size.model)
+            except Exception as error:
+                _fail(asked, error)
+            finally:
+                size.buffers.put(buffers)
+
+        self._running.put(deliver)
+
+    def _deliver(self) -> None:
+        """Wait for runs, and answer requests. The work of a thread."""
+        while (deliver := self._running.get()) is not None:
+            deliver()
+
+
+_END = _Request((), 0, BatchedFuture())
+"""In the place of a request after which none comes."""
+_open: weakref.WeakSet[Batcher] = weakref.WeakSet()
+
+
+_watching = threading.Lock()
+
+
+def _close_at_end() -> None:
+    """Answer what was handed in once the main thread ends; what runs it is released after that."""
+    threading.main_thread().join()
+    for each in [*_open]:
+        with contextlib.suppress(Exception):
+            each.close()
+
+
+def _watch_end() -> None:
+    """Have it watched by a thread for which the process waits."""
+    with _watching:
+        if not any(each.name == _WATCH for each in threading.enumerate()):
+            threading.Thread(target=_close_at_end, name=_WATCH, daemon=False).start()
+
+
+def _sizes(max_batch: int, wanted: Iterable[int] | None) -> list[int]:
+    """Return the sizes of batches, the smallest first.
+
+    >>> _sizes(12, None), _sizes(12, (4,))
+    ([1, 2, 4, 8, 12], [4, 12])
+    """
+    powers = [1 << bit for bit in range(max_batch.bit_length())]
+    sizes = powers if wanted is None else [*wanted]
+    for size in sizes:
+        if not isinstance(size, int) or not 1 <= size <= max_batch:
+            raise CompiledModelError(
+                f"batch_sizes has {size!r}. Use numbers from 1 to max_batch, {max_batch}."
+            )
+    return sorted({*sizes, max_batch})
+
+
+def _rows(most: int, tensors: Sequence[Any], arrays: Sequence[Array]) -> int:
+    """Return the rows of a request. Raises CompiledModelError for arrays that do not fit."""
+    rows = {array.shape[0] if array.ndim else 0 for array in arrays}
+    for tensor, array in zip(tensors, arrays, strict=True):
+        if array.shape[1:] != tensor.shape[1:] or not array.ndim:
+            raise CompiledModelError(
+                f"Input '{tensor.key}' has the shape {[-1, *tensor.shape[1:]]}, and was given "
+                f"{[*array.shape]}. Use that shape, -1 being the rows of the request."
+            )
+        if not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
+            raise CompiledModelError(
+                f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
+            )
+    if len(rows) != 1 or not 1 <= min(rows) <= most:
+        raise CompiledModelError(
+            f"A request has {sorted(rows)} rows. Give all inputs the same number, 1 to {most}."
+        )
+    return rows.pop()
+
+
+def _answer(
+    batch: Sequence[_Request], outputs: Sequence[TensorBuffer], model: CompiledModel
+) -> None:
+    """Give each request copies of its rows."""
+    ends = [*accumulate(each.rows for each in batch)]
+    keys = [tensor.key for tensor in model.signature.outputs]
+    for request, end in zip(batch, ends, strict=True):
+        found = [buffer.array[end - request.rows : end].copy() for buffer in outputs]
+        request.future.set_result(
+            found[0] if len(found) == 1 else dict(zip(keys, found, strict=True))
+        )
+
+
+def _fail(batch: Sequence[_Request], error: Exception) -> None:
+    for request in batch:
+        if not request.future.done():
+            request.future.set_exception(error)
