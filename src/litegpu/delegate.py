@@ -7,16 +7,17 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
+from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
-from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract
+from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
 from litegpu.ops.support import SupportCheck, check_support
 from litegpu.ops.types import is_quantized
 from litegpu.options import (
@@ -28,7 +29,7 @@ from litegpu.options import (
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
 from litegpu.progress import OnProgress
-from litegpu.report import DelegationReport, Partition, QuantizedSupport, RejectedNode
+from litegpu.report import DelegationReport, Partition, QuantizedSupport, rejected_nodes
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
@@ -162,6 +163,9 @@ class GpuDelegate:
             kernel.describe(subset.nodes, selection.costs.estimate(subset))
             for subset, kernel in kernels
         ]
+        if context == self._primary:
+            for subset, kernel in kernels:
+                kernel.bindable = private_ends(graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = replace(
             self._make_report(selection, choice, kernels, parts, notes),
@@ -194,7 +198,7 @@ class GpuDelegate:
         found = []
         for mode in modes:
             reasons = (support if mode == chosen else check_support(graph, mode)).reasons
-            rejected = _rejected(graph, reasons)
+            rejected = rejected_nodes(graph, reasons)
             found.append(QuantizedSupport(mode, len(graph.nodes) - len(rejected), rejected))
         return tuple(found)
 
@@ -258,18 +262,37 @@ class GpuDelegate:
         the GPU (with the reasons), OptionsError for `repeats` below 1, ExecutionError when the
         device fails.
         """
-        kernels = [kernel for reference in self._kernels if (kernel := reference()) is not None]
+        kernels = self._living()
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
         if interpreter is not None:
-            check_uses(interpreter, self)
+            check_uses(interpreter, self, "profile()")
         return take_profile(
             self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
         )
 
+    def bind_buffer(
+        self, interpreter: Any, tensor_index: int, buffer: Any, stream: Any = None
+    ) -> None:
+        """Let an input of the model be read from a buffer, or an output be written to one.
+
+        From the next invoke on; the interpreter's tensor keeps what it has. `buffer` is a
+        TensorBuffer, or an array that TensorBuffer.of takes; None gives the tensor back. `stream`
+        is CUDA's: invokes begin after what is on it then.
+
+        Raises InterpreterError for what is not the interpreter that applied the delegate last, and
+        BindingError for a tensor that is none of the model's inputs and outputs, or that the CPU
+        reads or writes, and for a buffer that does not fit it.
+        """
+        check_uses(interpreter, self, "bind_buffer()")
+        bind_tensor(interpreter, self._living(), tensor_index, buffer, stream)
+
+    def _living(self) -> list[PartitionKernel]:
+        return [kernel for reference in self._kernels if (kernel := reference()) is not None]
+
     def whole(self) -> PartitionKernel | None:
         """Return what runs all of the model that the delegate was applied to last, if one does."""
-        kernels = [kernel for reference in self._kernels if (kernel := reference()) is not None]
+        kernels = self._living()
         return kernels[0] if len(kernels) == 1 and kernels[0].alone else None
 
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
@@ -307,7 +330,7 @@ class GpuDelegate:
             now = kernel.describe(before.nodes, before.estimate)
             if self.report is not None and now != before:
                 self._described[kernel] = now
-                self.report = _with_partition(self.report, before, now)
+                self.report = self.report.with_partition(before, now)
 
     def _make_report(
         self,
@@ -325,7 +348,7 @@ class GpuDelegate:
             precision=self.precision,
             total_nodes=len(graph.nodes),
             ops={n.index: n.op for n in graph.nodes},
-            rejected=_rejected(graph, reasons),
+            rejected=rejected_nodes(graph, reasons),
             partitions=tuple(partitions),
             left_out=selection.left_out(choice),
             split=costs.split(choice.delegated),
@@ -371,24 +394,7 @@ def _known_name(op: str) -> str:
     return f"CUSTOM {op}" if code_of(op) == CUSTOM else op
 
 
-def _rejected(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNode, ...]:
-    return tuple(
-        RejectedNode(node.index, node.op, node.version, reasons[node.index])
-        for node in graph.nodes
-        if node.index in reasons
-    )
-
-
 def _closed() -> InterpreterError:
     return InterpreterError(
         "The delegate was closed. Make another GpuDelegate, and the interpreter anew."
-    )
-
-
-def _with_partition(report: DelegationReport, old: Partition, new: Partition) -> DelegationReport:
-    """Return a report with another description of a partition, on whichever graph it is."""
-    return replace(
-        report,
-        partitions=tuple(new if part is old else part for part in report.partitions),
-        subgraphs=tuple(_with_partition(each, old, new) for each in report.subgraphs),
     )

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from litegpu import progress
 from litegpu.backends.base import Device
-from litegpu.backends.buffers import HostBuffer
+from litegpu.backends.buffers import Buffer, HostBuffer, check_device
 from litegpu.cache import CachedPartitions, CacheFolder
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
 from litegpu.engine.tuning import Tuner, Tuning
-from litegpu.errors import InterpreterError, ModelError
+from litegpu.errors import BindingError, InterpreterError, ModelError
 from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes
 from litegpu.numeric_policy import NumericPolicy
@@ -76,6 +76,10 @@ class PartitionKernel:
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self.alone = alone
         """Whether no other node of its graph runs beside it."""
+        self.bindable: frozenset[int] = frozenset()
+        """The model's inputs and outputs that only this partition reads and writes."""
+        self._buffers: dict[int, Buffer] = {}
+        self._stream: int | None = None
         self._widening = threading.Lock()
         self._context = 0
         self._zero_copy = ZeroCopyBinding()
@@ -252,9 +256,13 @@ class PartitionKernel:
             # What the watch moves comes last on each side, and stays its own.
             ins = pinned.inputs[: len(compiled.inputs)]
             outs = pinned.outputs[: len(compiled.outputs)]
-            indices, nbytes = [v for v, _ in sizes], [size for _, size in sizes]
-            memory = [buffer.address for buffer in (*ins, *outs) if isinstance(buffer, HostBuffer)]
-            self._zero_copy.bind(context, indices, memory, nbytes)
+            free = [
+                (v, buffer.address, size)
+                for (v, size), buffer in zip(sizes, (*ins, *outs), strict=True)
+                if isinstance(buffer, HostBuffer) and v not in self._buffers
+            ]
+            if free:
+                self._zero_copy.bind(context, *zip(*free, strict=True))
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
@@ -262,17 +270,55 @@ class PartitionKernel:
         def data(index: int) -> ctypes.c_void_p:
             return ctypes.c_void_p.from_address(tensors + index * _TENSOR_SIZE + _DATA)
 
-        compiled = self.compiled
-        self._run = compiled.bind(
-            [data(v) for v in compiled.inputs], [data(v) for v in compiled.outputs]
-        ).run
-        self._states = [
-            (data(v), size) for v, size in dict(compiled.sizes()).items() if v in compiled.states
-        ]
+        compiled, sizes = self.compiled, dict(self.compiled.sizes())
+
+        def end(v: int) -> Buffer:
+            return self._bound_buffer(v, sizes[v]) or HostBuffer(data(v), sizes[v])
+
+        bindings = compiled.watched([*map(end, compiled.inputs)], [*map(end, compiled.outputs)])
+        if self._stream is None:
+            self._run = compiled.context.bind(bindings).run
+        else:
+            self._run = compiled.context.bind_after(bindings, self._stream).run
+        self._states = [(data(v), size) for v, size in sizes.items() if v in compiled.states]
+        for v, array in compiled.constants.items():
+            if (buffer := self._bound_buffer(v, array.nbytes)) is not None:
+                buffer.write(array)
         self._constants = [
-            (data(v), array.ctypes.data, array.nbytes) for v, array in compiled.constants.items()
+            (data(v), array.ctypes.data, array.nbytes)
+            for v, array in compiled.constants.items()
+            if v not in self._buffers
         ]
         self._tensors = tensors
+
+    def bind_buffer(self, v: int, buffer: Buffer | None, stream: int | None) -> None:
+        """Read or write a buffer in the place of a tensor, from the next invoke on; None: neither.
+
+        `v` is one of `bindable`. Invokes begin after what is on the `stream` of CUDA's then. Raises
+        BindingError for a buffer of another device, and for a state.
+        """
+        if v in self.compiled.states:
+            raise BindingError(
+                f"Tensor {v} is a state, which the interpreter keeps between invokes. Bind inputs "
+                "and outputs."
+            )
+        if buffer is None:
+            self._buffers.pop(v, None)
+        else:
+            check_device(buffer, self._device, f"tensor {v}")
+            self._buffers[v] = buffer
+        self._zero_copy.unbind(self._context, keep=True)
+        self._stream, self._tensors = stream, 0
+
+    def _bound_buffer(self, v: int, size: int) -> Buffer | None:
+        """Return the buffer that is bound to a tensor. Raises BindingError for another size."""
+        buffer = self._buffers.get(v)
+        if buffer is not None and buffer.nbytes != size:
+            raise BindingError(
+                f"Tensor {v} has {size} bytes now, and the buffer bound to it {buffer.nbytes}. "
+                "Bind another one, or None."
+            )
+        return buffer
 
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
         """Measure the partition by itself. Raises ExecutionError when the device fails."""

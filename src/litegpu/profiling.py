@@ -195,16 +195,19 @@ def take_profile(
     )
 
 
-def check_uses(interpreter: Any, delegate: object) -> None:
-    """Raise InterpreterError for what is no interpreter that was made with the delegate."""
+def check_uses(interpreter: Any, delegate: object, call: str) -> None:
+    """Raise InterpreterError for what is no interpreter that was made with the delegate.
+
+    `call` is what it was given to.
+    """
     if not callable(getattr(interpreter, "invoke", None)):
         raise InterpreterError(
-            f"profile() takes the interpreter that this delegate was given to, not {interpreter!r}."
+            f"{call} takes the interpreter that this delegate was given to, not {interpreter!r}."
         )
     given = getattr(interpreter, "_delegates", None)  # by every runtime that there is
     if given is not None and not any(each is delegate for each in given):
         raise InterpreterError(
-            "This interpreter was made without this delegate. Give profile() the one that has it "
+            f"This interpreter was made without this delegate. Give {call} the one that has it "
             "in experimental_delegates."
         )
 

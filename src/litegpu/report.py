@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from litegpu import notebook
 from litegpu.costs import Estimate, Split
+from litegpu.graph import Graph
 from litegpu.wording import (
     about,
     counted,
@@ -29,6 +30,15 @@ class RejectedNode:
     op: str
     version: int
     reason: str
+
+
+def rejected_nodes(graph: Graph, reasons: Mapping[int, str]) -> tuple[RejectedNode, ...]:
+    """Return the nodes that have a reason, with it."""
+    return tuple(
+        RejectedNode(node.index, node.op, node.version, reasons[node.index])
+        for node in graph.nodes
+        if node.index in reasons
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,14 @@ class DelegationReport:
             "quantized": [asdict(each) for each in self.quantized],
             "subgraphs": [each.to_dict() for each in self.subgraphs],
         }
+
+    def with_partition(self, old: Partition, new: Partition) -> DelegationReport:
+        """Return the report with another description of a partition, on whichever graph it is."""
+        return replace(
+            self,
+            partitions=tuple(new if part is old else part for part in self.partitions),
+            subgraphs=tuple(each.with_partition(old, new) for each in self.subgraphs),
+        )
 
     def summary(self) -> str:
         """Return the sentence that users of TensorFlow Lite know."""

@@ -219,7 +219,7 @@ def test_a_run_begins_after_what_is_on_a_stream(driver: SimulatedDriver) -> None
             np.testing.assert_array_equal(outputs[0].read(), np.abs(X))
         future = model.submit_by_index(0, inputs, outputs, stream=5)
         assert future.result() is None
-        with pytest.raises(CompiledModelError, match=r"A str is no stream"):
+        with pytest.raises(BindingError, match=r"A str is no stream"):
             model.run_by_index(0, inputs, outputs, "5")
 
 

@@ -222,11 +222,16 @@ class Bindings:
                         f"The {name} {number} has {part.size} bytes, and its buffer "
                         f"{buffer.nbytes}. Bind a larger one."
                     )
-                if isinstance(buffer, DeviceBuffer) and buffer.device is not device:
-                    raise BindingError(
-                        f"The buffer for {name} {number} is of another device. Allocate it on the "
-                        "device that runs the program."
-                    )
+                check_device(buffer, device, f"{name} {number}")
+
+
+def check_device(buffer: Buffer, device: object, name: str) -> None:
+    """Raise BindingError for memory of another device than that."""
+    if isinstance(buffer, DeviceBuffer) and buffer.device is not device:
+        raise BindingError(
+            f"The buffer for {name} is of another device. Allocate it on the device that runs the "
+            "program."
+        )
 
 
 class Staging:

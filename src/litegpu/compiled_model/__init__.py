@@ -9,7 +9,7 @@ from litegpu.compiled_model.accelerators import HardwareAccelerator
 from litegpu.compiled_model.batcher import Batcher
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.model import CompiledModel
-from litegpu.compiled_model.tensor_buffer import TensorBuffer
+from litegpu.tensor_buffer import TensorBuffer
 
 __all__ = ["Batcher", "CompiledModel", "HardwareAccelerator", "ModelFuture", "TensorBuffer"]
 

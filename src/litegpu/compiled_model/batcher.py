@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from litegpu.compiled_model.call import ordered
 from litegpu.compiled_model.model import CompiledModel
-from litegpu.compiled_model.tensor_buffer import TensorBuffer
 from litegpu.errors import CompiledModelError
+from litegpu.tensor_buffer import TensorBuffer
 
 _SETS = 2
 """Sets of buffers of each size: one is filled and read while the other one runs."""

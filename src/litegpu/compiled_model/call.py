@@ -11,8 +11,8 @@ import numpy.typing as npt
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.compiled_model.contexts import Instance, ModelContext, Run
 from litegpu.compiled_model.signatures import Tensor
-from litegpu.compiled_model.tensor_buffer import KINDS, TensorBuffer, adopted
 from litegpu.errors import CompiledModelError, did_you_mean
+from litegpu.tensor_buffer import KINDS, TensorBuffer, adopted
 
 
 class Call:
@@ -136,23 +136,3 @@ def _allocated(tensor: Tensor, instance: Instance, memory: str | None) -> Buffer
             'runs of this one. Use memory="host".'
         )
     return HostBuffer.allocate(tensor.nbytes)
-
-
-def stream_number(stream: Any) -> int:
-    """Return the number of a stream of CUDA's; of an object what its library calls it.
-
-    Raises CompiledModelError for what is no stream.
-    """
-    if hasattr(stream, "__cuda_stream__"):
-        _, stream = stream.__cuda_stream__()
-    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
-        stream = getattr(stream, name, stream)
-    stream = getattr(stream, "value", stream)  # of ctypes
-    if stream is None:
-        return 0  # the default stream, as ctypes writes it
-    if isinstance(stream, bool) or not hasattr(stream, "__index__") or int(stream) < 0:
-        raise CompiledModelError(
-            f"A {type(stream).__name__} is no stream. Give its number, or an object of PyTorch's, "
-            "CuPy's or Numba's."
-        )
-    return int(stream)

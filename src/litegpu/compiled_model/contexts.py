@@ -18,11 +18,11 @@ import numpy.typing as npt
 from litegpu.backends.buffers import Buffer, HostBuffer
 from litegpu.compiled_model.fitting import check
 from litegpu.compiled_model.signatures import MainSignature, Signature, Tensor, signatures_of
-from litegpu.compiled_model.tensor_buffer import TensorBuffer
 from litegpu.delegate import GpuDelegate
 from litegpu.direct_run import DirectRun, Ends, KernelContext
 from litegpu.errors import BindingError, CompiledModelError
 from litegpu.partition_kernel import PartitionKernel
+from litegpu.tensor_buffer import TensorBuffer
 
 _MOST_BOUND = 16
 """Sets of buffers whose runs a context keeps prepared."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from litegpu.compiled_model.signatures import Tensor
-from litegpu.compiled_model.tensor_buffer import READ_ONLY, TensorBuffer
 from litegpu.errors import CompiledModelError, did_you_mean
+from litegpu.tensor_buffer import READ_ONLY, TensorBuffer
 
 _HOST_MEMORY = 1
 """LiteRT's number for buffers in memory of the host."""

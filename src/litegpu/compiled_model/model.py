@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from litegpu.compiled_model.accelerators import wanted
-from litegpu.compiled_model.call import Call, stream_number
+from litegpu.compiled_model.call import Call
 from litegpu.compiled_model.contexts import ContextPool, Instance, ModelContext, Run
 from litegpu.compiled_model.fitting import check_open
 from litegpu.compiled_model.future import ModelFuture
-from litegpu.compiled_model.tensor_buffer import TensorBuffer
 from litegpu.compiled_model.tensors import ModelTensors
 from litegpu.delegate import GpuDelegate
 from litegpu.errors import CompiledModelError, ForkedProcessError, ModelError
 from litegpu.pictures import KEYWORDS, with_picture_input
+from litegpu.tensor_buffer import TensorBuffer, stream_number
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
 

@@ -9,9 +9,9 @@ from litegpu.compiled_model.call import new_buffer
 from litegpu.compiled_model.contexts import ContextPool, Instance
 from litegpu.compiled_model.fitting import at, called, requirements
 from litegpu.compiled_model.signatures import Signature, Tensor
-from litegpu.compiled_model.tensor_buffer import TensorBuffer
 from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.report import DelegationReport
+from litegpu.tensor_buffer import TensorBuffer
 
 
 class ModelTensors:

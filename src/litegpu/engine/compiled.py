@@ -14,7 +14,7 @@ import numpy.typing as npt
 from litegpu import config
 from litegpu.backends.base import Compilation, Device
 from litegpu.backends.buffers import Bindings, Buffer, HostBuffer
-from litegpu.backends.execution import Executable, ExecutionContext, Submission
+from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.program import Program
 from litegpu.engine.choices import Choices
 from litegpu.engine.facts import PartitionFacts
@@ -102,10 +102,6 @@ class CompiledPartition:
             words = [HostBuffer(p, part.size) for p, part in zip(addresses, parts, strict=True)]
             inputs, outputs = (*inputs, words[0]), (*outputs, words[1])
         return Bindings(tuple(inputs), tuple(outputs))
-
-    def bind(self, inputs: Sequence[c_void_p], outputs: Sequence[c_void_p]) -> Submission:
-        """Prepare runs on whatever these pointers hold at the time."""
-        return self.context.bind(self.bindings(inputs, outputs))
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return each input and then each output with its bytes."""

@@ -197,6 +197,20 @@ def extract(graph: Graph, subset: Subset) -> Graph:
     return Graph(values, tuple(reversed(nodes)), inputs, outputs)
 
 
+def private_ends(graph: Graph, subset: Subset) -> frozenset[int]:
+    """Return the inputs and outputs of a subset that no other nodes read or write.
+
+    Those are some of the model's own.
+    """
+    inside, outside = set[int](), set[int]()
+    for node in graph.nodes:
+        touched = inside if node.index in subset.nodes else outside
+        touched.update(node.inputs, node.outputs)
+    weights = {v for v in subset.inputs if graph.values[v].is_constant}
+    ends = {*subset.inputs, *subset.outputs} - weights
+    return frozenset(ends.intersection(inside - outside))
+
+
 def sources(graph: Graph) -> tuple[int, ...]:
     """Return the values that come from outside, those among them whose shape alone is read."""
     written = {v for node in graph.nodes for v in node.outputs}

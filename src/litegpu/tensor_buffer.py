@@ -303,6 +303,26 @@ class TensorBuffer:
         return f"<TensorBuffer: {self._dtype} {list(self._shape)}{place}>"
 
 
+def stream_number(stream: Any) -> int:
+    """Return the number of a stream of CUDA's; of an object what its library calls it.
+
+    Raises BindingError for what is no stream.
+    """
+    if hasattr(stream, "__cuda_stream__"):
+        _, stream = stream.__cuda_stream__()
+    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
+        stream = getattr(stream, name, stream)
+    stream = getattr(stream, "value", stream)  # of ctypes
+    if stream is None:
+        return 0  # the default stream, as ctypes writes it
+    if isinstance(stream, bool) or not hasattr(stream, "__index__") or int(stream) < 0:
+        raise BindingError(
+            f"A {type(stream).__name__} is no stream. Give its number, or an object of PyTorch's, "
+            "CuPy's or Numba's."
+        )
+    return int(stream)
+
+
 READ_ONLY = "This buffer is of memory that may only be read. Make a copy of it, or another buffer."
 
 

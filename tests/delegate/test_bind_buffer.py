@@ -1,0 +1,162 @@
+"""Tensors of an interpreter that the GPU reads from buffers and writes to them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuda_emulator import needs_emulator
+from litegpu import BindingError, GpuDelegate, InterpreterError, TensorBuffer
+from litegpu.backends import BACKENDS, list_devices
+from litegpu.zoo.writer import ModelWriter
+from simulated_cuda import put_in_place
+from small_models import ALL_HALF, CPU_ONLY, ONE, chain, interpreter, reference, scaled
+
+SHAPE = (1, 4, 4, 4)
+X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
+
+
+@pytest.fixture(params=[*REAL, pytest.param("cuda", marks=needs_emulator)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "cuda":
+        put_in_place(monkeypatch)
+    yield request.param
+    gc.collect()
+
+
+def ends(target: Any) -> tuple[int, int]:
+    return target.get_input_details()[0]["index"], target.get_output_details()[0]["index"]
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_inputs_and_outputs_are_those_of_buffers(backend: str, kind: str) -> None:
+    gpu = GpuDelegate(backend=backend)
+    target = interpreter(chain(["ABS", "NEG"]), gpu)
+    source, result = ends(target)
+    if kind == "host":
+        made = [TensorBuffer.of(np.zeros(SHAPE, np.float32)) for _ in range(2)]
+    else:
+        device = BACKENDS[backend].open(0)
+        made = [TensorBuffer(device.allocate(X.nbytes), np.float32, SHAPE) for _ in range(2)]
+    target.set_tensor(source, X * 7)
+    target.invoke()
+    before = target.get_tensor(result).copy()
+    gpu.bind_buffer(target, source, made[0])
+    gpu.bind_buffer(target, result, made[1])
+    for scale in (1, 2):
+        made[0].write(X * scale)
+        target.invoke()
+        np.testing.assert_array_equal(made[1].read(), -np.abs(X * scale))
+    np.testing.assert_array_equal(target.get_tensor(result), before)
+    for index in (source, result):
+        gpu.bind_buffer(target, index, None)
+    target.invoke()
+    np.testing.assert_array_equal(target.get_tensor(result), -np.abs(X * 7))
+    gpu.bind_buffer(target, source, X)
+    target.invoke()
+    np.testing.assert_array_equal(target.get_tensor(result), -np.abs(X))
+
+
+def test_what_half_cannot_hold_is_computed_again_from_the_buffer(backend: str) -> None:
+    content = scaled()
+    x = np.random.default_rng(1).normal(size=(1, 8, 8, 12)).astype(np.float32)
+    up, down = np.full(ONE, 1e5, np.float32), np.full(ONE, 1e-5, np.float32)
+    gpu = GpuDelegate(backend=backend, **ALL_HALF)
+    target = interpreter(content, gpu)
+    source, result = ends(target)
+    _, first, second = (each["index"] for each in target.get_input_details())
+    target.set_tensor(first, up)
+    target.set_tensor(second, down)
+    (expected,) = reference(content, x, up, down)
+    output = TensorBuffer.of(np.zeros_like(expected))
+    gpu.bind_buffer(target, source, x)
+    gpu.bind_buffer(target, result, output)
+    target.invoke()
+    np.testing.assert_allclose(output.array, expected, rtol=5e-3)
+
+
+def test_constants_reach_the_buffer(backend: str) -> None:
+    writer = ModelWriter()
+    value = writer.input(SHAPE)
+    constant = writer.constant(np.arange(64, dtype=np.float16).reshape(SHAPE))
+    writer.output(writer.op("NEG", [value], [SHAPE]), writer.op("DEQUANTIZE", [constant], [SHAPE]))
+    gpu = GpuDelegate(backend=backend)
+    target = interpreter(writer.build(), gpu)
+    output = TensorBuffer.of(np.zeros(SHAPE, np.float32))
+    gpu.bind_buffer(target, target.get_output_details()[1]["index"], output)
+    target.invoke()
+    np.testing.assert_array_equal(output.array.reshape(-1), np.arange(64))
+
+
+def test_what_cannot_be_bound() -> None:
+    gpu = GpuDelegate(max_delegated_partitions=2)
+    target = interpreter(chain(["ABS", CPU_ONLY, "NEG"]), gpu)
+    source, result = ends(target)
+    buffer = TensorBuffer.of(np.zeros(SHAPE, np.float32))
+    for wrong in (source + 1, 99, -1):
+        with pytest.raises(BindingError, match=rf"Tensor {wrong} cannot be bound: it is"):
+            gpu.bind_buffer(target, wrong, buffer)
+    for unlike in (np.zeros(SHAPE), np.zeros((1, 4, 4, 5), np.float32)):
+        with pytest.raises(BindingError, match=r"float32 of \[1, 4, 4, 4\], and its buffer float"):
+            gpu.bind_buffer(target, source, unlike)
+    constant = np.zeros(SHAPE, np.float32)
+    constant.flags.writeable = False
+    with pytest.raises(BindingError, match=r"is an output, and its buffer may only be read"):
+        gpu.bind_buffer(target, result, constant)
+    with pytest.raises(InterpreterError, match=r"bind_buffer\(\) takes the interpreter that"):
+        gpu.bind_buffer("interpreter", source, buffer)
+    with pytest.raises(InterpreterError, match=r"Give bind_buffer\(\) the one that has it in"):
+        gpu.bind_buffer(interpreter(chain(["ABS"])), source, buffer)
+    if len(REAL) > 1:
+        other = next(name for name in REAL if name != gpu.device.backend)
+        memory = BACKENDS[other].open(0).allocate(X.nbytes)
+        with pytest.raises(BindingError, match=rf"for tensor {source} is of another device"):
+            gpu.bind_buffer(target, source, TensorBuffer(memory, np.float32, SHAPE))
+    gpu.bind_buffer(target, source, X)
+    target.invoke()
+
+
+def test_tensors_that_the_cpu_reads_stay_its_own() -> None:
+    writer = ModelWriter()
+    value = writer.input(SHAPE)
+    negative = writer.op("NEG", [value], [SHAPE])
+    writer.output(negative, writer.op(CPU_ONLY, [negative], [SHAPE]))
+    gpu = GpuDelegate()
+    target = interpreter(writer.build(), gpu)
+    source, result = ends(target)
+    with pytest.raises(BindingError, match=rf"Tensor {result} cannot be .* are \[{source}\]"):
+        gpu.bind_buffer(target, result, X)
+
+
+def test_other_shapes_need_other_buffers() -> None:
+    gpu = GpuDelegate()
+    target = interpreter(chain(["ABS"]), gpu)
+    source, result = ends(target)
+    gpu.bind_buffer(target, source, X)
+    target.resize_tensor_input(source, (2, 4, 4, 4))
+    target.allocate_tensors()
+    with pytest.raises(RuntimeError, match=rf"Tensor {source} has 512 bytes now, and the buffer"):
+        target.invoke()
+    twice = np.concatenate([X, X])
+    gpu.bind_buffer(target, source, twice)
+    target.invoke()
+    np.testing.assert_array_equal(target.get_tensor(result), np.abs(twice))
+
+
+def test_a_state_is_the_interpreters(backend: str) -> None:
+    writer = ModelWriter()
+    value = writer.input(SHAPE)
+    writer.output(writer.op("NEG", [value], [SHAPE]))
+    gpu = GpuDelegate(backend=backend)
+    target = interpreter(writer.build(), gpu)
+    (kernel,) = gpu._living()
+    source, _ = ends(target)
+    kernel.compiled = replace(kernel.compiled, outputs=kernel.compiled.inputs)
+    with pytest.raises(BindingError, match=rf"Tensor {source} is a state, which the interpreter"):
+        gpu.bind_buffer(target, source, X)
