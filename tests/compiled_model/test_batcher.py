@@ -163,16 +163,41 @@ def test_what_makes_no_sense() -> None:
                 Batcher(model, max_delay_ms=delay)
         with pytest.raises(CompiledModelError, match=r"batch_sizes has 9. Use numbers from 1 to"):
             Batcher(model, max_batch=8, batch_sizes=(1, 9))
+
+
+def reduced(shape: tuple[int, ...], keep: bool) -> bytes:
+    """Return a model whose result is the mean of all rows."""
     writer = ModelWriter()
     x = writer.input(ROW)
     axes = writer.constant(np.array([0], np.int32))
-    mean = writer.op("MEAN", [x, axes], [ROW], options={"keep_dims": True})
-    writer.output(mean)
-    with (
-        CompiledModel.from_buffer(writer.build()) as model,
-        pytest.raises(CompiledModelError, match=r"for a batch of 2: its rows are not those of"),
+    writer.output(writer.op("MEAN", [x, axes], [shape], options={"keep_dims": keep}))
+    return writer.build()
+
+
+def test_models_whose_rows_are_no_rows() -> None:
+    mixed = ModelWriter()
+    x = mixed.input(ROW)
+    mean = mixed.op("MEAN", [x, mixed.constant(np.array([0], np.int32))], [(4, 4, 4)])
+    mixed.output(mixed.op("SUB", [x, mean], [ROW]))
+    for content, message in (
+        (mixed.build(), r"depends on the other rows of its batch"),
+        (reduced(ROW, keep=True), r"for a batch of 2: its rows are not those of the inputs"),
+        (reduced((), keep=False), r"Node 0, MEAN, cannot work on more rows: it makes \[\]"),
     ):
-        Batcher(model, max_batch=2)
+        model = CompiledModel.from_buffer(content)
+        with model, pytest.raises(CompiledModelError, match=message):
+            Batcher(model, max_batch=2)
+
+
+def test_a_model_with_rows_in_its_constants() -> None:
+    with (
+        CompiledModel.from_file("zoo:mobilenet_v1_0.25_128") as model,
+        Batcher(model, max_batch=2, max_delay_ms=50, batch_sizes=(2,)) as batcher,
+    ):
+        pictures = [np.random.default_rng(n).normal(size=(1, 128, 128, 3)) for n in range(2)]
+        futures = [batcher.submit(picture) for picture in pictures]
+        for picture, future in zip(pictures, futures, strict=True):
+            np.testing.assert_allclose(future.result(), model(picture), rtol=1e-3)
 
 
 PROGRAM = """

@@ -19,6 +19,7 @@ from litegpu.pictures import KEYWORDS, with_picture_input
 from litegpu.tensor_buffer import TensorBuffer, stream_number
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
+from litegpu.zoo.batch import with_batch
 
 
 class CompiledModel(ModelTensors):
@@ -111,19 +112,18 @@ class CompiledModel(ModelTensors):
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
         """Return the same model for inputs with so many rows, compiled apart from this one.
 
-        Raises CompiledModelError for a model whose inputs cannot have them.
+        Raises CompiledModelError for a model whose inputs cannot have them; see
+        zoo.batch.with_batch.
         """
         self._open()
-        other = copy.copy(self)
-        ModelTensors.__init__(other, _contexts(self._source, contexts))
+        content, gpu, threads = self._source
         try:
-            for number, tensor in enumerate(other.signature.inputs):
-                shape = (rows, *tensor.shape[1:])
-                if shape != tensor.shape:
-                    other.resize_input_tensor(number, shape, strict=False)
-        except BaseException:
-            other.close()
-            raise
+            changed = with_batch(content, rows)
+        except ModelError as error:
+            raise CompiledModelError(str(error)) from error
+        other = copy.copy(self)
+        other._source = (changed, gpu, threads)
+        ModelTensors.__init__(other, _contexts(other._source, contexts))
         return other
 
     def __enter__(self) -> CompiledModel:
