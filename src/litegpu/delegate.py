@@ -290,7 +290,7 @@ class GpuDelegate:
     def _living(self) -> list[PartitionKernel]:
         return [kernel for reference in self._kernels if (kernel := reference()) is not None]
 
-    def whole(self) -> PartitionKernel | None:
+    def _whole(self) -> PartitionKernel | None:
         """Return what runs all of the model that the delegate was applied to last, if one does."""
         kernels = self._living()
         return kernels[0] if len(kernels) == 1 and kernels[0].alone else None

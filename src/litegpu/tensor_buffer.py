@@ -328,7 +328,7 @@ READ_ONLY = "This buffer is of memory that may only be read. Make a copy of it, 
 
 def adopted(source: Any) -> Adopted | None:
     """Return a device's memory that another library has made, None for anything else."""
-    with _lending(source):
+    with _typed_refusals(source):
         found = (backend.adopt(source) for backend in BACKENDS.values())
         return next((each for each in found if each is not None), None)
 
@@ -340,14 +340,14 @@ def _on_host(source: Any) -> Adopted:
             f"A {type(source).__name__} is no array, and no buffer of a GPU's. Give one of NumPy, "
             "PyTorch, CuPy, JAX, Numba, pyopencl or wgpu."
         )
-    with _lending(source):
+    with _typed_refusals(source):
         array = borrow(source, None)
     buffer = HostBuffer(ctypes.c_void_p(array.address), array.nbytes, owner=array)
     return Adopted(buffer, array.dtype, array.shape, array.writable)
 
 
 @contextlib.contextmanager
-def _lending(source: Any) -> Iterator[None]:
+def _typed_refusals(source: Any) -> Iterator[None]:
     try:
         yield
     except BufferError as error:

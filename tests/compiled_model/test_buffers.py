@@ -43,13 +43,13 @@ class OnGPU:
 
     def __init__(self, buffer: TensorBuffer, **changes: Any) -> None:
         self.buffer, self.changes = buffer, changes
-        self.asked: list[int | None] = []
+        self.streams: list[int | None] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.buffer.__dlpack_device__()
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        self.asked.append(stream)
+        self.streams.append(stream)
         return self.buffer.__dlpack__()
 
 
@@ -190,7 +190,7 @@ def test_arrays_on_a_gpu_go_in_and_come_out(driver: SimulatedDriver) -> None:
             assert ("cuStreamWaitEvent" in calls) == bool(ordered)
             assert "cuEventSynchronize" not in calls
             if isinstance(array, OnGPU):
-                assert array.asked[0] not in (None, 0)
+                assert array.streams[0] not in (None, 0)
         again = TensorBuffer.from_dlpack(result)
         del result, array
         gc.collect()

@@ -225,20 +225,20 @@ for number in range(40):
 print(count)
 """
 HANDLED = """
-told = []
+printed = []
 def handler(*_):
     try:
         model.run_by_index(0, inputs, outputs)
-        told.append("ran")  # between two runs
+        printed.append("ran")  # between two runs
     except CompiledModelError as error:
-        told.append(str(error))
+        printed.append(str(error))
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.002)
 until = time.monotonic() + 1
 while time.monotonic() < until:
     model.run_by_index(0, inputs, outputs)
 signal.setitimer(signal.ITIMER_REAL, 0)
-print("in a run of the model already" in " ".join(told) or told)
+print("in a run of the model already" in " ".join(printed) or printed)
 """
 ENDING = """
 futures = [model.submit(x) for _ in range(3)]
@@ -248,10 +248,10 @@ print("end")
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no such timers")
 @pytest.mark.parametrize(
-    ("program", "contexts", "told"),
+    ("program", "contexts", "printed"),
     [(INTERRUPTED, 1, "40"), (INTERRUPTED, 2, "40"), (HANDLED, 1, "True"), (ENDING, 2, "end")],
 )
-def test_whole_programs(program: str, contexts: int, told: str) -> None:
+def test_whole_programs(program: str, contexts: int, printed: str) -> None:
     command = [sys.executable, "-c", PRELUDE + program, str(contexts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.returncode) == (f"{told}\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == (f"{printed}\n", 0), done.stderr

@@ -40,19 +40,19 @@ def test_inputs_and_outputs_are_those_of_buffers(backend: str, kind: str) -> Non
     target = interpreter(chain(["ABS", "NEG"]), gpu)
     source, result = ends(target)
     if kind == "host":
-        made = [TensorBuffer.of(np.zeros(SHAPE, np.float32)) for _ in range(2)]
+        buffers = [TensorBuffer.of(np.zeros(SHAPE, np.float32)) for _ in range(2)]
     else:
         device = BACKENDS[backend].open(0)
-        made = [TensorBuffer(device.allocate(X.nbytes), np.float32, SHAPE) for _ in range(2)]
+        buffers = [TensorBuffer(device.allocate(X.nbytes), np.float32, SHAPE) for _ in range(2)]
     target.set_tensor(source, X * 7)
     target.invoke()
     before = target.get_tensor(result).copy()
-    gpu.bind_buffer(target, source, made[0])
-    gpu.bind_buffer(target, result, made[1])
+    gpu.bind_buffer(target, source, buffers[0])
+    gpu.bind_buffer(target, result, buffers[1])
     for scale in (1, 2):
-        made[0].write(X * scale)
+        buffers[0].write(X * scale)
         target.invoke()
-        np.testing.assert_array_equal(made[1].read(), -np.abs(X * scale))
+        np.testing.assert_array_equal(buffers[1].read(), -np.abs(X * scale))
     np.testing.assert_array_equal(target.get_tensor(result), before)
     for index in (source, result):
         gpu.bind_buffer(target, index, None)

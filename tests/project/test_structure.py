@@ -162,6 +162,7 @@ SHARED_BY_BACKENDS = {
         "folding",
         "handles",
         "disk_cache",
+        "dlpack",
         "limits",
         "opened",
         "packages",

@@ -179,29 +179,29 @@ class Batcher:
 
     def _run(self, batch: Sequence[_Request]) -> None:
         """Copy a batch to buffers, and begin its run."""
-        asked = [each for each in batch if each.future.set_running_or_notify_cancel()]
-        rows = sum(each.rows for each in asked)
+        requested = [each for each in batch if each.future.set_running_or_notify_cancel()]
+        rows = sum(each.rows for each in requested)
         if not rows:
             return
         size = next(each for each in self._sizes if each.rows >= rows)
         buffers = size.buffers.get()
         try:
             for number, buffer in enumerate(buffers.inputs):
-                parts = [each.arrays[number] for each in asked]
+                parts = [each.arrays[number] for each in requested]
                 np.concatenate(parts, out=buffer.array[:rows])
                 buffer.array[rows:] = 0
             running = size.model.submit_by_index(0, buffers.inputs, buffers.outputs)
         except Exception as error:
             size.buffers.put(buffers)
-            _fail(asked, error)
+            _fail(requested, error)
             return
 
         def deliver() -> None:
             try:
                 running.result()
-                _answer(asked, buffers.outputs, size.model)
+                _answer(requested, buffers.outputs, size.model)
             except Exception as error:
-                _fail(asked, error)
+                _fail(requested, error)
             finally:
                 size.buffers.put(buffers)
 

@@ -48,9 +48,11 @@ class Call:
         ]
         on_device = any(each.kind == "device" for each in buffers)
         kind = "device" if on_device and self._instance.kernel() is not None else "host"
-        made = [new_buffer(tensor, self._instance, kind, zeros=False) for tensor in self._tensors]
-        self._outputs = made if kind == "device" else [each.array for each in made]
-        return context.prepared(0, buffers, made, None)
+        created = [
+            new_buffer(tensor, self._instance, kind, zeros=False) for tensor in self._tensors
+        ]
+        self._outputs = results if kind == "device" else [each.array for each in results]
+        return context.prepared(0, buffers, results, None)
 
     def results(self) -> Any:
         """Return what the call returns, after its run."""

@@ -60,7 +60,7 @@ class Instance:
 
     def kernel(self) -> PartitionKernel | None:
         """Return what runs the whole graph, if one partition does."""
-        return self.delegate.whole() if self.delegate is not None else None
+        return self.delegate._whole() if self.delegate is not None else None
 
     def runs_directly(self, signature: Signature) -> bool:
         """Whether a signature is the work of one kernel alone."""
@@ -121,7 +121,7 @@ class ModelContext:
         self.flight = flight = Flight(self, run)
         return flight
 
-    def kept(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
+    def bound(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
         """Return the run of a signature on buffers, prepared once for as long as these live."""
         key = (index, len(inputs), stream, *map(id, inputs), *map(id, outputs))
         found = self._runs.get(key)

@@ -201,7 +201,7 @@ class CompiledModel(ModelTensors):
         for each in (*inputs, *outputs):
             check_open(each)
         number = None if stream is None else stream_number(stream)
-        return context.kept(signature_index, inputs, outputs, number)
+        return context.bound(signature_index, inputs, outputs, number)
 
     def _submitted(
         self, prepare: Callable[[ModelContext], Run], results: Callable[[], Any]
