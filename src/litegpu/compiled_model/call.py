@@ -48,7 +48,7 @@ class Call:
         ]
         on_device = any(each.kind == "device" for each in buffers)
         kind = "device" if on_device and self._instance.kernel() is not None else "host"
-        created = [
+        results = [
             new_buffer(tensor, self._instance, kind, zeros=False) for tensor in self._tensors
         ]
         self._outputs = results if kind == "device" else [each.array for each in results]
