@@ -15,7 +15,7 @@ from litegpu.cache.artifact import Artifact
 from litegpu.cache.store import ArtifactStore, entries, read
 from litegpu.tools import cache, cli
 from litegpu.version import __version__
-from small_models import fully_convolutional, interpreter
+from small_models import chain, fully_convolutional, interpreter
 
 Capture = pytest.CaptureFixture[str]
 
@@ -57,6 +57,17 @@ def test_what_was_warmed_serves_a_delegate(tmp_path: Path, model: Path, capsys: 
     seen = capsys.readouterr()
     assert ", which was kept already (" in seen.err
     assert "1 file, " in seen.out and "none damaged" in seen.out and "opencl " in seen.out
+
+
+def test_several_models_are_warmed(tmp_path: Path, model: Path, capsys: Capture) -> None:
+    other = tmp_path / "other.tflite"
+    other.write_bytes(chain(["ABS"]))
+    flags = (f"--warm={model},{other}", "--backend=opencl")
+    assert in_folder(tmp_path / "kept", *flags) == 0
+    lines = capsys.readouterr().err.splitlines()
+    for path in (model, other):
+        assert any(f"{path}: 1 partition on opencl:" in line for line in lines)
+    assert len(entries(tmp_path / "kept")) == 2
 
 
 def test_entries_of_one_model_are_told_apart(tmp_path: Path, model: Path, capsys: Capture) -> None:

@@ -17,14 +17,19 @@ from litegpu.tools.console import note, print_table, start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, at_least
-from litegpu.tools.models import find_model
+from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.runtime import interpreter
 from litegpu.version import __version__
 from litegpu.wording import counted, printable, shown_size, shown_time
 
 ARGUMENTS: dict[str, str] = {}
 FLAGS = (
-    Flag("warm", str, None, "a model, to fill the cache with, as the delegate's flags say"),
+    Flag(
+        "warm",
+        str,
+        None,
+        "a model to fill the cache with, as the delegate's flags say, or several with commas",
+    ),
     Flag(
         "verify",
         bool,
@@ -39,6 +44,7 @@ FLAGS = (
 EXAMPLES = (
     "litegpu cache",
     "litegpu cache --warm=model.tflite --precision=fp16",
+    "litegpu cache --warm=zoo:resnet50,zoo:mobilenet_v1_1.0_224",
     "litegpu cache --verify --json",
     "litegpu cache --limit=512",
 )
@@ -86,9 +92,8 @@ def main(args: argparse.Namespace) -> int:
     _require_readable(folder)
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
-    warmed = True
-    if args.warm is not None:
-        warmed = _warm(args.warm, folder, options)
+    models = [] if args.warm is None else [*map(find_model, args.warm.split(","))]
+    warmed = all([_warm(model, folder, options) for model in models])
     seen = [_look(entry, args.verify, trusted) for entry in reversed(entries(folder))]
     if prints_json(args):
         files = [each.to_dict() for each in seen]
@@ -117,9 +122,8 @@ def _clear(folder: Path) -> list[Entry]:
     return removed
 
 
-def _warm(name: str, folder: Path, options: dict[str, Any]) -> bool:
+def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
     """Compile a model, or find that it was; return whether all that was delegated is kept."""
-    model = find_model(name)
     before, began = {entry.path for entry in entries(folder)}, time.perf_counter()
     with GpuDelegate(**options, on_progress=start_bar()) as delegate, quietly() as warnings:
         # The CPU's part of a model is of no interest.
