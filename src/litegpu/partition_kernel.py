@@ -261,8 +261,8 @@ class PartitionKernel:
                 for (v, size), buffer in zip(sizes, (*ins, *outs), strict=True)
                 if isinstance(buffer, HostBuffer) and v not in self._buffers
             ]
-            if free:
-                self._zero_copy.bind(context, *zip(*free, strict=True))
+            indices, memory, nbytes = ([each[place] for each in free] for place in range(3))
+            self._zero_copy.bind(context, indices, memory, nbytes)
 
     def _bind(self, tensors: int) -> None:
         """Find the fields that hold the data addresses; the runtime may move its tensor table."""
