@@ -35,7 +35,7 @@ class TensorRef:
 
 
 class ModelWriter:
-    """Builds a one-subgraph .tflite model.
+    """Builds a .tflite model: one graph, and those that its IF and WHILE operations name.
 
     Args:
         description: Text stored in the file.
@@ -55,6 +55,21 @@ class ModelWriter:
         self._inputs: list[int] = []
         self._outputs: list[int] = []
         self._signatures: list[Any] = []
+        self._graphs: list[ModelWriter] = [self]
+        self.number = 0
+        """By what operations of the model name this graph."""
+
+    def subgraph(self) -> ModelWriter:
+        """Begin another graph of the same model, whose `build` writes it, too.
+
+        >>> body = writer.subgraph()
+        >>> options = {"cond_subgraph_index": condition.number, "body_subgraph_index": body.number}
+        """
+        graph = ModelWriter(self._description, float16_weights=self._float16_weights)
+        graph._buffers, graph._codes, graph._graphs = self._buffers, self._codes, self._graphs
+        graph.number = len(self._graphs)
+        self._graphs.append(graph)
+        return graph
 
     def input(
         self,
@@ -213,21 +228,23 @@ class ModelWriter:
 
     def build(self) -> bytes:
         """Return the model as the bytes of a .tflite file."""
-        tables = self._schema
-        subgraph = tables.SubGraphT()
-        subgraph.name = "main"
-        subgraph.tensors = self._tensors
-        subgraph.inputs = self._inputs
-        subgraph.outputs = self._outputs
-        subgraph.operators = self._prologue + self._operators
-        model = tables.ModelT()
+        model = self._schema.ModelT()
         model.version = _SCHEMA_VERSION
         model.description = self._description
-        model.subgraphs = [subgraph]
+        model.subgraphs = [graph._graph() for graph in self._graphs]
         model.operatorCodes = [self._operator_code(*key) for key in self._codes]
         model.buffers = [objects.buffer_of(content) for content in self._buffers]
         model.signatureDefs = self._signatures or None
         return objects.pack(model)
+
+    def _graph(self) -> Any:
+        graph = self._schema.SubGraphT()
+        graph.name = f"graph_{self.number}" if self.number else "main"
+        graph.tensors = self._tensors
+        graph.inputs = self._inputs
+        graph.outputs = self._outputs
+        graph.operators = self._prologue + self._operators
+        return graph
 
     def _tensor(
         self,
