@@ -18,10 +18,9 @@ from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
-from litegpu.ops.support import SupportCheck, check_support
+from litegpu.ops.support import check_support
 from litegpu.ops.types import is_quantized
 from litegpu.options import (
-    QUANTIZED_MODES,
     GpuDelegateKeywords,
     GpuDelegateOptions,
     make_options,
@@ -29,13 +28,14 @@ from litegpu.options import (
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
 from litegpu.progress import OnProgress
-from litegpu.report import DelegationReport, Partition, QuantizedSupport, rejected_nodes
+from litegpu.report import DelegationReport, Partition, rejected_nodes
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
+from litegpu.runtime_abi.file import ModelFile, ModelSource
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
-from litegpu.runtime_abi.reader import read_graph, thread_count
+from litegpu.runtime_abi.reader import loop_contexts, read_graph, thread_count
 from litegpu.runtime_abi.seats import SeatedKernel
-from litegpu.selection import Selection
+from litegpu.selection import Selection, quantized_support
 from litegpu.wording import printable
 
 if sys.version_info >= (3, 11):
@@ -54,7 +54,8 @@ class GpuDelegate:
         Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
 
     `options` is a GpuDelegateOptions or a dict; keyword arguments are its fields. One delegate may
-    serve several interpreters; `report` tells about the one that applied it last. `on_progress`
+    serve several interpreters; `report` tells about the one that applied it last. `model` is the
+    file that the interpreter loads, or its bytes: with it, loops run on the GPU, too. `on_progress`
     is called with a litegpu.Progress, ten times a second in a thread of its own, while a start
     takes longer than half a second.
 
@@ -71,12 +72,15 @@ class GpuDelegate:
         options: GpuDelegateOptions | GpuDelegateKeywords | None = None,
         /,
         *,
+        model: ModelSource | None = None,
         on_progress: OnProgress | None = None,
         **kwargs: Unpack[GpuDelegateKeywords],
     ) -> None:
         """Open the device."""
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
+        self.model = model
+        """The file of the interpreter that applies the delegate next."""
         if unused := self.options.unused():
             _log.warning("%s", unused)
         self.precision = self.options.resolved_precision()
@@ -94,11 +98,14 @@ class GpuDelegate:
         self._closed = False
         self._pid = os.getpid()
         self._budget = ReadBudget()
+        self._unrolled: set[int] = set()
         self._native = NativeDelegate(self, self.device.backend)
 
-    def __reduce__(self) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type[GpuDelegate], tuple[GpuDelegateOptions], dict[str, ModelSource | None]]:
         """Let copies, in another process too, be delegates of their own with the same options."""
-        return type(self), (self.options,)
+        return type(self), (self.options,), {"model": self.model}
 
     def __repr__(self) -> str:
         if self._closed:
@@ -152,7 +159,11 @@ class GpuDelegate:
             self._primary, self.error, self.report = context, None, None
             self._kernels.clear()
             self._budget = ReadBudget()
-        graph = read_graph(context, self._budget)
+            self._unrolled.clear()
+        if context in self._unrolled:
+            return []  # the body of a loop that runs in a partition
+        file = None if self.model is None else ModelFile.open(self.model)
+        graph = read_graph(context, self._budget, file)
         support = check_support(graph, self.options.quantized_mode())
         selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
         with progress.watching(self._on_progress):
@@ -169,11 +180,13 @@ class GpuDelegate:
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
         report = replace(
             self._make_report(selection, choice, kernels, parts, notes),
-            quantized=self._quantized_support(graph, support),
+            quantized=quantized_support(graph, support, self.options.quantized_mode()),
         )
         self._announce(report)
         self._publish(report, primary=context == self._primary)
-        return [index for subset, _ in kernels for index in subset.nodes]
+        delegated = [index for subset, _ in kernels for index in subset.nodes]
+        self._unrolled.update(loop_contexts(context, graph, delegated))
+        return delegated
 
     def _notes_on_rounding(self, graph: Graph, choice: PartitionChoice) -> list[str]:
         """Return what to know of exact results beside those of this machine's CPU."""
@@ -186,21 +199,6 @@ class GpuDelegate:
             return []
         _tell_once(reason)
         return [reason]
-
-    def _quantized_support(
-        self, graph: Graph, support: SupportCheck
-    ) -> tuple[QuantizedSupport, ...]:
-        """Return what each way to compute quantized tensors could run, the chosen first."""
-        if not any(is_quantized(graph, node) for node in graph.nodes):
-            return ()
-        chosen = self.options.quantized_mode()
-        modes = sorted(QUANTIZED_MODES, key=lambda mode: mode != chosen)
-        found = []
-        for mode in modes:
-            reasons = (support if mode == chosen else check_support(graph, mode)).reasons
-            rejected = rejected_nodes(graph, reasons)
-            found.append(QuantizedSupport(mode, len(graph.nodes) - len(rejected), rejected))
-        return tuple(found)
 
     def _compile_chosen(
         self, selection: Selection

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.costs import CostModel, CostPolicy, NodeCountPolicy, RequiredNodes
+from litegpu.graph import Graph
 from litegpu.graph.partition import (
     Candidates,
     PartitionChoice,
@@ -14,11 +15,13 @@ from litegpu.graph.partition import (
     Subset,
     choose,
 )
+from litegpu.numeric_policy import QuantizedMode
 from litegpu.ops.fold import is_folded
-from litegpu.ops.support import SupportCheck
+from litegpu.ops.support import SupportCheck, check_support
+from litegpu.ops.types import is_quantized
 from litegpu.ops.work import states_of
-from litegpu.options import GpuDelegateOptions
-from litegpu.report import LeftOut
+from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
+from litegpu.report import LeftOut, QuantizedSupport, rejected_nodes
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
 
 
@@ -82,3 +85,21 @@ _OUTSIDE = "They lie outside of first_delegate_node_index and last_delegate_node
 def nodes_of(subsets: Collection[Subset]) -> set[int]:
     """Return the nodes of all subsets."""
     return {index for subset in subsets for index in subset.nodes}
+
+
+def quantized_support(
+    graph: Graph, support: SupportCheck, chosen: QuantizedMode | None
+) -> tuple[QuantizedSupport, ...]:
+    """Return what each way to compute quantized tensors could run, the chosen first.
+
+    `support` is what was found of that one; nothing is returned for a graph of floats.
+    """
+    if not any(is_quantized(graph, node) for node in graph.nodes):
+        return ()
+    modes = sorted(QUANTIZED_MODES, key=lambda mode: mode != chosen)
+    found = []
+    for mode in modes:
+        reasons = (support if mode == chosen else check_support(graph, mode)).reasons
+        rejected = rejected_nodes(graph, reasons)
+        found.append(QuantizedSupport(mode, len(graph.nodes) - len(rejected), rejected))
+    return tuple(found)

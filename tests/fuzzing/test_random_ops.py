@@ -98,4 +98,5 @@ def test_every_attribute_of_a_case_is_drawn(everything: dict[type[Case], list[Ca
 
 def test_every_op_is_drawn(everything: dict[type[Case], list[Case]]) -> None:
     covered = {op for found in everything.values() for op in write((*found,)).ops}
-    assert {op.name for op in all_ops() if not op.internal} - covered == set()
+    # Loops have graphs of their own: tests/ops/test_while_loop.py.
+    assert {op.name for op in all_ops() if not op.internal} - covered == {"WHILE"}

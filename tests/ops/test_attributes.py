@@ -72,7 +72,7 @@ def accepted() -> dict[str, tuple[Graph, Node, Any]]:
             running = RUNTIME.Interpreter(
                 model_content=model.content, experimental_delegates=[reader]
             )
-            (graph,) = reader.found
+            graph, *_ = reader.found  # then those that it runs
             for node in graph.nodes:
                 found.setdefault(node.op, (graph, node, running))
     return found

@@ -90,6 +90,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": ("TfLiteUnidirectionalSequenceLSTMParams", 16),
     "UNIDIRECTIONAL_SEQUENCE_RNN": ("TfLiteSequenceRNNParams", 12),
     "UNPACK": ("TfLiteUnpackParams", 8),
+    "WHILE": ("TfLiteWhileParams", 8),
 }
 """C struct of each op, and the bytes of it that are read."""
 

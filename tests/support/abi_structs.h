@@ -163,3 +163,4 @@ typedef struct {
   bool asymmetric_quantize_inputs;
 } TfLiteSequenceRNNParams;
 typedef struct { int num, axis; } TfLiteUnpackParams;
+typedef struct { int cond_subgraph_index, body_subgraph_index; } TfLiteWhileParams;

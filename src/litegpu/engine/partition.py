@@ -29,6 +29,7 @@ from litegpu.ops.base import Target, as_float32, get
 from litegpu.ops.conv_2d import merged_values
 from litegpu.ops.float_view import float_view
 from litegpu.ops.types import is_quantized
+from litegpu.ops.while_loop import unroll_loops
 from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
 
 _log = logging.getLogger("litegpu")
@@ -54,6 +55,7 @@ def compile_partition(
     to half, as an earlier layout of the same graph numbers them.
     Raises CompilationError or DeviceMemoryError.
     """
+    graph = unroll_loops(graph)
     constants = constant_outputs(graph)
     graph = replace(graph, outputs=tuple(v for v in graph.outputs if v not in constants))
     if policy.quantized == "float":

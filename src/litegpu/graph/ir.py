@@ -125,6 +125,7 @@ class Node:
     `index` is its number in the runtime's graph; `params` are the fields of its C parameter
     struct; `attributes` is what its op made of them (explicit padding and the like). `epilogue` are
     element-wise ops that were fused into it, `merged` the indices of the nodes they came from.
+    `graphs` are those that a WHILE runs: its condition and its body, with value ids of their own.
     """
 
     index: int
@@ -137,6 +138,7 @@ class Node:
     attributes: Any = None
     epilogue: tuple[EpilogueOp, ...] = ()
     merged: tuple[int, ...] = ()
+    graphs: tuple[Graph, ...] = ()
 
     @property
     def operands(self) -> tuple[int, ...]:

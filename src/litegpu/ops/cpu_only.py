@@ -125,7 +125,6 @@ _STATED: Mapping[str, Mapping[str, Any]] = {
     "UNSORTED_SEGMENT_PROD": {"shape_operands": (2,)},
     "UNSORTED_SEGMENT_SUM": {"shape_operands": (2,)},
     "WHERE": {"shape_unknown": True},
-    "WHILE": {"shape_unknown": True},
 }
 
 for _name, _what in _STATED.items():

@@ -49,6 +49,10 @@ class OpFacts:
         """
         return sum(elements(graph, v) for v in node.outputs)
 
+    def kernels(self, graph: Graph, node: Node) -> int:
+        """Return the kernels that a node takes as a rule, by default its `launches`."""
+        return self.launches
+
     def states(self, node: Node) -> tuple[int, ...]:
         """Return the inputs that the node leaves changed (value ids).
 

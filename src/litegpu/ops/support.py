@@ -67,7 +67,7 @@ def _check(graph: Graph, quantized: QuantizedMode | None) -> SupportCheck:
             continue
         fixed = [v for v in node.outputs if v in values and values[v].is_constant]
         overwritten = overwritten or (_overwrites(node, fixed[0]) if fixed else "")
-        reason, shapes = _check_node(present, node, quantized)
+        reason, shapes = check_node(present, node, quantized)
         if quantized is None and _is_of_bytes(present, node, reason):
             reason = "8-bit tensors are left to the CPU: experimental_flags lacks ENABLE_QUANT (1)."
         if not reason and _computes_shapes(present, node, from_shapes):
@@ -123,7 +123,7 @@ def _bytes_of(graph: Graph, node: Node) -> list[Value]:
     return [value for value in values if value is not None and value.dtype in types.BYTES]
 
 
-def _check_node(
+def check_node(
     graph: Graph, node: Node, quantized: QuantizedMode | None
 ) -> tuple[str, Sequence[Shape]]:
     """Return why a node cannot run, or an empty text and the shapes of its outputs."""

@@ -84,7 +84,7 @@ def check(
         reason = "" if value.is_constant else _check_value(value, rule, v in states)
         if reason:
             return reason
-    found = {_computed_as(value) for value in common}
+    found = {computed_as(value) for value in common}
     if len(found) > 1:
         return f"Its operands have different types: {_listed(value.dtype for value in common)}."
     rule = gives or Types(frozenset(found or FLOATS.dtypes))
@@ -92,7 +92,7 @@ def check(
     return next(filter(None, wrong), "")
 
 
-def _computed_as(value: Value) -> DType:
+def computed_as(value: Value) -> DType:
     """Return the type of what a constant of halves is computed with."""
     halves = value.is_constant and value.dtype is DType.FLOAT16
     return DType.FLOAT32 if halves else value.dtype

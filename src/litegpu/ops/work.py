@@ -23,7 +23,7 @@ def work_of(graph: Graph, node: Node) -> Work:
     """Estimate a node of a checked graph; what no one knows before the model runs counts 0."""
     op = facts_of(node.op)
     touched = dict.fromkeys((*node.inputs, *node.outputs))
-    return Work(op.flops(graph, node), sum(tensor_bytes(graph, touched)), op.launches)
+    return Work(op.flops(graph, node), sum(tensor_bytes(graph, touched)), op.kernels(graph, node))
 
 
 def tensor_bytes(graph: Graph, values: Iterable[int]) -> list[int]:

@@ -153,6 +153,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     ),
     "UNIDIRECTIONAL_SEQUENCE_RNN": (*_fields("bool", "time_major"), *_ACTIVATION, *_ASYMMETRIC),
     "UNPACK": (*_fields("int32", "num"), *_AXIS),
+    "WHILE": _fields("int32", "cond_subgraph_index", "body_subgraph_index"),
 }
 """Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
 

@@ -67,6 +67,8 @@ GET_NODE_AND_REGISTRATION = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(c_void_p),
 PREVIEW_DELEGATE_PARTITIONING = CFUNCTYPE(
     c_int, c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_int)
 )
+ACQUIRE_SUBGRAPH_CONTEXT = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(c_void_p))
+RELEASE_SUBGRAPH_CONTEXT = CFUNCTYPE(c_int, c_void_p, c_int)
 
 
 @_c_struct
@@ -207,8 +209,8 @@ class TfLiteContext(ctypes.Structure):
     GetTensor: Address
     GetEvalTensor: Address
     GetModelMetadata: Address
-    AcquireSubgraphContext: Address
-    ReleaseSubgraphContext: Address
+    AcquireSubgraphContext: Annotated[Callable[..., int], ACQUIRE_SUBGRAPH_CONTEXT]
+    ReleaseSubgraphContext: Annotated[Callable[..., int], RELEASE_SUBGRAPH_CONTEXT]
 
 
 @_c_struct

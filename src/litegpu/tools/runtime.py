@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from litegpu import GpuDelegate
 from litegpu.errors import InterpreterError, LitegpuError, ModelError, missing_dependency
 
 RUNTIMES = (
@@ -77,6 +78,9 @@ def interpreter(
     resolvers = runtime.OpResolverType
     further = {} if clustering else {"experimental_disable_delegate_clustering": True}
     delegates = delegate if isinstance(delegate, tuple) else (delegate,) if delegate else ()
+    for each in delegates:
+        if isinstance(each, GpuDelegate):
+            each.model = model
     try:
         result = runtime.Interpreter(
             model_content=model,

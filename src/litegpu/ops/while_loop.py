@@ -1,0 +1,357 @@
+"""WHILE: a loop whose passes are counted before the model runs, as a converter writes an LSTM.
+
+Its condition must follow from constants, as a counter that is compared with a number does. Then the
+nodes of its body are those of a plain graph, once for each pass: the counter is a constant in each,
+and what is cut out by it a part with known bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops import checks, fold
+from litegpu.ops.base import COPY, Op, Shape, constant_list, facts_of, get, register
+from litegpu.ops.facts import Array
+from litegpu.ops.support import check_node
+from litegpu.ops.types import QUANTIZED_TYPES, STORABLE, Types, computed_as
+
+WHILE = "WHILE"
+_CARRIED = Types(STORABLE.dtypes)
+_STORED = QUANTIZED_TYPES | {DType.INT4}
+_MOST_PASSES = 256
+_MOST_NODES = 1 << 13
+"""More would take too long to compile."""
+
+
+@register
+class While(Op):
+    """A loop of counted passes; the nodes of its body run once for each."""
+
+    name = WHILE
+    max_version = 1
+    takes = (_CARRIED,)
+    gives = _CARRIED
+    shape_unknown = True
+
+    def flops(self, graph: Graph, node: Node) -> int:
+        found = _unrolled(graph, node)
+        return sum(facts_of(n.op).flops(found.graph, n) for n in found.nodes) if found else 0
+
+    def kernels(self, graph: Graph, node: Node) -> int:
+        found = _unrolled(graph, node)
+        return sum(facts_of(n.op).launches for n in found.nodes) if found else self.launches
+
+    def check(self, graph: Graph, node: Node) -> str:
+        reason = _check_graphs(graph, node)
+        if reason:
+            return reason
+        try:
+            unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
+        except _NotUnrolledError as error:
+            return str(error)
+        read = {v for each in graph.nodes for v in each.operands}
+        for v, last in zip(node.outputs, unrolled.last, strict=True):
+            if v in read and unrolled.values[last].is_constant:
+                return f"Its result {v} is a constant, which other nodes read."
+        return ""
+
+    def infer(self, graph: Graph, node: Node) -> tuple[Shape, ...]:
+        unrolled = _unroll(graph, node, iter(graph.fresh_ids()))
+        return tuple(unrolled.values[v].shape for v in unrolled.last)
+
+
+class _NotUnrolledError(Exception):
+    """Why a loop cannot be unrolled."""
+
+
+def unroll_loops(graph: Graph) -> Graph:
+    """Return a graph of checked nodes with those of its loops' bodies in place of the loops.
+
+    Nodes of these that nothing reads are left out. A loop's result that is a constant becomes one.
+    """
+    if not any(node.op == WHILE for node in graph.nodes):
+        return graph
+    fresh, values, nodes = iter(graph.fresh_ids()), dict(graph.values), list[Node]()
+    for node in graph.nodes:
+        if node.op != WHILE:
+            nodes.append(node)
+            continue
+        unrolled = _unroll(replace(graph, values=values), node, fresh)
+        values = unrolled.values
+        nodes += unrolled.nodes
+        for v, last in zip(node.outputs, unrolled.last, strict=True):
+            found = values[last]
+            values[v] = replace(values[v], shape=found.shape, dtype=found.dtype, data=found.data)
+            if not found.is_constant:
+                nodes.append(Node(node.index, COPY, 1, (last,), (v,)))
+    needed, remaining = set(graph.outputs), list[Node]()
+    others = set(map(id, graph.nodes))
+    for node in reversed(nodes):
+        if id(node) in others or needed.intersection(node.outputs):
+            needed.update(node.operands)
+            remaining.append(node)
+    used = {v for node in remaining for v in (*node.operands, *node.outputs)}
+    used.update(graph.inputs, graph.outputs)
+    return replace(
+        graph,
+        values={v: value for v, value in values.items() if v in used},
+        nodes=tuple(reversed(remaining)),
+    )
+
+
+def _check_graphs(graph: Graph, node: Node) -> str:
+    """Return why the graphs of a loop cannot be unrolled, however often it runs."""
+    if not node.graphs:
+        return "Its body is read from the file: pass GpuDelegate(model=...)."
+    condition, body = node.graphs
+    ends = (node.inputs, node.outputs, condition.inputs, body.inputs, body.outputs)
+    if len(set(map(len, ends))) > 1 or len(condition.outputs) != 1:
+        return "Its condition and body do not take and give what it does."
+    if any(each.op == WHILE for each in (*condition.nodes, *body.nodes)):
+        return "There is a loop in its body."
+    for inner in node.graphs:
+        used = {v for each in inner.nodes for v in (*each.inputs, *each.outputs)} - {ABSENT}
+        if not inner.values.keys() >= {*used, *inner.inputs, *inner.outputs}:
+            return "Its body refers to tensors that the model does not have."
+        if any(value.is_variable for value in inner.values.values()):
+            return "Its body has variable tensors."
+        if any(value.quantization and value.dtype in _STORED for value in inner.values.values()):
+            return "Its body computes with quantized tensors."
+    tables = (graph, graph, condition, body, body)
+    for carried in zip(*ends, strict=True):
+        values = [table.values[v] for table, v in zip(tables, carried, strict=True)]
+        if len({computed_as(value) for value in values}) > 1:
+            return f"Tensor {carried[0]}, which it carries, has another type in its body."
+    return ""
+
+
+Pieces = tuple[tuple[int, int, int], ...]
+"""Parts of values that follow each other along the first axis: the value, first row, rows."""
+
+
+@dataclass
+class _Unrolled:
+    """The nodes of a loop's passes so far."""
+
+    graph: Graph
+    node: Node
+    fresh: Iterator[int]
+    values: dict[int, Value]
+    nodes: list[Node] = field(default_factory=list)
+    last: tuple[int, ...] = ()
+    """What the loop has carried through the passes so far."""
+    budget: fold.Budget = field(default_factory=fold.Budget)
+    pieces: dict[int, Pieces] = field(default_factory=dict)
+    """Values of which no node has been made yet: a sequence that grows by a row in each pass."""
+
+    def run(self, graph: Graph, constants: Mapping[int, int]) -> tuple[int, ...]:
+        """Add the nodes of one of the loop's graphs, and return what it gives."""
+        names = {**constants, **dict(zip(graph.inputs, self.last, strict=True)), ABSENT: ABSENT}
+        for node in graph.nodes:
+            for v in node.outputs:
+                names[v] = self.value(graph.values[v])
+            self.add(
+                replace(
+                    node,
+                    index=self.node.index,
+                    inputs=tuple(names[v] for v in node.inputs),
+                    outputs=tuple(names[v] for v in node.outputs),
+                ),
+                f"Node {node.index} of its body ({node.op})",
+            )
+        return tuple(names[v] for v in graph.outputs)
+
+    def value(self, like: Value) -> int:
+        """Add a value and return its id."""
+        v = next(self.fresh)
+        self.values[v] = replace(like, id=v)
+        return v
+
+    def constant(self, data: Array) -> int:
+        """Add a constant and return its id."""
+        dtype = DType(data.dtype.name)
+        return self.value(Value(0, "litegpu_constant", data.shape, dtype, data))
+
+    def add(self, node: Node, what: str) -> None:
+        """Add a node, or note what is known of its results. Raises _NotUnrolledError."""
+        known = fold.evaluate(self.graph, node, self.budget) or _of_zeros(self.graph, node)
+        if known is not None:
+            for v, array in zip(node.outputs, known, strict=True):
+                self.values[v] = fold.constant(self.values[v], array)
+            return
+        joined = self.joined(node)
+        if joined is not None:
+            (v,) = node.outputs
+            self.pieces[v] = joined
+            rows = sum(count for _, _, count in joined)
+            shape = (rows, *self.values[joined[0][0]].shape[1:])
+            self.values[v] = replace(self.values[v], shape=shape)
+            return
+        node = replace(node, inputs=tuple(map(self.materialized, node.inputs)))
+        reason, shapes = check_node(self.graph, node, "exact")
+        if reason:
+            raise _NotUnrolledError(f"{what}: {reason}")
+        for v, shape in zip(node.outputs, shapes, strict=True):
+            self.values[v] = replace(self.values[v], shape=shape)
+        self.append(node)
+
+    def append(self, node: Node) -> None:
+        """Add a checked node. Raises _NotUnrolledError where there are too many."""
+        self.nodes.append(node)
+        if len(self.nodes) > _MOST_NODES:
+            raise _NotUnrolledError(f"Its passes have more than {_MOST_NODES} nodes.")
+
+    def joined(self, node: Node) -> Pieces | None:
+        """Return of which rows of which values a node's result consists, if it is nothing else."""
+        inputs = [self.values[v] for v in node.inputs if v != ABSENT]
+        if len(node.outputs) != 1 or not inputs or not inputs[0].shape:
+            return None
+        if self.values[node.outputs[0]].dtype is not inputs[0].dtype:
+            return None
+        shape = inputs[0].shape
+        if node.op == "CONCATENATION":
+            rests = {value.shape[1:] for value in inputs}
+            dtypes = {value.dtype for value in inputs}
+            plain = node.params["axis"] in (0, -len(shape)) and len(rests) == len(dtypes) == 1
+            if not plain or node.params.get("activation", "none") != "none":
+                return None
+            return _merged(tuple(piece for value in inputs for piece in self.rows(value.id)))
+        if node.op == "SLICE" and len(inputs) == 3 and all(v.is_constant for v in inputs[1:]):
+            begin, size = (constant_list(self.graph, v.id) for v in inputs[1:])
+            if len(begin) != len(shape) or len(size) != len(shape):
+                return None
+            count = shape[0] - begin[0] if size[0] == -1 else size[0]
+            whole = all(
+                first == 0 and wanted in (-1, extent)
+                for first, wanted, extent in zip(begin[1:], size[1:], shape[1:], strict=True)
+            )
+            inside = 0 <= begin[0] <= begin[0] + count <= shape[0]
+            return _cut(self.rows(inputs[0].id), begin[0], count) if whole and inside else None
+        if node.op == "DYNAMIC_UPDATE_SLICE" and len(inputs) == 3 and inputs[2].is_constant:
+            update = inputs[1]
+            begin = constant_list(self.graph, inputs[2].id)
+            whole = len(begin) == len(shape) and update.shape[1:] == shape[1:]
+            if not whole or update.dtype is not inputs[0].dtype or len(update.shape) != len(shape):
+                return None
+            count = update.shape[0]
+            first = min(max(begin[0], 0), shape[0] - count)
+            if first < 0:
+                return None
+            rows, end = self.rows(inputs[0].id), first + count
+            before, after = _cut(rows, 0, first), _cut(rows, end, shape[0] - end)
+            return _merged((*before, *self.rows(update.id), *after))
+        return None
+
+    def rows(self, v: int) -> Pieces:
+        """Return the rows of which a value consists."""
+        return self.pieces.get(v, ((v, 0, self.values[v].shape[0]),))
+
+    def materialized(self, v: int) -> int:
+        """Return a value that a node makes, which holds what a joined one does."""
+        if v not in self.pieces:
+            return v
+        if reason := checks.size(v, self.values[v].shape):
+            raise _NotUnrolledError(f"Its body joins rows: {reason}")
+        parts = [self.part(*piece) for piece in self.pieces.pop(v) if piece[2]]
+        if len(parts) == 1:
+            self.pieces[v] = ((parts[0], 0, self.values[v].shape[0]),)
+            return parts[0]
+        self.append(
+            Node(self.node.index, "CONCATENATION", 1, tuple(parts), (v,), params={"axis": 0})
+        )
+        return v
+
+    def part(self, v: int, first: int, count: int) -> int:
+        """Return a value with some rows of another."""
+        whole = self.values[v]
+        if count == whole.shape[0]:
+            return v
+        shape = (count, *whole.shape[1:])
+        if whole.data is not None:
+            return self.constant(np.ascontiguousarray(whole.data[first : first + count]))
+        begin = self.constant(np.array([first, *(0 for _ in shape[1:])], np.int32))
+        size = self.constant(np.array(shape, np.int32))
+        found = self.value(replace(whole, shape=shape))
+        self.append(Node(self.node.index, "SLICE", 1, (v, begin, size), (found,)))
+        return found
+
+
+def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> _Unrolled:
+    """Return the passes of a loop whose graphs were checked. Raises _NotUnrolledError."""
+    values = dict(graph.values)
+    found = _Unrolled(replace(graph, values=values), node, fresh, values, last=node.inputs)
+    constants = [
+        {v: found.value(value) for v, value in each.values.items() if value.is_constant}
+        for each in node.graphs
+    ]
+    condition, body = node.graphs
+    for _ in range(_MOST_PASSES + 1):
+        before = len(found.nodes)
+        (wanted,) = found.run(condition, constants[0])
+        again = values[wanted].data
+        if again is None or again.size != 1:
+            raise _NotUnrolledError("How often it runs is known only when the model runs.")
+        del found.nodes[before:]
+        if not again.item():
+            found.last = tuple(map(found.materialized, found.last))
+            return found
+        found.last = found.run(body, constants[1])
+    raise _NotUnrolledError(f"It runs more than {_MOST_PASSES} times.")
+
+
+def _unrolled(graph: Graph, node: Node) -> _Unrolled | None:
+    """Return the passes of a loop, for estimates; None where it stays on the CPU."""
+    try:
+        if not _check_graphs(graph, node):
+            return _unroll(graph, node, iter(graph.fresh_ids()))
+    except (_NotUnrolledError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        pass  # what operands make no sense, its check tells
+    return None
+
+
+def _of_zeros(graph: Graph, node: Node) -> list[Array] | None:
+    """Return sums of products of zeros, the state before the first step of an LSTM: the bias."""
+    if node.op not in ("FULLY_CONNECTED", "BATCH_MATMUL"):
+        return None
+    operands = [graph.values[v].data for v in node.inputs if v != ABSENT]
+    if node.params.get("activation", "none") != "none" or len(operands) < 2:
+        return None
+    if any(each is None or each.dtype != np.float32 for each in operands):
+        return None
+    zeros, weights, *bias = (each for each in operands if each is not None)
+    if zeros.any() or not np.isfinite(weights).all():
+        return None
+    try:
+        (shape,) = get(node.op).infer(graph, node)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    return [np.zeros(shape, np.float32) + (bias[0] if bias else np.float32(0))]
+
+
+def _merged(pieces: Pieces) -> Pieces:
+    """Return pieces with those joined that follow each other in one value.
+
+    None is empty, but for one that stands for no rows at all.
+    """
+    found: list[tuple[int, int, int]] = []
+    for v, first, count in pieces:
+        if found and found[-1][0] == v and sum(found[-1][1:]) == first:
+            found[-1] = (v, found[-1][1], found[-1][2] + count)
+        elif count:
+            found.append((v, first, count))
+    return tuple(found) or pieces[:1]
+
+
+def _cut(pieces: Pieces, first: int, count: int) -> Pieces:
+    """Return the pieces of some rows; an empty one where there are none."""
+    found, start, end = list[tuple[int, int, int]](), 0, first + count
+    for v, begin, rows in pieces:
+        low, high = max(first, start), min(end, start + rows)
+        if low < high:
+            found.append((v, begin + low - start, high - low))
+        start += rows
+    return tuple(found) or ((pieces[0][0], 0, 0),)

@@ -1,0 +1,307 @@
+"""WHILE: loops of counted passes run in a partition, others on the CPU, all alike."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cases.base import SUMS
+from comparing import mismatch
+from litegpu import DelegationReport, GpuDelegate
+from litegpu.graph import DType, Graph, Node, Quantization, Value
+from litegpu.ops import while_loop
+from litegpu.ops.support import check_support
+from litegpu.ops.work import work_of
+from litegpu.runtime_abi.file import ModelFile
+from litegpu.tools import runtime
+from litegpu.zoo.writer import ModelWriter, TensorRef
+from loop_models import Carried, counted, loop, recurrent
+from model_runner import cpu_answers, invoke
+
+Inputs = list[npt.NDArray[Any]]
+
+
+def both(model: bytes, inputs: Inputs, limit: float = SUMS, **options: Any) -> DelegationReport:
+    """Require the CPU's results of a delegate, and return what it did."""
+    delegate = GpuDelegate(**options)
+    interpreter = runtime.interpreter(model, delegate, builtin_kernels=True)
+    (expected,) = cpu_answers(model, [inputs])
+    for number, (wanted, found) in enumerate(
+        zip(expected, invoke(interpreter, inputs), strict=True)
+    ):
+        if wanted.dtype == np.float32:
+            assert not (problem := mismatch(wanted, found, limit)), f"output {number}: {problem}"
+        else:
+            np.testing.assert_array_equal(wanted, found)
+    assert delegate.error is None
+    assert delegate.report is not None
+    return delegate.report
+
+
+def reason(report: DelegationReport) -> str:
+    """Return why the loop of a model stays on the CPU."""
+    (found,) = (node.reason for node in report.rejected if node.op == "WHILE")
+    return found
+
+
+def noise(*shape: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(5).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("gru", "batch"), [(False, 1), (True, 3)], ids=["lstm", "gru"])
+def test_recurrent_layers(gru: bool, batch: int, precision: str) -> None:
+    """Two layers, the second backward, of 4 and 3 steps' states."""
+    writer = ModelWriter()
+    x = writer.input((4, batch, 5))
+    first = recurrent(writer, x, 6, gru=gru, backward=False, seed=1)
+    writer.output(recurrent(writer, first, 3, gru=not gru, backward=True, seed=2))
+    limit = SUMS if precision == "fp32" else 1e-2
+    report = both(writer.build(), [noise(4, batch, 5)], limit, precision=precision)
+    assert report.whole_graph
+    assert report.subgraphs == ()  # bodies that nobody runs are not compiled
+    assert [part.nodes for part in report.partitions] == [(0, 1, 2)]
+
+
+def decaying(passes: int | None, start: int = 0, shape: tuple[int, ...] = (2, 5)) -> bytes:
+    """Return a model that halves its input some times, as a carried value says without `passes`.
+
+    The body does nothing with its counter but count.
+    """
+    writer = ModelWriter()
+    x = writer.input(shape)
+    carried: Carried = (writer.constant(start, np.int32), x)
+    if passes is None:
+        carried = (*carried, writer.input((), np.int32, name="passes"))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        half = inner.op("MUL", [values[1], inner.constant(np.float32(0.5))], [shape])
+        return [counted(inner, values[0]), half, *values[2:]]
+
+    writer.output(*loop(writer, carried, body, passes)[:2])
+    return writer.build()
+
+
+@pytest.mark.parametrize(("passes", "start"), [(0, 0), (1, 0), (3, 0), (5, 3), (256, 0)])
+def test_the_passes_of_a_loop(passes: int, start: int) -> None:
+    assert both(decaying(passes, start), [noise(2, 5)]).whole_graph
+
+
+def test_a_loop_of_too_many_passes() -> None:
+    found = reason(both(decaying(257), [noise(2, 5)]))
+    assert found == "It runs more than 256 times."
+
+
+def test_a_loop_whose_passes_hang_on_data() -> None:
+    report = both(decaying(None), [noise(2, 5), np.array(3, np.int32)])
+    assert reason(report) == "How often it runs is known only when the model runs."
+
+
+def test_without_its_file_a_loop_stays_on_the_cpu() -> None:
+    model = decaying(2)
+    delegate = GpuDelegate()
+    runtime.load().Interpreter(model_content=model, experimental_delegates=[delegate])
+    assert delegate.report is not None
+    assert reason(delegate.report) == "Its body is read from the file: pass GpuDelegate(model=...)."
+
+
+@pytest.mark.parametrize("kind", ["bytes", "path"])
+def test_the_delegate_takes_the_file_of_a_plain_interpreter(kind: str, tmp_path: Path) -> None:
+    model, path = decaying(2), tmp_path / "loop.tflite"
+    path.write_bytes(model)
+    delegate = copy.copy(GpuDelegate(model=model if kind == "bytes" else path))
+    runtime.load().Interpreter(model_content=model, experimental_delegates=[delegate])
+    assert delegate.report is not None
+    assert delegate.report.whole_graph
+
+
+def test_the_file_of_another_model() -> None:
+    delegate = GpuDelegate(model=decaying(None))
+    runtime.load().Interpreter(model_content=decaying(2), experimental_delegates=[delegate])
+    assert re.search("The delegate's model has no such graph 2", str(delegate.error))
+
+
+def test_a_file_that_is_not_there() -> None:
+    delegate = GpuDelegate(model="nowhere.tflite")
+    runtime.load().Interpreter(model_content=decaying(2), experimental_delegates=[delegate])
+    assert re.search("The delegate's model 'nowhere.tflite' cannot be read", str(delegate.error))
+
+
+def test_other_shapes() -> None:
+    model = decaying(3)
+    interpreters = [
+        runtime.interpreter(model, delegate, builtin_kernels=True)
+        for delegate in (None, GpuDelegate())
+    ]
+    for shape in ((4, 3), (2, 5), (1, 7)):
+        results = []
+        for each in interpreters:
+            each.resize_tensor_input(each.get_input_details()[0]["index"], shape)
+            each.allocate_tensors()
+            results.append(invoke(each, [noise(*shape)])[1])
+        np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_rows_that_are_updated() -> None:
+    """DYNAMIC_UPDATE_SLICE moves what would reach out of the rows back into them."""
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+    rows = writer.input((5, 3))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        step, old, update = values
+        one = inner.constant([1], np.int32)
+        row = inner.op("RESHAPE", [step, one], [(1,)], dtype=np.int32)
+        begin = inner.op(
+            "CONCATENATION", [row, inner.constant([0], np.int32)], [(2,)], dtype=np.int32
+        )
+        update = inner.op("NEG", [update], [update.shape])
+        old = inner.op("DYNAMIC_UPDATE_SLICE", [old, update, begin], [old.shape])
+        return [counted(inner, step), old, update]
+
+    writer.output(*loop(writer, (writer.constant(2, np.int32), rows, x), body, 6)[1:])
+    assert both(writer.build(), [noise(2, 3), noise(5, 3)]).whole_graph
+
+
+def test_a_loop_in_a_loop() -> None:
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+
+    def inner_body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        return [counted(inner, values[0]), inner.op("NEG", [values[1]], [(2, 3)])]
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        found = loop(inner, (inner.constant(0, np.int32), values[1]), inner_body, 3)
+        return [counted(inner, values[0]), found[1]]
+
+    writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 2)[1])
+    assert reason(both(writer.build(), [noise(2, 3)])) == "There is a loop in its body."
+
+
+def test_a_body_that_the_cpu_must_run() -> None:
+    writer = ModelWriter()
+    x = writer.input((2, 6))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        count = inner.constant(6, np.int32)
+        sorted_rows, _ = inner.multi(
+            "TOPK_V2", [values[1], count], [(2, 6)] * 2, dtypes=["float32", "int32"]
+        )
+        return [counted(inner, values[0]), sorted_rows]
+
+    writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 2)[1])
+    found = reason(both(writer.build(), [noise(2, 6)]))
+    assert found == "Node 0 of its body (TOPK_V2): Operation is not supported."
+
+
+def test_a_constant_that_others_read() -> None:
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        return [counted(inner, values[0]), inner.op("NEG", [values[1]], [(2, 3)])]
+
+    count, y = loop(writer, (writer.constant(0, np.int32), x), body, 2)
+    writer.output(y, writer.op("NEG", [count], [()], dtype=np.int32))
+    found = reason(both(writer.build(), [noise(2, 3)]))
+    assert re.fullmatch(r"Its result \d+ is a constant, which other nodes read\.", found)
+
+
+def value(
+    v: int, shape: tuple[int, ...] = (), dtype: DType = DType.FLOAT32, **fields: Any
+) -> Value:
+    return replace(Value(v, "", shape, dtype), **fields)
+
+
+def fixed(v: int, *elements: int) -> Value:
+    return value(v, (len(elements),), DType.INT32, data=np.array(elements, np.int32))
+
+
+COUNTER = value(0, (), DType.INT32)
+LIMIT = replace(COUNTER, id=1, data=np.array(2, np.int32))
+CONDITION = Graph(
+    {0: COUNTER, 1: LIMIT, 2: value(2, (), DType.BOOL), 3: value(3, (4, 3))},
+    (Node(0, "LESS", 1, (0, 1), (2,)),),
+    (0, 3),
+    (2,),
+)
+STEP = {0: COUNTER, 1: replace(LIMIT, data=np.array(1, np.int32)), 2: replace(COUNTER, id=2)}
+COUNT = Node(0, "ADD", 1, (0, 1), (2,))
+SCALED = Quantization((0.5,), (0,))
+
+
+def body(changed: dict[int, Value], *nodes: Node, outputs: tuple[int, ...] = (2, 3)) -> Graph:
+    return Graph({**STEP, 3: value(3, (4, 3)), **changed}, (COUNT, *nodes), (0, 3), outputs)
+
+
+BODIES = {
+    "Its condition and body do not take and give what it does.": body({}, outputs=(2,)),
+    "Its body refers to tensors that the model does not have.": body(
+        {}, Node(1, "ABS", 1, (3,), (9,))
+    ),
+    "Its body has variable tensors.": body({9: value(9, is_variable=True)}),
+    "Its body computes with quantized tensors.": body(
+        {9: value(9, (), DType.INT8, quantization=SCALED)}
+    ),
+    "Tensor 3, which it carries, has another type in its body.": body(
+        {3: value(3, (4, 3), DType.INT32)}
+    ),
+    "Its body joins rows: tensor 12 has no elements or an unknown size: [0, 3].": body(
+        {4: fixed(4, 1, 0), 5: fixed(5, 0, 3), 6: value(6, (0, 3)), 7: value(7, (0, 3))},
+        Node(1, "SLICE", 1, (3, 4, 5), (6,)),
+        Node(2, "NEG", 1, (6,), (7,)),
+    ),
+}
+"""Bodies that are not unrolled, by the reasons."""
+
+
+@pytest.mark.parametrize("wanted", BODIES)
+def test_bodies_that_are_not_unrolled(wanted: str) -> None:
+    node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(CONDITION, BODIES[wanted]))
+    results = {4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
+    graph = Graph({1: LIMIT, 3: value(3, (4, 3)), **results}, (node,), (3,), (5,))
+    zero = {1: replace(LIMIT, data=np.array(0, np.int32))}
+    graph = replace(graph, values={**graph.values, **zero})
+    assert check_support(graph).reasons == {0: wanted}
+    assert work_of(graph, node).launches == 1
+
+
+def test_a_loop_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(while_loop, "_MOST_NODES", 3)
+    found = reason(both(decaying(4), [noise(2, 5)]))
+    assert found == "Its passes have more than 3 nodes."
+
+
+def test_the_work_of_a_loop_is_that_of_its_passes() -> None:
+    halving = body({4: value(4, (4, 3))}, Node(1, "NEG", 1, (3,), (4,)), outputs=(2, 4))
+    node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(CONDITION, halving))
+    zero = replace(LIMIT, data=np.array(0, np.int32))
+    values = {1: zero, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
+    work = work_of(Graph(values, (node,), (3,), (5,)), node)
+    assert work.flops == 2 * 12
+
+
+def test_a_cache_tells_bodies_apart(tmp_path: Path) -> None:
+    for passes in (2, 3, 2):
+        assert both(decaying(passes), [noise(2, 5)], serialization_dir=str(tmp_path)).whole_graph
+
+
+def test_a_damaged_file_has_no_graphs() -> None:
+    """The runtime refuses it; but nobody knows which file a delegate is given."""
+    model, ends = decaying(2), ((0, 1), (5, 3))
+    nodes = Node(0, "MUL", 1, (1, 2), (3,)), Node(1, "ADD", 1, (0, 4), (5,))
+    assert ModelFile.open(model).ends(2, nodes) == ends
+    for size in range(0, len(model), 5):
+        assert ModelFile.open(model[:size]).ends(2, nodes) in (None, ends)
+        damaged = model[:size] + b"\xff" + model[size + 1 :]
+        ModelFile.open(damaged).ends(2, nodes)
+    for number in (-1, 1, 9):
+        assert ModelFile.open(model).ends(number, nodes) is None
+    assert ModelFile.open(model).ends(2, nodes[:1]) is None

@@ -1,0 +1,120 @@
+"""Models with a WHILE, spelled as the converter spells the recurrent layers of Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from litegpu.zoo.writer import ModelWriter, TensorRef
+
+Carried = tuple[TensorRef, ...]
+Body = Callable[[ModelWriter, Carried], Sequence[TensorRef]]
+
+
+def loop(
+    writer: ModelWriter, carried: Carried, body: Body, passes: int | None, counter: int = 0
+) -> Carried:
+    """Add a loop that runs while carried value `counter` is below a number of passes.
+
+    Without `passes`, the last carried value says how many there are.
+    """
+    graphs = writer.subgraph(), writer.subgraph()
+    inputs = [tuple(g.input(ref.shape, ref.dtype) for ref in carried) for g in graphs]
+    limit = inputs[0][-1] if passes is None else graphs[0].constant(passes, np.int32)
+    graphs[0].output(graphs[0].op("LESS", [inputs[0][counter], limit], [()], dtype=bool))
+    graphs[1].output(*body(graphs[1], inputs[1]))
+    return writer.multi(
+        "WHILE",
+        carried,
+        [ref.shape for ref in carried],
+        options={"cond_subgraph_index": graphs[0].number, "body_subgraph_index": graphs[1].number},
+        dtypes=[ref.dtype for ref in carried],
+    )
+
+
+def counted(writer: ModelWriter, counter: TensorRef) -> TensorRef:
+    """Add the next value of a counter."""
+    return writer.op("ADD", [counter, writer.constant(1, np.int32)], [()], dtype=np.int32)
+
+
+def with_row(
+    writer: ModelWriter, rows: TensorRef, row: TensorRef, at: TensorRef, after: TensorRef
+) -> TensorRef:
+    """Add what puts a row into a sequence: what is before it, the row, and what comes after."""
+    rest = rows.shape[1:]
+    one = writer.constant([1], np.int32)
+
+    def place(number: TensorRef, others: int) -> TensorRef:
+        parts = [
+            writer.op("RESHAPE", [number, one], [(1,)], dtype=np.int32),
+            writer.constant([others] * len(rest), np.int32),
+        ]
+        return writer.op("CONCATENATION", parts, [(1 + len(rest),)], dtype=np.int32)
+
+    zeros = writer.constant([0] * len(rows.shape), np.int32)
+    ends = writer.constant([-1] * len(rows.shape), np.int32)
+    before = writer.op("SLICE", [rows, zeros, place(at, -1)], [(-1, *rest)])
+    behind = writer.op("SLICE", [rows, place(after, 0), ends], [(-1, *rest)])
+    shape = (1, *rest)
+    whole = writer.op("RESHAPE", [row, writer.constant(shape, np.int32)], [shape])
+    return writer.op("CONCATENATION", [before, whole, behind], [rows.shape])
+
+
+def recurrent(
+    writer: ModelWriter, x: TensorRef, units: int, *, gru: bool, backward: bool, seed: int
+) -> TensorRef:
+    """Add an LSTM or GRU over a sequence [steps, batch, features]; returns all its steps."""
+    random = np.random.default_rng(seed)
+    steps, batch, features = x.shape
+    if backward:
+        x = writer.op("REVERSE_V2", [x, writer.constant([0], np.int32)], [x.shape])
+    gates = 3 if gru else 4
+    wide = (batch, gates * units)
+
+    def weights(*shape: int) -> np.ndarray:
+        return random.uniform(-1, 1, shape).astype(np.float32)
+
+    def body(inner: ModelWriter, carried: Carried) -> list[TensorRef]:
+        time, step, rows, *states, sequence = carried
+        hidden, small = states[0], states[0].shape
+        after = counted(inner, step)
+
+        def op(name: str, *inputs: TensorRef) -> TensorRef:
+            return inner.op(name, inputs, [small])
+
+        def product(of: TensorRef, size: int) -> TensorRef:
+            operands = [of, inner.constant(weights(gates * units, size))]
+            return inner.op(
+                "FULLY_CONNECTED", [*operands, inner.constant(weights(gates * units))], [wide]
+            )
+
+        old = product(hidden, units)
+        now = product(inner.op("GATHER", [sequence, step], [(batch, features)]), features)
+        axis = inner.constant(1, np.int32)
+
+        def split(of: TensorRef) -> tuple[TensorRef, ...]:
+            return inner.multi("SPLIT", [axis, of], [small] * gates, options={"num_splits": gates})
+
+        if gru:
+            (z, r, n), (old_z, old_r, old_n) = split(now), split(old)
+            update = op("LOGISTIC", op("ADD", z, old_z))
+            reset = op("LOGISTIC", op("ADD", r, old_r))
+            fresh = op("TANH", op("ADD", n, op("MUL", reset, old_n)))
+            rest = op("SUB", inner.constant(np.float32(1)), update)
+            new = op("ADD", op("MUL", update, hidden), op("MUL", rest, fresh))
+            state = [new]
+        else:
+            i, f, c, o = split(inner.op("ADD", [now, old], [wide]))
+            remembered = op("MUL", op("LOGISTIC", f), states[1])
+            cell = op("ADD", remembered, op("MUL", op("LOGISTIC", i), op("TANH", c)))
+            new = op("MUL", op("LOGISTIC", o), op("TANH", cell))
+            state = [new, cell]
+        rows = with_row(inner, rows, new, step, after)
+        return [counted(inner, time), after, rows, *state, sequence]
+
+    start = writer.constant(0, np.int32)
+    rows = writer.constant(np.zeros((steps, batch, units), np.float32))
+    zeros = writer.constant(np.zeros((batch, units), np.float32))
+    states = (zeros,) if gru else (zeros, zeros)
+    return loop(writer, (start, start, rows, *states, x), body, steps)[2]
