@@ -201,6 +201,19 @@ def test_a_body_that_the_cpu_must_run() -> None:
     assert found == "Node 0 of its body (TOPK_V2): Operation is not supported."
 
 
+def test_a_sequence_that_grows() -> None:
+    writer = ModelWriter()
+    x = writer.input((2, 3))
+
+    def body(inner: ModelWriter, values: Carried) -> list[TensorRef]:
+        grown = inner.op("CONCATENATION", [values[1], values[1]], [(-1, 3)])
+        return [counted(inner, values[0]), grown]
+
+    writer.output(loop(writer, (writer.constant(0, np.int32), x), body, 1)[1])
+    found = reason(both(writer.build(), [noise(2, 3)]))
+    assert found == "The shape of what it carries changes from [2, 3] to [4, 3]."
+
+
 def test_a_constant_that_others_read() -> None:
     writer = ModelWriter()
     x = writer.input((2, 3))
@@ -271,6 +284,24 @@ def test_bodies_that_are_not_unrolled(wanted: str) -> None:
     graph = replace(graph, values={**graph.values, **zero})
     assert check_support(graph).reasons == {0: wanted}
     assert work_of(graph, node).launches == 1
+
+
+def test_a_condition_that_is_no_single_truth_value() -> None:
+    limit = replace(LIMIT, data=np.array([[2]], np.int32), shape=(1, 1))
+    condition = replace(CONDITION, values={**CONDITION.values, 1: limit})
+    node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(condition, body({}, outputs=(2, 3))))
+    values = {1: LIMIT, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
+    wanted = "Its condition gives bool [1, 1] instead of one truth value."
+    assert check_support(Graph(values, (node,), (3,), (5,))).reasons == {0: wanted}
+
+
+def test_a_body_that_never_runs_is_checked_all_the_same() -> None:
+    """The CPU prepares it, and refuses what it could not run."""
+    inner = body({9: value(9, (4, 3))}, Node(1, "TOPK_V2", 1, (3,), (9,)))
+    node = Node(0, "WHILE", 1, (1, 3), (4, 5), graphs=(CONDITION, inner))
+    values = {1: LIMIT, 3: value(3, (4, 3)), 4: replace(COUNTER, id=4), 5: value(5, (4, 3))}
+    wanted = "Node 1 of its body (TOPK_V2): Operation is not supported."
+    assert check_support(Graph(values, (node,), (3,), (5,))).reasons == {0: wanted}
 
 
 def test_a_loop_of_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

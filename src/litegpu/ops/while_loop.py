@@ -165,6 +165,14 @@ class _Unrolled:
             )
         return tuple(names[v] for v in graph.outputs)
 
+    def trial(self, graph: Graph, constants: Mapping[int, int]) -> tuple[int, ...]:
+        """Return what one of the loop's graphs would give, without its nodes."""
+        before, pieces = len(self.nodes), dict(self.pieces)
+        found = self.run(graph, constants)
+        del self.nodes[before:]
+        self.pieces = pieces
+        return found
+
     def value(self, like: Value) -> int:
         """Add a value and return its id."""
         v = next(self.fresh)
@@ -289,17 +297,25 @@ def _unroll(graph: Graph, node: Node, fresh: Iterator[int]) -> _Unrolled:
         for each in node.graphs
     ]
     condition, body = node.graphs
-    for _ in range(_MOST_PASSES + 1):
-        before = len(found.nodes)
-        (wanted,) = found.run(condition, constants[0])
+    for passes in range(_MOST_PASSES + 1):
+        (wanted,) = found.trial(condition, constants[0])
         again = values[wanted].data
-        if again is None or again.size != 1:
+        if again is None:
             raise _NotUnrolledError("How often it runs is known only when the model runs.")
-        del found.nodes[before:]
+        if again.dtype != np.bool_ or again.shape not in ((), (1,)):
+            raise _NotUnrolledError(
+                f"Its condition gives {again.dtype} {list(again.shape)} instead of one truth value."
+            )
         if not again.item():
+            if not passes:
+                found.trial(body, constants[1])  # the CPU refuses what it could not run
             found.last = tuple(map(found.materialized, found.last))
             return found
-        found.last = found.run(body, constants[1])
+        carried, found.last = found.last, found.run(body, constants[1])
+        for before, after in zip(carried, found.last, strict=True):
+            if values[before].shape != values[after].shape:
+                shapes = f"{list(values[before].shape)} to {list(values[after].shape)}"
+                raise _NotUnrolledError(f"The shape of what it carries changes from {shapes}.")
     raise _NotUnrolledError(f"It runs more than {_MOST_PASSES} times.")
 
 
