@@ -36,7 +36,7 @@ class TensorBuffer:
         self._memory: Buffer | None = memory
         self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
         self._array: Array | None = None
-        self._users: list[Callable[[], object]] = []
+        self._users: dict[int, Callable[[], object]] = {}
         if isinstance(memory, HostBuffer):
             self._array = _view(memory, self._dtype, self._shape)
             self._array.flags.writeable = writable
@@ -215,11 +215,12 @@ class TensorBuffer:
         """Let go of the memory. Harmless when repeated."""
         self._memory = self._array = None
         while self._users:
-            self._users.pop()()
+            _, forget = self._users.popitem()
+            forget()
 
-    def when_gone(self, forget: Callable[[], object]) -> None:
-        """Call `forget` once nothing can use the buffer any more: what it has prepared may go."""
-        self._users.append(forget)
+    def when_gone(self, user: object, forget: Callable[[], object]) -> None:
+        """Call `forget` once nothing can use the buffer any more: what `user` has of it may go."""
+        self._users[id(user)] = forget
 
     def __del__(self) -> None:
         """Let go of the memory, and of what was prepared for it."""

@@ -26,6 +26,8 @@ from litegpu.tensor_buffer import TensorBuffer
 
 _MOST_BOUND = 16
 """Sets of buffers whose runs a context keeps prepared."""
+_FIRST_BUFFER = 3
+"""Where the buffers begin in the key of a run."""
 _numbers = itertools.count()
 _Result = TypeVar("_Result")
 Buffers = Sequence[TensorBuffer]
@@ -131,10 +133,15 @@ class ModelContext:
         if isinstance(run, DirectRun):
             self._runs[key] = run
             for buffer in {*inputs, *outputs}:
-                buffer.when_gone(partial(self._runs.pop, key, None))
+                buffer.when_gone(self, partial(self._forget_buffer, id(buffer)))
             if len(self._runs) > _MOST_BOUND:
                 self._runs.popitem(last=False)
         return run
+
+    def _forget_buffer(self, number: int) -> None:
+        for key in [*self._runs]:
+            if number in key[_FIRST_BUFFER:]:
+                self._runs.pop(key, None)
 
     def on_arrays(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Run:
         """Return the run of the first signature on arrays of the host that fit its tensors."""
@@ -328,15 +335,21 @@ class Flight:
 
     def __init__(self, context: ModelContext, run: Run) -> None:
         """Take a run that was submitted on a context."""
-        self._context, self._run = context, run
+        self._context = context
+        self._run: Run | None = run
         self.number = next(_numbers)
         """The older, the lower."""
-        self.over = False
         self.error: Exception | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether its end was seen."""
+        return self._run is None
 
     def is_done(self) -> bool:
         """Whether ending it takes no time."""
-        return self.over or self._run.is_done()
+        run = self._run
+        return run is None or run.is_done()
 
     def end(self) -> None:
         """Wait for the end, and note what went wrong.
@@ -349,10 +362,10 @@ class Flight:
 
     def finish(self) -> None:
         """End it, for whoever has its context."""
-        if self.over:
+        if self._run is None:
             return
         try:
             self._run.finish()
         except Exception as error:
             self.error = error
-        self.over = True
+        self._run = None  # its buffers may go
