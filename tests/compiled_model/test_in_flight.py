@@ -211,8 +211,8 @@ INTERRUPTED = """
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 count = 0
 for number in range(40):
-    signal.setitimer(signal.ITIMER_REAL, 0.001 + number * 7e-5)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + number * 7e-5)
         while True:
             model.run_by_index(0, inputs, outputs)
             model.submit(x).result()
