@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
-from litegpu.cache import CachedPartitions, CacheFolder
+from litegpu.cache import CachedPartitions, CacheFolder, share_partition, shared_partition
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
@@ -102,10 +102,13 @@ class PartitionKernel:
         cached = CachedPartitions(*(self._cache, self._device, self._policy, self._tuner.facts()))
         key = cached.key(graph, self._precise)
         progress.at("load")
-        if (found := cached.load(key, graph)) is not None:
+        if (found := shared_partition(key, self._device, graph)) is not None:
             return found
-        compiled = self._compile_anew(graph)
-        cached.store(key, compiled)
+        compiled = cached.load(key, graph)
+        if compiled is None:
+            compiled = self._compile_anew(graph)
+            cached.store(key, compiled)
+        share_partition(key, self._device, compiled)
         return compiled
 
     def _compile_anew(self, graph: Graph) -> CompiledPartition:
@@ -190,7 +193,7 @@ class PartitionKernel:
         """
         with self._widening:
             if self.compiled is ran:
-                self._widen(lost, again).executable.close()
+                self._widen(lost, again).disown()
 
     def widen(self, lost: Mapping[int, str], again: bool) -> None:
         """Compile with values at float32; the second time in a run, with all that follow them.

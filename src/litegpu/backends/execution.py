@@ -28,6 +28,17 @@ class Executable(ABC):
         self._contexts = Living[ExecutionContext]()
         self._joining = threading.RLock()
         self._closed = False
+        self._owners: set[int] = set()
+
+    def own(self, owner: object) -> bool:
+        """Have one more owner, before whose `close` nothing is released; False if it was before.
+
+        Owners live until they have closed it.
+        """
+        with self._joining:
+            if not self._closed:
+                self._owners.add(id(owner))
+            return not self._closed
 
     def context(self) -> ExecutionContext:
         """Allocate what one run at a time needs.
@@ -60,9 +71,15 @@ class Executable(ABC):
         self._contexts.discard(context)
         self._release_unused()
 
-    def close(self) -> None:
-        """Release everything on the device, once no context needs it. Harmless when repeated."""
-        self._closed = True
+    def close(self, owner: object = None) -> None:
+        """Release everything on the device, once no context needs it. Harmless when repeated.
+
+        Where an `owner` says so, all others must have, too.
+        """
+        with self._joining:
+            self._owners.discard(id(owner))
+            if owner is None or not self._owners:
+                self._closed = True
         self._release_unused()
 
     def _release_unused(self) -> None:

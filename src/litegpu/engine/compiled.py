@@ -53,13 +53,16 @@ class CompiledPartition:
     ) -> CompiledPartition:
         """Make a context of an executable, which belongs to the partition from now on.
 
-        Raises DeviceMemoryError or ExecutionError; the executable is released then.
+        Others may own it, too. Raises DeviceMemoryError or ExecutionError; the executable is
+        released then unless others own it.
         """
+        claim = object()
+        executable.own(claim)
         try:
             context = executable.context()
-        except BaseException:
-            executable.close()
-            raise
+            executable.own(context)
+        finally:
+            executable.close(claim)
         watch = RangeWatch(facts.words) if facts.words else None
         return cls(inputs, outputs, executable, context, facts, constants, watch)
 
@@ -135,7 +138,11 @@ class CompiledPartition:
     def close(self) -> None:
         """Release everything on the device."""
         self.context.close()
-        self.executable.close()
+        self.disown()
+
+    def disown(self) -> None:
+        """Let the executable go; the context stays."""
+        self.executable.close(self.context)
 
 
 @dataclass(frozen=True, slots=True)
