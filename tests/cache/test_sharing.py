@@ -47,14 +47,14 @@ def test_equal_models_share_one_executable(backend: str, first: int, tmp_path: P
     (expected,) = reference(MODEL, x)
     for _, target in pairs:
         np.testing.assert_allclose(run(target, x)[0], expected, rtol=1e-6)
-    gone, kept = pairs[first], pairs[1 - first]
+    gone, living = pairs[first], pairs[1 - first]
     gone[0].close()
     gone[0].close()
-    np.testing.assert_allclose(run(kept[1], x)[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(run(living[1], x)[0], expected, rtol=1e-6)
     again = start(tmp_path, backend)
-    assert executable(again[0]) is executable(kept[0])
-    shared = executable(kept[0])
-    kept[0].close()
+    assert executable(again[0]) is executable(living[0])
+    shared = executable(living[0])
+    living[0].close()
     again[0].close()
     assert shared._closed
     last = start(tmp_path, backend)
