@@ -174,7 +174,7 @@ def main() -> None:
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         rows = [(way, f"{rate:.0f}", f"{1e3 / rate:.3f}") for way, rate in rates.items()]
         print(name)
-        print_table(("way", "calls/s", "ms"), rows)
+        print_table(("way", ">calls/s", ">ms"), rows)
 
 
 if __name__ == "__main__":

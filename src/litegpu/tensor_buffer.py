@@ -229,6 +229,17 @@ class TensorBuffer:
 
     # Other libraries
 
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return what NumPy takes for the buffer: its own memory, a copy of a device's.
+
+        Raises ValueError where `copy` is False and a copy is needed.
+        """
+        found = self.read() if self._array is None else self.array
+        result = found if dtype is None else found.astype(dtype, copy=False)
+        if copy is False and result is not self._array:
+            raise ValueError("The buffer's elements have to be copied for this. Allow it.")
+        return result.copy() if copy and result is self._array else result
+
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device's type and number, as DLPack has them. Raises BufferError for others.
 

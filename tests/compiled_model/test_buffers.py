@@ -112,6 +112,21 @@ def test_a_small_write_leaves_the_rest(backend: str) -> None:
         np.testing.assert_array_equal(buffer.read().reshape(-1), expected)
 
 
+def test_numpy_takes_buffers(backend: str) -> None:
+    with CompiledModel.from_buffer(chain(["ABS"]), backend=backend) as model:
+        for memory in ("host", "device"):
+            (buffer,) = model.create_input_buffers(memory=memory)
+            buffer.write(X)
+            np.testing.assert_array_equal(np.asarray(buffer), X)
+            assert np.asarray(buffer, np.float64).dtype == np.float64
+            assert np.shares_memory(np.asarray(buffer), np.asarray(buffer)) == (memory == "host")
+            copied = buffer.__array__(copy=True)
+            copied[:] = 0
+            np.testing.assert_array_equal(buffer.read(), X)
+        with pytest.raises(ValueError, match=r"elements have to be copied for this"):
+            buffer.__array__(copy=False)
+
+
 @pytest.mark.parametrize("memory", ["host", "device"])
 def test_an_output_that_is_named_twice(backend: str, memory: str) -> None:
     writer = ModelWriter()
