@@ -206,6 +206,7 @@ sys.exit(cli.main(["cache", "--warm=zoo:mobilenet_v1_0.25_128", folder]))
 def test_a_tool_draws_a_bar_on_a_terminal_alone(terminal: bool, tmp_path: Path) -> None:
     """A whole program: what it draws is gone before it says what came of it."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "LITEGPU_BACKEND": "opencl"}
+    environment["POCL_KERNEL_CACHE"] = "0"  # what is kept compiles too fast to be seen
     command = [sys.executable, "-c", WARMING, str(tmp_path / "kept")]
     reader, writer = os.pipe() if not terminal else pty.openpty()
     with subprocess.Popen(
