@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from litegpu import Batcher, CompiledModel, CompiledModelError
 from litegpu.errors import ExecutionError
 from litegpu.zoo.writer import ModelWriter
+from places import python_path
 from small_models import CPU_ONLY, chain
 
 ROW = (1, 4, 4, 4)
@@ -216,5 +218,8 @@ if sys.argv[1] == "fails":
 @pytest.mark.parametrize(("way", "status"), [("ends", 0), ("fails", 3)])
 def test_a_program_that_just_ends_gets_its_answers(way: str, status: int) -> None:
     command = [sys.executable, "-c", PROGRAM, way]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
     assert (done.stdout, done.returncode) == ("128.0\n", status), done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from cuda_emulator import needs_emulator
 from litegpu import CompiledModel, CompiledModelError, ModelFuture, TensorBuffer
 from litegpu.backends import list_devices
 from litegpu.errors import ExecutionError, InvokeTimeoutError
+from places import python_path
 from simulated_cuda import put_in_place
 from small_models import ALL_HALF, CPU_ONLY, ONE, chain, reference, scaled
 
@@ -253,5 +255,8 @@ print("end")
 )
 def test_whole_programs(program: str, contexts: int, printed: str) -> None:
     command = [sys.executable, "-c", PRELUDE + program, str(contexts)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
     assert (done.stdout, done.returncode) == (f"{printed}\n", 0), done.stderr

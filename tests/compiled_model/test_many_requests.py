@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from places import python_path
 
 PROGRAM = """
 import sys, threading
@@ -67,7 +70,14 @@ def test_ten_thousand_requests(backend: str, tmp_path: Path) -> None:
     if backend:
         program = program.replace("10_000", "2_000").replace("2 + 5", "1 + 1")
     command = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
     )
     assert (done.stdout, done.returncode) == ("flat\n", 0), done.stderr
