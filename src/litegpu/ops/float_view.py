@@ -63,11 +63,15 @@ class _HasValues(Protocol):
 
 
 def is_conversion(view: _HasValues, node: Node) -> bool:
-    """Whether a node of a view is one of the conversions, from float32 to float32."""
+    """Whether a node of a view is one of the conversions, from float32 to float32.
+
+    One of which the file says so itself is none: a tensor without a scale is no view of another.
+    """
     if node.op not in CONVERSIONS or (len(node.inputs), len(node.outputs)) != (1, 1):
         return False
     viewed = [view.values.get(v) for v in (*node.inputs, *node.outputs)]
-    return all(value is not None and value.dtype is DType.FLOAT32 for value in viewed)
+    scales = any(value is not None and value.quantization is not None for value in viewed)
+    return scales and all(value is not None and value.dtype is DType.FLOAT32 for value in viewed)
 
 
 def _as_float(value: Value, is_bias: bool, most: int | None) -> Value:

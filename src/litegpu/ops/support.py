@@ -130,7 +130,7 @@ def check_node(
     op = find(node.op)
     if Trait.READS_SHAPES in facts_of(node.op).traits and (late := _late(graph, node)):
         return late, ()
-    if float_view.is_conversion(graph, node):
+    if quantized == "float" and float_view.is_conversion(graph, node):
         return "", (graph.values[node.inputs[0]].shape,)
     if op is None or op.internal:
         return "Operation is not supported.", ()

@@ -44,6 +44,7 @@ class ExactBatchMatmul(OfMatrices):
                 graph, (*node.inputs, *node.outputs), frozenset({DType.INT8})
             ),
             lambda: self._geometry(graph, node),
+            lambda: numbers.check_multiplier(_multiplier(graph, node)),
         )
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -72,13 +73,16 @@ class ExactBatchMatmul(OfMatrices):
         return (replace(product, op=QUANTIZED_CONV, inputs=(left.id,), attributes=attributes),)
 
 
+def _multiplier(graph: Graph, node: Node) -> Multiplier:
+    left, right, result = (numbers.scale(graph.values[v]) for v in (*node.inputs, *node.outputs))
+    return Multiplier.of(numbers.float32(left * right) / result)
+
+
 def _requantized(graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
-    left, right = (graph.values[v] for v in node.inputs)
     result = graph.values[node.outputs[0]]
-    factor = numbers.float32(numbers.scale(left) * numbers.scale(right)) / numbers.scale(result)
     return numbers.requantize(
         new_value,
-        [Multiplier.of(factor)],
+        [_multiplier(graph, node)],
         [True],
         numbers.zero_point(result),
         numbers.LIMITS[result.dtype],

@@ -102,7 +102,8 @@ def check_products(graph: Graph, node: Node, axis: int, four_bits: bool = False)
         lambda: numbers.check_same_types(graph, alike),
         lambda: check_weights(weights, axis),
         lambda: check_bias(graph, node, axis),
-        lambda: numbers.check_activation(node),
+        lambda: numbers.check_bounds(graph, node),
+        lambda: checks.first_of(*map(numbers.check_multiplier, set(_multipliers(graph, node)))),
     )
 
 
@@ -133,6 +134,9 @@ def check_weights(weights: Value, axis: int) -> str:
         )
     if not (min(found.scale) > 0 and sum(found.scale) < math.inf):  # a NaN makes the sum one
         return f"tensor {weights.id} has scales that are no positive numbers."
+    low, high = numbers.LIMITS.get(weights.dtype, (-8, 7))
+    if beyond := [zero for zero in found.zero_point if not low <= zero <= high]:
+        return f"tensor {weights.id} has the zero point {beyond[0]}, beyond its type."
     return ""
 
 
@@ -150,7 +154,15 @@ def check_bias(graph: Graph, node: Node, axis: int, dtype: DType = DType.INT32) 
 def requantized(
     graph: Graph, node: Node, new_value: NewValue, away: Sequence[bool]
 ) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue ops that make stored integers of the sums of a checked node.
+    """Return the epilogue ops that make stored integers of the sums of a checked node."""
+    result = graph.values[node.outputs[0]]
+    limits = numbers.bounds(node.params.get("activation", "none"), result)
+    multipliers = _multipliers(graph, node)
+    return numbers.requantize(new_value, multipliers, away, numbers.zero_point(result), limits)
+
+
+def _multipliers(graph: Graph, node: Node) -> list[Multiplier]:
+    """Return the multiplier from sums to the result's scale; of each channel, or of all.
 
     How the scales are multiplied decides about the last bit of a multiplier: int8 in float64, all
     of uint8 and FULLY_CONNECTED with one scale in float32.
@@ -164,9 +176,7 @@ def requantized(
         product = numbers.float32(factor * scale) if single else factor * scale
         return Multiplier.of(product / divisor)
 
-    limits = numbers.bounds(node.params.get("activation", "none"), result)
-    multipliers = [of(scale) for scale in scales]
-    return numbers.requantize(new_value, multipliers, away, numbers.zero_point(result), limits)
+    return [of(scale) for scale in scales]
 
 
 def _quantization(value: Value) -> Quantization:

@@ -36,7 +36,7 @@ class _Pairs(Exact):
             checks.operands(graph, node, (1, 2)),
             numbers.check_tensors(graph, tensors, self._dtypes),
             lambda: numbers.check_same_types(graph, tensors),
-            lambda: numbers.check_activation(node),
+            lambda: numbers.check_bounds(graph, node),
             lambda: check_broadcast(graph, node),
             lambda: self.check_scales(graph, node),
         )

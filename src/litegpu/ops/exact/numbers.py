@@ -30,9 +30,14 @@ class Multiplier:
 
     @classmethod
     def of(cls, factor: float) -> Multiplier:
-        """Round a factor to 31 bits, halves away from zero."""
+        """Round a factor to 31 bits, halves away from zero.
+
+        One that is no finite number is beyond all that `check_multiplier` accepts.
+        """
         if factor == 0:
             return cls(0, 0)
+        if not math.isfinite(factor):
+            return cls(2**30, 1025)
         fraction, shift = math.frexp(factor)
         number = math.floor(fraction * 2**31 + 0.5)
         if number == 2**31:
@@ -63,8 +68,9 @@ def zero_point(value: Value) -> int:
 
 
 def float32(number: float) -> float:
-    """Return a number rounded to float32."""
-    return float(np.float32(number))
+    """Return a number rounded to float32, to infinity where that ends."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
 
 
 def rounded(number: float) -> int:
@@ -96,6 +102,16 @@ def check_activation(node: Node, known: Sequence[str] = _BOUNDS) -> str:
     """Require a fused activation that the CPU applies to integers: of most ops, any that bounds."""
     found = node.params.get("activation", "none")
     return "" if found in known else f"Fused activation {found} of quantized tensors."
+
+
+def check_bounds(graph: Graph, node: Node) -> str:
+    """Require a fused activation whose bounds are stored integers of the result's scale."""
+    if (reason := check_activation(node)) or node.params.get("activation", "none") == "none":
+        return reason
+    result = graph.values[node.outputs[0]]
+    if float32(6.0 / scale(result)) < 2**31:
+        return ""
+    return f"tensor {result.id} has the scale {scale(result):g}, too fine for a fused activation."
 
 
 def check_tensors(graph: Graph, tensors: Sequence[int], dtypes: frozenset[DType] = BYTES) -> str:

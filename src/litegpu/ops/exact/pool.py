@@ -27,7 +27,7 @@ class ExactPool(Exact):
             checks.input_count(node, 1, 1),
             checks.operands(graph, node, (1,)),
             numbers.check_tensors(graph, (*node.inputs, *node.outputs), QUANTIZED_TYPES),
-            numbers.check_activation(node),
+            numbers.check_bounds(graph, node),
             lambda: _check_same(graph, node),
             lambda: self._geometry(graph, node),
         )

@@ -63,22 +63,33 @@ class _ExactSums(Exact):
 class ExactMean(_ExactSums):
     """MEAN: over the pixels of an image in blocks of channels, else with one rounding."""
 
+    def _check_sums(self, graph: Graph, node: Node) -> str:
+        return numbers.check_multiplier(_mean_factor(graph, node))
+
     def _stages(self, graph: Graph, node: Node, new_value: NewValue) -> tuple[EpilogueOp, ...]:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-        terms = _terms(source, result)
+        terms = _terms(graph, node)
         limits = numbers.LIMITS[result.dtype]
+        factor = _mean_factor(graph, node)
         if _is_of_pixels(graph, node):
-            inverse = float32(float32(terms) * numbers.scale(result))
-            factor = Multiplier.of(float32(numbers.scale(source) / inverse))
             channels = source.shape[3]
             away = [c >= channels // _BLOCK * _BLOCK for c in range(channels)]
             bias = _pixels_bias(source, result)
             return numbers.requantize(new_value, [factor], away, bias, limits)
-        factor = _shared_out(numbers.scale(source) / numbers.scale(result), terms)
         zeros = numbers.scalar(new_value, -terms * numbers.zero_point(source))
         zero = numbers.zero_point(result)
         rescaling = numbers.requantize(new_value, [factor], [True], zero, limits)
         return (EpilogueOp("INTEGER_ADD", (zeros,)), *rescaling)
+
+
+def _mean_factor(graph: Graph, node: Node) -> Multiplier:
+    """Return the multiplier from a sum to a mean on the scale of the result."""
+    source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    terms = _terms(graph, node)
+    if not _is_of_pixels(graph, node):
+        return _shared_out(numbers.scale(source) / numbers.scale(result), terms)
+    inverse = float32(float32(terms) * numbers.scale(result))
+    return Multiplier.of(float32(numbers.scale(source) / inverse))
 
 
 def _is_of_pixels(graph: Graph, node: Node) -> bool:
@@ -109,9 +120,13 @@ class ExactSum(_ExactSums):
 
     def _check_sums(self, graph: Graph, node: Node) -> str:
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-        ends = np.array(numbers.LIMITS[source.dtype], np.int64) * _terms(source, result)
-        if np.abs(ends).max() < 2**31 and np.abs(_reals(ends, source, result)).max() < 2**31:
-            return ""
+        terms = _terms(graph, node)
+        ends = np.array(numbers.LIMITS[source.dtype], np.int64) * terms
+        if np.abs(ends).max() < 2**31:
+            with np.errstate(over="ignore", invalid="ignore"):
+                reals = _reals(ends, source, result, terms)
+            if np.abs(reals).max() < 2**31:
+                return ""
         return "Its sums may be beyond 2^31 steps of the result, which the CPU does not hold."
 
     def normalize(self, graph: Graph, node: Node, new_value: NewValue) -> Sequence[Node]:
@@ -119,7 +134,7 @@ class ExactSum(_ExactSums):
         source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
         low, high = numbers.LIMITS[result.dtype]
         wanted = np.arange(low + 1, high + 1) - numbers.zero_point(result)
-        steps = tuple(_least_sums(wanted, source, result).tolist())
+        steps = tuple(_least_sums(wanted, source, result, _terms(graph, node)).tolist())
         (*_, last) = (each for each in nodes if each.op == "SUM")
         stepped = replace(last, attributes=replace(last.attributes, steps=steps))
         return tuple(stepped if each is last else each for each in nodes)
@@ -129,27 +144,32 @@ class ExactSum(_ExactSums):
         return (EpilogueOp("INTEGER_ADD", (numbers.scalar(new_value, low),)),)
 
 
-def _terms(source: Value, result: Value) -> int:
-    return source.elements // result.elements
+def _terms(graph: Graph, node: Node) -> int:
+    """Return how many elements each sum has; a result's shape is not known when it is checked."""
+    shape = graph.values[node.inputs[0]].shape
+    axes = {axis % len(shape) for axis in constant_list(graph, node.inputs[1])}
+    return math.prod(shape[axis] for axis in axes)
 
 
-def _reals(sums: npt.NDArray[np.int64], source: Value, result: Value) -> npt.NDArray[np.float32]:
+def _reals(
+    sums: npt.NDArray[np.int64], source: Value, result: Value, terms: int
+) -> npt.NDArray[np.float32]:
     """Return sums in steps of the result, as the CPU rounds them on the way."""
     scale = np.float32(float32(numbers.scale(source) / numbers.scale(result)))
     zeros = np.float32(-numbers.zero_point(source)) * scale
     found: npt.NDArray[np.float32] = sums.astype(np.float32) * scale
-    return found + zeros * np.float32(_terms(source, result))
+    return found + zeros * np.float32(terms)
 
 
 def _least_sums(
-    wanted: npt.NDArray[np.int64], source: Value, result: Value
+    wanted: npt.NDArray[np.int64], source: Value, result: Value, terms: int
 ) -> npt.NDArray[np.int32]:
     """Return for each integer the least sum that is rounded to it, or to more."""
     low = np.full(wanted.shape, -(2**31), np.int64)
     high = np.full(wanted.shape, 2**31 - 1, np.int64)
     while (low < high).any():
         middle = (low + high) >> 1
-        reals = _reals(middle, source, result).astype(np.float64)
+        reals = _reals(middle, source, result, terms).astype(np.float64)
         reached = np.copysign(np.floor(np.abs(reals) + 0.5), reals) >= wanted
         low, high = np.where(reached, low, middle + 1), np.where(reached, middle, high)
     return low.astype(np.int32)

@@ -166,13 +166,17 @@ def _shift16(found: Ints, bits: int) -> Ints:
 
 def rsqrt(node: Node, source: Value, result: Value) -> Table:
     """Return 1 / sqrt(x); of zero the greatest integer, and of what the CPU refuses: negative x."""
-    root = float32(float(np.sqrt(np.float32(numbers.scale(source)))) * numbers.scale(result))
-    scaling = Multiplier.of(1 / root)
+    scaling = Multiplier.of(1 / root_scale(source, result))
     found = [_rsqrt(int(each), scaling) for each in centred(source)]
     low, high = numbers.LIMITS[result.dtype]
     zero = numbers.zero_point(result)
     entries = [high if each is None else min(max(each + zero, low), high) for each in found]
     return np.array(entries, result.dtype.value)
+
+
+def root_scale(source: Value, result: Value) -> float:
+    """Return by what the CPU divides an inverse root of stored integers."""
+    return float32(float(np.sqrt(np.float32(numbers.scale(source)))) * numbers.scale(result))
 
 
 def _rsqrt(number: int, scaling: Multiplier) -> int | None:

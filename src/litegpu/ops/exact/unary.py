@@ -58,6 +58,10 @@ def _check_logistic(node: Node, source: Value, result: Value) -> str:
     return "" if found == 1 / 256 else f"The scale of its result is {found:g} instead of 1 / 256."
 
 
+def _check_root(node: Node, source: Value, result: Value) -> str:
+    return "" if tables.root_scale(source, result) > 0 else "Its scales are too fine for the CPU."
+
+
 def _rescaled(table: Callable[[Node, Value, Value], Table], dtypes: frozenset[DType]) -> Lookup:
     return Lookup(table, dtypes, _check_ratio)
 
@@ -74,7 +78,7 @@ EXACT_UNARY: Mapping[str, Exact] = {
     "RELU6": _rescaled(tables.relu(0.0, 6.0), BYTES),
     "RELU_0_TO_1": _rescaled(tables.relu(0.0, 1.0), BYTES),
     "RELU_N1_TO_1": _rescaled(tables.relu(-1.0, 1.0), BYTES),
-    "RSQRT": Lookup(tables.rsqrt, _INT8),
+    "RSQRT": Lookup(tables.rsqrt, _INT8, _check_root),
     "TANH": Lookup(tables.of_reals(c_library.tanhf), BYTES),
 }
 """How operations with one input are computed of a quantized one, by their names."""

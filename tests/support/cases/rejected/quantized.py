@@ -99,6 +99,23 @@ CASES = (
     ),
     rejected(
         "CONV_2D",
+        (IMAGE, replace(FILTER, quantization=Quantization((0.5,), (2**30,))), BIAS),
+        "tensor 1 has the zero point 1073741824, beyond its type.",
+    ),
+    rejected(
+        "CONV_2D",
+        (_image(quantization=Quantization((1e30,), (0,))), FILTER, BIAS),
+        "Its scales lie so far apart that the CPU shifts integers by 100 bits.",
+    ),
+    rejected(
+        "CONV_2D",
+        (IMAGE, FILTER, BIAS),
+        "tensor 3 has the scale 1e-09, too fine for a fused activation.",
+        params={"activation": "relu"},
+        quantization=Quantization((1e-9,), (0,)),
+    ),
+    rejected(
+        "CONV_2D",
         (IMAGE, FILTER, replace(BIAS, dtype=DType.INT64)),
         "The bias, tensor 2, is no constant of 8 elements of INT32.",
     ),

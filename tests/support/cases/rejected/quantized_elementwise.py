@@ -63,7 +63,20 @@ CASES = (
         quantization=_TINY,
         version=1,
     ),
+    rejected(
+        "RSQRT",
+        (_params(Quantization((1e-38,), (0,))),),
+        "Its scales are too fine for the CPU.",
+        quantization=Quantization((1e-38,), (0,)),
+    ),
     rejected("QUANTIZE", (_FLOATS,), "Its tensors have no scales.", quantization=None),
+    rejected(
+        "QUANTIZE",
+        (_FLOATS,),
+        "Its tensors have no scales.",
+        result=DType.FLOAT32,
+        quantization=STORABLE,
+    ),
     rejected(
         "QUANTIZE",
         (_FLOATS,),
@@ -95,6 +108,7 @@ CASES = (
         "The CPU makes no UINT8 of INT16.",
         result=DType.UINT8,
     ),
+    _dequantized(_FLOATS, "Only float16 constants are dequantized; the input is FLOAT32."),
     _dequantized(IMAGE, "tensor 1 is FLOAT16, FLOAT32 is handled.", result=DType.FLOAT16),
     _dequantized(
         replace(_POWERS, quantization=STORABLE), "tensor 0 is INT16 and has the zero point 3."

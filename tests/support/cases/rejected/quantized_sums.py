@@ -43,6 +43,24 @@ CASES = (
         "tensor 0 is INT32, INT8 or UINT8 is handled beside quantized ones.",
     ),
     rejected(
+        "MEAN",
+        (replace(IMAGE, quantization=Quantization((1e30,), (3,))), AXES),
+        "Its scales lie so far apart that the CPU shifts integers by 97 bits.",
+        params={"keep_dims": True},
+    ),
+    rejected(
+        "MEAN",
+        (IMAGE, AXES),
+        "Its scales lie so far apart that the CPU shifts integers by 1025 bits.",
+        params={"keep_dims": True},
+        quantization=Quantization((1e-45,), (3,)),
+    ),
+    rejected(
+        "BATCH_MATMUL",
+        (replace(IMAGE, shape=(1, 5, 4, 4), quantization=Quantization((1e30,), (3,))),) * 2,
+        "Its scales lie so far apart that the CPU shifts integers by 1025 bits.",
+    ),
+    rejected(
         "SUM",
         (replace(IMAGE, quantization=Quantization((1e9,), (3,))), AXES),
         "Its sums may be beyond 2^31 steps of the result, which the CPU does not hold.",
