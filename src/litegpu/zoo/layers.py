@@ -81,9 +81,17 @@ class Net:
             {**_window(stride, padding), **_dilation(1), "fused_activation_function": activation},
         )
 
-    def depthwise(self, x: Signal, name: str, *, stride: int = 1, dilation: int = 1) -> Signal:
-        """Add a 3x3 DEPTHWISE_CONV_2D with RELU6, padding SAME and multiplier 1."""
-        act = ACTIVATIONS["RELU6"]
+    def depthwise(
+        self,
+        x: Signal,
+        name: str,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        activation: str = "RELU6",
+    ) -> Signal:
+        """Add a 3x3 DEPTHWISE_CONV_2D with padding SAME and multiplier 1."""
+        act = ACTIVATIONS[activation]
         channels = x.shape[3]
         pair = weights.depthwise(f"{self.key}/{name}", channels, x.moments, act.before)
         return self._op(
@@ -97,7 +105,7 @@ class Net:
                 **_window(stride, "SAME"),
                 **_dilation(dilation),
                 "depth_multiplier": 1,
-                "fused_activation_function": "RELU6",
+                "fused_activation_function": activation,
             },
             version=1 if dilation == 1 else 2,
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from litegpu.errors import OptionsError, did_you_mean
-from litegpu.zoo import deeplab, mobilenet, posenet, resnet, ssd
+from litegpu.zoo import deeplab, mobilenet, mobilevit, posenet, resnet, ssd, vit, whisper
 from litegpu.zoo.layers import Net
 from litegpu.zoo.quantized import QuantizedNet
+from litegpu.zoo.transformer import TransformerNet
 from litegpu.zoo.writer import ModelWriter
 
 PREFIX = "zoo:"
@@ -18,12 +19,20 @@ PREFIX = "zoo:"
 Value = int | float | str
 
 
+_NETS: Mapping[str, type[Net]] = {"float32": Net, "float16": Net, "int8": QuantizedNet}
+_TRANSFORMERS: Mapping[str, type[Net]] = {"float32": TransformerNet, "float16": TransformerNet}
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How to build a model: `build` takes a Net and a value for each of `defaults`."""
+    """How to build a model: `build` takes a net and a value for each of `defaults`.
+
+    `nets` has a kind of net for each variant of `weights` that the model may have.
+    """
 
     build: Callable[..., None]
     defaults: Mapping[str, Value]
+    nets: Mapping[str, type[Net]] = field(default_factory=lambda: _NETS)
 
 
 _MODELS = {
@@ -36,6 +45,11 @@ _MODELS = {
         posenet.build, {"batch": 1, "size": 257, "width": 1.0, "stride": 32}
     ),
     "resnet50": Model(resnet.build, {"batch": 1, "size": 224}),
+    "vit_tiny": Model(vit.build, {"batch": 1, "size": 224, "layers": 12}, _TRANSFORMERS),
+    "mobilevit_xxs": Model(mobilevit.build, {"batch": 1, "size": 256, "layers": 4}, _TRANSFORMERS),
+    "whisper_tiny_encoder": Model(
+        whisper.build, {"batch": 1, "frames": 3000, "layers": 4}, _TRANSFORMERS
+    ),
 }
 
 # Parameters of every model: they change the weights or how they are stored, not the network.
@@ -78,7 +92,8 @@ _PARAMETERS: Mapping[str, _Number | _Variants] = {
     "size": _Number(int, 32, 2048),
     "width": _Number(float, 0.1, 4.0),
     "stride": _Variants((16, 32)),
-    "weights": _Variants(("float32", "float16", "int8")),
+    "layers": _Number(int, 1, 64),
+    "frames": _Number(int, 2, 30000),
     "seed": _Number(int, 0, 2**32 - 1),
 }
 
@@ -114,16 +129,17 @@ def load(name: str) -> bytes:
     model = _MODELS[key]
     values = {**_COMMON, **model.defaults}
     if query:
-        values.update(_parse(name, query, values))
+        values.update(_parse(name, query, values, model))
     weights, seed = values.pop("weights"), values.pop("seed")
     writer = ModelWriter(f"litegpu {PREFIX}{key}", float16_weights=weights == "float16")
-    net = QuantizedNet if weights == "int8" else Net
+    net = model.nets[str(weights)]
     model.build(net(f"{key}/{seed}", writer), **values)
     return writer.build()
 
 
-def _parse(name: str, query: str, known: Mapping[str, Value]) -> dict[str, Value]:
+def _parse(name: str, query: str, known: Mapping[str, Value], model: Model) -> dict[str, Value]:
     """Return the parameters written in `query`, converted and checked."""
+    kinds = {**_PARAMETERS, "weights": _Variants(tuple(model.nets))}
     values: dict[str, Value] = {}
     for part in query.split("&"):
         parameter, _, text = part.partition("=")
@@ -132,10 +148,10 @@ def _parse(name: str, query: str, known: Mapping[str, Value]) -> dict[str, Value
             raise OptionsError(f"Zoo model '{name}' has no parameter '{parameter}'.{hint}")
         if parameter in values:
             raise OptionsError(f"Zoo model '{name}' has '{parameter}' twice. Give it once.")
-        value = _PARAMETERS[parameter].parse(text)
+        value = kinds[parameter].parse(text)
         if value is None:
             raise OptionsError(
-                f"Zoo model '{name}': {parameter} cannot be '{text}'. Use {_PARAMETERS[parameter]}."
+                f"Zoo model '{name}': {parameter} cannot be '{text}'. Use {kinds[parameter]}."
             )
         values[parameter] = value
     return values
