@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
-from litegpu.cache import CachedPartitions, CacheFolder, share_partition, shared_partition
+from litegpu.cache import CacheFolder, Wanted, find_or_compile
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
@@ -91,24 +91,11 @@ class PartitionKernel:
 
         That it is kept after it, too, lets binaries hold what is compiled only then.
         """
+        wanted = Wanted(graph, self._device, self._policy, self._tuner.facts(), self._precise)
         with progress.watching(self._on_progress):
-            compiled = self._compile_anew(graph) if self._cache is None else self._cached(graph)
+            progress.at("load")
+            compiled = find_or_compile(wanted, self._cache, lambda: self._compile_anew(graph))
         compiled.context.timeout = self._timeout
-        return compiled
-
-    def _cached(self, graph: Graph) -> CompiledPartition:
-        """Take what the cache has, or compile and leave it there."""
-        assert self._cache is not None
-        cached = CachedPartitions(*(self._cache, self._device, self._policy, self._tuner.facts()))
-        key = cached.key(graph, self._precise)
-        progress.at("load")
-        if (found := shared_partition(key, self._device, graph)) is not None:
-            return found
-        compiled = cached.load(key, graph)
-        if compiled is None:
-            compiled = self._compile_anew(graph)
-            cached.store(key, compiled)
-        share_partition(key, self._device, compiled)
         return compiled
 
     def _compile_anew(self, graph: Graph) -> CompiledPartition:

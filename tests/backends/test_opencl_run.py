@@ -271,6 +271,7 @@ def test_an_interrupt_at_any_place_of_a_context(opencl_device: OpenCLDevice) -> 
     )
     wanted = adding(2)
     ready(opencl_device, wanted).close()
+    gc.collect()  # what earlier tests left
     before = opencl_device.context.reference_count
     for number in itertools.count(0, 5):
         interrupts = Interrupts(number, files)

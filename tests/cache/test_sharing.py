@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from cuda_emulator import needs_emulator
 from litegpu import GpuDelegate
 from litegpu.backends import list_devices
 from litegpu.cache import sharing
+from litegpu.errors import CompilationError
+from litegpu.partition_kernel import PartitionKernel
+from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import put_in_place
-from small_models import chain, interpreter, random, reference, run
+from small_models import RUNTIME, chain, interpreter, random, reference, run, times
 
 REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
 MODEL = chain(["ABS", "SQRT", "NEG"])
@@ -29,8 +33,21 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     gc.collect()
 
 
-def start(folder: Path, backend: str, model: bytes = MODEL, **options: Any) -> Any:
-    gpu = GpuDelegate(backend=backend, cache=True, serialization_dir=folder, **options)
+def multiplied(factor: float) -> bytes:
+    writer = ModelWriter()
+    x, factors = writer.input((1, 4)), writer.constant(np.full((1, 4), factor, np.float32))
+    writer.output(times(writer, x, factors, "product"))
+    return writer.build()
+
+
+@pytest.fixture(params=[True, False], ids=["cache", "none"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path if request.param else None
+
+
+def start(folder: Path | None, backend: str, model: bytes = MODEL, **options: Any) -> Any:
+    cached = {"cache": True, "serialization_dir": folder} if folder else {"cache": False}
+    gpu = GpuDelegate(backend=backend, **cached, **options)
     return gpu, interpreter(model, gpu)
 
 
@@ -40,8 +57,8 @@ def executable(gpu: GpuDelegate) -> Any:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_equal_models_share_one_executable(backend: str, first: int, tmp_path: Path) -> None:
-    pairs = [start(tmp_path, backend) for _ in range(2)]
+def test_equal_models_share_one_executable(backend: str, first: int, folder: Path | None) -> None:
+    pairs = [start(folder, backend) for _ in range(2)]
     assert executable(pairs[0][0]) is executable(pairs[1][0])
     x = random(1, 4, 4, 4)
     (expected,) = reference(MODEL, x)
@@ -51,32 +68,72 @@ def test_equal_models_share_one_executable(backend: str, first: int, tmp_path: P
     gone[0].close()
     gone[0].close()
     np.testing.assert_allclose(run(living[1], x)[0], expected, rtol=1e-6)
-    again = start(tmp_path, backend)
+    again = start(folder, backend)
     assert executable(again[0]) is executable(living[0])
     shared = executable(living[0])
     living[0].close()
     again[0].close()
     assert shared._closed
-    last = start(tmp_path, backend)
+    last = start(folder, backend)
     assert executable(last[0]) is not shared
     np.testing.assert_allclose(run(last[1], x)[0], expected, rtol=1e-6)
 
 
-def test_others_do_not(backend: str, tmp_path: Path) -> None:
-    one = start(tmp_path, backend)
+def test_others_do_not(backend: str, folder: Path | None) -> None:
+    one = start(folder, backend)
     for other in (
-        start(tmp_path, backend, precision="fp16"),
-        start(tmp_path, backend, chain(["ABS", "SQRT", "ABS"])),
-        start(tmp_path, backend, chain(["ABS", "SQRT", "NEG"], (2, 4, 4, 4))),
+        start(folder, backend, precision="fp16"),
+        start(folder, backend, chain(["ABS", "SQRT", "ABS"])),
+        start(folder, backend, chain(["ABS", "SQRT", "NEG"], (2, 4, 4, 4))),
     ):
         assert executable(other[0]) is not executable(one[0])
 
 
-def test_what_nobody_holds_is_forgotten(backend: str, tmp_path: Path) -> None:
+def test_what_nobody_holds_is_forgotten(backend: str, folder: Path | None) -> None:
     gc.collect()
     before = len(sharing._running)
-    pairs = [start(tmp_path, backend) for _ in range(2)]
+    pairs = [start(folder, backend) for _ in range(2)]
     assert len(sharing._running) == before + 1
     del pairs
     gc.collect()
     assert len(sharing._running) == before
+
+
+def test_a_file_that_is_overwritten_while_its_model_runs(backend: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    models = [multiplied(factor) for factor in (2, 3)]
+    assert len(models[0]) == len(models[1])
+    x = random(1, 4)
+    living = []
+    for model, factor in zip(models, (2, 3), strict=True):
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.write(model)  # in place: whoever has mapped the file sees it
+        gpu = GpuDelegate(backend=backend, cache=False)
+        target = RUNTIME.Interpreter(model_path=str(path), experimental_delegates=[gpu])
+        target.allocate_tensors()
+        living.append((gpu, target))
+        np.testing.assert_allclose(run(target, x)[0], factor * x, rtol=1e-6)
+    assert executable(living[0][0]) is not executable(living[1][0])
+
+
+def test_who_starts_together_shares(backend: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        pairs = list(threads.map(lambda _: start(None, backend), range(4)))
+    assert len({id(executable(gpu)) for gpu, _ in pairs}) == 1
+    x = random(1, 4, 4, 4)
+    (expected,) = reference(MODEL, x)
+    with ThreadPoolExecutor(4) as threads:
+        for (found,) in threads.map(lambda pair: run(pair[1], x), pairs):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_start_that_fails_keeps_no_other_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise CompilationError("the first one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionKernel, "_compile_anew", failing)
+        gpu, _ = start(None, REAL[0])
+        assert not gpu._living()
+    gpu, _ = start(None, REAL[0])
+    assert executable(gpu)

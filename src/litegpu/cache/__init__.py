@@ -1,7 +1,6 @@
-"""What compiling a partition gave, kept in a folder for the next process."""
+"""What compiling a partition gave, for the next interpreter and for the next process."""
 
-from litegpu.cache.partitions import CachedPartitions
-from litegpu.cache.sharing import share_partition, shared_partition
+from litegpu.cache.partitions import Wanted, find_or_compile
 from litegpu.cache.store import CacheFolder
 
-__all__ = ["CacheFolder", "CachedPartitions", "share_partition", "shared_partition"]
+__all__ = ["CacheFolder", "Wanted", "find_or_compile"]

@@ -32,18 +32,32 @@ _MACHINE = ("index", "pci_address")
 """Facts of a device that another of the same kind has otherwise."""
 
 
-def fingerprint(*parts: object) -> bytes:
-    """Return 32 bytes that differ where any part does.
+class Fingerprint:
+    """What names some parts: plain values, enums, dataclasses, mappings, sequences and arrays.
 
-    Parts are plain values, enums, dataclasses, mappings in their order, sequences and arrays.
-    Raises TypeError for others.
+    Raises TypeError for others. Mappings are named in their order.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        self._arrays: list[npt.NDArray[Any]] = []
+        self._plain = marshal.dumps([_plain(part, self._arrays) for part in parts], _BY_VALUE)
+
+    def outline(self) -> bytes:
+        """Return 32 bytes that differ where any part does, the elements of arrays apart."""
+        return hashlib.sha256(self._plain).digest()
+
+    def whole(self) -> bytes:
+        """Return 32 bytes that differ where any part does: a MiB of arrays takes about 0.6 ms."""
+        return hashlib.sha256(self._plain + _digests(self._arrays)).digest()
+
+
+def fingerprint(*parts: object) -> bytes:
+    """Return 32 bytes that differ where any part does, see `Fingerprint`.
 
     >>> fingerprint("a", 1) == fingerprint("a", 2)
     False
     """
-    arrays: list[npt.NDArray[Any]] = []
-    plain = marshal.dumps([_plain(part, arrays) for part in parts], _BY_VALUE)
-    return hashlib.sha256(plain + _digests(arrays)).digest()
+    return Fingerprint(*parts).whole()
 
 
 def device_facts(info: DeviceInfo) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from litegpu.backends.base import Device
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
-from litegpu.cache.fingerprint import device_facts, fingerprint, graph_facts, host_facts
+from litegpu.cache.fingerprint import Fingerprint, device_facts, graph_facts, host_facts
+from litegpu.cache.sharing import shared_or_else
 from litegpu.cache.source import source_digest
 from litegpu.cache.store import ArtifactStore, CacheFolder
 from litegpu.engine.compiled import CompiledPartition
@@ -19,44 +20,81 @@ from litegpu.numeric_policy import NumericPolicy
 from litegpu.version import __version__
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A partition to be had, and all that it depends on beside litegpu itself.
+
+    `tuned` is what decides about measured choices; values `precise` are never rounded.
+    """
+
+    graph: Graph
+    device: Device
+    policy: NumericPolicy
+    tuned: object
+    precise: Collection[int] = ()
+
+    def facts(self) -> tuple[object, ...]:
+        """Return what its fingerprint has of it; the device is apart."""
+        return (self.policy, self.tuned, graph_facts(self.graph), sorted(self.precise))
+
+
+def find_or_compile(
+    wanted: Wanted, folder: CacheFolder | None, compile_anew: Callable[[], CompiledPartition]
+) -> CompiledPartition:
+    """Return a partition after its first run: of one that runs, from a folder, or a new one.
+
+    What was compiled is left in the folder, if there is one. Raises what `compile_anew` does.
+    """
+    if folder is None:
+        name = Fingerprint(*wanted.facts())
+        return shared_or_else(name, wanted.device, wanted.graph, lambda _: compile_anew())
+    cached = CachedPartitions(folder, wanted)
+
+    def load_or_compile(whole: Callable[[], bytes]) -> CompiledPartition:
+        compiled = cached.load(whole())
+        if compiled is None:
+            compiled = compile_anew()
+            cached.store(whole(), compiled)
+        return compiled
+
+    return shared_or_else(cached.name(), wanted.device, wanted.graph, load_or_compile)
+
+
 class CachedPartitions:
-    """The compiled partitions of one device and policy, as a folder has them.
+    """What a folder has of partitions like one that is wanted.
 
     What a file has is not believed: `ArtifactStore` sees that it is what was written, `checks` that
     it binds nothing which is not there. All else is compiled anew, and replaces the file.
     """
 
-    def __init__(
-        self, folder: CacheFolder, device: Device, policy: NumericPolicy, tuned: object
-    ) -> None:
-        """Keep partitions in a folder; `tuned` is what decides about measured choices."""
+    def __init__(self, folder: CacheFolder, wanted: Wanted) -> None:
         self._store = ArtifactStore(*folder)
-        self._device, self._policy = device, policy
+        self._token, self._wanted = folder.token, wanted
+
+    def name(self) -> Fingerprint:
+        """Return what names the partition in all processes."""
+        device = self._wanted.device
         code = (__version__, source_digest())
         made_by = (host_facts(), device_facts(device.info), device.origin)
-        self._key: tuple[Any, ...] = (*code, *made_by, folder.token, policy, tuned)
+        return Fingerprint(*code, *made_by, self._token, *self._wanted.facts())
 
-    def key(self, graph: Graph, precise: Collection[int] = ()) -> bytes:
-        """Return the fingerprint of a partition whose values `precise` are never rounded."""
-        return fingerprint(*self._key, graph_facts(graph), sorted(precise))
-
-    def load(self, key: bytes, graph: Graph) -> CompiledPartition | None:
+    def load(self, key: bytes) -> CompiledPartition | None:
         """Return a partition after its first run, None where there is none that works."""
         found = self._store.load(key)
         if found is None:
             return None
         try:
             artifact = Artifact.read(found)
-            check(artifact, graph, self._device.info)
-            return self._loaded(artifact, graph)
+            check(artifact, self._wanted.graph, self._wanted.device.info)
+            return self._loaded(artifact)
         except (ValueError, LitegpuError) as error:
             self._store.discard(key, str(error))
             return None
 
-    def _loaded(self, artifact: Artifact, graph: Graph) -> CompiledPartition:
-        executable = self._device.load(artifact.program, artifact.binaries)
+    def _loaded(self, artifact: Artifact) -> CompiledPartition:
+        executable = self._wanted.device.load(artifact.program, artifact.binaries)
         ends = artifact.inputs, artifact.outputs
-        constants = constant_outputs(graph)
+        constants = constant_outputs(self._wanted.graph)
         compiled = CompiledPartition.create(*ends, executable, artifact.facts, constants)
         try:
             compiled.warm_up()
@@ -67,5 +105,5 @@ class CachedPartitions:
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
         """Keep a partition that has run. Raises ExecutionError when the device fails."""
-        artifact = Artifact.of(compiled, self._device.info, self._policy)
+        artifact = Artifact.of(compiled, self._wanted.device.info, self._wanted.policy)
         self._store.store(key, artifact.sections())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
+from litegpu.cache.fingerprint import Fingerprint
 from litegpu.engine.compiled import CompiledPartition
 from litegpu.engine.facts import PartitionFacts
 from litegpu.engine.partition import constant_outputs
@@ -18,6 +22,7 @@ from litegpu.graph import Graph
 class _Alike:
     """What a partition is beside its executable, and where."""
 
+    outline: bytes
     key: bytes
     device: weakref.ref[Device]
     inputs: tuple[int, ...]
@@ -25,20 +30,52 @@ class _Alike:
     facts: PartitionFacts
 
 
-_running: weakref.WeakKeyDictionary[Executable, _Alike] = weakref.WeakKeyDictionary()
+class _Start:
+    """Lets one thread at a time start partitions of one outline: the next may share with it.
 
-
-def share_partition(key: bytes, device: Device, compiled: CompiledPartition) -> None:
-    """Let later partitions with this key (see CachedPartitions.key) share the executable."""
-    ends = (compiled.inputs, compiled.outputs, compiled.facts)
-    _running[compiled.executable] = _Alike(key, weakref.ref(device), *ends)
-
-
-def shared_partition(key: bytes, device: Device, graph: Graph) -> CompiledPartition | None:
-    """Return the partition of a graph on the executable of another one with that key, which runs.
-
-    None if there is none on the device, or it cannot have a further context.
+    A signal's handler that starts one in the midst of that does not wait for itself.
     """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
+_running: weakref.WeakKeyDictionary[Executable, _Alike] = weakref.WeakKeyDictionary()
+_starts: weakref.WeakValueDictionary[tuple[int, bytes], _Start] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def shared_or_else(
+    name: Fingerprint,
+    device: Device,
+    graph: Graph,
+    make: Callable[[Callable[[], bytes]], CompiledPartition],
+) -> CompiledPartition:
+    """Return the partition of a graph on the executable of another that runs, else a new one.
+
+    `name` has all that the partition depends on but the device. `make` may ask what it is called
+    with for the whole fingerprint, which is worked out beside it. Weights are read now and not when
+    another partition asks for them: their file may have been overwritten by then.
+    Raises what `make` does.
+    """
+    outline = name.outline()
+    with _lock:
+        start = _starts.setdefault((id(device), outline), _Start())
+    with start.lock, ThreadPoolExecutor(1) as beside:
+        whole = beside.submit(name.whole).result
+        if any(found.outline == outline for found in [*_running.values()]):
+            shared = _shared(whole(), device, graph)
+            if shared is not None:
+                return shared
+        compiled = make(whole)
+        ends = (compiled.inputs, compiled.outputs, compiled.facts)
+        found = _Alike(outline, whole(), weakref.ref(device), *ends)
+        _running[compiled.executable] = found
+        return compiled
+
+
+def _shared(key: bytes, device: Device, graph: Graph) -> CompiledPartition | None:
+    """Return the partition of a graph on an executable with that key, None if none has one left."""
     for executable, found in [*_running.items()]:
         if found.key == key and found.device() is device and not device.lost:
             try:
