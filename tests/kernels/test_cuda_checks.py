@@ -9,7 +9,8 @@ import pytest
 
 import cases
 from backend_suite import FLOATS, GROUP, REVERSE, cell, floats, kernel, program, ready, run
-from cases.base import SMALL, Case, NumpyCase
+from cases.attention import Attention
+from cases.base import LARGE, SMALL, Case, NumpyCase
 from cases.batch_matmul import Matmul
 from cases.conv_2d import Conv
 from cases.depthwise_conv_2d import Depthwise
@@ -134,6 +135,14 @@ def test_portable_tiles(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         with forced(number):
             check((case,), MODES[1], EmulatedDevice(PLAIN, checked=True), monkeypatch)
+
+
+@pytest.mark.parametrize("items", [SMALL, LARGE])
+def test_attention(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device with tensor cores, too; one query by one thread, or by several."""
+    case = Attention(batch=2, heads=3, queries=3, keys=70, depth=12, across=True, items=items)
+    kernels = check((case,), MODES[2], EmulatedDevice(checked=True), monkeypatch)
+    assert [name for name in kernels if name.startswith("attention")]
 
 
 @pytest.mark.parametrize("number", [1, 4, 99])

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.ops.attention import ATTENTION, AttentionAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
@@ -153,6 +154,26 @@ class MatmulExample(Example):
             attributes = MatmulAttributes(*common)
             result = sketch.node("BATCH_MATMUL", (left, right), shape, attributes, given)
         return sketch.graph(result)
+
+
+@dataclass(frozen=True)
+class AttentionExample(Example):
+    """Attention of one head."""
+
+    rows: int
+    keys: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} queries of {self.keys} keys, {self.depth} channels"
+
+    def graph(self) -> Graph:
+        sketch = _Sketch()
+        tokens = (self.rows, self.keys, self.keys)
+        inputs = [sketch.value((1, 1, count, self.depth)) for count in tokens]
+        scores, shape = (1, 1, self.rows, self.keys), (1, 1, self.rows, self.depth)
+        attributes = AttentionAttributes(scores, -1, (), 1.0, (False,) * 4)
+        return sketch.graph(sketch.node(ATTENTION, tuple(inputs), shape, attributes, DType.FLOAT32))
 
 
 @dataclass(frozen=True)

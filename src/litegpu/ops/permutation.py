@@ -32,7 +32,7 @@ def permutation_of(graph: Graph, node: Node) -> Permutation | None:
         return None
     shape = graph.values[node.inputs[0]].shape
     if node.op == RESHAPE:
-        return _simplified([(math.prod(shape), 1)])
+        return simplified([(math.prod(shape), 1)])
     if not isinstance(node.attributes, IndexMapAttributes):
         return None
     steps = index_strides(node.attributes, shape)
@@ -42,7 +42,7 @@ def permutation_of(graph: Graph, node: Node) -> Permutation | None:
     inner = sorted(digits, key=lambda pair: -pair[1])
     sizes = [size for size, _ in inner]
     whole = math.prod(sizes) == math.prod(shape)
-    return _simplified(digits) if whole and strides(sizes) == [s for _, s in inner] else None
+    return simplified(digits) if whole and strides(sizes) == [s for _, s in inner] else None
 
 
 def then(first: Permutation, second: Permutation) -> Permutation | None:
@@ -60,7 +60,7 @@ def then(first: Permutation, second: Permutation) -> Permutation | None:
                 if unit <= begin < unit * digit[0]
             )
             found.append((count, inner * (begin // unit)))
-    return _simplified(found)
+    return simplified(found)
 
 
 def keeps_order(permutation: Permutation) -> bool:
@@ -119,7 +119,7 @@ def _split(size: int, step: int, cuts: Iterable[int]) -> list[tuple[int, int]] |
     return [(upper // lower, lower) for lower, upper in reversed(pairs)]
 
 
-def _simplified(digits: Sequence[tuple[int, int]]) -> Permutation:
+def simplified(digits: Sequence[tuple[int, int]]) -> Permutation:
     """Return the digits without those of size 1, and neighbours that run on as one."""
     found: list[tuple[int, int]] = []
     for size, step in digits:

@@ -1,0 +1,90 @@
+"""Attention in the dialect that every device understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litegpu.codegen import literal
+from litegpu.graph import Node
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.examples import AttentionExample
+from litegpu.ops.attention import AttentionSpec
+from litegpu.ops.base import KernelRequest, LowerContext, Target, by_load, shared_items
+from litegpu.ops.units import Unit
+
+_MOST_DEPTH = 128
+"""Channels of a head that a work item can keep in registers, of a query and of its result."""
+_MOST_BLOCKS = 16
+"""Channel blocks of all rows of a work item; more rows share what is loaded of keys and values."""
+_MOST_BLOCKS_OF_CORES = 64
+"""The same where a few cores do the work, which lose little by a value in memory of their own."""
+_FEW_ITEMS = 64
+_MOST_FLOPS = 1 << 32
+"""Beyond this, an estimate, tensor cores gain more by products than is lost by storing scores."""
+_FLOAT4 = 16
+
+
+@implements(AttentionSpec)
+class AttentionPortable(Implementation):
+    """Work items go through the keys of a query once, with a running maximum: online softmax."""
+
+    name = "attention"
+    general = True
+    example = AttentionExample(7, 9, 5)
+
+    def plan(self, spec: AttentionSpec, target: Target) -> Plan | Rejected:
+        depth, buffers = max(spec.depths), 4 + spec.buffers
+        if depth > _MOST_DEPTH:
+            return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
+        if buffers > target.max_arguments:
+            return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
+        if target.model.tensor_cores and spec.flops > _MOST_FLOPS:
+            return Rejected(f"tensor cores should make {spec.flops / 1e9:.0f} GFLOP sooner")
+        return _AttentionPlan(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _AttentionPlan(Plan):
+    """What decides about tiles."""
+
+    spec: AttentionSpec
+
+    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
+        spec = self.spec
+        key_blocks, blocks = -(-spec.keys // 4), -(-max(spec.depths) // 4)
+        items = shared_items(spec.products * spec.rows, key_blocks, ctx)
+        # The sum and the maximum of each item are as much as one block more.
+        while items > 1 and items * (blocks + 1) * _FLOAT4 > ctx.target.local_memory_bytes:
+            items //= 2
+        rows = 1 if items > 1 else self._rows(blocks, ctx.target)
+        tiles = -(-spec.rows // rows)
+        value_blocks = -(-spec.depths[1] // 4)
+        shared = (("float", "sums", items), ("float", "maxima", items))
+        parts = (("float4", "parts_of_sums", items * value_blocks), *shared)
+        return KernelRequest(
+            template="attention",
+            grid=(items, tiles * spec.products, 1),
+            local=(items, 1, 1) if items > 1 else (1, 32, 1),
+            output=node.outputs[0],
+            reads=dict(zip(("query", "key", "values"), node.inputs[:3], strict=True)),
+            variables={
+                "ITEMS": items,
+                "ROWS": rows,
+                "tiles": tiles,
+                "products": spec.products,
+                "middle": spec.scores,
+                "across": spec.across,
+                "beta": literal(spec.beta),
+                "value_blocks": value_blocks,
+            },
+            shared=parts if items > 1 else (),
+            inner_epilogue=spec.epilogue,
+            work={Unit.FP32: spec.flops},
+        )
+
+    def _rows(self, blocks: int, target: Target) -> int:
+        """Return how many queries a work item has, as long as that leaves the device busy."""
+        spec, few = self.spec, target.parallel_items <= _FEW_ITEMS
+        most = _MOST_BLOCKS_OF_CORES if few else _MOST_BLOCKS
+        ways = [rows for rows in (4, 2, 1) if rows == 1 or rows * blocks <= most]
+        return by_load(ways, lambda rows: spec.products * -(-spec.rows // rows), target)[0]

@@ -1,0 +1,103 @@
+"""ATTENTION: products of queries and keys, softmax, products with the values, in one kernel.
+
+Models spell it with BATCH_MATMUL and SOFTMAX; `passes/fuse_attention.py` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import SELF, EpilogueOp, Node
+from litegpu.ops.base import InternalOp, SpecContext, register
+from litegpu.ops.traits import Trait
+
+ATTENTION = "ATTENTION"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttributes:
+    """What is done to the scores of a product [products, rows, keys], and how the values lie.
+
+    `scores` is their shape, as [N, H, W, C] of the value that is never made, `between`. Operands
+    of `epilogue`, which is applied to them before they are multiplied by `beta`, are numbers of the
+    node's inputs. `across` tells of queries, keys, values and the result whether heads lie across
+    tokens, as [batch, tokens, heads, depth], and not before them.
+    """
+
+    scores: Shape4
+    between: int
+    epilogue: tuple[EpilogueOp, ...]
+    beta: float
+    across: tuple[bool, bool, bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """softmax(beta * epilogue(query * key^T)) * value, for each head of each of a batch.
+
+    The values and `across` are those of queries, keys, values and the result.
+    """
+
+    values: tuple[Storage, Storage, Storage, Storage]
+    across: tuple[bool, bool, bool, bool]
+    scores: Shape4
+    epilogue: tuple[EpilogueOp, ...]
+    """As `KernelRequest.inner_epilogue`."""
+    buffers: int
+    """What the epilogue reads at most."""
+    beta: float
+
+    @property
+    def dst(self) -> Storage:
+        return self.values[3]
+
+    @property
+    def products(self) -> int:
+        return self.scores[0] * self.scores[1]
+
+    @property
+    def rows(self) -> int:
+        """Queries of a product."""
+        return self.scores[2]
+
+    @property
+    def keys(self) -> int:
+        return self.scores[3]
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Channels of a query or a key, and of a value."""
+        return self.values[0].channels, self.values[2].channels
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.products * self.rows * self.keys * sum(self.depths)
+
+
+@register
+class Attention(InternalOp):
+    """Weighted means of values, by the softmax of scores that are never stored."""
+
+    name = ATTENTION
+    traits = Trait.SUMS_PRODUCTS
+
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[AttentionSpec]:
+        attributes: AttentionAttributes = node.attributes
+        query, key, value = (ctx.storage(v) for v in node.inputs[:3])
+        epilogue = tuple(
+            replace(each, operands=tuple(v if v == SELF else node.inputs[v] for v in each.operands))
+            for each in attributes.epilogue
+        )
+        return (
+            AttentionSpec(
+                (query, key, value, ctx.storage(node.outputs[0])),
+                attributes.across,
+                attributes.scores,
+                epilogue,
+                len(node.inputs) - 3,
+                attributes.beta,
+            ),
+        )

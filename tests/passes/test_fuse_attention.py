@@ -1,0 +1,234 @@
+"""Products of queries and keys, a softmax and products with the values become one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import DType, EpilogueOp, Graph
+from litegpu.kernels.selector import Fusions
+from litegpu.numeric_policy import FP32
+from litegpu.ops.attention import ATTENTION
+from litegpu.ops.matmul_spec import MatmulAttributes
+from litegpu.ops.softmax import SoftmaxAttributes
+from litegpu.passes.base import PassResult
+from litegpu.passes.fuse_attention import fuse_attention as merge
+from paper_device import DEVICE
+from passes.graphs import RELU, GraphBuilder, Shape, applied, untouched
+
+PLAIN = Fusions(DeviceTarget(DEVICE, FP32))
+HEADS = (2, 3)
+
+
+def fuse_attention(graph: Graph) -> PassResult:
+    """Run the pass for a device without tensor cores."""
+    return merge(graph, PLAIN)
+
+
+def matmul(
+    builder: GraphBuilder,
+    left: int,
+    right: int,
+    shape: Shape,
+    *epilogue: EpilogueOp,
+    transposed: tuple[bool, bool] = (False, False),
+    batches: tuple[Any, Any] = ((1, *HEADS), (1, *HEADS)),
+) -> int:
+    attributes = MatmulAttributes(transposed, batches, (1, *HEADS))
+    return builder.node("BATCH_MATMUL", [left, right], shape, epilogue, attributes)
+
+
+def transpose(builder: GraphBuilder, source: int, *order: int) -> int:
+    shape = tuple(builder.shape(source)[axis] for axis in order)
+    return builder.normalized("TRANSPOSE", source, shape, order)
+
+
+def attention(
+    builder: GraphBuilder,
+    *,
+    scores: tuple[EpilogueOp, ...] = (),
+    beta: float = 1.0,
+    depth: int = 8,
+    last: tuple[EpilogueOp, ...] = (),
+) -> tuple[int, int, int]:
+    """Add attention of 5 queries and 7 keys; return the scores, their softmax and the result."""
+    query, key, value = (builder.input(*HEADS, tokens, depth) for tokens in (5, 7, 7))
+    found = matmul(builder, query, key, (*HEADS, 5, 7), *scores, transposed=(False, True))
+    chances = softmax(builder, found, beta)
+    return found, chances, matmul(builder, chances, value, (*HEADS, 5, depth), *last)
+
+
+def softmax(builder: GraphBuilder, source: int, beta: float = 1.0, *epilogue: EpilogueOp) -> int:
+    shape = builder.shape(source)
+    return builder.node("SOFTMAX", [source], shape, epilogue, SoftmaxAttributes(beta))
+
+
+def test_three_nodes_are_one() -> None:
+    builder = GraphBuilder()
+    scale, mask = builder.number(0.5), builder.input(1, 1, 5, 7)
+    steps = (EpilogueOp("MUL", (scale,)), EpilogueOp("ADD", (mask,)))
+    *_, result = attention(builder, scores=steps, beta=2.0, last=(RELU,))
+    found = applied(fuse_attention, builder.graph(result))
+    (node,) = found.graph.nodes
+    assert found.applied == ("BATCH_MATMUL 0, SOFTMAX 1, BATCH_MATMUL 2 are one",)
+    assert (node.op, node.merged, node.epilogue) == (ATTENTION, (0, 1), (RELU,))
+    assert set(node.inputs) == {*builder.inputs, scale}
+    attributes = node.attributes
+    assert attributes.beta == 2.0
+    assert attributes.scores == (*HEADS, 5, 7)
+    assert attributes.across == (False, False, False, False)
+    assert [node.inputs[each.operands[0]] for each in attributes.epilogue] == [scale, mask]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_heads_are_read_and_written_across_tokens(turned: bool) -> None:
+    builder = GraphBuilder()
+    query, key, value = (builder.input(2, tokens, 3, 8) for tokens in (5, 7, 7))
+    first = transpose(builder, query, 0, 2, 1, 3)
+    second = transpose(builder, key, 0, 2, *((3, 1) if turned else (1, 3)))
+    third = transpose(builder, value, 0, 2, 1, 3)
+    scores = matmul(builder, first, second, (*HEADS, 5, 7), transposed=(False, not turned))
+    together = matmul(builder, softmax(builder, scores), third, (*HEADS, 5, 8))
+    back = transpose(builder, together, 0, 2, 1, 3)
+    graph = builder.graph(builder.reshape(back, 2, 5, 24))
+    node, view = applied(fuse_attention, graph).graph.nodes
+    assert node.inputs == (query, key, value)
+    assert node.outputs == (back,)
+    assert node.attributes.across == (True, True, True, True)
+    assert view.op == "RESHAPE"
+
+
+def test_heads_that_are_rows_of_a_batch() -> None:
+    builder = GraphBuilder()
+    sources = [builder.input(2, tokens, 3, 8) for tokens in (5, 7, 7)]
+    query, key, value = (
+        builder.reshape(transpose(builder, source, 0, 2, 1, 3), 6, tokens, 8)
+        for source, tokens in zip(sources, (5, 7, 7), strict=True)
+    )
+    scores = matmul(builder, query, key, (6, 5, 7), transposed=(False, True))
+    together = matmul(builder, softmax(builder, scores), value, (6, 5, 8))
+    back = transpose(builder, builder.reshape(together, 2, 3, 5, 8), 0, 2, 1, 3)
+    (node,) = applied(fuse_attention, builder.graph(back)).graph.nodes
+    assert node.inputs == tuple(sources)
+    assert node.outputs == (back,)
+
+
+def test_what_others_read_before_its_transposition_stays() -> None:
+    builder = GraphBuilder()
+    *_, result = attention(builder)
+    graph = builder.graph(transpose(builder, result, 0, 2, 1, 3), result)
+    node, moved = applied(fuse_attention, graph).graph.nodes
+    assert node.outputs == (result,)
+    assert not node.attributes.across[3]
+    assert moved.op == "INDEX_MAP"
+
+
+Write = Callable[[GraphBuilder], Graph]
+
+
+def _scores_read(builder: GraphBuilder) -> Graph:
+    scores, _, result = attention(builder)
+    return builder.graph(result, scores)
+
+
+def _chances_read(builder: GraphBuilder) -> Graph:
+    _, chances, result = attention(builder)
+    return builder.graph(result, chances)
+
+
+def _other_side(builder: GraphBuilder) -> Graph:
+    scores = matmul(builder, builder.input(*HEADS, 5, 8), builder.input(*HEADS, 8, 7), (2, 3, 5, 7))
+    chances = softmax(builder, scores)
+    return builder.graph(matmul(builder, builder.input(*HEADS, 4, 5), chances, (2, 3, 4, 7)))
+
+
+def _activated(builder: GraphBuilder) -> Graph:
+    scores = matmul(builder, builder.input(*HEADS, 5, 8), builder.input(*HEADS, 8, 7), (2, 3, 5, 7))
+    chances = softmax(builder, scores, 1.0, RELU)
+    return builder.graph(matmul(builder, chances, builder.input(*HEADS, 7, 8), (2, 3, 5, 8)))
+
+
+def _broadcast(builder: GraphBuilder) -> Graph:
+    shared = ((1, *HEADS), (1, 1, 1))
+    first, second = builder.input(*HEADS, 5, 8), builder.input(8, 7)
+    scores = matmul(builder, first, second, (*HEADS, 5, 7), batches=shared)
+    value = builder.input(*HEADS, 7, 8)
+    return builder.graph(matmul(builder, softmax(builder, scores), value, (2, 3, 5, 8)))
+
+
+def _queries_turned(builder: GraphBuilder) -> Graph:
+    ways = (True, False)
+    first, second = builder.input(*HEADS, 8, 5), builder.input(*HEADS, 8, 7)
+    scores = matmul(builder, first, second, (*HEADS, 5, 7), transposed=ways)
+    value = builder.input(*HEADS, 7, 8)
+    return builder.graph(matmul(builder, softmax(builder, scores), value, (2, 3, 5, 8)))
+
+
+def _keys_turned(builder: GraphBuilder) -> Graph:
+    first, second = builder.input(*HEADS, 5, 8), builder.input(*HEADS, 8, 7)
+    scores = matmul(builder, first, second, (*HEADS, 5, 7))
+    value = builder.input(*HEADS, 7, 8)
+    return builder.graph(matmul(builder, softmax(builder, scores), value, (2, 3, 5, 8)))
+
+
+def _integers(builder: GraphBuilder) -> Graph:
+    *_, result = attention(builder)
+    builder.values[result] = replace(builder.values[result], dtype=DType.FLOAT16)
+    return builder.graph(result)
+
+
+def _many_dimensions(builder: GraphBuilder) -> Graph:
+    *_, result = attention(builder)
+    builder.values[result] = replace(builder.values[result], shape=(1, 2, 3, 5, 8))
+    return builder.graph(result)
+
+
+def _deep(builder: GraphBuilder) -> Graph:
+    return builder.graph(attention(builder, depth=129)[2])
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (_scores_read, "others read the scores, too"),
+        (_chances_read, "not read by one product alone, as its first operand"),
+        (_other_side, "not read by one product alone, as its first operand"),
+        (_activated, "more is done with what it makes"),
+        (_broadcast, "keys or values are broadcast"),
+        (_queries_turned, "queries or values lie the other way round"),
+        (_keys_turned, "its keys lie the other way round"),
+        (_integers, "not all values are float32"),
+        (_many_dimensions, "values have more than 4 dimensions"),
+        (_deep, "heads of 129 channels are more than 128"),
+    ],
+)
+def test_why_it_declines(write: Write, reason: str) -> None:
+    result = untouched(fuse_attention, write(GraphBuilder()))
+    assert result.declined == (f"SOFTMAX 1: {reason}",)
+
+
+@pytest.mark.parametrize(
+    ("facts", "tokens", "reason"),
+    [
+        ({"max_arguments": 4}, 7, "5 buffers are more than 4 of the device"),
+        (
+            {"backend": "cuda", "compute_capability": (9, 0)},
+            1 << 15,
+            "tensor cores should make 206 GFLOP sooner",
+        ),
+    ],
+)
+def test_devices_that_decline(facts: dict[str, Any], tokens: int, reason: str) -> None:
+    builder = GraphBuilder()
+    query, key, value = (builder.input(*HEADS, tokens, 8) for _ in range(3))
+    mask = builder.input(1, 1, tokens, tokens)
+    add, shape = EpilogueOp("ADD", (mask,)), (*HEADS, tokens, tokens)
+    scores = matmul(builder, query, key, shape, add, transposed=(False, True))
+    result = matmul(builder, softmax(builder, scores), value, (*HEADS, tokens, 8))
+    fusions = Fusions(DeviceTarget(replace(DEVICE, **facts), FP32))
+    declined = untouched(lambda graph: merge(graph, fusions), builder.graph(result)).declined
+    assert declined == (f"SOFTMAX 1: {reason}",)

@@ -1,0 +1,124 @@
+"""Cases of attention, as converters spell it: products, a softmax between them, heads around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cases.base import ANY, LARGE, SMALL, Case, Range, Shape, Sheet
+from litegpu.zoo.writer import TensorRef
+
+_PLAIN: dict[str, bool | str] = {"fused_activation_function": "NONE"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Case):
+    """Attention of `heads` heads of `depth` channels.
+
+    `across`: queries, keys, values and the result are [batch, tokens, heads * depth]; RESHAPE and
+    TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch. `turned`: the keys are
+    transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which hides the
+    `hidden` last keys of all, or is seeded. `added` is added to the result.
+    """
+
+    batch: int = 1
+    heads: int = 2
+    queries: int = 5
+    keys: int = 7
+    depth: int = 4
+    columns: int = 0
+    across: bool = False
+    rows: bool = False
+    turned: bool = False
+    scale: float | None = 0.5
+    mask: Shape | None = None
+    hidden: int = 0
+    added: bool = False
+    values: Range = ANY
+
+    def write(self, sheet: Sheet) -> None:
+        """Three inputs, one output."""
+        columns = self.columns or self.depth
+        query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3))
+        turned = (0, 2, 3, 1) if self.across else (0, 1, 3, 2)
+        key = self._heads(sheet, self.keys, self.depth, turned if self.turned else (0, 2, 1, 3))
+        value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3))
+        options = {"adj_x": False, "adj_y": not self.turned}
+        scores = sheet.op("BATCH_MATMUL", [query, key], options)
+        if self.scale is not None:
+            scores = sheet.op("MUL", [scores, sheet.constant(self.scale)], _PLAIN)
+        if self.mask is not None:
+            scores = sheet.op("ADD", [scores, self._mask(sheet, self.mask)], _PLAIN)
+        scores = sheet.op("SOFTMAX", [scores], {"beta": 1.0})
+        result = sheet.op("BATCH_MATMUL", [scores, value], {"adj_x": False, "adj_y": False})
+        shape: Shape = (self.batch, self.heads, self.queries, columns)
+        if self.rows:
+            result = self._reshape(sheet, result, shape)
+        if self.across:
+            result = self._transpose(sheet, result, (0, 2, 1, 3))
+            shape = (self.batch, self.queries, self.heads * columns)
+            result = self._reshape(sheet, result, shape)
+        if self.added:
+            result = sheet.op("ADD", [result, sheet.input(shape)], _PLAIN)
+        sheet.output(result)
+
+    def _heads(self, sheet: Sheet, tokens: int, depth: int, order: tuple[int, ...]) -> TensorRef:
+        """Add an input, and what brings it to [batch, heads, tokens, depth], perhaps turned."""
+        if self.across:
+            source = sheet.input((self.batch, tokens, self.heads * depth), self.values)
+            source = self._reshape(sheet, source, (self.batch, tokens, self.heads, depth))
+            source = self._transpose(sheet, source, order)
+        else:
+            source = sheet.input((self.batch, self.heads, tokens, depth), self.values)
+            if order == (0, 1, 3, 2):
+                source = self._transpose(sheet, source, order)
+        if self.rows:
+            source = self._reshape(sheet, source, (self.batch * self.heads, tokens, depth))
+        return source
+
+    def _mask(self, sheet: Sheet, shape: Shape) -> TensorRef:
+        if not self.hidden:
+            return sheet.input(shape)
+        mask = np.zeros(shape, np.float32)
+        mask[..., -self.hidden :] = -1e9
+        return sheet.constant(mask)
+
+    def _reshape(self, sheet: Sheet, source: TensorRef, shape: Shape) -> TensorRef:
+        options = {"new_shape": shape}
+        return sheet.op("RESHAPE", [source, sheet.constant(shape, "int32")], options)
+
+    def _transpose(self, sheet: Sheet, source: TensorRef, order: tuple[int, ...]) -> TensorRef:
+        return sheet.op("TRANSPOSE", [source, sheet.constant(order, "int32")])
+
+
+def _sizes(queries: int, keys: int, depth: int) -> Attention:
+    return Attention(queries=queries, keys=keys, depth=depth)
+
+
+_SIZES = ((1, 3, 1), (9, 8, 3), (4, 33, 6), (1, 33, 4))
+
+CASES: tuple[Case, ...] = (
+    # Odd sizes; other tokens; values that are wider than keys
+    *(_sizes(queries, keys, depth) for queries, keys, depth in _SIZES),
+    Attention(depth=5, columns=9),
+    Attention(depth=20, columns=3, turned=True),
+    # Spellings, batches, heads across tokens, what is added behind
+    *(Attention(batch=batch, across=True, added=True) for batch in (1, 3)),
+    Attention(batch=3, heads=3, across=True, turned=True, depth=8, scale=None),
+    Attention(batch=3, heads=2, across=True, rows=True, depth=12),
+    Attention(batch=2, heads=3, across=True, depth=5),
+    # Masks: of each score, of each key, of one head for all; all but one key hidden
+    *(Attention(batch=2, mask=shape) for shape in ((2, 2, 5, 7), (1, 1, 1, 7), (2, 1, 5, 7))),
+    Attention(batch=2, mask=(1, 1, 5, 7), hidden=6, across=True),
+    # Every way to share out the work
+    *(
+        Attention(queries=3, keys=keys, depth=depth, mask=(1, 1, 3, keys), items=items)
+        for items in (SMALL, LARGE)
+        for keys, depth in ((70, 8), (131, 7))
+    ),
+    Attention(queries=9, keys=66, depth=64, across=True, items=LARGE),
+    # Scores far beyond the range of half, which end in one key alone
+    Attention(scale=None, values=Range(-64.0, 64.0, grid=1.0)),
+    Attention(scale=4.0, keys=70, values=Range(-64.0, 64.0, grid=1.0), items=LARGE),
+)
