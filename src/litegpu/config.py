@@ -27,6 +27,11 @@ def text(name: str) -> str:
     return os.environ.get(name, "").strip()
 
 
+def environment() -> Mapping[str, str]:
+    """Return all variables of the environment, to tell people of them."""
+    return os.environ
+
+
 def debug_level() -> int:
     """Return LITEGPU_DEBUG as a number; anything that is not a number counts as 1."""
     value = text("LITEGPU_DEBUG")

@@ -1,0 +1,90 @@
+"""What the doctor finds, and what it looks at."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from litegpu import config
+
+Level = Literal["ok", "note", "problem"]
+"""`note`: nothing is wrong, but it may be what somebody looks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about this machine; `remedy` is what to type or to do, where there is something."""
+
+    topic: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is looked at: the system, its files from `root` on, and the environment."""
+
+    platform: str = sys.platform
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=config.environment)
+
+    @property
+    def is_linux(self) -> bool:
+        """Whether it is Linux, that of WSL included."""
+        return self.platform.startswith("linux")
+
+    @property
+    def is_wsl(self) -> bool:
+        """Whether it is Linux within Windows."""
+        return self.is_linux and "microsoft" in self.text("proc/version").lower()
+
+    @property
+    def container(self) -> str:
+        """The kind of container that this is, empty if it is none."""
+        if self.path("run/.containerenv").exists():
+            return "Podman"
+        if "KUBERNETES_SERVICE_HOST" in self.environment:
+            return "Kubernetes"
+        return "Docker" if self.path(".dockerenv").exists() else ""
+
+    def path(self, name: str) -> Path:
+        """Return a file or folder by its path from the root, without the leading slash."""
+        return self.root / name.lstrip("/")
+
+    def names(self, folder: str, pattern: str) -> list[Path]:
+        """Return the files of a folder that match a pattern, none if it cannot be read."""
+        try:
+            return sorted(self.path(folder).glob(pattern))
+        except OSError:
+            return []
+
+    def text(self, name: str) -> str:
+        """Return a file's text, empty if it cannot be read."""
+        try:
+            return self.path(name).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+
+Check = Callable[[Machine], Iterable[Finding]]
+
+
+def run_checks(machine: Machine, checks: Iterable[Check]) -> list[Finding]:
+    """Return the findings of all checks. One that fails is a finding, too."""
+    found: list[Finding] = []
+    for check in checks:
+        topic = check.__name__.replace("_", " ")
+        try:
+            found += check(machine)
+        except Exception as error:
+            text = f"This could not be checked: {type(error).__name__}: {error}"
+            found.append(Finding(topic, "note", text))
+    return found

@@ -1,0 +1,36 @@
+"""Whether NVIDIA's driver is as new as the compiler that litegpu would use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+
+from litegpu.backends.cuda_presence import supported_version
+from litegpu.tools.doctor.findings import Finding, Machine
+
+_COMPILERS = {"nvidia-cuda-nvrtc": 13, "nvidia-cuda-nvrtc-cu12": 12}
+"""Packages with NVRTC, and the major version of CUDA that they belong to."""
+
+
+def compiler(machine: Machine) -> Iterator[Finding]:
+    """Say which CUDA the driver knows, and whether NVRTC is of a newer one."""
+    known = supported_version()
+    if known is None:
+        return
+    shown = f"{known // 1000}.{known % 1000 // 10}"
+    yield Finding("CUDA", "ok", f"NVIDIA's driver knows CUDA {shown}.")
+    majors = [major for name, major in _COMPILERS.items() if _is_installed(name)]
+    if majors and min(majors) > known // 1000:
+        yield Finding(
+            "CUDA",
+            "problem",
+            f"The compiler (NVRTC) is of CUDA {min(majors)}, newer than the driver's {shown}.",
+            "pip install 'litegpu[cuda12]'",
+        )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
