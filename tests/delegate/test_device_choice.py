@@ -294,7 +294,7 @@ def test_a_backend_without_devices(fakes: None) -> None:
 
 def test_nothing_usable_names_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, ABSENT, NO_DRIVER)
-    with pytest.raises(UnsupportedDeviceError, match="No usable GPU device:") as caught:
+    with pytest.raises(UnsupportedDeviceError, match="`litegpu doctor` says") as caught:
         chosen()
     assert "absent: The absent backend needs the Python package 'pyabsent'" in str(caught.value)
     assert "bare: There is no driver. Install one." in str(caught.value)

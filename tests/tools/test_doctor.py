@@ -369,7 +369,9 @@ def lines(output: str) -> list[Any]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def test_trials(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     info, runtime = backends.list_devices()[-1], "ai_edge_litert.interpreter"
     device = (info.backend, str(info.index))
     assert trial.main(["run", runtime, *device]) == 0
@@ -385,7 +387,9 @@ def test_trials(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         assert trial.main(["run", *arguments]) == 1
         (found,) = lines(capsys.readouterr().out)
         assert error in found["error"]
-    monkeypatch.setattr(trial, "_model", lambda: b"no model")
+    broken = tmp_path / "broken.tflite"
+    broken.write_bytes(b"no model")
+    monkeypatch.setattr(trial, "MODEL", broken)
     assert trial.main(["run", runtime, *device]) == 1
     (found,) = lines(capsys.readouterr().out)
     assert found["error"].startswith("ValueError: ")

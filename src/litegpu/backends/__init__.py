@@ -199,7 +199,8 @@ def _is_first(subject: str) -> bool:
 
 
 def _nothing_usable(reasons: Iterable[str]) -> UnsupportedDeviceError:
-    return UnsupportedDeviceError("\n  ".join(("No usable GPU device:", *reasons)))
+    lines = ("No usable GPU device (`litegpu doctor` says what helps):", *reasons)
+    return UnsupportedDeviceError("\n  ".join(lines))
 
 
 def _status_of(backend: Backend) -> BackendStatus:

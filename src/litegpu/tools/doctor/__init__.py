@@ -12,7 +12,7 @@ from litegpu.tools.doctor.findings import Finding, Machine, run_checks
 from litegpu.tools.doctor.host import cache_folder, environment, packages, system
 from litegpu.tools.doctor.libraries import egl_drivers, opencl_drivers, vulkan_drivers
 from litegpu.tools.doctor.nodes import gpus, nvidia_in_containers, render_nodes
-from litegpu.tools.doctor.nvidia import compiler
+from litegpu.tools.doctor.nvidia import compiler, hidden_gpus
 from litegpu.tools.doctor.outcomes import Examined, devices
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.wording import counted
@@ -27,7 +27,7 @@ NOTES = (
 )
 CHECKS = (
     *(system, packages, environment, cache_folder),
-    *(gpus, nvidia_in_containers, render_nodes, compiler),
+    *(gpus, nvidia_in_containers, render_nodes, hidden_gpus, compiler),
     *(opencl_drivers, vulkan_drivers, egl_drivers),
 )
 

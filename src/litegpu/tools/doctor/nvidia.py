@@ -10,6 +10,8 @@ from litegpu.tools.doctor.findings import Finding, Machine
 
 _COMPILERS = {"nvidia-cuda-nvrtc": 13, "nvidia-cuda-nvrtc-cu12": 12}
 """Packages with NVRTC, and the major version of CUDA that they belong to."""
+_NO_GPU = ("", "-1")
+"""Values of CUDA_VISIBLE_DEVICES that name no GPU."""
 
 
 def compiler(machine: Machine) -> Iterator[Finding]:
@@ -27,6 +29,14 @@ def compiler(machine: Machine) -> Iterator[Finding]:
             f"The compiler (NVRTC) is of CUDA {min(majors)}, newer than the driver's {shown}.",
             "pip install 'litegpu[cuda12]'",
         )
+
+
+def hidden_gpus(machine: Machine) -> Iterator[Finding]:
+    """Say whether the environment hides every GPU from CUDA."""
+    visible = machine.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in _NO_GPU:
+        text = f"CUDA_VISIBLE_DEVICES={visible} hides every GPU from CUDA."
+        yield Finding("CUDA", "problem", text, "unset CUDA_VISIBLE_DEVICES")
 
 
 def _is_installed(package: str) -> bool:

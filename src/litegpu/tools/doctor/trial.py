@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import importlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_WIDTH, _CHANNELS = 9, 5
+MODEL = Path(__file__).with_name("small.tflite")
+"""A convolution and a LOGISTIC of 1 × 9 × 9 × 5 floats: writing one would take a package."""
+_ELEMENTS = 9 * 9 * 5
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,11 +33,18 @@ def _load(library: str) -> int:
 
 
 def _list(name: str) -> int:
-    """Print the status of a backend, see `litegpu.backends.BackendStatus`."""
-    from litegpu import backends
+    """Print the devices of one backend, or why it has none.
 
-    (found,) = (each for each in backends.status() if each.name == name)
-    print(json.dumps(dataclasses.asdict(found)))
+    No other is asked: its driver might end this process.
+    """
+    from litegpu import LitegpuError, backends
+
+    found: dict[str, Any] = {"name": name, "devices": [], "reason": "", "remedy": ""}
+    try:
+        found["devices"] = [info.to_dict() for info in backends.devices_of(name)]
+    except LitegpuError as error:
+        found |= {"reason": str(error), "remedy": error.remedy}
+    print(json.dumps(found))
     return 0
 
 
@@ -43,7 +52,7 @@ def _run(runtime: str, backend: str, index: str) -> int:
     """Run a small model on a device and on the CPU; print how far they are from each other."""
     from litegpu import GpuDelegate, LitegpuError
 
-    model, x = _model(), np.linspace(-1, 1, _WIDTH * _WIDTH * _CHANNELS, dtype=np.float32)
+    model, x = MODEL.read_bytes(), np.linspace(-1, 1, _ELEMENTS, dtype=np.float32)
     began = time.perf_counter()
     try:
         interpreters = importlib.import_module(runtime)
@@ -73,22 +82,6 @@ def _run(runtime: str, backend: str, index: str) -> int:
 def _say(**facts: Any) -> int:
     print(json.dumps(facts))
     return 0 if "error" not in facts else 1
-
-
-def _model() -> bytes:
-    """Return a model with a convolution and what is fused into it."""
-    from litegpu.zoo.writer import ModelWriter
-
-    random, writer = np.random.default_rng(0), ModelWriter()
-    x = writer.input((1, _WIDTH, _WIDTH, _CHANNELS))
-    weights = random.normal(size=(7, 3, 3, _CHANNELS)).astype(np.float32)
-    bias = random.normal(size=7).astype(np.float32)
-    inputs = [x, writer.constant(weights), writer.constant(bias)]
-    size = {"stride_w": 1, "stride_h": 1, "dilation_w_factor": 1, "dilation_h_factor": 1}
-    options = {"padding": "SAME", **size}
-    found = writer.op("CONV_2D", inputs, [(1, _WIDTH, _WIDTH, 7)], options=options)
-    writer.output(writer.op("LOGISTIC", [found], [found.shape]))
-    return writer.build()
 
 
 _TRIALS: Mapping[str, Callable[..., int]] = {"load": _load, "list": _list, "run": _run}
