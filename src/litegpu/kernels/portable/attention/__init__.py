@@ -16,7 +16,7 @@ _MOST_DEPTH = 128
 """Channels of a head that a work item can keep in registers, of a query and of its result."""
 _MOST_BLOCKS = 16
 """Channel blocks of all rows of a work item; more rows share what is loaded of keys and values."""
-_MOST_BLOCKS_OF_CORES = 64
+_MOST_BLOCKS_OF_CORES = 32
 """The same where a few cores do the work, which lose little by a value in memory of their own."""
 _FEW_ITEMS = 64
 _MOST_FLOPS = 1 << 32
