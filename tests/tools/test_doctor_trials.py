@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from litegpu import backends
+from litegpu.tools import doctor
 from litegpu.tools.doctor import outcomes, trial
-from litegpu.tools.doctor.findings import Machine, run_checks
+from litegpu.tools.doctor.findings import Finding, Machine, run_checks
 from litegpu.tools.doctor.host import environment
 from litegpu.tools.doctor.nvidia import hidden_gpus
 from litegpu.zoo import ModelWriter
@@ -88,3 +89,41 @@ def test_a_backend_that_nobody_knows() -> None:
     assert found.level == "problem" and found.remedy.startswith("Did you mean 'vulkan'?")
     (found,) = run_checks(Machine(environment={"LITEGPU_BACKEND": "Vulkan"}), (environment,))
     assert found.level == "note"
+
+
+def test_where_nothing_works_each_missing_backend_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = Finding("OpenCL", "note", "It is not installed.", "pip install 'x'")
+    monkeypatch.setattr(outcomes, "_listed", lambda _: (missing, ()))
+    found = outcomes.devices()
+    assert {each.level for each in found.findings} == {"problem"}
+    assert {each.remedy for each in found.findings} == {"pip install 'x'"}
+
+    works = Finding("WebGPU", "ok", "right")
+    facts = {"index": 0, "software": True}
+    monkeypatch.setattr(
+        outcomes, "_listed", lambda name: (None, [facts]) if name == "webgpu" else (missing, ())
+    )
+    monkeypatch.setattr(outcomes, "_tried", lambda _: works)
+    assert {each.level for each in outcomes.devices().findings} == {"note", "ok"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'/srv/people/ada/x', /srv/people/ada2", "'~/x', /srv/people/ada2"),
+        ("/home/eve/x and /Users/eve/x", "~/x and ~/x"),
+        ("C:\\Users\\eve\\x", "~\\x"),
+        ("/homes/x", "/homes/x"),
+    ],
+)
+def test_no_user_is_named(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/srv/people/ada"))
+    assert doctor._without_home(Finding("a", "ok", text, text)) == Finding("a", "ok", shown, shown)
+
+    def nobody() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    assert doctor._without_home(Finding("a", "ok", "/home/eve/x")).text == "~/x"

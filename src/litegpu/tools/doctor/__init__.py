@@ -32,6 +32,8 @@ CHECKS = (
 )
 
 
+_HOMES = r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":;,)]+"
+"""Where systems have the folders of users."""
 _LEVEL, _TOPIC = 9, 13
 """Columns of how it is, and of what it is about."""
 
@@ -71,13 +73,12 @@ def _print(found: Sequence[Finding], verdict: str) -> None:
 
 
 def _without_home(finding: Finding) -> Finding:
-    """Return a finding that does not tell who uses this machine."""
+    """Return a finding that does not tell who uses this machine, nor who else does."""
     try:
         home = str(Path.home())
     except RuntimeError:
-        return finding
-    if len(home) < 2 or home == "/root":
-        return finding
-    hidden = re.compile(re.escape(home) + r"(?![\w.-])")
+        home = ""
+    own = rf"{re.escape(home)}(?![\w.-])|" if len(home) > 1 and home != "/root" else ""
+    hidden = re.compile(own + _HOMES)
     text, remedy = (hidden.sub("~", each) for each in (finding.text, finding.remedy))
     return Finding(finding.topic, finding.level, text, remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import util
 from typing import Any
 
@@ -47,6 +47,8 @@ def devices() -> Examined:
         for (name, info, _), outcome in zip(trials, outcomes, strict=True)
         if outcome.level == "ok"
     }
+    if not right:  # then each backend that is missing may be what is wrong
+        found = [replace(each, level="problem") for each in found]
     return Examined((*found, *outcomes), len(right), sum(not each for each in right.values()))
 
 
