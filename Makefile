@@ -2,17 +2,21 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+# Interpreters that `make packages` tries: all that are named here, else that of .venv.
+PYTHONS ?=
 BIN := .venv/bin
 export PYTHON
 LITEGPU_MODELS ?= $(abspath $(wildcard ../shared/models))
 export LITEGPU_MODELS
 
-.PHONY: help setup test runtimes lint format demo clean
+.PHONY: help setup test runtimes packages oldest lint format demo clean
 
 help:
 	@echo "make demo    set everything up, then classify and segment a real picture on the GPU"
 	@echo "make test    set everything up, then run the tests (PYTEST_ARGS='-k conv' narrows them)"
 	@echo "make runtimes  run the tests of the bridge in older runtimes too"
+	@echo "make packages  build the wheel and the sdist, and try them in clean environments"
+	@echo "make oldest  run a part of the tests with the oldest versions that are allowed (needs uv)"
 	@echo "make lint    ruff, formatting and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make setup   only the set-up: .venv, and devices to run on"
@@ -27,6 +31,12 @@ test: setup
 runtimes: setup
 	$(BIN)/python scripts/check_runtimes.py
 
+packages: setup
+	$(BIN)/python scripts/check_packages.py --keep dist $(PYTHONS)
+
+oldest:
+	sh scripts/check_oldest
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +50,4 @@ demo: setup
 	@$(BIN)/litegpu demo $(DEMO_ARGS)
 
 clean:
-	rm -rf .venv .runtimes out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .runtimes .oldest dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

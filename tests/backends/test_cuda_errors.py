@@ -38,7 +38,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_without_the_bindings_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_driver.driver.cache_clear()
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[cuda13\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[cuda\]'"):
         cuda.CUDABackend().devices()
 
 

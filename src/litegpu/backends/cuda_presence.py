@@ -20,7 +20,7 @@ def missing_bindings(package: str, purpose: str) -> MissingDependencyError:
     if version is None:
         return missing_dependency(
             package,
-            "cuda13",
+            "cuda",
             purpose,
             why="is not installed. No NVIDIA driver is found here, either; with one, install it",
         )
