@@ -17,7 +17,7 @@ from litegpu.version import __version__
 
 TOOLS = {
     "devices": "list every backend's usable devices, or why it has none",
-    "doctor": "say what keeps models from the GPU on this machine, and what would help",
+    "doctor": "say what keeps models from the GPU, and what would help",
     "delegates": "say which delegates there are, and which one a model needs",
     "check": "say what of a model runs on the GPU, and why the rest does not",
     "run": "run a model on a picture: result, latency, distance to the CPU",
