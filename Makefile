@@ -9,7 +9,7 @@ export PYTHON
 LITEGPU_MODELS ?= $(abspath $(wildcard ../shared/models))
 export LITEGPU_MODELS
 
-.PHONY: help setup test runtimes packages oldest lint format demo clean
+.PHONY: help setup test runtimes packages oldest lint format demo site clean
 
 help:
 	@echo "make demo    set everything up, then classify and segment a real picture on the GPU"
@@ -20,6 +20,7 @@ help:
 	@echo "make lint    ruff, formatting and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make setup   only the set-up: .venv, and devices to run on"
+	@echo "make site    build the documentation site into out/site"
 	@echo "make clean   remove .venv, out/ and the caches"
 
 setup:
@@ -48,6 +49,9 @@ format: setup
 
 demo: setup
 	@$(BIN)/litegpu demo $(DEMO_ARGS)
+
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv .runtimes .oldest dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis

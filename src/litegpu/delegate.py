@@ -49,7 +49,7 @@ _log = logging.getLogger("litegpu")
 class GpuDelegate:
     """Runs the part of a model that a GPU can run.
 
-    Pass it to an interpreter::
+    Pass it to an interpreter:
 
         Interpreter("model.tflite", experimental_delegates=[GpuDelegate(precision="fp16")])
 

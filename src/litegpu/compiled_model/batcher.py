@@ -68,7 +68,7 @@ class _Size:
 class Batcher:
     """Turns requests of many threads into batches of a model.
 
-    Like this::
+    Like this:
 
         model = CompiledModel.from_file("model.tflite", precision="fp16")
         with Batcher(model, max_batch=16, max_delay_ms=2) as batcher:

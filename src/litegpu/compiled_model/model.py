@@ -25,7 +25,7 @@ from litegpu.zoo.batch import with_batch
 class CompiledModel(ModelTensors):
     """A model that is run on buffers: what fits a GPU there, the rest on the CPU.
 
-    It has the methods of `ai_edge_litert.compiled_model.CompiledModel`, with the same meaning::
+    It has the methods of `ai_edge_litert.compiled_model.CompiledModel`, with the same meaning:
 
         model = CompiledModel.from_file("model.tflite")
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
