@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cases.base import Case, Pair, Range
+from cases.attention import Attention
+from cases.base import ANY, Case, Pair, Range
 from cases.batch_matmul import Matmul
 from cases.conv_2d import ACTIVATIONS, Conv
 from cases.depthwise_conv_2d import Depthwise
@@ -122,6 +123,32 @@ def matmul(dice: Dice) -> Case:
         adj_y=adj_y,
         constant=-1 if itself else dice.one_of(-1, 0, 1),
         itself=itself,
+    )
+
+
+def attention(dice: Dice) -> Case:
+    """Heads of any size, before the tokens or across them, with masks of any kind."""
+    batch, heads = dice.number(1, 3), dice.number(1, 3)
+    queries, keys, across = dice.number(1, 9), dice.number(1, 20), dice.flag()
+    whole = (batch, heads, queries, keys)
+    masked = tuple(dice.one_of(1, size) for size in whole[:3])
+    has_mask = dice.flag()
+    rows = across and not has_mask and dice.flag()
+    return Attention(
+        batch=batch,
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        depth=dice.number(1, 20),
+        columns=dice.number(0, 20),
+        across=across,
+        rows=rows,
+        turned=not rows and dice.flag(),
+        scale=dice.one_of(None, 0.25, 1.5),
+        mask=(*masked, keys) if has_mask else None,
+        hidden=dice.number(0, keys - 1) if has_mask else 0,
+        added=dice.flag(),
+        values=dice.one_of(ANY, Range(-4.0, 4.0, grid=0.25)),
     )
 
 
@@ -283,6 +310,7 @@ def to_matrix(dice: Dice) -> Case:
 
 LAYERS = (
     *(convolution, convolution, depthwise, transposed, dense, matmul, pool, lstm, basic_lstm),
+    attention,
     resize,
 )
 CUSTOM = (
