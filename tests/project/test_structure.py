@@ -197,7 +197,9 @@ def test_every_backend_file_belongs_to_a_registered_backend() -> None:
 # Tests
 
 
-OTHER_ROOMS = {"benchmarks", "delegate", "fuzzing", "models", "project", "robustness"}
+OTHER_ROOMS = {
+    *("benchmarks", "delegate", "examples", "fuzzing", "models", "project", "robustness")
+}
 """Rooms of tests that are no package of the source: CONTRIBUTING.md says what is in them."""
 
 
