@@ -15,6 +15,7 @@ from places import ROOT
 ADDRESS = "https://github.com/litegpu/litegpu"
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+MAY_MORE = {"release": {"id-token"}, "deploy": {"id-token", "pages"}}
 TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 EXTRAS = set(
@@ -77,7 +78,7 @@ def test_workflows_may_little_and_name_what_there_is(path: Path) -> None:
     assert workflow["permissions"] == {"contents": "read"}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for name, job in workflow["jobs"].items():
-        assert set(job.get("permissions", {})) <= ({"id-token"} if name == "release" else set())
+        assert set(job.get("permissions", {})) <= MAY_MORE.get(name, set())
         assert job["timeout-minutes"] <= 90
         for step in job["steps"]:
             assert re.search(r"@(v\d+|release/v\d+)$", step.get("uses", "@v1")), step
