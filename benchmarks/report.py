@@ -22,6 +22,8 @@ END = "<!-- End of what benchmarks/report.py writes. -->"
 DIGEST = "Results"
 """The text field of the picture that tells which figures it shows."""
 
+_INK = "#808080"
+"""Can be read on white and on black: the picture itself has no background."""
 _NONE = "–"
 Result = Mapping[str, Any]
 Model = Mapping[str, Any]
@@ -267,10 +269,10 @@ def page(text: str, result: Result) -> str:
 # The picture
 
 _BARS = {
-    "litegpu CUDA fp16": (f"{OURS} fp16", "#1b7837"),
+    "litegpu CUDA fp16": (f"{OURS} fp16", "#2e9e4f"),
     "litegpu OpenCL fp16": ("litegpu opencl fp16", "#7fbf7b"),
     "PyTorch fp16, best": ("torch fp16", "#e08214"),
-    "LiteRT accelerator fp16": (f"{RIVAL} fp16", "#762a83"),
+    "LiteRT accelerator fp16": (f"{RIVAL} fp16", "#9b59b6"),
     "XNNPACK, 8 threads": ("XNNPACK 8 threads", "#878787"),
 }
 """The way (or how its name begins) and the colour of each bar of a model."""
@@ -300,7 +302,9 @@ def draw(data: Mapping[str, Mapping[str, float]], path: Path) -> None:
     from matplotlib import pyplot
 
     models = list(dict.fromkeys(title for values in data.values() for title in values))
-    figure_, axes = pyplot.subplots(figsize=(10, 0.75 * len(models) + 1.6), facecolor="white")
+    parts = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    pyplot.rcParams.update(dict.fromkeys(parts, _INK))
+    figure_, axes = pyplot.subplots(figsize=(10, 0.75 * len(models) + 1.6))
     height = 0.8 / len(data)
     for index, (label, values) in enumerate(data.items()):
         rows = [models.index(title) + (index + 0.5) * height - 0.4 for title in values]
@@ -312,13 +316,14 @@ def draw(data: Mapping[str, Mapping[str, float]], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds of a whole call, NumPy to NumPy; shorter is better")
     axes.margins(x=0.1, y=0.01)
-    axes.grid(axis="x", color="#dddddd")
+    axes.grid(axis="x", color=_INK, alpha=0.3)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure_.legend(loc="upper center", ncols=3, frameon=False)
     figure_.tight_layout(rect=(0, 0, 1, 1 - 0.6 / figure_.get_size_inches()[1]))
-    figure_.savefig(path, dpi=120, metadata={DIGEST: digest(data), "Software": None})
+    about = {DIGEST: digest(data), "Software": None}
+    figure_.savefig(path, dpi=120, transparent=True, metadata=about)
     pyplot.close(figure_)
 
 

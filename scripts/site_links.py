@@ -1,4 +1,4 @@
-"""Links of the documentation site: what lies beside docs/ is shown in the repository.
+"""Links and languages of the documentation site: what is beside docs/ is shown in the repository.
 
 A hook of MkDocs, see mkdocs.yml. On the code host and in an editor, pages link to each other and to
 files by relative paths; of a site only docs/ is a part.
@@ -14,6 +14,8 @@ from typing import Any
 _LINK = re.compile(
     r"(\]\(|^\[[^\]]+\]:\s+)(?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?", re.MULTILINE
 )
+LANGUAGES = ("es", "pt", "zh")
+"""Folders of docs/ with the pages that are translated."""
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -24,6 +26,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         where = PurePosixPath(".")  # its text is that of CHANGELOG.md
         markdown = page_of_the_root(markdown, "CHANGELOG.md")
     return outside_fences(markdown, lambda text: _linked(text, where, page, config["repo_url"]))
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
+    """Let menus and marks of a page be in the language of its text."""
+    first = PurePosixPath(page.file.src_uri).parts[0]
+    config["theme"]["language"] = first if first in LANGUAGES else "en"
+    return context
 
 
 def page_of_the_root(markdown: str, name: str) -> str:

@@ -11,16 +11,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from site_links import on_page_markdown
+from site_links import LANGUAGES, on_page_markdown
 
 import litegpu
 from places import ROOT
 
 DOCS = ROOT / "docs"
-LANGUAGES = ("zh", "es", "pt")
 TRANSLATED = ("index.md", "getting_started.md")
 REPOSITORY = "https://github.com/litegpu/litegpu"
 _LOADED = re.compile(r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="([^"]+)')
+_LANGUAGE_LINK = re.compile(r'href="([^"]*)" hreflang=')
 _BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -63,10 +63,16 @@ def test_every_public_name_is_described(site: Path) -> None:
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
-        loaded = re.findall(
-            r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="([^"]+)', text(page)
-        )
+        loaded = _LOADED.findall(text(page))
         assert not [each for each in loaded if html.unescape(each).startswith(("http", "//"))]
+
+
+@pytest.mark.parametrize("language", ["", *LANGUAGES])
+def test_pages_say_in_which_language_they_are(site: Path, language: str) -> None:
+    page = text(site / language / "index.html")
+    assert f'<html lang="{language or "en"}"' in page
+    links = {(site / language / link).resolve() for link in _LANGUAGE_LINK.findall(page)}
+    assert links == {(site / other).resolve() for other in ("", *LANGUAGES)}
 
 
 def test_the_changelog_is_a_page(site: Path) -> None:
