@@ -15,13 +15,16 @@ from litegpu.tools.engines import Arrays, BatchPlan, Tensor
 
 NAME, ERROR = "name", "error"
 _KINDS = "fiub"
+_FIRST_WITH_MISSING_TENSORS = 26
+"""The first pyarrow of that kind; Python 3.10 has none."""
 
 
 class OutputColumns:
     """The columns that outputs become.
 
     An output of a fixed shape is a column of tensors of that shape (Arrow's extension type
-    `arrow.fixed_shape_tensor`), or of numbers where it is one. An output whose shape a run decides
+    `arrow.fixed_shape_tensor`), of lists where pyarrow is too old for these, or of numbers where
+    it is one. An output whose shape a run decides
     is a column of lists, beside which NAME_shape has the shapes. The metadata of a column holds
     the tensor's name, shape, type and quantization as JSON, under the key `litegpu`.
     """
@@ -61,8 +64,7 @@ class OutputColumns:
                 found.append(pa.field(name, pa.list_(kind), metadata=about))
                 found.append(pa.field(f"{name}_shape", pa.list_(pa.int32())))
             else:
-                typed = pa.fixed_shape_tensor(kind, tensor.shape) if _is_tensor(tensor) else kind
-                found.append(pa.field(name, typed, metadata=about))
+                found.append(pa.field(name, _typed(kind, tensor), metadata=about))
         return found
 
     def arrays(self, rows: Sequence[Arrays | None]) -> list[Any]:
@@ -83,6 +85,9 @@ class OutputColumns:
         import pyarrow as pa
 
         absent = np.array([value is None for value in values], np.bool_)
+        if _is_tensor(tensor) and not _holds_missing_tensors():
+            flat = [None if value is None else value.reshape(-1) for value in values]
+            return pa.array(flat, pa.list_(pa.from_numpy_dtype(self._dtype(tensor))))
         dense = np.zeros((len(values), *tensor.shape), self._dtype(tensor))
         for row, value in enumerate(values):
             if value is not None:
@@ -105,6 +110,24 @@ def output_names(interpreter: Any) -> list[str]:
         if by_tensor.keys() >= {each["name"] for each in details}:
             return [by_tensor[each["name"]] for each in details]
     return [each["name"].removesuffix(":0") for each in details]
+
+
+def _typed(kind: Any, tensor: Tensor) -> Any:
+    """Return the type of a column with an output of a fixed shape, of numbers of a kind."""
+    import pyarrow as pa
+
+    if not _is_tensor(tensor):
+        return kind
+    if not _holds_missing_tensors():
+        return pa.list_(kind)
+    return pa.fixed_shape_tensor(kind, tensor.shape)
+
+
+def _holds_missing_tensors() -> bool:
+    """Whether a table with rows without a tensor, which failed, can be written and read back."""
+    import pyarrow as pa
+
+    return int(pa.__version__.split(".")[0]) >= _FIRST_WITH_MISSING_TENSORS
 
 
 def _is_tensor(tensor: Tensor) -> bool:
