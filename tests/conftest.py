@@ -36,6 +36,7 @@ settings.register_profile("many", max_examples=2000, deadline=None, suppress_hea
 settings.load_profile("few")
 
 pytest.register_assert_rewrite("backend_suite", "small_models")
+pytest_plugins = ["every_backend"]
 
 if typing.TYPE_CHECKING:
     from litegpu.backends.opencl import OpenCLDevice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda_emulator import needs_emulator
+from every_backend import REAL
 from litegpu import GpuDelegate
-from litegpu.backends import list_devices
 from litegpu.cache import sharing
 from litegpu.errors import CompilationError
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.zoo.writer import ModelWriter
-from simulated_cuda import put_in_place
 from small_models import RUNTIME, chain, interpreter, random, reference, run, times
 
-REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
 MODEL = chain(["ABS", "SQRT", "NEG"])
-
-
-@pytest.fixture(params=[*REAL, pytest.param("cuda", marks=needs_emulator)])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "cuda":
-        put_in_place(monkeypatch)
-    yield request.param
-    gc.collect()
 
 
 def multiplied(factor: float) -> bytes:

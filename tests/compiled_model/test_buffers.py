@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from cuda_emulator import needs_emulator
+from every_backend import REAL
 from litegpu import CompiledModel, CompiledModelError, TensorBuffer
-from litegpu.backends import BACKENDS, list_devices
+from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
 from litegpu.errors import BindingError
 from litegpu.zoo.writer import ModelWriter
@@ -21,15 +22,6 @@ from small_models import CPU_ONLY, chain
 
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
-
-
-@pytest.fixture(params=[*REAL, pytest.param("cuda", marks=needs_emulator)])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "cuda":
-        put_in_place(monkeypatch)
-    yield request.param
-    gc.collect()
 
 
 @pytest.fixture

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cuda_emulator import needs_emulator
 from litegpu import CompiledModel, CompiledModelError, ModelFuture, TensorBuffer
-from litegpu.backends import list_devices
 from litegpu.errors import ExecutionError, InvokeTimeoutError
 from places import python_path
-from simulated_cuda import put_in_place
 from small_models import ALL_HALF, CPU_ONLY, ONE, chain, reference, scaled
 
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
 WHOLE, PARTLY = ["ABS", "NEG"], ["ABS", CPU_ONLY, "NEG"]
-
-
-@pytest.fixture(params=[*REAL, pytest.param("cuda", marks=needs_emulator)])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "cuda":
-        put_in_place(monkeypatch)
-    yield request.param
-    gc.collect()
 
 
 @pytest.mark.parametrize("ops", [WHOLE, PARTLY])

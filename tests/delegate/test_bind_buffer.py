@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cuda_emulator import needs_emulator
+from every_backend import REAL
 from litegpu import BindingError, GpuDelegate, InterpreterError, TensorBuffer
-from litegpu.backends import BACKENDS, list_devices
+from litegpu.backends import BACKENDS
 from litegpu.zoo.writer import ModelWriter
-from simulated_cuda import put_in_place
 from small_models import ALL_HALF, CPU_ONLY, ONE, chain, interpreter, reference, scaled
 
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-REAL = sorted({each.backend for each in list_devices()} - {"cuda"})
-
-
-@pytest.fixture(params=[*REAL, pytest.param("cuda", marks=needs_emulator)])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "cuda":
-        put_in_place(monkeypatch)
-    yield request.param
-    gc.collect()
 
 
 def ends(target: Any) -> tuple[int, int]:
