@@ -65,12 +65,15 @@ class DirectRun:
     Call it in one thread at a time, and in none in which the interpreter invokes.
     """
 
-    def __init__(self, context: KernelContext, ends: Ends, stream: int | None = None) -> None:
+    def __init__(
+        self, context: KernelContext, ends: Ends, stream: int | None = None, kept: bool = False
+    ) -> None:
         """Take a buffer for each tensor; see `can_run`. Runs come after what is on `stream`.
 
+        One that is `kept` for many runs may take longer to prepare, and less to run.
         Raises BindingError for a buffer that is too small, or of another device.
         """
-        self._on, self._ends, self._stream = context, ends, stream
+        self._on, self._ends, self._stream, self._kept = context, ends, stream, kept
         self._bind()
 
     @staticmethod
@@ -93,11 +96,13 @@ class DirectRun:
             [self._ends.outputs[v][0] for v in compiled.outputs],
         )
         context = compiled.context
-        self._submission: Submission = (
-            context.bind(bindings)
-            if self._stream is None
-            else context.bind_after(bindings, self._stream)
-        )
+        self._submission: Submission
+        if self._kept:
+            self._submission = context.bind_kept(bindings, self._stream)
+        elif self._stream is not None:
+            self._submission = context.bind_after(bindings, self._stream)
+        else:
+            self._submission = context.bind(bindings)
         self._run: Callable[[], None] = self._submission.run
         self._event: Event | None = None
         self._again = [

@@ -266,10 +266,7 @@ class PartitionKernel:
             return self._bound_buffer(v, sizes[v]) or HostBuffer(data(v), sizes[v])
 
         bindings = compiled.watched([*map(end, compiled.inputs)], [*map(end, compiled.outputs)])
-        if self._stream is None:
-            self._run = compiled.context.bind(bindings).run
-        else:
-            self._run = compiled.context.bind_after(bindings, self._stream).run
+        self._run = compiled.context.bind_kept(bindings, self._stream).run
         self._states = [(data(v), size) for v, size in sizes.items() if v in compiled.states]
         for v, array in compiled.constants.items():
             if (buffer := self._bound_buffer(v, array.nbytes)) is not None:

@@ -122,6 +122,10 @@ FAULTS: dict[str, tuple[Artifact, str]] = {
     "no launch": (program(sole_writers={0: (99, 0)}), "no such launch writes an output"),
     "no argument": (program(sole_writers={0: (0, 99)}), "no such argument writes an output"),
     "elsewhere": (program(sole_writers={0: (0, 0)}), "an output is written elsewhere"),
+    "no input": (program(readers={9: ()}), "no such input is read"),
+    "no reading launch": (program(readers={0: ((99, 0),)}), "no such launch reads an input"),
+    "no reading argument": (program(readers={0: ((0, 99),)}), "no such argument reads an input"),
+    "read elsewhere": (program(readers={0: ((0, WRITTEN),)}), "an input is read elsewhere"),
     "told": (facts(launches=FACTS.launches[1:]), "not all launches are told of"),
     "work": (
         facts(launches=(replace(FACTS.launches[0], nbytes=-1), *FACTS.launches[1:])),
@@ -158,12 +162,13 @@ if WORDS is not None:
 
 
 def test_what_was_compiled_is_sound() -> None:
-    assert WORDS is not None and PROGRAM.sole_writers
+    assert WORDS is not None and PROGRAM.sole_writers and PROGRAM.readers
     check(GOOD, GRAPH, DEVICE)
     sections = [np.frombuffer(part, np.uint8) for part in GOOD.sections()]
     again = Artifact.read(np.concatenate(sections))
     check(again, GRAPH, DEVICE)
     assert again.facts == FACTS and again.program.launches == PROGRAM.launches
+    assert again.program.readers == PROGRAM.readers
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -233,6 +233,18 @@ def test_kinds_of_buffers_follow_the_storage() -> None:
     ]
 
 
+def test_a_program_says_which_arguments_read_an_input() -> None:
+    builder = GraphBuilder()
+    image, other = builder.input(1, 4, 4, 8), builder.input(1, 4, 4, 8)
+    both = builder.conv(image, 8), builder.conv(image, 4)
+    graph = replace(builder.graph(*both), outputs=(*both, other))
+    program = build(assign(graph, FP32)).program
+    assert list(program.readers) == [0], "the other is an output"
+    assert len(program.readers[0]) == 2
+    for launch, argument in program.readers[0]:
+        assert program.launches[launch].ranges[argument] == program.inputs[0]
+
+
 def test_a_program_says_which_argument_alone_writes_an_output() -> None:
     builder = GraphBuilder()
     image = builder.input(1, 4, 4, 8)

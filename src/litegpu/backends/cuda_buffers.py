@@ -16,12 +16,15 @@ from litegpu.backends.buffers import (
 )
 from litegpu.backends.cuda_driver import FATAL, TITLE, Handles, call, driver
 from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.codegen import round_up
 from litegpu.errors import CudaError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
 
 PINNED = " of pinned host memory"
+UNIT = 16
+"""Bytes of which kernels move whole ones."""
 NO_TIMES = 2
 """CU_EVENT_DISABLE_TIMING: an event that costs less."""
 
@@ -40,6 +43,10 @@ def provide(device: CUDADevice, owned: Handles, nbytes: int, kind: str, *making:
             f"{device.info.name} cannot provide {nbytes} bytes{kind}: {error} Close "
             "other programs, use precision='fp16' or a smaller batch."
         ) from error
+
+
+def _whole_units(nbytes: int) -> int:
+    return max(round_up(nbytes, UNIT), UNIT)
 
 
 class _CUDAMemory(DeviceBuffer):
@@ -70,7 +77,7 @@ class CUDABuffer(_CUDAMemory):
         self._owned = Handles()
         keep_in_children(self)
         device.holders.add(self)
-        making = (cu.cuMemAlloc, cu.cuMemFree, max(nbytes, 1))
+        making = (cu.cuMemAlloc, cu.cuMemFree, _whole_units(nbytes))
         self.handle = device.within(partial(provide, device, self._owned, nbytes, "", *making))
 
     def close(self) -> None:
@@ -144,7 +151,7 @@ class CUDAPinnedBuffer(HostBuffer):
         self._device, self._owned = device, Handles()
         keep_in_children(self)
         device.holders.add(self)
-        making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, max(nbytes, 1), 0)
+        making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, _whole_units(nbytes), 0)
         provided = partial(provide, device, self._owned, nbytes, PINNED, *making)
         self.pointer.value = device.within(provided)
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from litegpu.backends.buffers import Bindings, Bytes, HostBuffer, MemoryKind
-from litegpu.backends.cuda_buffers import NO_TIMES, PINNED, provide
+from litegpu.backends.cuda_buffers import NO_TIMES, PINNED, UNIT, provide
 from litegpu.backends.cuda_driver import TITLE, Handles, KernelNode, call, driver, ready
+from litegpu.backends.cuda_ends import Ends, staged
 from litegpu.backends.cuda_profile import CUDAProfiler
 from litegpu.backends.cuda_submission import CUDASubmission
-from litegpu.backends.cuda_transfer import UNIT, transfer_items, transfer_kernel
+from litegpu.backends.cuda_transfer import transfer_items, transfer_kernel
 from litegpu.backends.execution import ExecutionContext
 from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import BufferRange
@@ -35,20 +36,18 @@ _DIRECT_BYTES = 4 << 10
 Rows that are no multiple of 16 bytes are stored float by float: 64 KiB of them took 28 µs more than
 from the GPU's memory, of which a kernel then copies them in 1 to 2 µs.
 """
-External = tuple[tuple[bool, ...], tuple[bool, ...]]
-"""Of each input and output whether a graph leaves its copy to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured graph that moves some inputs and outputs between pinned buffers and memory."""
+    """A captured graph that uses the memory of some inputs and outputs."""
 
     handle: Any
     """The executable graph."""
     kernels: tuple[KernelNode, ...]
     """The program's launches in it."""
     direct: Mapping[tuple[int, int], int]
-    """Where an argument of a launch, by their numbers, writes to the host; see Program."""
+    """Where an argument of a launch, by their numbers, has other memory; see Program."""
 
 
 class CUDAContext(ExecutionContext):
@@ -66,7 +65,7 @@ class CUDAContext(ExecutionContext):
         self.wait: partial[int] = partial(int)
         """Waits for the stream; returns the status."""
         self._closed = False
-        self._graphs: dict[External, Graph] = {}
+        self._graphs: dict[Ends, Graph] = {}
         self._bound: Graph | None = None
         keep_in_children(self)
         self.device.holders.add(self)
@@ -89,7 +88,7 @@ class CUDAContext(ExecutionContext):
         self.inputs = [self._stage(part) for part in program.inputs]
         """Of each input the pinned buffer's address, and its bytes."""
         self.outputs = [self._stage(part) for part in program.outputs]
-        self._bound = self._graph_of(self._from_host())
+        self._bound = self._graphs[self._from_host()] = self._graph_of(self._from_host())
         self.ready = True
 
     def _stage(self, part: BufferRange) -> tuple[int, int]:
@@ -97,44 +96,54 @@ class CUDAContext(ExecutionContext):
         making = (cu.cuMemHostAlloc, cu.cuMemFreeHost, nbytes, 0)
         return provide(self.device, self.owned, nbytes, PINNED, *making), part.size
 
-    def _from_host(self) -> External:
-        return (False,) * len(self.inputs), (False,) * len(self.outputs)
+    def _from_host(self) -> Ends:
+        return staged(self.inputs), staged(self.outputs)
 
     def host_graph(self) -> Graph:
         """Return the graph that copies all inputs and outputs."""
         return self._graphs[self._from_host()]
 
-    def graph_of(self, external: External) -> Graph:
-        """Return the graph that leaves some copies to others; it is captured once."""
+    def graph_of(self, ends: Ends) -> Graph:
+        """Return the graph of some ends that the context has itself; it is captured once."""
         self.check_alive()
-        if external not in self._graphs:
-            self.device.within(partial(self._graph_of, external))
-        self._bound = self._graphs[external]
+        if ends not in self._graphs:
+            self._graphs[ends] = self.device.within(partial(self._graph_of, ends))
+        self._bound = self._graphs[ends]
         return self._bound
 
-    def _graph_of(self, external: External) -> Graph:
-        inputs, outputs = external
+    def graph_on(self, ends: Ends, owned: Handles) -> Graph:
+        """Capture a graph on memory of others; it goes with `owned`."""
+        self.check_alive()
+        graph: Graph = self.device.within(partial(self._graph_of, ends, owned))
+        return graph
+
+    def _graph_of(self, ends: Ends, owned: Handles | None = None) -> Graph:
+        inputs, outputs = ends
         program = self.program
-        direct = {
-            writer: self.outputs[number][0]
-            for number, writer in program.sole_writers.items()
-            if program.outputs[number].size <= _DIRECT_BYTES and not outputs[number]
-        }
+        direct: dict[tuple[int, int], int] = {}
+        for number, writer in program.sole_writers.items():
+            place = outputs[number]
+            few = program.outputs[number].size <= _DIRECT_BYTES
+            if place is not None and (few or not place.on_host):
+                direct[writer] = place.address
+        for number, readers in program.readers.items():
+            place = inputs[number]
+            if place is not None and not place.on_host:
+                direct.update(dict.fromkeys(readers, place.address))
         copies_in = [
-            self._transfer(address, self.address(part), size)
-            for (address, size), part, skip in zip(self.inputs, program.inputs, inputs, strict=True)
-            if not skip
+            self._transfer(place.address, self.address(part), part.size)
+            for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True))
+            if place is not None and not direct.keys() & program.readers.get(number, ())
         ]
-        spans = zip(self.outputs, program.outputs, outputs, strict=True)
         copies_out = [
-            self._transfer(self.address(part), address, size)
-            for number, ((address, size), part, skip) in enumerate(spans)
-            if not (skip or program.sole_writers.get(number) in direct)
+            self._transfer(self.address(part), place.address, part.size)
+            for number, (place, part) in enumerate(zip(outputs, program.outputs, strict=True))
+            if place is not None and program.sole_writers.get(number) not in direct
         ]
         kernels = tuple(self.kernel_nodes(direct, overlap=True))
-        handle = self.owned.capture(self.stream, [*copies_in, *kernels, *copies_out])
-        graph = self._graphs[external] = Graph(handle, kernels, direct)
-        return graph
+        nodes = [*copies_in, *kernels, *copies_out]
+        holder = self.owned if owned is None else owned
+        return Graph(holder.capture(self.stream, nodes), kernels, direct)
 
     def address(self, part: BufferRange) -> int:
         """Return where a range lies in the GPU's memory."""
@@ -196,16 +205,22 @@ class CUDAContext(ExecutionContext):
 
     def bind(self, bindings: Bindings) -> CUDASubmission:
         """Prepare calls that stage inputs, launch a graph, wait and copy outputs."""
-        return self._bind(bindings, None)
+        return self._bind(bindings)
 
     def bind_after(self, bindings: Bindings, stream: int) -> CUDASubmission:
         """Prepare the same calls, behind what is on a stream. See ExecutionContext.bind_after."""
         return self._bind(bindings, stream)
 
-    def _bind(self, bindings: Bindings, stream: int | None) -> CUDASubmission:
+    def bind_kept(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
+        """Prepare a graph whose kernels use the buffers themselves, where they can."""
+        return self._bind(bindings, stream, kept=True)
+
+    def _bind(
+        self, bindings: Bindings, stream: int | None = None, kept: bool = False
+    ) -> CUDASubmission:
         self.check_alive()
         bindings.check(self.program, self.device)
-        return CUDASubmission(self, bindings, stream)
+        return CUDASubmission(self, bindings, stream, kept)
 
     def make_event(self) -> int:
         """Return an event that takes no times, and goes with the context."""

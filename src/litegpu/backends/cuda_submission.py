@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer
 from litegpu.backends.calls import together, wait_until
 from litegpu.backends.cuda_buffers import CUDABorrowedBuffer
-from litegpu.backends.cuda_driver import NOT_READY, driver, failure, ready
+from litegpu.backends.cuda_driver import NOT_READY, TITLE, Handles, driver, failure, ready
+from litegpu.backends.cuda_ends import Place, Span, copied_ends, is_external, used_ends
 from litegpu.backends.execution import Submission
+from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import BufferRange
 from litegpu.errors import ExecutionError, InvokeTimeoutError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda_context import CUDAContext
 
-_Span = tuple[int, int]
 _Move = tuple[ctypes.c_void_p, int, int]
 """A pointer to data of the host, the address of its pinned buffer, and bytes."""
 _Call = partial[int]
@@ -28,29 +29,43 @@ _Call = partial[int]
 class CUDASubmission(Submission):
     """A graph on a context's stream, with its calls ready.
 
-    Data of the host goes through the context's pinned buffers. The GPU copies memory of its own,
-    and pinned memory of others, straight from and to the context's memory.
+    Data of the host goes through the context's pinned buffers. Memory of the GPU's own, and pinned
+    memory of others, is copied straight from and to the context's memory; or, in a submission that
+    is kept, a graph of its own uses it.
     """
 
-    def __init__(self, context: CUDAContext, bindings: Bindings, stream: int | None = None) -> None:
+    def __init__(
+        self,
+        context: CUDAContext,
+        bindings: Bindings,
+        stream: int | None = None,
+        kept: bool = False,
+    ) -> None:
         """Prepare the calls for buffers that fit; what is on `stream` at a run comes before it.
 
         Raises CudaError when the driver lacks one.
         """
         super().__init__(context)
-        self._on = context
+        self._on, self._owned = context, Handles()
         inputs = list(zip(bindings.inputs, context.inputs, strict=True))
         outputs = list(zip(bindings.outputs, context.outputs, strict=True))
-        self.graph = context.graph_of(
-            (
-                tuple(_is_external(buffer, span) for buffer, span in inputs),
-                tuple(_is_external(buffer, span) for buffer, span in outputs),
-            )
-        )
-        self._moves_in, self._moves_out = list(_moves(inputs)), list(_moves(outputs))
         program = context.program
-        before = [*self._waits(bindings, stream), *self._copies(inputs, program.inputs, into=True)]
-        after = [*self._copies(outputs, program.outputs, into=False)]
+        ends = copied = copied_ends(bindings, context.inputs, context.outputs)
+        if kept:
+            ends = used_ends(bindings, program, copied)
+        self._used = () if ends == copied else (*bindings.inputs, *bindings.outputs)
+        if self._used:
+            keep_in_children(self)
+            context.device.holders.add(self)
+            self.graph = context.graph_on(ends, self._owned)
+        else:
+            self.graph = context.graph_of(ends)
+        self._moves_in, self._moves_out = list(_moves(inputs)), list(_moves(outputs))
+        before = [
+            *self._waits(bindings, stream),
+            *self._copies(bindings.inputs, program.inputs, ends[0], into=True),
+        ]
+        after = [*self._copies(bindings.outputs, program.outputs, ends[1], into=False)]
         self._bindings = bindings  # keeps the memory
         self._popped = ctypes.c_void_p()
         self._push = ready("cuCtxPushCurrent", int(context.device.context))
@@ -73,11 +88,15 @@ class CUDASubmission(Submission):
             yield "cuStreamWaitEvent", ready("cuStreamWaitEvent", int(self._on.stream), each, 0)
 
     def _copies(
-        self, pairs: Iterable[tuple[Buffer, _Span]], parts: Sequence[BufferRange], into: bool
+        self,
+        buffers: Sequence[Buffer],
+        parts: Sequence[BufferRange],
+        places: Sequence[Place | None],
+        into: bool,
     ) -> Iterable[tuple[str, _Call]]:
         """Yield the copies that the graph leaves out."""
-        for (buffer, span), part in zip(pairs, parts, strict=True):
-            if _is_external(buffer, span):
+        for buffer, part, place in zip(buffers, parts, places, strict=True):
+            if place is None:
                 if isinstance(buffer, DeviceBuffer):
                     outside: int | ctypes.c_void_p = buffer.handle + buffer.offset
                 else:
@@ -93,7 +112,7 @@ class CUDASubmission(Submission):
         if self._on.timeout is not None:
             return self._run_in_time
         calls = (self._push, *self._work, self._on.wait, self._pop)
-        return partial(_run, self, self._on, calls, self._moves_in, self._moves_out)
+        return partial(_run, self, self._on, calls, self._used, self._moves_in, self._moves_out)
 
     def stage(self) -> None:
         """Copy the host's inputs to the pinned buffers."""
@@ -116,6 +135,8 @@ class CUDASubmission(Submission):
     def start(self) -> None:
         """Stage, and enqueue everything."""
         self._on.check_alive()
+        for buffer in self._used:
+            buffer.check_open()
         self.stage()
         self._on.ready = False
         self.launch()
@@ -175,6 +196,12 @@ class CUDASubmission(Submission):
         self._on.device.note(error)
         raise error
 
+    def __del__(self) -> None:
+        """Release a graph of its own; whatever is in flight keeps its submission."""
+        with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
+            if self._used and not is_inherited(TITLE):
+                self._on.device.release(self, self._owned)
+
     def fail_waiting(self, statuses: Sequence[int]) -> None:
         """Raise the error of a run that has waited."""
         self.fail(("cuCtxPushCurrent", *self._names, "cuStreamSynchronize"), statuses)
@@ -184,12 +211,15 @@ def _run(
     submission: CUDASubmission,
     context: CUDAContext,
     calls: Sequence[_Call],
+    used: Sequence[Buffer],
     moves_in: Sequence[_Move],
     moves_out: Sequence[_Move],
 ) -> None:
     """Stage, launch, wait and copy out; from launching to waiting no Python runs."""
     if not context.ready or context.device.lost:
         context.check_alive()
+    for buffer in used:
+        buffer.check_open()
     for pointer, own, size in moves_in:
         if pointer.value != own:
             ctypes.memmove(own, pointer, size)
@@ -201,14 +231,7 @@ def _run(
             ctypes.memmove(pointer, own, size)
 
 
-def _is_external(buffer: Buffer, span: _Span) -> bool:
-    """Return whether a buffer is memory that the GPU reaches, and no staging buffer."""
-    if isinstance(buffer, HostBuffer):
-        return buffer.kind is MemoryKind.PINNED and buffer.address != span[0]
-    return True
-
-
-def _moves(pairs: Iterable[tuple[Buffer, _Span]]) -> Iterable[_Move]:
+def _moves(pairs: Iterable[tuple[Buffer, Span]]) -> Iterable[_Move]:
     for buffer, span in pairs:
-        if isinstance(buffer, HostBuffer) and not _is_external(buffer, span):
+        if isinstance(buffer, HostBuffer) and not is_external(buffer, span):
             yield buffer.pointer, *span

@@ -7,10 +7,9 @@ input, 7 µs more for an output, measured on an H200.
 
 from __future__ import annotations
 
+from litegpu.backends.cuda_buffers import UNIT
 from litegpu.codegen import Argument, KernelText, round_up
 
-UNIT = 16
-"""Bytes that a thread moves at a time."""
 _THREADS = 256
 _BLOCKS = 264
 _AT_ONCE = 4

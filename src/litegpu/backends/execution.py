@@ -122,6 +122,14 @@ class ExecutionContext(ABC):
             "This device has no streams. Wait for what makes the inputs, and run without `stream`."
         )
 
+    def bind_kept(self, bindings: Bindings, stream: int | None = None) -> Submission:
+        """Prepare runs as `bind` does, or `bind_after`, of which there will be many.
+
+        Preparing them may take longer, for kernels that use the buffers themselves. Raises what
+        these do.
+        """
+        return self.bind(bindings) if stream is None else self.bind_after(bindings, stream)
+
     def run(self, bindings: Bindings) -> None:
         """Copy in, run all launches, copy out, and wait. Raises what `bind` and `Event.wait` do."""
         self.bind(bindings).run()

@@ -81,3 +81,9 @@ class Program:
     Only of outputs that nothing else reads or writes: a device may bind this argument to other
     memory than the output's range, and copy from there.
     """
+    readers: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """Of an input, by its number: the launches and arguments that read it, by theirs.
+
+    Only of inputs that no launch writes, and that are no output: a device may bind these arguments
+    to other memory of as many bytes, rounded up to whole vectors of 16.
+    """

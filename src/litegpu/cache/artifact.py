@@ -41,6 +41,7 @@ class Description:
     program_inputs: tuple[BufferRange, ...]
     program_outputs: tuple[BufferRange, ...]
     sole_writers: Mapping[int, tuple[int, int]]
+    readers: Mapping[int, tuple[tuple[int, int], ...]]
     facts: PartitionFacts
     binaries: Mapping[str, int]
     """How many bytes each has; they lie behind the constants in this order."""
@@ -87,6 +88,7 @@ class Artifact:
                 program.inputs,
                 program.outputs,
                 program.sole_writers,
+                program.readers,
                 self.facts,
                 {name: len(binary) for name, binary in self.binaries.items()},
             )
@@ -124,6 +126,7 @@ class Artifact:
             found.program_inputs,
             found.program_outputs,
             found.sole_writers,
+            found.readers,
         )
         ends = found.inputs, found.outputs
         origin = found.version, found.device, found.precision

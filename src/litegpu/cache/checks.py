@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from litegpu.backends.base import DeviceInfo
 from litegpu.backends.program import BufferRange, Launch, Program, Span
@@ -44,6 +44,8 @@ def check(artifact: Artifact, graph: Graph, info: DeviceInfo) -> None:
         _check_sole_writer(program, number, launch_number, argument)
     _check_facts(artifact.facts, program)
     _check_ends(artifact, graph)
+    for number, uses in program.readers.items():
+        _check_readers(program, number, uses)
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -113,6 +115,18 @@ def _check_sole_writer(program: Program, number: int, launch_number: int, argume
     (kernel,) = (kernel for kernel in program.kernels if kernel.name == launch.kernel)
     same = launch.ranges[argument] == program.outputs[number]
     _require(same and kernel.arguments[argument].written, "an output is written elsewhere")
+
+
+def _check_readers(program: Program, number: int, uses: Sequence[tuple[int, int]]) -> None:
+    _require(0 <= number < len(program.inputs), "no such input is read")
+    kernels = {kernel.name: kernel for kernel in program.kernels}
+    for launch_number, argument in uses:
+        _require(0 <= launch_number < len(program.launches), "no such launch reads an input")
+        launch = program.launches[launch_number]
+        _require(0 <= argument < len(launch.ranges), "no such argument reads an input")
+        same = launch.ranges[argument] == program.inputs[number]
+        written = kernels[launch.kernel].arguments[argument].written
+        _require(same and not written, "an input is read elsewhere")
 
 
 def _check_facts(facts: PartitionFacts, program: Program) -> None:

@@ -129,7 +129,7 @@ class ModelContext:
         found = self._runs.get(key)
         if found is not None:
             return found
-        run = self.prepared(index, inputs, outputs, stream)
+        run = self.prepared(index, inputs, outputs, stream, kept=True)
         if isinstance(run, DirectRun):
             self._runs[key] = run
             for buffer in {*inputs, *outputs}:
@@ -158,14 +158,21 @@ class ModelContext:
             moving.run = self._direct(self.instance.signatures[0], moving.inputs, moving.outputs)
         return moving.run
 
-    def prepared(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
+    def prepared(
+        self,
+        index: int,
+        inputs: Buffers,
+        outputs: Buffers,
+        stream: int | None,
+        kept: bool = False,
+    ) -> Run:
         """Return a run of a signature on buffers. Raises CompiledModelError or BindingError."""
         instance, signature = self.instance, self.instance.signatures[index]
         check("Input", signature.inputs, inputs)
         check("Output", signature.outputs, outputs)
         if instance.runs_directly(signature):
             ins, outs = ([each.memory for each in side] for side in (inputs, outputs))
-            return self._direct(signature, ins, outs, stream)
+            return self._direct(signature, ins, outs, stream, kept)
         if stream is not None:
             raise BindingError(
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
@@ -179,6 +186,7 @@ class ModelContext:
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
         stream: int | None = None,
+        kept: bool = False,
     ) -> DirectRun:
         kernel = self.instance.kernel()
         assert kernel is not None
@@ -188,7 +196,7 @@ class ModelContext:
             {t.index: memory for t, memory in zip(signature.inputs, inputs, strict=True)},
             _by_index(signature.outputs, outputs),
         )
-        return DirectRun(self._on_kernel, ends, stream)
+        return DirectRun(self._on_kernel, ends, stream, kept)
 
     def _thread(self, function: Callable[[], None]) -> Future[None]:
         if self._threads is None:

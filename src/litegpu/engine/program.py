@@ -87,6 +87,7 @@ def build_program(
         (*(ranges[v] for v in inputs), *ends),
         (*(_for_host(layout, v, ranges[v]) for v in outputs), *ends),
         _sole_writers(layout, launches, inputs, outputs),
+        _readers(launches, inputs, outputs),
     )
     lower_bound = memory.lower_bound(usages) + (words.block.size if words else 0)
     offsets = dict(zip(bases, plan.offsets, strict=True))
@@ -158,12 +159,7 @@ def _sole_writers(
 
     What is written in whole words is none of them: it may end beyond memory of another's.
     """
-    values = layout.graph.values
-    uses: dict[int, list[tuple[int, int]]] = {}
-    for number, launch in enumerate(launches):
-        for argument, (base, constant) in enumerate(launch.bindings):
-            if not constant:
-                uses.setdefault(base, []).append((number, argument))
+    values, uses = layout.graph.values, _uses(launches)
     return {
         number: uses[v][0]
         for number, v in enumerate(outputs)
@@ -172,6 +168,35 @@ def _sole_writers(
         and outputs.count(v) == 1
         and (not is_small(values[v]) or not values[v].elements % 4)
     }
+
+
+def _readers(
+    launches: Sequence[KernelLaunch], inputs: Sequence[int], outputs: Sequence[int]
+) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Return what Program.readers says, from the base values that the launches bind."""
+    uses = _uses(launches)
+
+    def written(number: int, argument: int) -> bool:
+        return launches[number].kernel.arguments[argument].written
+
+    return {
+        number: tuple(uses[v])
+        for number, v in enumerate(inputs)
+        if v in uses
+        and v not in outputs
+        and inputs.count(v) == 1
+        and not any(written(*use) for use in uses[v])
+    }
+
+
+def _uses(launches: Sequence[KernelLaunch]) -> dict[int, list[tuple[int, int]]]:
+    """Return which launches bind a base value to which of their arguments, by their numbers."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, launch in enumerate(launches):
+        for argument, (base, constant) in enumerate(launch.bindings):
+            if not constant:
+                found.setdefault(base, []).append((number, argument))
+    return found
 
 
 def _for_host(layout: Layout, output: int, written: BufferRange) -> BufferRange:

@@ -1,0 +1,174 @@
+"""Runs that are kept: on CUDA kernels use the buffers themselves, wherever that is right."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuda_emulator import needs_emulator
+from litegpu import BindingError, CompiledModel, CompiledModelError, GpuDelegate, TensorBuffer
+from litegpu.backends.buffers import BorrowedBuffer
+from litegpu.backends.cuda_buffers import CUDABorrowedBuffer
+from litegpu.zoo.writer import ModelWriter
+from simulated_cuda import SimulatedDriver, put_in_place
+from small_models import chain, interpreter
+
+pytestmark = needs_emulator
+SHAPE = (1, 4, 4, 4)
+X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDriver]:
+    yield put_in_place(monkeypatch)
+    gc.collect()
+
+
+def copies(driver: SimulatedDriver, run: Any) -> int:
+    """Return how many copies the driver is asked for in a run."""
+    before = len(driver.calls)
+    run()
+    return driver.calls[before:].count("cuMemcpyAsync")
+
+
+def compiled(ops: list[str], shape: tuple[int, ...] = SHAPE) -> CompiledModel:
+    return CompiledModel.from_buffer(chain(ops, shape), backend="cuda")
+
+
+def borrowed(model: CompiledModel, offset: int, shape: tuple[int, ...]) -> TensorBuffer:
+    """Return a tensor in the memory of another, `offset` bytes from its begin, full of NaN."""
+    (kernel,) = [context.instance.kernel() for context in model._pool.all]
+    assert kernel is not None
+    nbytes = int(np.prod(shape)) * 4
+    whole = kernel.device.allocate(nbytes + 64)
+    whole.write(np.full(nbytes // 4 + 16, np.nan, np.float32))
+    lent: BorrowedBuffer = CUDABorrowedBuffer(
+        kernel.device, whole.handle + offset, nbytes, whole, None
+    )
+    return TensorBuffer(lent, np.float32, shape)
+
+
+@pytest.mark.parametrize("memory", ["device", "pinned"])
+@pytest.mark.parametrize("shape", [SHAPE, (1, 3, 3, 1), (1, 1, 1, 1025)])
+def test_kernels_use_a_models_own_buffers(
+    driver: SimulatedDriver, memory: str, shape: tuple[int, ...]
+) -> None:
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    with compiled(["ABS", "NEG"], shape) as model:
+        inputs = model.create_input_buffers(memory=memory)
+        outputs = model.create_output_buffers(memory=memory)
+        for factor in (1, -3):
+            inputs[0].write(x * factor)
+            outputs[0].write(np.full(shape, np.nan, np.float32))
+            assert copies(driver, lambda: model.run_by_index(0, inputs, outputs)) == 0
+            np.testing.assert_array_equal(outputs[0].read(), -np.abs(x * factor))
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape", "expected"),
+    [(0, SHAPE, 0), (16, SHAPE, 0), (4, SHAPE, 2), (0, (1, 3, 3, 1), 1), (4, (1, 3, 3, 1), 2)],
+)
+def test_memory_of_others(
+    driver: SimulatedDriver, offset: int, shape: tuple[int, ...], expected: int
+) -> None:
+    """What is no whole units is copied in; what one launch writes may end anywhere."""
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    with compiled(["ABS", "NEG"], shape) as model:
+        source, result = (borrowed(model, offset, shape) for _ in range(2))
+        source.write(x)
+        assert copies(driver, lambda: model.run_by_index(0, [source], [result])) == expected
+        np.testing.assert_array_equal(result.read(), -np.abs(x))
+        lent = result.memory
+        assert isinstance(lent, CUDABorrowedBuffer)
+        around = lent.owner.read().view(np.float32)  # type: ignore[attr-defined]
+        assert np.isnan(around).sum() == around.size - x.size, "nothing else was written"
+
+
+@pytest.mark.parametrize("overlap", [256, 240, 16])
+def test_an_output_over_an_input(driver: SimulatedDriver, overlap: int) -> None:
+    writer = ModelWriter()
+    value = writer.input(SHAPE)
+    once = writer.op("NEG", [value], [SHAPE])
+    sums = writer.op("ADD", [writer.op("ABS", [once], [SHAPE]), value], [SHAPE])
+    writer.output(once, sums)
+    with CompiledModel.from_buffer(writer.build(), backend="cuda") as model:
+        (kernel,) = [context.instance.kernel() for context in model._pool.all]
+        assert kernel is not None
+        whole = kernel.device.allocate(1024)
+        at = 256 - overlap
+        source, result = (
+            TensorBuffer(
+                CUDABorrowedBuffer(kernel.device, whole.handle + offset, X.nbytes, whole, None),
+                np.float32,
+                SHAPE,
+            )
+            for offset in (256, 256 + at)
+        )
+        outputs = [result, model.create_output_buffers(memory="device")[1]]
+        for _ in range(2):
+            source.write(X)
+            assert copies(driver, lambda: model.run_by_index(0, [source], outputs)) == 1
+            np.testing.assert_array_equal(result.read(), -X)
+            np.testing.assert_array_equal(outputs[1].read(), np.abs(X) + X)
+
+
+def test_an_input_that_is_an_output(driver: SimulatedDriver) -> None:
+    writer = ModelWriter()
+    value = writer.input(SHAPE)
+    writer.output(writer.op("NEG", [value], [SHAPE]), value)
+    with CompiledModel.from_buffer(writer.build(), backend="cuda") as model:
+        inputs = model.create_input_buffers(memory="device")
+        outputs = model.create_output_buffers(memory="device")
+        inputs[0].write(X)
+        model.run_by_index(0, inputs, outputs)
+        np.testing.assert_array_equal(outputs[0].read(), -X)
+        np.testing.assert_array_equal(outputs[1].read(), X)
+
+
+def test_graphs_go_with_their_buffers(driver: SimulatedDriver) -> None:
+    with compiled(["ABS"]) as model:
+
+        def once() -> None:
+            inputs = model.create_input_buffers(memory="device")
+            outputs = model.create_output_buffers(memory="device")
+            inputs[0].write(X)
+            model.run_by_index(0, inputs, outputs)
+
+        once()
+        gc.collect()
+        before = sorted(driver.live.values())
+        for _ in range(40):
+            once()
+        gc.collect()
+        assert sorted(driver.live.values()) == before
+    assert not driver.faults
+
+
+def test_closed_buffers_are_seen_before_a_run(driver: SimulatedDriver) -> None:
+    gpu = GpuDelegate(backend="cuda")
+    target = interpreter(chain(["ABS"]), gpu)
+    place = target.get_input_details()[0]["index"]
+    device = gpu._whole().device  # type: ignore[union-attr]
+    buffer = TensorBuffer(device.allocate(X.nbytes), np.float32, SHAPE)
+    gpu.bind_buffer(target, place, buffer)
+    buffer.write(X)
+    target.invoke()
+    output = target.get_output_details()[0]["index"]
+    np.testing.assert_array_equal(target.get_tensor(output), np.abs(X))
+    launches = driver.calls.count("cuGraphLaunch")
+    buffer.memory.close()
+    with pytest.raises(RuntimeError, match=r"This buffer was closed\. Allocate another one\."):
+        target.invoke()
+    assert driver.calls.count("cuGraphLaunch") == launches
+    with compiled(["ABS"]) as model:
+        inputs = model.create_input_buffers(memory="device")
+        outputs = model.create_output_buffers(memory="device")
+        model.run_by_index(0, inputs, outputs)
+        outputs[0].memory.close()
+        for run in (model.run_by_index, model.submit_by_index):
+            with pytest.raises((BindingError, CompiledModelError), match=r"closed"):
+                run(0, inputs, outputs)
