@@ -183,7 +183,7 @@ FILES = tuple(
 )
 
 
-@pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
+@pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
 def test_an_interrupt_at_any_place(fake: FakeDriver) -> None:
     opened()
     for number in itertools.count(0, STRIDE):
@@ -314,7 +314,7 @@ def test_an_invoke_in_time_that_fails(fake: FakeDriver) -> None:
     target.close()
 
 
-@pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
+@pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
 def test_an_interrupt_while_there_is_a_limit(fake: FakeDriver) -> None:
     """The graph has ended, or the device is given up, before the interrupt is seen."""
     answers: list[int] = []

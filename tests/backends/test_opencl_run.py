@@ -237,7 +237,7 @@ RUNNING = tuple(
 )
 
 
-@pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
+@pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
 @pytest.mark.parametrize("limit", [None, 10.0])
 def test_an_interrupt_at_any_place_of_a_run(
     opencl_device: OpenCLDevice, limit: float | None
@@ -263,7 +263,7 @@ def test_an_interrupt_at_any_place_of_a_run(
     context.close()
 
 
-@pytest.mark.skipif(not CAN_INTERRUPT, reason="needs Python 3.11")
+@pytest.mark.skipif(not CAN_INTERRUPT, reason="this Python does not tell enough")
 def test_an_interrupt_at_any_place_of_a_context(opencl_device: OpenCLDevice) -> None:
     files = tuple(
         f"backends/{name}.py"
