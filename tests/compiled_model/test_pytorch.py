@@ -41,9 +41,9 @@ def test_a_call_waits_for_what_is_on_the_stream(model: CompiledModel) -> None:
         source = late(stream, factor)
         with torch.cuda.stream(stream):
             result = torch.from_dlpack(model(source))
-            doubled = result * 2
+            doubled = (result * 2).cpu()
         assert result.device == source.device and result.shape == SHAPE
-        np.testing.assert_array_equal(doubled.cpu().numpy(), -2 * np.abs(X * factor))
+        np.testing.assert_array_equal(doubled.numpy(), -2 * np.abs(X * factor))
 
 
 @pytest.mark.parametrize("offset", [0, 4, 1])
@@ -66,7 +66,8 @@ def test_runs_on_bound_tensors(model: CompiledModel, offset: int) -> None:
 
 def test_submitted_runs(model: CompiledModel) -> None:
     stream = torch.cuda.Stream()
-    futures = [model.submit(late(stream, float(number))) for number in range(1, 5)]
+    with torch.cuda.stream(stream):
+        futures = [model.submit(late(stream, float(number))) for number in range(1, 5)]
     for number, future in enumerate(futures, 1):
         result = torch.from_dlpack(future.result())
         np.testing.assert_array_equal(result.cpu().numpy(), -np.abs(X * number))

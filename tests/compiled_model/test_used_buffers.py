@@ -11,8 +11,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu import BindingError, CompiledModel, CompiledModelError, GpuDelegate, TensorBuffer
-from litegpu.backends.buffers import BorrowedBuffer
-from litegpu.backends.cuda_buffers import CUDABorrowedBuffer
+from litegpu.backends.cuda_buffers import CUDABorrowedBuffer, CUDABuffer
 from litegpu.zoo.writer import ModelWriter
 from simulated_cuda import SimulatedDriver, put_in_place
 from small_models import chain, interpreter
@@ -39,28 +38,32 @@ def compiled(ops: list[str], shape: tuple[int, ...] = SHAPE) -> CompiledModel:
     return CompiledModel.from_buffer(chain(ops, shape), backend="cuda")
 
 
-def borrowed(model: CompiledModel, offset: int, shape: tuple[int, ...]) -> TensorBuffer:
-    """Return a tensor in the memory of another, `offset` bytes from its begin, full of NaN."""
+def memory(model: CompiledModel, nbytes: int) -> CUDABuffer:
+    """Return memory of the model's device, full of NaN."""
     (kernel,) = [context.instance.kernel() for context in model._pool.all]
     assert kernel is not None
-    nbytes = int(np.prod(shape)) * 4
-    whole = kernel.device.allocate(nbytes + 64)
-    whole.write(np.full(nbytes // 4 + 16, np.nan, np.float32))
-    lent: BorrowedBuffer = CUDABorrowedBuffer(
-        kernel.device, whole.handle + offset, nbytes, whole, None
-    )
+    whole = kernel.device.allocate(nbytes)
+    assert isinstance(whole, CUDABuffer)
+    whole.write(np.full(nbytes // 4, np.nan, np.float32))
+    return whole
+
+
+def part(whole: CUDABuffer, offset: int, shape: tuple[int, ...]) -> TensorBuffer:
+    """Return a tensor in memory of another."""
+    at, nbytes = whole.handle + offset, int(np.prod(shape)) * 4
+    lent = CUDABorrowedBuffer(whole.device, at, nbytes, whole, None)
     return TensorBuffer(lent, np.float32, shape)
 
 
-@pytest.mark.parametrize("memory", ["device", "pinned"])
+@pytest.mark.parametrize("kind", ["device", "pinned"])
 @pytest.mark.parametrize("shape", [SHAPE, (1, 3, 3, 1), (1, 1, 1, 1025)])
 def test_kernels_use_a_models_own_buffers(
-    driver: SimulatedDriver, memory: str, shape: tuple[int, ...]
+    driver: SimulatedDriver, kind: str, shape: tuple[int, ...]
 ) -> None:
     x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     with compiled(["ABS", "NEG"], shape) as model:
-        inputs = model.create_input_buffers(memory=memory)
-        outputs = model.create_output_buffers(memory=memory)
+        inputs = model.create_input_buffers(memory=kind)
+        outputs = model.create_output_buffers(memory=kind)
         for factor in (1, -3):
             inputs[0].write(x * factor)
             outputs[0].write(np.full(shape, np.nan, np.float32))
@@ -78,13 +81,12 @@ def test_memory_of_others(
     """What is no whole units is copied in; what one launch writes may end anywhere."""
     x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     with compiled(["ABS", "NEG"], shape) as model:
-        source, result = (borrowed(model, offset, shape) for _ in range(2))
+        spaces = [memory(model, x.nbytes + 64) for _ in range(2)]
+        source, result = (part(each, offset, shape) for each in spaces)
         source.write(x)
         assert copies(driver, lambda: model.run_by_index(0, [source], [result])) == expected
         np.testing.assert_array_equal(result.read(), -np.abs(x))
-        lent = result.memory
-        assert isinstance(lent, CUDABorrowedBuffer)
-        around = lent.owner.read().view(np.float32)  # type: ignore[attr-defined]
+        around = spaces[1].read().view(np.float32)
         assert np.isnan(around).sum() == around.size - x.size, "nothing else was written"
 
 
@@ -96,18 +98,8 @@ def test_an_output_over_an_input(driver: SimulatedDriver, overlap: int) -> None:
     sums = writer.op("ADD", [writer.op("ABS", [once], [SHAPE]), value], [SHAPE])
     writer.output(once, sums)
     with CompiledModel.from_buffer(writer.build(), backend="cuda") as model:
-        (kernel,) = [context.instance.kernel() for context in model._pool.all]
-        assert kernel is not None
-        whole = kernel.device.allocate(1024)
-        at = 256 - overlap
-        source, result = (
-            TensorBuffer(
-                CUDABorrowedBuffer(kernel.device, whole.handle + offset, X.nbytes, whole, None),
-                np.float32,
-                SHAPE,
-            )
-            for offset in (256, 256 + at)
-        )
+        whole = memory(model, 1024)
+        source, result = (part(whole, offset, SHAPE) for offset in (256, 512 - overlap))
         outputs = [result, model.create_output_buffers(memory="device")[1]]
         for _ in range(2):
             source.write(X)

@@ -31,6 +31,7 @@ from litegpu.codegen import (
 )
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
+from litegpu.engine.groups import group_for
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, EpilogueOp, Node, Value
@@ -209,17 +210,18 @@ class Lowering:
         epilogue = buffers.epilogue("e", node.epilogue, sums, request.accumulator)
         inner = buffers.epilogue("i", request.inner_epilogue, of_sum=True)
         buffers.range_words()
-        sizes = [round_up(g, b) for g, b in zip(request.grid, request.local, strict=True)]
+        local = request.local or group_for(request.grid, self.target, not request.work)
+        sizes = [round_up(g, b) for g, b in zip(request.grid, local, strict=True)]
         kernel = render(
             request.template,
             variables,
             tensors,
             Epilogue(dst, epilogue, request.accumulator),
             tuple(buffers.arguments),
-            request.local,
+            local,
             request.shared,
             inner,
-            math.prod(sizes) // math.prod(request.local),
+            math.prod(sizes) // math.prod(local),
             request.attributes,
         )
         if self.compilation is not None:

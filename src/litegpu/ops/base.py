@@ -50,15 +50,16 @@ COPY = "COPY"
 class KernelRequest:
     """One kernel launch that an op asks for.
 
-    `grid` is in work items (rounded up to `local` by the engine). `reads` and `output` are value
-    ids by the template's names; `parts` is a list of inputs the template loops over. `constants`
-    are packed arrays, read 4 elements at a time. `work` counts what must be computed, once.
+    `grid` is in work items (rounded up to `local` by the engine, which chooses it where there is
+    none). `reads` and `output` are value ids by the template's names; `parts` is a list of inputs
+    the template loops over. `constants` are packed arrays, read 4 elements at a time. `work` counts
+    what must be computed, once.
     """
 
     template: str
     grid: tuple[int, int, int]
-    local: tuple[int, int, int]
     output: int
+    local: tuple[int, int, int] | None = None
     reads: Mapping[str, int] = field(default_factory=dict)
     writes: Mapping[str, int] = field(default_factory=dict)
     """Further values that the kernel makes, by the template's names."""

@@ -66,7 +66,6 @@ class ChannelMaps(InternalOp):
         request = KernelRequest(
             template="channel_maps",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables={

@@ -154,7 +154,6 @@ def _gather(node: Node, ctx: LowerContext, dst: Storage) -> tuple[KernelRequest,
         KernelRequest(
             template="concat",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             parts=node.inputs[first : first + most],
             variables={

@@ -47,7 +47,6 @@ def copy_kernel(node: Node, ctx: LowerContext, destination: Storage | None = Non
     return KernelRequest(
         template="copy",
         grid=(dst.channel_blocks, dst.rows, 1),
-        local=(8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0]},
         variables={

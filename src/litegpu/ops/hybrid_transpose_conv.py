@@ -53,8 +53,7 @@ class HybridTransposeConv(InternalOp):
         taps = -(-height // window.stride[0]) * -(-width // window.stride[1])
         request = KernelRequest(
             template="hybrid_transpose_conv",
-            grid=(channels // 4, dst.rows, 1),
-            local=(8, 8, 1),
+            grid=(dst.channel_blocks, dst.rows, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "row_scale": node.inputs[1]},
             constants={"weights": packed, "scales": _padded(attributes.scales, outputs)},

@@ -158,7 +158,6 @@ class IndexMap(InternalOp):
         request = KernelRequest(
             template="index_map",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads=dict(zip(("src", "operand"), node.inputs, strict=False)),
             constants=_tables(attributes),

@@ -65,7 +65,6 @@ class _ToMatrix(Op):
         request = KernelRequest(
             template="landmarks_to_matrix",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables={

@@ -70,7 +70,6 @@ class LstmGates(InternalOp):
         request = KernelRequest(
             template="lstm_gates",
             grid=(max(each.channel_blocks for each in outputs), dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"gates": node.inputs[0], "before": node.inputs[1]},
             writes=dict(

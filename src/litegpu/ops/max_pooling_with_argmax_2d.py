@@ -47,7 +47,6 @@ class MaxPoolingWithArgmax2D(Op):
         request = KernelRequest(
             template="max_pool_argmax",
             grid=(max(dst.channel_blocks, index.channel_blocks), dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             writes={"index": node.outputs[1]},

@@ -49,7 +49,6 @@ class MaxUnpooling2D(Op):
         request = KernelRequest(
             template="max_unpool",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "index": node.inputs[1]},
             variables={"kernel": view.kernel, "stride": view.stride, "pads": view.pads},

@@ -42,7 +42,6 @@ class QuantizedResize(InternalOp):
         request = KernelRequest(
             template="quantized_resize",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             constants={

@@ -34,7 +34,6 @@ class Resampler(Op):
         request = KernelRequest(
             template="resampler",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "warp": node.inputs[1]},
             work={Unit.FP32: 8 * dst.rows * dst.channels},

@@ -119,7 +119,6 @@ class Reshape(Op):
         request = KernelRequest(
             template="reshape",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             accumulator=register_of(src.dtype),

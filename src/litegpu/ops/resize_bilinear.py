@@ -79,7 +79,6 @@ class ResizeBilinear(Op):
         request = KernelRequest(
             template="resize_bilinear",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             variables=resize_words(node.attributes, src.shape, dst.shape),

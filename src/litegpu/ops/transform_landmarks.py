@@ -47,7 +47,6 @@ class TransformLandmarks(Op):
         request = KernelRequest(
             template="transform_landmarks",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "matrix": node.inputs[1]},
             variables={"dimensions": attributes.dimensions, "scale": literal(attributes.scale)},

@@ -45,7 +45,6 @@ class TransformTensor(Op):
         request = KernelRequest(
             template="transform_tensor",
             grid=(dst.channel_blocks, dst.rows, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0], "matrix": node.inputs[1]},
             variables={"corners": node.attributes.corners},

@@ -162,7 +162,6 @@ def transpose_kernel(
         template="transpose_conv",
         # Of work groups in the third dimension there may be 65535 at most.
         grid=(padded_blocks // channel_blocks, columns * n * height, 1),
-        local=(8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},
         constants=bound.constants,

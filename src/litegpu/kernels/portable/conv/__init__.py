@@ -107,7 +107,6 @@ def _request(
     return KernelRequest(
         template=template,
         grid=(1, 1, 1),
-        local=(8, 8, 1),
         output=node.outputs[0],
         reads={"src": node.inputs[0], **bound.reads},
         constants=bound.constants,

@@ -62,7 +62,6 @@ class _MatmulPlan(Plan):
         return KernelRequest(
             template=self.problem.template,
             grid=(-(-spec.dst.channel_blocks // channel_blocks), blocks * spec.products, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"left": node.inputs[0], "right": node.inputs[1]},
             variables={

@@ -54,7 +54,6 @@ class _QuantizedPlan(Plan):
         return KernelRequest(
             template="quantized_conv",
             grid=(written // blocks, -(-spec.dst.rows // pixels), 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             constants={"weights": packed(spec, written), "bias": bias},

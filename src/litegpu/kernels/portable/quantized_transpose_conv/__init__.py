@@ -55,7 +55,6 @@ class _TransposePlan(Plan):
             template="quantized_transpose_conv",
             # Of work groups in the third dimension there may be 65535 at most.
             grid=(written // blocks, columns * n * height, 1),
-            local=(8, 8, 1),
             output=node.outputs[0],
             reads={"src": node.inputs[0]},
             constants={"weights": packed(spec, written), "bias": _biases(spec, written * 4)},
