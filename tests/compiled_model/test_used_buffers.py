@@ -71,6 +71,16 @@ def test_kernels_use_a_models_own_buffers(
             np.testing.assert_array_equal(outputs[0].read(), -np.abs(x * factor))
 
 
+def test_much_of_the_host_is_left_to_the_copy_engine(driver: SimulatedDriver) -> None:
+    shape = (1, 1024, 1024, 1)
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    with compiled(["ABS"], shape) as model:
+        inputs, outputs = model.create_input_buffers(), model.create_output_buffers()
+        inputs[0].write(x)
+        assert copies(driver, lambda: model.run_by_index(0, inputs, outputs)) == 2
+        np.testing.assert_array_equal(outputs[0].read(), np.abs(x))
+
+
 @pytest.mark.parametrize(
     ("offset", "shape", "expected"),
     [(0, SHAPE, 0), (16, SHAPE, 0), (4, SHAPE, 2), (0, (1, 3, 3, 1), 1), (4, (1, 3, 3, 1), 2)],

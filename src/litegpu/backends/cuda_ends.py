@@ -9,6 +9,11 @@ from litegpu.backends.buffers import Bindings, Buffer, DeviceBuffer, HostBuffer,
 from litegpu.backends.cuda_buffers import UNIT, CUDABuffer, CUDAPinnedBuffer
 from litegpu.backends.program import BufferRange, Program
 
+_LARGE = 4 << 20
+"""Bytes of the host from which on copies are left to the GPU's copy engine.
+
+38.5 MB took a kernel 0.79 ms on an H200, and the engine 0.74; it comes with 5 to 10 µs of its own.
+"""
 Span = tuple[int, int]
 """The address of a context's own pinned buffer, and bytes."""
 
@@ -50,12 +55,15 @@ def copied_ends(bindings: Bindings, inputs: Sequence[Span], outputs: Sequence[Sp
 def used_ends(bindings: Bindings, program: Program, copied: Ends) -> Ends:
     """Return ends with the memory of others in place of copies, where kernels can use it.
 
-    That is memory of whole units, for kernels read and copy no less; an output which the GPU keeps
-    and one launch writes may end anywhere. What an output overlaps is copied before.
+    That is memory of whole units, for kernels read and copy no less, and not much of it on the
+    host; an output which the GPU keeps and one launch writes may end anywhere. What an output
+    overlaps is copied before.
     """
     spans = [_bytes_of(buffer) for buffer in bindings.outputs]
 
     def whole(buffer: Buffer, part: BufferRange) -> bool:
+        if isinstance(buffer, HostBuffer) and part.size >= _LARGE:
+            return False
         return part.size % UNIT == 0 or isinstance(buffer, (CUDABuffer, CUDAPinnedBuffer))
 
     def source(buffer: Buffer, part: BufferRange, own: Place | None) -> Place | None:
