@@ -68,8 +68,8 @@ class CUDASubmission(Submission):
         after = [*self._copies(bindings.outputs, program.outputs, ends[1], into=False)]
         self._bindings = bindings  # keeps the memory
         self._popped = ctypes.c_void_p()
-        self._push = ready("cuCtxPushCurrent", int(context.device.context))
-        self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped))
+        self._push = ready("cuCtxPushCurrent", int(context.device.context), brief=True)
+        self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped), brief=True)
         launch = ready("cuGraphLaunch", int(self.graph.handle), int(context.stream))
         self._query = ready("cuStreamQuery", int(context.stream))
         names, calls = zip(*before, ("cuGraphLaunch", launch), *after, strict=True)
