@@ -17,6 +17,7 @@ import contextlib
 import datetime
 import heapq
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -49,6 +50,8 @@ from litegpu.tools.models import find_model
 
 CAPABILITY = (9, 0)
 CORES = (4, 8, 16)
+PROCESS_SECONDS = 0.03
+"""What a process takes that compiles, until it does so as fast as one that has compiled before."""
 COLUMNS = ("model", "host", "compile", "modules", "largest", *(f"on {n} cores" for n in CORES))
 
 
@@ -79,23 +82,24 @@ def finished(
 ) -> float:
     """Return when the last of some jobs ends; they are told in the order of their arrivals.
 
-    A core that is free begins the job of most effort that is there.
+    A core that is free begins the job of most effort that is there. All cores but the first start
+    a process for their first one.
 
     >>> finished([0, 0, 1], [1, 2, 9], [2, 3, 2], 1)
     7.0
     """
     coming = deque(sorted(zip(arrivals, efforts, durations, strict=True), key=itemgetter(0)))
     waiting: list[tuple[int, int, float]] = []
-    free, end = [0.0] * cores, 0.0
+    free, end = [(0.0, core and PROCESS_SECONDS) for core in range(cores)], 0.0
     while coming or waiting:
-        now = heapq.heappop(free)
+        now, starting = heapq.heappop(free)
         if not waiting:
             now = max(now, coming[0][0])
         while coming and coming[0][0] <= now:
             _, effort, duration = coming.popleft()
             heapq.heappush(waiting, (-effort, -len(coming), duration))
-        ends = now + heapq.heappop(waiting)[2]
-        heapq.heappush(free, ends)
+        ends = now + starting + heapq.heappop(waiting)[2]
+        heapq.heappush(free, (ends, 0.0))
         end = max(end, ends)
     return end
 
@@ -185,6 +189,7 @@ def estimate(model: str, precision: str) -> Estimate:
     with (
         mock.patch.object(partition_kernel, "compile_partition", compile_on_paper),
         mock.patch.object(cuda_driver, "compile_source", seconds_of),
+        mock.patch.dict(os.environ, LITEGPU_COMPILE_PROCESSES="0"),
         contextlib.suppress(ValueError),  # where the CPU lacks a kernel
     ):
         # One that is named: where any will do, the next one is tried after an error.

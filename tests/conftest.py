@@ -22,6 +22,9 @@ _POCL, _UNOPTIMIZED = "POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable"
 if not turns.ALL:
     os.environ.setdefault(_POCL, _UNOPTIMIZED)
 
+# Tests stand in for NVRTC in their own process, and count on its threads.
+os.environ.setdefault("LITEGPU_COMPILE_PROCESSES", "0")
+
 # Trained models beside the checkout; the package itself looks nowhere that it was not told.
 _MODELS = Path(__file__).parents[2] / "shared" / "models"
 if _MODELS.is_dir():

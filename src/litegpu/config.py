@@ -16,6 +16,7 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
     "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users may write to it",
     "LITEGPU_CACHE_LIMIT": "MiB that artifacts in one folder may take together (default 4096)",
+    "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA kernels in the program's own process alone",
 }
 """Name and meaning of each variable."""
 
@@ -62,6 +63,11 @@ def cache_limit() -> int:
     """Return how many bytes artifacts may take in a folder; what is no number is the default."""
     value = text("LITEGPU_CACHE_LIMIT")
     return (int(value) if value.isdecimal() else _CACHE_MIB) << 20
+
+
+def are_compilers_wanted() -> bool:
+    """Return whether processes may be started that compile; LITEGPU_COMPILE_PROCESSES forbids."""
+    return text("LITEGPU_COMPILE_PROCESSES").lower() not in _NO[1:]
 
 
 def columns() -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any, cast
@@ -11,7 +10,7 @@ from unittest import mock
 import pytest
 
 from litegpu import CompilationError
-from litegpu.backends import cuda_driver
+from litegpu.backends import cuda_driver, cuda_processes
 from litegpu.backends.base import Compilation
 from litegpu.backends.cuda_driver import KernelCompiler, compile_kernels
 from litegpu.backends.execution import Executable
@@ -77,7 +76,7 @@ def test_a_long_kernel_begins_before_the_next_one_is_there(compilers: Compilers)
 def test_what_takes_longest_begins_first(
     compilers: Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(cuda_processes, "cores", lambda: 1)
     compilers.may_end.clear()
     unrolled = kernel("unrolled", "#pragma unroll\n" * 150)
     with KernelCompiler(CUDADialect(), (8, 0), None) as compiler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.metadata
-import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -14,6 +14,7 @@ from queue import PriorityQueue
 from typing import Any
 
 from litegpu import progress
+from litegpu.backends import cuda_processes
 from litegpu.backends.calls import bound
 from litegpu.backends.cuda_presence import missing_bindings
 from litegpu.backends.disk_cache import DiskCache
@@ -82,7 +83,7 @@ def compiler_versions() -> tuple[str, ...]:
             found.append(f"{name} {importlib.metadata.version(name)}")
     if len(found) > 1:
         return tuple(found)
-    major, minor = call(_nvrtc().nvrtcVersion)
+    major, minor = _nvrtc_version()
     return (*found, f"NVRTC {major}.{minor}")
 
 
@@ -208,8 +209,12 @@ class KernelCompiler:
     ) -> None:
         """Keep cubins in `cache_dir`; `unusable` says why those that are there are made anew."""
         self._dialect = dialect
-        self._make = partial(_cubin, capability=capability, cache_dir=cache_dir, unusable=unusable)
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "litegpu-nvrtc")
+        self._processes = cuda_processes.processes(_nvrtc_version)
+        self._here = threading.Lock()
+        """Held by the thread that compiles in this process, where others have theirs."""
+        self._options = options_for(capability)
+        self._cache, self._unusable = DiskCache(cache_dir, ".cubin"), unusable
+        self._pool = ThreadPoolExecutor(cuda_processes.cores(), "litegpu-nvrtc")
         self._names: set[str] = set()
         self._waiting: list[KernelText] = []
         self._modules: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
@@ -250,7 +255,8 @@ class KernelCompiler:
         return [cubin for _, cubin in sorted(numbered)]
 
     def close(self) -> None:
-        """Wait for what is being compiled; begin nothing more."""
+        """Wait for what is being compiled in this process; begin nothing more."""
+        self._processes.close()
         self._pool.shutdown(cancel_futures=True)
 
     def _begin(self, kernels: Sequence[KernelText]) -> None:
@@ -261,7 +267,30 @@ class KernelCompiler:
     def _compile_longest(self) -> tuple[int, bytes]:
         """Compile the module that takes longest of those that wait; return its number, too."""
         _, number, source = self._modules.get_nowait()
-        return number, self._make(source)
+        return number, self._cubin(source)
+
+    def _cubin(self, source: str) -> bytes:
+        """Return the cubin of a module, one that was kept if there is one."""
+        key = (source, self._options, _nvrtc_version())
+        if self._unusable:
+            self._cache.discard(self._unusable, *key)
+        cubin = self._cache.load(*key)
+        if cubin is None:
+            cubin = self._compile(source)
+            self._cache.store(cubin, *key)
+        return cubin
+
+    def _compile(self, source: str) -> bytes:
+        """Compile a module: one at a time here, others in processes where there are any."""
+        if self._here.acquire(blocking=False):
+            try:
+                return compile_source(source, self._options)
+            finally:
+                self._here.release()
+        cubin = self._processes.compile(source, self._options)
+        if cubin is None and self._processes.closed:
+            raise CompilationError("Nobody waits for what is compiled any more.")
+        return compile_source(source, self._options) if cubin is None else cubin
 
 
 def compile_kernels(
@@ -276,17 +305,9 @@ def compile_kernels(
         return compiler.cubins(kernels)
 
 
-def _cubin(source: str, capability: Capability, cache_dir: Folder | None, unusable: str) -> bytes:
-    options = options_for(capability)
-    cache = DiskCache(cache_dir, ".cubin")
-    key = (source, options, call(_nvrtc().nvrtcVersion))
-    if unusable:
-        cache.discard(unusable, *key)
-    cubin = cache.load(*key)
-    if cubin is None:
-        cubin = compile_source(source, options)
-        cache.store(cubin, *key)
-    return cubin
+@cache
+def _nvrtc_version() -> tuple[int, ...]:
+    return call(_nvrtc().nvrtcVersion)
 
 
 def options_for(capability: Capability) -> tuple[str, ...]:

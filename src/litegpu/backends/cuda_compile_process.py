@@ -1,0 +1,73 @@
+"""The program of a process that compiles with NVRTC, see cuda_processes.
+
+It imports nothing of litegpu, and little of anything else: it is there after 20 milliseconds. It
+takes the library's path and version, then on stdin one request after the other: the lengths of
+options and source, options with zeros between them, source. What it gives on stdout is NVRTC's
+status, the length of a cubin and the cubin. It ends with stdin, also within a compilation.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import struct
+import sys
+from typing import Any, BinaryIO
+
+REQUEST, REPLY = struct.Struct("<II"), struct.Struct("<iI")
+
+
+def compiled(nvrtc: Any, options: list[bytes], source: bytes) -> tuple[int, bytes]:
+    """Return NVRTC's status and the cubin, an empty one after an error."""
+    program = ctypes.c_void_p()
+    status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"litegpu.cu", 0, None, None)
+    if status:
+        return status, b""
+    try:
+        texts = (ctypes.c_char_p * len(options))(*options)
+        status = nvrtc.nvrtcCompileProgram(program, len(options), texts)
+        size = ctypes.c_size_t()
+        status = status or nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        if status:
+            return status, b""
+        cubin = ctypes.create_string_buffer(size.value)
+        status = nvrtc.nvrtcGetCUBIN(program, cubin)
+        return status, b"" if status else cubin.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def answer(nvrtc: Any, options: list[bytes], source: bytes, replies: BinaryIO) -> None:
+    """Compile, and write the reply."""
+    try:
+        status, cubin = compiled(nvrtc, options, source)
+        replies.write(REPLY.pack(status, len(cubin)) + cubin)
+        replies.flush()
+    except BaseException:
+        os._exit(1)
+
+
+def serve(nvrtc: Any, requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until there are no more."""
+    while len(header := requests.read(REQUEST.size)) == REQUEST.size:
+        options_size, source_size = REQUEST.unpack(header)
+        options, source = requests.read(options_size), requests.read(source_size)
+        # Elsewhere, for this thread sees the end of whoever asks while it waits for more.
+        _thread.start_new_thread(answer, (nvrtc, options.split(b"\0"), source, replies))
+
+
+def main(library: str, version: str) -> None:
+    """Serve with a library, unless its version is another one."""
+    if hasattr(os, "add_dll_directory"):
+        os.add_dll_directory(os.path.dirname(library))
+    nvrtc = ctypes.CDLL(library)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    if f"{major.value}.{minor.value}" == version:
+        serve(nvrtc, sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,236 @@
+"""Processes compile CUDA kernels beside this one, and whatever befalls them shows nowhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from litegpu import CompilationError
+from litegpu.backends import cuda_driver, cuda_processes
+from litegpu.backends.cuda_compile_process import REQUEST
+from litegpu.backends.cuda_driver import KernelCompiler, compile_source, options_for
+from litegpu.backends.cuda_processes import CompilerProcesses, command
+from litegpu.codegen import KernelText
+from litegpu.codegen.cuda import CUDADialect
+
+CAPABILITY = (8, 0)
+OPTIONS = options_for(CAPABILITY)
+SOURCE = 'extern "C" __global__ void f(float *a) { a[threadIdx.x] *= 3.0f; }'
+SILENT = (sys.executable, "-c", "import sys; sys.stdin.read()")
+Group = Callable[..., CompilerProcesses]
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    """Return what makes processes, of which none is left after the test."""
+    made: list[CompilerProcesses] = []
+
+    def make(*started_with: str, most: int = 1) -> CompilerProcesses:
+        made.append(CompilerProcesses(lambda: started_with or real_command(), most))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def real_command() -> tuple[str, ...]:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+    pytest.importorskip("cuda.pathfinder", reason="nothing tells where NVRTC is")
+    return command(cuda_driver.call(cuda_driver._nvrtc().nvrtcVersion))
+
+
+def kernel(name: str, body: str = "") -> KernelText:
+    """Return a kernel that is worth a module of its own."""
+    return KernelText(name, (), (1, 1, 1), (), body + "// nothing\n" * 3000)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, processes: CompilerProcesses) -> None:
+    monkeypatch.setattr(cuda_processes, "processes", lambda _: processes)
+
+
+def compiled(*kernels: KernelText) -> list[bytes]:
+    with KernelCompiler(CUDADialect(), CAPABILITY, None) as compiler:
+        return compiler.cubins(kernels)
+
+
+def test_a_process_gives_what_this_one_gives(group: Group) -> None:
+    processes = group()
+    here = [compile_source(each, OPTIONS) for each in (SOURCE, CUDADialect().source([]))]
+    there = [processes.compile(each, OPTIONS) for each in (SOURCE, CUDADialect().source([]))]
+    assert there == here
+
+
+def test_modules_are_compiled_beside_each_other(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_command()
+    kernels = [kernel(f"f{number}", f"int x = {number};\n") for number in range(3)]
+    alone = compiled(*kernels)
+    processes, asked = group(), threading.Event()
+    compile_there = processes.compile
+
+    def there(source: str, options: Sequence[str]) -> bytes | None:
+        asked.set()
+        return compile_there(source, options)
+
+    def here(source: str, options: Sequence[str]) -> bytes:
+        assert asked.wait(30)
+        return compile_source(source, options)
+
+    use(monkeypatch, processes)
+    monkeypatch.setattr(processes, "compile", there)
+    monkeypatch.setattr(cuda_processes, "cores", lambda: 2)
+    monkeypatch.setattr(cuda_driver, "compile_source", here)
+    assert compiled(*kernels) == alone
+
+
+def test_errors_are_told_by_this_process(group: Group) -> None:
+    processes = group()
+    assert processes.compile("nonsense", OPTIONS) is None
+    assert processes.compile(SOURCE, OPTIONS) is None, "nobody tries again"
+
+
+@pytest.mark.parametrize(
+    "started_with",
+    [
+        ("/nowhere/python",),
+        (sys.executable, "-c", "raise SystemExit(3)"),
+        (sys.executable, "-c", "import os; os.write(1, b'short')"),
+        (sys.executable, "-c", "import os; os.write(1, bytes(4) + b'~~~~too short')"),
+    ],
+)
+def test_without_processes_this_one_compiles(
+    group: Group, monkeypatch: pytest.MonkeyPatch, started_with: tuple[str, ...]
+) -> None:
+    processes = group(*started_with, most=5)
+    assert processes.compile(SOURCE, OPTIONS) is None
+    assert processes.compile(SOURCE, OPTIONS) is None
+
+    asked = threading.Event()
+
+    def here(source: str, _options: Sequence[str]) -> bytes:
+        if threading.current_thread().name.endswith("_0"):
+            assert asked.wait(30)
+        asked.set()
+        return source.encode()
+
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    use(monkeypatch, processes)
+    monkeypatch.setattr(cuda_processes, "cores", lambda: 2)
+    monkeypatch.setattr(cuda_driver, "compile_source", here)
+    assert len(compiled(kernel("f"), kernel("g"))) == 2
+
+
+def test_a_process_that_hangs_is_ended(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_processes, "_PATIENCE_S", 0.1)
+    processes = group(sys.executable, "-c", "import time; time.sleep(600)")
+    assert processes.compile(SOURCE, OPTIONS) is None
+
+
+def test_a_killed_process_is_not_missed(group: Group) -> None:
+    processes = group()
+    assert processes.compile(SOURCE, OPTIONS)
+    (process,) = processes._idle
+    process.kill()
+    process.wait(30)
+    assert processes.compile(SOURCE, OPTIONS) is None
+    assert process.stdin
+    assert process.stdin.closed
+
+
+def test_the_end_of_a_start_waits_for_no_process(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes, errors = group(*SILENT), list[str]()
+
+    def wait_for_cubin() -> None:
+        monkeypatch.setattr(cuda_driver, "compile_source", lambda *_: b"")
+        with KernelCompiler(CUDADialect(), CAPABILITY, None) as compiler:
+            compiler._here.acquire()
+            waiting = threading.Thread(target=refused, args=(compiler,))
+            waiting.start()
+            while not processes._busy:
+                time.sleep(0.01)
+        waiting.join(30)
+
+    def refused(compiler: KernelCompiler) -> None:
+        with pytest.raises(CompilationError, match="Nobody waits") as raised:
+            compiler._compile(SOURCE)
+        errors.append(str(raised.value))
+
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    use(monkeypatch, processes)
+    wait_for_cubin()
+    assert errors == ["Nobody waits for what is compiled any more."]
+    assert not processes._busy
+
+
+def test_what_is_started_after_the_end_is_ended(group: Group) -> None:
+    processes = group(*SILENT)
+    processes.close()
+    assert processes.compile(SOURCE, OPTIONS) is None
+    assert not processes._busy
+
+
+def test_processes_end_with_whom_they_compile_for() -> None:
+    long = SOURCE.replace("*=", "+=" + "sinf(a[1]) +" * 20_000)
+    request = REQUEST.pack(len(OPTIONS[0]), len(long))
+    with subprocess.Popen(real_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write(request + OPTIONS[0].encode() + long.encode())
+        process.stdin.close()
+        began = time.monotonic()
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < 10
+
+
+def test_another_version_does_not_compile() -> None:
+    *start, _ = real_command()
+    done = subprocess.run((*start, "1.2"), input=b"", capture_output=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/bin/blender", "python-config", None])
+def test_only_python_is_started(monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
+    monkeypatch.setattr(cuda_processes, "_library", lambda: "libnvrtc.so")
+    for name in ("python", "python3.13t", "PYTHON.EXE", "pypy3"):
+        monkeypatch.setattr(sys, "executable", f"/usr/bin/{name}")
+        assert command((13, 0))[-2:] == ("libnvrtc.so", "13.0")
+    monkeypatch.setattr(sys, "executable", executable)
+    assert command((13, 0)) == ()
+
+
+def test_where_no_program_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cuda_processes, "_library", lambda: "libnvrtc.so")
+    assert command((13, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "frozen", True, raising=False)
+        assert command((13, 0)) == ()
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_processes, "_PROGRAM", tmp_path / "within.zip" / "program.py")
+        assert command((13, 0)) == ()
+    monkeypatch.setattr(cuda_processes, "_library", lambda: None)
+    assert command((13, 0)) == ()
+
+
+def test_older_bindings_do_not_tell_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    assert cuda_processes._library.__wrapped__() is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "wanted", "most"), [(3, "", 0), (4, "", 3), (64, "1", 15), (64, "0", 0)]
+)
+def test_how_many_processes(
+    monkeypatch: pytest.MonkeyPatch, cores: int, wanted: str, most: int
+) -> None:
+    monkeypatch.setenv("LITEGPU_COMPILE_PROCESSES", wanted)
+    monkeypatch.setattr(cuda_processes, "cores", lambda: cores)
+    assert cuda_processes.processes(lambda: (13, 0))._left == most
