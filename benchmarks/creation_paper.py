@@ -33,6 +33,7 @@ from litegpu import CompilationError, GpuDelegate, __version__, list_devices, pa
 from litegpu.backends import cuda_driver
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.backends.cuda_driver import (
+    BESIDE_OTHERS,
     KernelCompiler,
     compile_source,
     effort_of,
@@ -109,6 +110,7 @@ class _Clocked(KernelCompiler):
 
     def __init__(self) -> None:
         super().__init__(CUDADialect(), CAPABILITY, None)
+        self._efforts = BESIDE_OTHERS
         self.arrivals: list[float] = []
         self.efforts: list[int] = []
 
@@ -123,6 +125,9 @@ class _Forwarding(Compilation):
 
     def __init__(self, compiler: KernelCompiler) -> None:
         self._compiler = compiler
+
+    def expect(self, kernels: int) -> None:
+        """Start nothing: modules are compiled later, in this process."""
 
     def add(self, kernel: KernelText) -> None:
         self._compiler.add(kernel)

@@ -16,6 +16,7 @@ from litegpu.backends import cuda_driver, cuda_processes
 from litegpu.backends.cuda_compile_process import REQUEST
 from litegpu.backends.cuda_driver import KernelCompiler, compile_source, options_for
 from litegpu.backends.cuda_processes import CompilerProcesses, command
+from litegpu.backends.private_files import Folder
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
 
@@ -29,14 +30,14 @@ Group = Callable[..., CompilerProcesses]
 @pytest.fixture
 def group() -> Iterator[Group]:
     """Return what makes processes, of which none is left after the test."""
-    made: list[CompilerProcesses] = []
+    created: list[CompilerProcesses] = []
 
     def make(*started_with: str, most: int = 1) -> CompilerProcesses:
-        made.append(CompilerProcesses(lambda: started_with or real_command(), most))
-        return made[-1]
+        created.append(CompilerProcesses(lambda: started_with or real_command(), most))
+        return created[-1]
 
     yield make
-    for each in made:
+    for each in created:
         each.close()
 
 
@@ -73,15 +74,15 @@ def test_modules_are_compiled_beside_each_other(
     real_command()
     kernels = [kernel(f"f{number}", f"int x = {number};\n") for number in range(3)]
     alone = compiled(*kernels)
-    processes, asked = group(), threading.Event()
+    processes, requested = group(), threading.Event()
     compile_there = processes.compile
 
     def there(source: str, options: Sequence[str]) -> bytes | None:
-        asked.set()
+        requested.set()
         return compile_there(source, options)
 
     def here(source: str, options: Sequence[str]) -> bytes:
-        assert asked.wait(30)
+        assert requested.wait(30)
         return compile_source(source, options)
 
     use(monkeypatch, processes)
@@ -113,12 +114,12 @@ def test_without_processes_this_one_compiles(
     assert processes.compile(SOURCE, OPTIONS) is None
     assert processes.compile(SOURCE, OPTIONS) is None
 
-    asked = threading.Event()
+    requested = threading.Event()
 
     def here(source: str, _options: Sequence[str]) -> bytes:
         if threading.current_thread().name.endswith("_0"):
-            assert asked.wait(30)
-        asked.set()
+            assert requested.wait(30)
+        requested.set()
         return source.encode()
 
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
@@ -162,7 +163,7 @@ def test_the_end_of_a_start_waits_for_no_process(
 
     def refused(compiler: KernelCompiler) -> None:
         with pytest.raises(CompilationError, match="Nobody waits") as raised:
-            compiler._compile(SOURCE)
+            compiler._compile(SOURCE, OPTIONS)
         errors.append(str(raised.value))
 
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
@@ -189,6 +190,33 @@ def test_processes_end_with_whom_they_compile_for() -> None:
         began = time.monotonic()
         assert process.wait(30) == 0
         assert time.monotonic() - began < 10
+
+
+def test_processes_start_before_their_kernels_are_written(
+    group: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    for name, left in (("empty", 2), ("full", 5)):
+        processes, folder = group(*SILENT, most=5), tmp_path / name
+        use(monkeypatch, processes)
+        folder.mkdir()
+        if name == "full":
+            (folder / "another.cubin").touch()
+        with KernelCompiler(CUDADialect(), CAPABILITY, Folder(str(folder), False)) as compiler:
+            compiler.expect(11)
+            compiler._pool.shutdown()
+            assert (processes._left, len(processes._idle)) == (left, 5 - left)
+
+
+def test_modules_are_smaller_where_others_compile_too(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    monkeypatch.setattr(cuda_driver, "compile_source", lambda source, _: source.encode())
+    kernels = [KernelText(f"f{n}", (), (1, 1, 1), (), "// nothing\n" * 1000) for n in range(6)]
+    for processes, modules in ((group(*SILENT, most=0), 2), (group("/nowhere"), 3)):
+        use(monkeypatch, processes)
+        assert len(compiled(*kernels)) == modules
 
 
 def test_another_version_does_not_compile() -> None:

@@ -86,6 +86,9 @@ class Compilation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def expect(self, kernels: int) -> None:
+        """Get ready for about so many kernels. Most devices need not."""
+
     def add(self, kernel: KernelText) -> None:
         """Take a kernel of the program. Most devices wait for all of them."""
 

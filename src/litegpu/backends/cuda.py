@@ -305,6 +305,9 @@ class _CUDACompilation(Compilation):
         super().__init__(device, cache_dir)
         self._compiler = KernelCompiler(device.dialect, device.capability, cache_dir)
 
+    def expect(self, kernels: int) -> None:
+        self._compiler.expect(kernels)
+
     def add(self, kernel: KernelText) -> None:
         self._compiler.add(kernel)
 

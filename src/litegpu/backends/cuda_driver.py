@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from operator import itemgetter
 from queue import PriorityQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from litegpu import progress
 from litegpu.backends import cuda_processes
@@ -40,12 +40,10 @@ _OLDEST_DRIVER = 12000
 """The version of CUDA whose functions are looked up."""
 _KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
 """Characters of text that take NVRTC as long as the rest of a kernel, and as a loop written out."""
-_OWN_EFFORT, _MODULE_EFFORT = 24 << 10, 40 << 10
-"""Effort from which on a kernel is a module of its own, and that of a module of several.
-
-NVRTC makes 28 ms of each module behind a lock of its own, whatever is in it: on 16 cores of an
-H200's host 46 modules of 80 ms each ended one after the other, 28 ms apart.
-"""
+_KERNELS_A_PROCESS = 3
+"""Kernels to come for which a process is started that compiles."""
+_MINIMAL_SINCE = (12, 4)
+"""The first NVRTC that can leave out what no kernel uses, 4 of the 20 ms of each module."""
 
 
 @cache
@@ -191,6 +189,21 @@ def effort_of(kernel: KernelText) -> int:
     return _KERNEL_EFFORT + len(kernel.body) + _UNROLLED_EFFORT * unrolled
 
 
+class _Efforts(NamedTuple):
+    """Effort from which on a kernel is a module of its own, and that of a module of several."""
+
+    own: int
+    module: int
+
+
+_ALONE, BESIDE_OTHERS = _Efforts(24 << 10, 40 << 10), _Efforts(16 << 10, 20 << 10)
+"""What modules are where this process compiles alone, and where others do, too.
+
+NVRTC makes 28 ms of each module behind a lock of its process, whatever is in it: on 16 cores of an
+H200's host 46 modules of 80 ms each ended one after the other, 28 ms apart.
+"""
+
+
 class KernelCompiler:
     """Compiles kernels for a compute capability on all cores, while others are being written.
 
@@ -210,6 +223,7 @@ class KernelCompiler:
         """Keep cubins in `cache_dir`; `unusable` says why those that are there are made anew."""
         self._dialect = dialect
         self._processes = cuda_processes.processes(_nvrtc_version)
+        self._efforts = BESIDE_OTHERS if self._processes.wanted else _ALONE
         self._here = threading.Lock()
         """Held by the thread that compiles in this process, where others have theirs."""
         self._options = options_for(capability)
@@ -227,16 +241,22 @@ class KernelCompiler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def expect(self, kernels: int) -> None:
+        """Start processes for about so many kernels, unless some that were kept may do."""
+        if not self._cache.has_files():
+            for _ in range(min(kernels // _KERNELS_A_PROCESS, self._processes.wanted)):
+                self._pool.submit(self._processes.start)
+
     def add(self, kernel: KernelText) -> None:
         """Take a kernel; it is compiled at once, or with others when they are enough."""
         if kernel.name in self._names:
             return
         self._names.add(kernel.name)
-        if effort_of(kernel) >= _OWN_EFFORT:
+        if effort_of(kernel) >= self._efforts.own:
             self._begin([kernel])
             return
         self._waiting.append(kernel)
-        if sum(map(effort_of, self._waiting)) >= _MODULE_EFFORT:
+        if sum(map(effort_of, self._waiting)) >= self._efforts.module:
             self.flush()
 
     def flush(self) -> None:
@@ -271,26 +291,28 @@ class KernelCompiler:
 
     def _cubin(self, source: str) -> bytes:
         """Return the cubin of a module, one that was kept if there is one."""
-        key = (source, self._options, _nvrtc_version())
+        version = _nvrtc_version()
+        options = (*self._options, *(("--minimal",) if version >= _MINIMAL_SINCE else ()))
+        key = (source, options, version)
         if self._unusable:
             self._cache.discard(self._unusable, *key)
         cubin = self._cache.load(*key)
         if cubin is None:
-            cubin = self._compile(source)
+            cubin = self._compile(source, options)
             self._cache.store(cubin, *key)
         return cubin
 
-    def _compile(self, source: str) -> bytes:
+    def _compile(self, source: str, options: Sequence[str]) -> bytes:
         """Compile a module: one at a time here, others in processes where there are any."""
         if self._here.acquire(blocking=False):
             try:
-                return compile_source(source, self._options)
+                return compile_source(source, options)
             finally:
                 self._here.release()
-        cubin = self._processes.compile(source, self._options)
+        cubin = self._processes.compile(source, options)
         if cubin is None and self._processes.closed:
             raise CompilationError("Nobody waits for what is compiled any more.")
-        return compile_source(source, self._options) if cubin is None else cubin
+        return compile_source(source, options) if cubin is None else cubin
 
 
 def compile_kernels(

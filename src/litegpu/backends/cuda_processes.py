@@ -38,11 +38,18 @@ class CompilerProcesses:
         """Start at most so many by a command, none if it is empty; it is asked for when needed."""
         self._command = command
         self._changing = threading.Lock()
-        self._left = most
+        self.wanted = self._left = most
+        """How many there may be."""
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: list[subprocess.Popen[bytes]] = []
         self.closed = False
         """Whether they were ended: what they were asked for is given up."""
+
+    def start(self) -> None:
+        """Start one more, if there may be one, so that it is there when it is asked."""
+        process = self._new()
+        if process is not None:
+            self._finish(process, keep=True)
 
     def compile(self, source: str, options: Sequence[str]) -> bytes | None:
         """Return the cubin of a module, None where none of the processes gives one."""
@@ -56,14 +63,7 @@ class CompilerProcesses:
             cubin = _answer(process, source.encode(), "\0".join(options).encode())
         finally:
             impatience.cancel()
-        with self._changing:
-            self._busy.remove(process)
-            if usable := cubin is not None and not self.closed:
-                self._idle.append(process)
-            else:
-                self._left = 0  # the next one would do no better
-        if not usable:
-            _end(process)
+        self._finish(process, keep=cubin is not None)
         return cubin
 
     def close(self) -> None:
@@ -79,11 +79,17 @@ class CompilerProcesses:
     def _take(self) -> subprocess.Popen[bytes] | None:
         """Return a process that has nothing to do, if need be a new one, None if there is none."""
         with self._changing:
-            process = self._idle.pop() if self._idle else None
-            if process is None and not self._left:
+            if self._idle:
+                self._busy.append(self._idle.pop())
+                return self._busy[-1]
+        return self._new()
+
+    def _new(self) -> subprocess.Popen[bytes] | None:
+        with self._changing:
+            if not self._left:
                 return None
-            self._left -= process is None
-        process = process or _started(self._command())
+            self._left -= 1
+        process = _started(self._command())
         with self._changing:
             if process is None:
                 self._left = 0
@@ -92,6 +98,17 @@ class CompilerProcesses:
             if self.closed:
                 process.kill()
         return process
+
+    def _finish(self, process: subprocess.Popen[bytes], keep: bool) -> None:
+        """Let a process wait for the next request, or end it, and then make no others."""
+        with self._changing:
+            self._busy.remove(process)
+            if keep := keep and not self.closed:
+                self._idle.append(process)
+            else:
+                self._left = 0  # the next one would do no better
+        if not keep:
+            _end(process)
 
 
 def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:

@@ -54,6 +54,14 @@ class DiskCache:
         self._content = content
         self._most_bytes = most_bytes
 
+    def has_files(self) -> bool:
+        """Return whether anything was kept, whatever it was made of."""
+        folder = self._folder
+        try:
+            return folder is not None and any(folder.glob(f"*{self._suffix}"))
+        except OSError:
+            return False
+
     @property
     def wanted(self) -> bool:
         """Whether there is a folder."""

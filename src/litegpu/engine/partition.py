@@ -68,6 +68,7 @@ def compile_partition(
     outputs = rewritten.outputs
     placed = PlacedPartition(device, selected, inputs, outputs, states, constants, share_memory)
     with device.compilation(cache_dir) as compilation:
+        compilation.expect(len(selected.layout.graph.nodes))
         if tuner is None:
             built = placed.build(Choices(), compilation)
         else:
