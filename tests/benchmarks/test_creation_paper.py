@@ -17,8 +17,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_benchmark("creation_paper", monkeypatch)
 
 
-def test_the_first_free_core_begins_what_should_take_longest(script: Any) -> None:
+def test_the_first_free_core_begins_what_should_take_longest(
+    script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alike = [1, 1, 1]
+    monkeypatch.setattr(script, "PROCESS_SECONDS", 0.5)
+    assert script.finished([0, 0, 1], alike, [2, 2, 2], 2) == 4, "the first core has no process"
+    assert script.finished([0, 0, 1], alike, [2, 2, 2], 3) == 3.5
+    monkeypatch.setattr(script, "PROCESS_SECONDS", 0.0)
     assert script.finished([], [], [], 2) == 0
     assert script.finished([0, 0, 1], alike, [2, 2, 2], 1) == 6
     assert script.finished([0, 0, 1], alike, [2, 2, 2], 2) == 4
