@@ -87,8 +87,8 @@ def by_pictures(model: Model, options: dict[str, Any], repeats: int) -> Figures:
         inputs, outputs = compiled.create_input_buffers(), compiled.create_output_buffers()
         picture = np.random.default_rng(0).integers(0, 256, inputs[0].array.shape)
         inputs[0].array[:] = picture
-        taken, _ = time_calls(lambda: compiled.run_by_index(0, inputs, outputs), repeats)
-        return {"pictures": taken}
+        found, _ = time_calls(lambda: compiled.run_by_index(0, inputs, outputs), repeats)
+        return {"pictures": found}
 
 
 def by_others(model: Model, options: dict[str, Any], repeats: int, names: list[str]) -> Figures:

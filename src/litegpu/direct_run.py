@@ -66,14 +66,14 @@ class DirectRun:
     """
 
     def __init__(
-        self, context: KernelContext, ends: Ends, stream: int | None = None, kept: bool = False
+        self, context: KernelContext, ends: Ends, stream: int | None = None, repeated: bool = False
     ) -> None:
         """Take a buffer for each tensor; see `can_run`. Runs come after what is on `stream`.
 
-        One that is `kept` for many runs may take longer to prepare, and less to run.
+        One that is `repeated`, for many runs, may take longer to prepare, and less to run.
         Raises BindingError for a buffer that is too small, or of another device.
         """
-        self._on, self._ends, self._stream, self._kept = context, ends, stream, kept
+        self._on, self._ends, self._stream, self._repeated = context, ends, stream, repeated
         self._bind()
 
     @staticmethod
@@ -97,7 +97,7 @@ class DirectRun:
         )
         context = compiled.context
         self._submission: Submission
-        if self._kept:
+        if self._repeated:
             self._submission = context.bind_kept(bindings, self._stream)
         elif self._stream is not None:
             self._submission = context.bind_after(bindings, self._stream)

@@ -213,14 +213,14 @@ class CUDAContext(ExecutionContext):
 
     def bind_kept(self, bindings: Bindings, stream: int | None = None) -> CUDASubmission:
         """Prepare a graph whose kernels use the buffers themselves, where they can."""
-        return self._bind(bindings, stream, kept=True)
+        return self._bind(bindings, stream, repeated=True)
 
     def _bind(
-        self, bindings: Bindings, stream: int | None = None, kept: bool = False
+        self, bindings: Bindings, stream: int | None = None, repeated: bool = False
     ) -> CUDASubmission:
         self.check_alive()
         bindings.check(self.program, self.device)
-        return CUDASubmission(self, bindings, stream, kept)
+        return CUDASubmission(self, bindings, stream, repeated)
 
     def make_event(self) -> int:
         """Return an event that takes no times, and goes with the context."""

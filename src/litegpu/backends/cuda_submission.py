@@ -39,7 +39,7 @@ class CUDASubmission(Submission):
         context: CUDAContext,
         bindings: Bindings,
         stream: int | None = None,
-        kept: bool = False,
+        repeated: bool = False,
     ) -> None:
         """Prepare the calls for buffers that fit; what is on `stream` at a run comes before it.
 
@@ -51,7 +51,7 @@ class CUDASubmission(Submission):
         outputs = list(zip(bindings.outputs, context.outputs, strict=True))
         program = context.program
         ends = copied = copied_ends(bindings, context.inputs, context.outputs)
-        if kept:
+        if repeated:
             ends = used_ends(bindings, program, copied)
         self._used = () if ends == copied else (*bindings.inputs, *bindings.outputs)
         if self._used:

@@ -129,7 +129,7 @@ class ModelContext:
         found = self._runs.get(key)
         if found is not None:
             return found
-        run = self.prepared(index, inputs, outputs, stream, kept=True)
+        run = self.prepared(index, inputs, outputs, stream, repeated=True)
         if isinstance(run, DirectRun):
             self._runs[key] = run
             for buffer in {*inputs, *outputs}:
@@ -164,7 +164,7 @@ class ModelContext:
         inputs: Buffers,
         outputs: Buffers,
         stream: int | None,
-        kept: bool = False,
+        repeated: bool = False,
     ) -> Run:
         """Return a run of a signature on buffers. Raises CompiledModelError or BindingError."""
         instance, signature = self.instance, self.instance.signatures[index]
@@ -172,7 +172,7 @@ class ModelContext:
         check("Output", signature.outputs, outputs)
         if instance.runs_directly(signature):
             ins, outs = ([each.memory for each in side] for side in (inputs, outputs))
-            return self._direct(signature, ins, outs, stream, kept)
+            return self._direct(signature, ins, outs, stream, repeated)
         if stream is not None:
             raise BindingError(
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
@@ -186,7 +186,7 @@ class ModelContext:
         inputs: Sequence[Buffer],
         outputs: Sequence[Buffer],
         stream: int | None = None,
-        kept: bool = False,
+        repeated: bool = False,
     ) -> DirectRun:
         kernel = self.instance.kernel()
         assert kernel is not None
@@ -196,7 +196,7 @@ class ModelContext:
             {t.index: memory for t, memory in zip(signature.inputs, inputs, strict=True)},
             _by_index(signature.outputs, outputs),
         )
-        return DirectRun(self._on_kernel, ends, stream, kept)
+        return DirectRun(self._on_kernel, ends, stream, repeated)
 
     def _thread(self, function: Callable[[], None]) -> Future[None]:
         if self._threads is None:
