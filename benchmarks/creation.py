@@ -10,7 +10,9 @@ their own: their caches are switched off, or lie in a folder that is new for eac
 start of a model finds an empty folder (`cold`), the next ones what it left (`warm`, the median of
 `--rounds`).
 
-`same` tells whether all starts gave the same outputs, bit for bit.
+`same` tells whether all starts gave the same outputs, bit for bit. The JSON has the seconds of each
+phase, too (phases.py), and `--phases` prints them. With `--alone`, a cold start in which this
+process compiles all CUDA kernels by itself is measured beside.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ from litegpu.tools import images, runtime
 from litegpu.tools.models import find_model
 from litegpu.zoo.writer import ModelWriter
 from measuring import NO_DRIVER_CACHES
+from phases import timed_phases
 
 MODELS = (
     *("zoo:mobilenet_v1_1.0_224", "zoo:resnet50", "zoo:mobilenet_v2_1.0_224"),
-    *("deeplabv3_257_mv_gpu", "pose_landmark_lite", "zoo:mobilenet_v2_1.0_224?weights=int8"),
+    *("deeplabv3_257_mv_gpu", "pose_landmark_lite_float16", "mobilenet_v2_1.0_224_quant"),
 )
+ALONE = {"LITEGPU_COMPILE_PROCESSES": "0"}
 PRECISIONS = ("fp32", "fp16")
 COLUMNS = ("backend", "model", "precision", "first use", "plain", "cold", "warm", "share", "same")
 
@@ -56,6 +60,7 @@ class Start:
     plain: float
     creation: float
     digest: str
+    phases: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class Row:
     precision: str
     cold: Start
     warm: tuple[Start, ...]
+    alone: Start | None = None
+    """A cold start whose kernels were compiled in its own process."""
 
     @property
     def warm_seconds(self) -> float:
@@ -78,7 +85,8 @@ class Row:
 
     @property
     def is_same(self) -> bool:
-        return all(each.digest == self.cold.digest for each in self.warm)
+        others = self.warm if self.alone is None else (*self.warm, self.alone)
+        return all(each.digest == self.cold.digest for each in others)
 
     def cells(self) -> list[str]:
         """Return the row of the table, in milliseconds."""
@@ -88,6 +96,16 @@ class Row:
         shown = [f"{seconds * 1e3:.0f}" for seconds in times]
         share = f"{self.warm_seconds / self.cold.creation:.1%}"
         return [self.backend, self.model, self.precision, *shown, share, str(self.is_same)]
+
+    def phase_lines(self) -> list[str]:
+        """Return a line for each kind of start, with the milliseconds of its phases."""
+        kinds = {"cold": self.cold, "alone": self.alone, "warm": self.warm[-1]}
+        return [
+            f"  {kind} {each.creation * 1e3:.0f}: "
+            + ", ".join(f"{name} {took * 1e3:.1f}" for name, took in each.phases.items())
+            for kind, each in kinds.items()
+            if each is not None
+        ]
 
 
 def tiny_model() -> bytes:
@@ -114,24 +132,31 @@ def in_this_process(backend: str, model: str, precision: str, folder: str) -> St
     start(tiny_model(), GpuDelegate(backend=backend, cache=False))
     opened = time.perf_counter()
     runtime.interpreter(content)
-    loaded = time.perf_counter()
-    delegate = GpuDelegate(
-        backend=backend, precision=precision, serialization_dir=folder, model_token="creation"
-    )
-    outputs = start(content, delegate)
-    ended = time.perf_counter()
+    plain = time.perf_counter() - opened
+    with timed_phases() as phases:
+        began_creation = time.perf_counter()
+        delegate = GpuDelegate(
+            backend=backend, precision=precision, serialization_dir=folder, model_token="creation"
+        )
+        outputs = start(content, delegate)
+        ended = time.perf_counter()
     if delegate.report is None or not delegate.report.partitions:
         raise SystemExit(f"{model} does not run on the device: {delegate.report}")
     digest = hashlib.sha256(b"".join(each.tobytes() for each in outputs)).hexdigest()
-    return Start(opened - began, loaded - opened, ended - loaded, digest)
+    return Start(opened - began, plain, ended - began_creation, digest, phases)
 
 
-def in_a_process(backend: str, model: str, precision: str, folder: str) -> Start:
-    """Time one start in a new process, whose driver has nothing of its own."""
+def in_a_process(
+    backend: str, model: str, precision: str, folder: str, alone: bool = False
+) -> Start:
+    """Time one start in a new process, whose driver has nothing of its own.
+
+    It compiles `alone`, or has processes that do.
+    """
     with tempfile.TemporaryDirectory() as empty:
         # PoCL's own switch would keep kernels out of its binaries, too.
         own = {"POCL_KERNEL_CACHE": "1", "POCL_CACHE_DIR": empty}
-        environment = {**os.environ, **NO_DRIVER_CACHES, **own}
+        environment = {**os.environ, **NO_DRIVER_CACHES, **own, **(ALONE if alone else {})}
         command = [sys.executable, __file__, "--child", backend, model, precision, folder]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
@@ -139,13 +164,17 @@ def in_a_process(backend: str, model: str, precision: str, folder: str) -> Start
     return Start(**json.loads(done.stdout))
 
 
-def measure(backend: str, model: str, precision: str, rounds: int) -> Row:
-    """Measure a model: once cold, `rounds` times warm."""
+def measure(backend: str, model: str, precision: str, rounds: int, alone: bool = False) -> Row:
+    """Measure a model: once cold, `rounds` times warm, and once cold and `alone` if wanted."""
     device = next(each.name for each in list_devices() if each.backend == backend)
     with tempfile.TemporaryDirectory() as folder:
         first = in_a_process(backend, model, precision, folder)
         warm = [in_a_process(backend, model, precision, folder) for _ in range(rounds)]
-    return Row(backend, device, model, precision, first, tuple(warm))
+    beside = None
+    if alone and backend == "cuda":
+        with tempfile.TemporaryDirectory() as folder:
+            beside = in_a_process(backend, model, precision, folder, alone)
+    return Row(backend, device, model, precision, first, tuple(warm), beside)
 
 
 def import_seconds(rounds: int) -> float:
@@ -172,6 +201,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--precisions", nargs="+", default=PRECISIONS)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alone", action="store_true", help="also compile in one process")
+    parser.add_argument("--phases", action="store_true", help="print what takes the time")
     parser.add_argument("--child", nargs=4, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child is not None:
@@ -190,8 +221,9 @@ def main() -> None:
     for backend in args.backends or dict.fromkeys(each.backend for each in list_devices()):
         for model in args.models:
             for precision in args.precisions:
-                rows.append(measure(backend, model, precision, args.rounds))
-                print(" | ".join(rows[-1].cells()), flush=True)
+                rows.append(measure(backend, model, precision, args.rounds, args.alone))
+                lines = rows[-1].phase_lines() if args.phases else []
+                print(" | ".join(rows[-1].cells()), *lines, sep="\n", flush=True)
                 if args.output:
                     found = {**about, "rows": [row.to_dict() for row in rows]}
                     args.output.write_text(json.dumps(found, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -24,6 +25,11 @@ def test_a_second_start_is_warm_and_the_same(script: Any, tmp_path: Path) -> Non
     assert starts[0].digest == starts[1].digest
     assert all(min(each.first_use, each.plain, each.creation) > 0 for each in starts)
     assert list(tmp_path.glob("creation-*.artifact"))
+    cold, warm = (each.phases for each in starts)
+    assert {"passes", "choose", "render", "pack", "first run", "write file"} <= cold.keys()
+    assert {"read file", "check", "build, load, upload", "first run"} <= warm.keys()
+    assert not {"passes", "choose", "render", "write file"} & warm.keys()
+    assert all(0 < sum(each.phases.values()) < each.creation for each in starts)
 
 
 def test_what_does_not_run_on_the_device_is_an_error(script: Any, tmp_path: Path) -> None:
@@ -39,19 +45,38 @@ def test_the_results_are_written_after_each_row(
     times = iter([4.0, 0.5, 0.25, 1.0])
 
     def started(*_: str) -> Any:
-        return script.Start(0.25, 0.125, next(times), "digest")
+        return script.Start(0.25, 0.125, next(times), "digest", {"passes": 0.0625})
 
     monkeypatch.setattr(script, "in_a_process", started)
     path = tmp_path / "creation.json"
     flags = ["--backends", "opencl", "--models", SMALL, "--precisions", "fp32", "--rounds", "3"]
+    flags.append("--phases")
     monkeypatch.setattr(sys, "argv", ["creation.py", *flags, "--output", str(path)])
     script.main()
     out = capsys.readouterr().out
     assert f"| opencl | {SMALL} | fp32 | 250 | 125 | 4000 | 500 | 12.5% | True |" in out
+    assert "\n  cold 4000: passes 62.5\n  warm 1000: passes 62.5\n" in out
     found = json.loads(path.read_text())
     (row,) = found["rows"]
     assert row["warm_seconds"] == 0.5 and row["same"] and len(row["warm"]) == 3
     assert 0 < found["import_seconds"] < 5
+
+
+def test_processes_are_compared_with_one(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[bool] = []
+
+    def started(*arguments: Any) -> Any:
+        kinds.append(arguments[4:] == (True,))
+        return script.Start(0.25, 0.125, 1.0, str(kinds[-1]), {})
+
+    device = script.list_devices()[0]
+    devices = [dataclasses.replace(device, backend="cuda"), device]
+    monkeypatch.setattr(script, "list_devices", lambda: devices)
+    monkeypatch.setattr(script, "in_a_process", started)
+    row = script.measure("cuda", SMALL, "fp32", 2, alone=True)
+    assert kinds == [False, False, False, True]
+    assert len(row.phase_lines()) == 3 and not row.is_same
+    assert script.measure(device.backend, SMALL, "fp32", 1, alone=True).alone is None
 
 
 def test_a_process_that_fails_is_told(script: Any, tmp_path: Path) -> None:
