@@ -139,7 +139,7 @@ def test_portable_tiles(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("items", [SMALL, LARGE])
 def test_attention(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device with tensor cores, too; one query by one thread, or by several."""
+    """Few queries, on a device with tensor cores, too; one by one thread, or by several."""
     case = Attention(batch=2, heads=3, queries=3, keys=70, depth=12, across=True, items=items)
     kernels = check((case,), MODES[2], EmulatedDevice(checked=True), monkeypatch)
     assert [name for name in kernels if name.startswith("attention")]
@@ -165,6 +165,8 @@ def test_blocks_that_share_memory(number: int, monkeypatch: pytest.MonkeyPatch) 
         Separable(image=(1, 14, 14, 96), filters=130, items=SMALL),
         Separable(image=(1, 7, 7, 40), filters=24),
         Matmul(rows=33, depth=70, columns=41, batch=(1,)),
+        Attention(queries=17, keys=70, depth=16, across=True, mask=(1, 1, 1, 70)),
+        Attention(queries=9, keys=16, depth=20, columns=9),
     ],
     ids=lambda case: case.name,
 )

@@ -29,7 +29,17 @@ from op_runner import MODES, Mode, forced, groups, run
 
 FLOATS, HALVES = MODES[0], MODES[-1]
 KINDS = (
-    *("Conv", "Dense", "Depthwise", "Matmul", "MeanDense", "Separable", "TransposeConv", "View"),
+    *(
+        "Attention",
+        "Conv",
+        "Dense",
+        "Depthwise",
+        "Matmul",
+        "MeanDense",
+        "Separable",
+        "TransposeConv",
+        "View",
+    ),
     *("QuantizedConv", "QuantizedDepthwise", "QuantizedMatrix"),
 )
 """Cases of operations that have templates for CUDA alone."""

@@ -188,6 +188,16 @@ static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
 static unsigned int __reduce_or_sync(unsigned int, unsigned int v) {
     return of_warp(v, [](unsigned int a, unsigned int b) { return a | b; });
 }
+static float __shfl_xor_sync(unsigned int, float value, int mask) {
+    me->word = __float_as_uint(value);
+    Fiber *const lanes = warp_of(me);
+    meet(my_block().warps[me->warp], 32, [=] {
+        unsigned int words[32];
+        for (int lane = 0; lane < 32; ++lane) words[lane] = lanes[lane].word;
+        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = words[lane ^ mask];
+    });
+    return __uint_as_float(me->word);
+}
 static void __syncwarp() { barrier(WARP, my_block().warps[me->warp], 32, [] {}); }
 #define threadIdx (me->thread)
 #define blockIdx (me->block)

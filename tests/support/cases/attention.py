@@ -118,6 +118,12 @@ CASES: tuple[Case, ...] = (
         for keys, depth in ((70, 8), (131, 7))
     ),
     Attention(queries=9, keys=66, depth=64, across=True, items=LARGE),
+    # What tensor cores make in tiles of 16 queries by 16 keys: one more, one less, wide and narrow
+    Attention(queries=19, keys=37, depth=20, across=True),
+    Attention(batch=2, heads=3, queries=33, keys=16, depth=16, mask=(2, 3, 33, 16)),
+    Attention(queries=17, keys=130, depth=64, across=True, mask=(1, 1, 1, 130), hidden=60),
+    Attention(heads=1, queries=8, keys=70, depth=33, columns=9),
+    Attention(heads=1, queries=20, keys=50, depth=128, columns=100),
     # Scores far beyond the range of half, which end in one key alone
     Attention(scale=None, values=Range(-64.0, 64.0, grid=1.0)),
     Attention(scale=4.0, keys=70, values=Range(-64.0, 64.0, grid=1.0), items=LARGE),

@@ -82,6 +82,10 @@ __device__ __forceinline__ unsigned int split_tf32(unsigned int &word) {
     word = (word + 0x1000u) & 0xffffe000u;
     return __float_as_uint(whole - __uint_as_float(word));
 }
+// What the lane has whose number differs in the bits of `mask`.
+__device__ __forceinline__ float of_other_lane(float value, int mask) {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
 // Round a float to what tf32 holds.
 __device__ __forceinline__ void round_tf32(unsigned int &word) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));

@@ -19,8 +19,6 @@ _MOST_BLOCKS = 16
 _MOST_BLOCKS_OF_CORES = 32
 """The same where a few cores do the work, which lose little by a value in memory of their own."""
 _FEW_ITEMS = 64
-_MOST_FLOPS = 1 << 32
-"""Beyond this, an estimate, tensor cores gain more by products than is lost by storing scores."""
 _FLOAT4 = 16
 
 
@@ -38,8 +36,6 @@ class AttentionPortable(Implementation):
             return Rejected(f"heads of {depth} channels are more than {_MOST_DEPTH}")
         if buffers > target.max_arguments:
             return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
-        if target.model.tensor_cores and spec.flops > _MOST_FLOPS:
-            return Rejected(f"tensor cores should make {spec.flops / 1e9:.0f} GFLOP sooner")
         return _AttentionPlan(spec)
 
 
