@@ -8,7 +8,8 @@ first use of an API costs a process is told apart (`first use`), and so is what 
 takes without a delegate (`plain`), which is part of `cold` and `warm`, too. Drivers keep nothing of
 their own: their caches are switched off, or lie in a folder that is new for each process. The first
 start of a model finds an empty folder (`cold`), the next ones what it left (`warm`, the median of
-`--rounds`).
+`--rounds`). What an installation compiles once is there already: Python's modules, and what Jinja
+makes of the kernels' templates.
 
 `same` tells whether all starts gave the same outputs, bit for bit. The JSON has the seconds of each
 phase, too (phases.py), and `--phases` prints them. With `--alone`, a cold start in which this
@@ -48,6 +49,7 @@ MODELS = (
     *("deeplabv3_257_mv_gpu", "pose_landmark_lite_float16", "mobilenet_v2_1.0_224_quant"),
 )
 ALONE = {"LITEGPU_COMPILE_PROCESSES": "0"}
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 PRECISIONS = ("fp32", "fp16")
 COLUMNS = ("backend", "model", "precision", "first use", "plain", "cold", "warm", "share", "same")
 
@@ -156,12 +158,28 @@ def in_a_process(
     with tempfile.TemporaryDirectory() as empty:
         # PoCL's own switch would keep kernels out of its binaries, too.
         own = {"POCL_KERNEL_CACHE": "1", "POCL_CACHE_DIR": empty}
-        environment = {**os.environ, **NO_DRIVER_CACHES, **own, **(ALONE if alone else {})}
+        environment = {**_environment(), **NO_DRIVER_CACHES, **own, **(ALONE if alone else {})}
         command = [sys.executable, __file__, "--child", backend, model, precision, folder]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise RuntimeError(f"{model} on {backend}: {done.stderr[-2000:]}")
     return Start(**json.loads(done.stdout))
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment in which Python may keep what it compiles."""
+    return {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
+
+
+def compile_once() -> None:
+    """Let Python and Jinja compile what they keep of an installation."""
+    code = (
+        "import compileall, pathlib, litegpu\n"
+        "from litegpu.codegen.render import compile_templates\n"
+        "compileall.compile_dir(pathlib.Path(litegpu.__file__).parent, quiet=2)\n"
+        "compile_templates()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=_environment(), check=True)
 
 
 def measure(backend: str, model: str, precision: str, rounds: int, alone: bool = False) -> Row:
@@ -208,6 +226,7 @@ def main() -> None:
     if args.child is not None:
         print(json.dumps(asdict(in_this_process(*args.child))))
         return
+    compile_once()
     about = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "litegpu": __version__,

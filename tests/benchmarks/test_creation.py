@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import dataclasses
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import litegpu
 from benchmark_modules import load_benchmark
 
 SMALL = "zoo:mobilenet_v1_0.25_128?size=32"
@@ -48,6 +51,7 @@ def test_the_results_are_written_after_each_row(
         return script.Start(0.25, 0.125, next(times), "digest", {"passes": 0.0625})
 
     monkeypatch.setattr(script, "in_a_process", started)
+    monkeypatch.setattr(script, "compile_once", lambda: None)
     path = tmp_path / "creation.json"
     flags = ["--backends", "opencl", "--models", SMALL, "--precisions", "fp32", "--rounds", "3"]
     flags.append("--phases")
@@ -77,6 +81,22 @@ def test_processes_are_compared_with_one(script: Any, monkeypatch: pytest.Monkey
     assert kinds == [False, False, False, True]
     assert len(row.phase_lines()) == 3 and not row.is_same
     assert script.measure(device.backend, SMALL, "fp32", 1, alone=True).alone is None
+
+
+def test_python_keeps_what_it_compiles(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(
+        script.subprocess, "run", lambda command, env, check: found.append((command, env))
+    )
+    script.compile_once()
+    ((command, environment),) = found
+    assert "PYTHONDONTWRITEBYTECODE" not in environment and "PATH" in environment
+    names = {"litegpu": litegpu, "compileall": compileall}
+    with monkeypatch.context() as patch:
+        patch.setattr(compileall, "compile_dir", lambda *_, **__: None)
+        patch.setattr(importlib.import_module("litegpu.codegen.render"), "compile_templates", int)
+        exec(command[2], names)
 
 
 def test_a_process_that_fails_is_told(script: Any, tmp_path: Path) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jinja2
 import pytest
 
 from litegpu.codegen.compiled_templates import CompiledTemplates
+from litegpu.codegen.sources import templates
 
 
 @pytest.fixture(autouse=True)
 def _written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+
+
+rendering = importlib.import_module("litegpu.codegen.render")
 
 
 def render(folder: Path, text: str = "{{ x }} of {{ y }}", options: str = "") -> tuple[str, int]:
@@ -83,3 +89,11 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_templates_lie_beside_modules() -> None:
     folder = CompiledTemplates("")._folder
     assert "kernels" in folder.parts
+
+
+def test_all_templates_are_compiled_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    environment = SimpleNamespace(get_template=found.append)
+    monkeypatch.setattr(rendering, "_environment", lambda: environment)
+    rendering.compile_templates()
+    assert set(found) == set(templates())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from unittest import mock
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from cases.quantized_elementwise import CASES, QuantizedPair
 from litegpu import backends
 from litegpu.ops.exact import float_sums
-from litegpu.ops.exact.float_sums import Side, Sum, find
+from litegpu.ops.exact.float_sums import FloatSum, Side, Sum, find
+from litegpu.ops.exact.integers import Ints
 from litegpu.ops.exact.numbers import Multiplier, float32
 from op_runner import MODES, problem_of, run
 
@@ -54,6 +56,27 @@ def test_floats_give_every_result(functions: tuple[str, ...], seed: int) -> None
     output = np.clip(np.floor(a.astype(np.float32) * first + inner), -128, 127)
     for results in wanted.results():
         assert np.array_equal(output, results)
+
+
+def test_the_first_floats_that_fit_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are tried first, most of them on few pairs; none of them gives every result."""
+    tried: list[FloatSum] = []
+    whole: list[FloatSum] = []
+    compute = FloatSum.results
+
+    def noted(self: FloatSum, wanted: Sum, rows: list[int] | None = None) -> Iterator[Ints]:
+        (tried if rows is not None else whole).append(self)
+        return compute(self, wanted, rows)
+
+    wanted = sum_of(("RESCALED_ADD_WHOLE",), (0.03125, 0.0625, 0.0625), (3, -7, 11))
+    with monkeypatch.context() as patch:
+        patch.setattr(FloatSum, "results", noted)
+        found = find.__wrapped__(wanted)
+    assert found is not None and found == whole[-1] == tried[-1]
+    assert 1 < len(whole) < len(tried), "few of them on all pairs"
+    (results,) = wanted.results()
+    for other in tried[:-1]:
+        assert not all(np.array_equal(results, each) for each in other.results(wanted))
 
 
 def test_results_are_the_integers_of_the_cpu() -> None:

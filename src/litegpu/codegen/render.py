@@ -235,3 +235,9 @@ def _environment() -> jinja2.Environment:
     compiled = CompiledTemplates(repr(_OPTIONS))
     loader = jinja2.FunctionLoader(_source)
     return jinja2.Environment(loader=loader, bytecode_cache=compiled, **_OPTIONS)
+
+
+def compile_templates() -> None:
+    """Let Jinja compile every template: what can be kept of an installation, is from now on."""
+    for name in templates():
+        _environment().get_template(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -91,9 +91,13 @@ class FloatSum:
         numbers = (("first", self.first), ("second", self.second), ("rest", self.rest))
         return replace(plain, function="SUM_BY_FLOATS", attributes=numbers)
 
-    def results(self, wanted: Sum) -> Iterator[Ints]:
-        """Yield the results of each pair, for each way in which a compiler may fuse this."""
+    def results(self, wanted: Sum, rows: Sequence[int] | None = None) -> Iterator[Ints]:
+        """Yield the results of each pair, for each way in which a compiler may fuse this.
+
+        Without `rows` of all pairs, else of those with these integers of the first side.
+        """
         a, b = (side.stored.astype(np.float32) for side in wanted.sides)
+        a = a if rows is None else a[rows]
         first, second, rest = (np.float32(each) for each in (self.first, self.second, self.rest))
         # Products of a byte are exact in float64, and so are these sums of close exponents.
         fused = (b.astype(np.float64) * second + rest).astype(np.float32)
@@ -129,6 +133,8 @@ def find(wanted: Sum) -> FloatSum | None:
         return None
     first, second = wanted.sides
     sign = _RESCALED[wanted.functions[0]][1]
+    telling: list[int] = []
+    """Rows in which others were wrong: most that are wrong at all are wrong there."""
     for *changes, shift in _changes():
         a, b = (
             float(np.float32(side.scale * (1 + change)))
@@ -136,6 +142,19 @@ def find(wanted: Sum) -> FloatSum | None:
         )
         rest = wanted.zero + 0.5 - a * first.zero - sign * b * second.zero + shift
         found = FloatSum(a, sign * b, float(np.float32(rest)))
-        if all(np.array_equal(results, each) for each in found.results(wanted)):
+        if _wrong_row(found.results(wanted, telling), results[telling]) is not None:
+            continue
+        wrong = _wrong_row(found.results(wanted), results)
+        if wrong is None:
             return found
+        telling.append(wrong)
+    return None
+
+
+def _wrong_row(found: Iterable[Ints], results: Ints) -> int | None:
+    """Return a row in which some results are not as they should be, None if all of them are."""
+    for each in found:
+        wrong = np.flatnonzero((each != results).any(axis=1))
+        if wrong.size:
+            return int(wrong[0])
     return None
