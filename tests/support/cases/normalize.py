@@ -11,6 +11,8 @@ import numpy.typing as npt
 from cases.base import LARGE, SMALL, Case, Floats, NumpyCase, Range, Shape, Sheet
 from litegpu.zoo.writer import TensorRef
 
+MANY = 128
+"""Work items of a device that a few hundred keep busy."""
 SQUARES = ("SQUARED_DIFFERENCE", "SQUARE", "MUL", "POW", "moments")
 ROOTS = ("RSQRT", "SQRT", "POW", "POW of POW")
 APPLIED = ("difference", "folded", "scaled difference", "negated")
@@ -154,6 +156,11 @@ class FarFromZero(Normalization, NumpyCase):
 CASES: tuple[Case, ...] = (
     *(Normalization(shape=(1, 3, 4, c)) for c in range(1, 10)),
     *(Normalization(shape=(2, 3, 4, c), axes=(3,)) for c in range(1, 10)),
+    # Several of a group side by side, as a GPU has them that many keep busy
+    *(
+        Normalization(shape=shape, axes=(len(shape) - 1,), items=MANY)
+        for shape in ((2, 7, 11, 37), (3, 50, 192), (130, 5), (1, 129, 1, 130))
+    ),
     *(
         Normalization(shape=shape, axes=axes, items=items)
         for items in (SMALL, LARGE)
