@@ -13,7 +13,7 @@ makes of the kernels' templates.
 
 `same` tells whether all starts gave the same outputs, bit for bit. The JSON has the seconds of each
 phase, too (phases.py), and `--phases` prints them. With `--alone`, a cold start in which this
-process compiles all CUDA kernels by itself is measured beside.
+process compiles all CUDA kernels by itself, or OpenCL's driver all at once, is measured beside.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def measure(backend: str, model: str, precision: str, rounds: int, alone: bool =
         first = in_a_process(backend, model, precision, folder)
         warm = [in_a_process(backend, model, precision, folder) for _ in range(rounds)]
     beside = None
-    if alone and backend == "cuda":
+    if alone:
         with tempfile.TemporaryDirectory() as folder:
             beside = in_a_process(backend, model, precision, folder, alone)
     return Row(backend, device, model, precision, first, tuple(warm), beside)

@@ -16,7 +16,7 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
     "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users may write to it",
     "LITEGPU_CACHE_LIMIT": "MiB that artifacts in one folder may take together (default 4096)",
-    "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA kernels in the program's own process alone",
+    "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA kernels in one process, and OpenCL's at once",
 }
 """Name and meaning of each variable."""
 
@@ -66,7 +66,7 @@ def cache_limit() -> int:
 
 
 def are_compilers_wanted() -> bool:
-    """Return whether processes may be started that compile; LITEGPU_COMPILE_PROCESSES forbids."""
+    """Return whether others than this thread may compile; LITEGPU_COMPILE_PROCESSES forbids it."""
     return text("LITEGPU_COMPILE_PROCESSES").lower() not in _NO[1:]
 
 

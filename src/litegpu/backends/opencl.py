@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from litegpu import progress
+from litegpu import config, progress
 from litegpu.backends import opencl_arrays
 from litegpu.backends.base import Backend, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.opencl_buffers import OpenCLBuffer, OpenCLPinnedBuffer
-from litegpu.backends.opencl_build import build, from_binary, origin_of
+from litegpu.backends.opencl_build import Built, build, from_binaries, origin_of, parts_of
 from litegpu.backends.opencl_dots import NVIDIA_FACTS, byte_dot
 from litegpu.backends.opencl_executable import OpenCLExecutable
 from litegpu.backends.opencl_library import LOST, TITLE, load_pocl_apart, status_name
@@ -44,8 +45,9 @@ _TOO_LITTLE_MEMORY = (
     "OUT_OF_RESOURCES",
 )
 
-_OPTIONS = re.compile(r"-cl-std=CL[0-9.]+")
-"""What dialects tell the compiler."""
+_NAME = re.compile(r"(-cl-std=CL[0-9.]+) #\d+")
+"""How binaries are named: by what dialects tell the compiler, and numbers."""
+_MOST_BUILDS = 8
 _ALIGNMENT = 128
 """Bytes; loads of a work group then begin at a cache line."""
 _POCL = "to run on the CPU: apt-get install pocl-opencl-icd"
@@ -173,7 +175,7 @@ class OpenCLDevice(Device):
     def compile_in(self, dialect: OpenCLDialect, program: Program) -> Executable:
         """Build with the words of a dialect, and upload the constants."""
         built = self._build(dialect, program.kernels)
-        return OpenCLExecutable(self.cl, self, program, built, dialect.options)
+        return OpenCLExecutable(self.cl, self, program, built)
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Build of a binary, and upload the constants. See Device.load."""
@@ -181,14 +183,25 @@ class OpenCLDevice(Device):
             raise self.loss()
         if not program.kernels or not binaries:
             return self.compile(program)
-        ((options, binary),) = binaries.items()
-        if not _OPTIONS.fullmatch(options):
-            raise self._refuses(program.kernels, f"unknown options of a binary, {options}")
+        names = [_NAME.fullmatch(name) for name in binaries]
+        (options, *others) = {name[1] if name else None for name in names}
+        if options is None or others:
+            unknown = ", ".join(binaries)
+            raise self._refuses(program.kernels, f"unknown options of a binary, {unknown}")
         try:
-            built = from_binary(self.cl, self.context, binary, options)
+            built = from_binaries(self.cl, self.context, binaries.values(), options)
         except self.cl.Error as error:
             raise self._refuses(program.kernels, str(error)) from error
-        return OpenCLExecutable(self.cl, self, program, built, options)
+        return OpenCLExecutable(self.cl, self, program, built)
+
+    @property
+    def builds_at_once(self) -> int:
+        """How many programs are made of the kernels of one, for drivers that compile on a core.
+
+        A CPU's compile each kernel when it first runs: of them one program is enough.
+        """
+        whole = self.info.software or not config.are_compilers_wanted()
+        return 1 if whole else min(os.cpu_count() or 1, _MOST_BUILDS)
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -209,14 +222,14 @@ class OpenCLDevice(Device):
         make = OpenCLPinnedBuffer if kind is MemoryKind.PINNED else OpenCLBuffer
         return make(self, nbytes)
 
-    def _build(self, dialect: OpenCLDialect, kernels: Sequence[KernelText]) -> Any:
-        """Return the built program, None when there is nothing to build."""
+    def _build(self, dialect: OpenCLDialect, kernels: Sequence[KernelText]) -> Built | None:
+        """Return the built programs, None when there is nothing to build."""
         if not kernels:
             return None
-        source = dialect.source(kernels)
+        sources = [dialect.source(part) for part in parts_of(kernels, self.builds_at_once)]
         progress.at("compile")  # all in one call
         try:
-            return build(self.cl, self.context, source, dialect.options)
+            return build(self.cl, self.context, sources, dialect.options)
         except self.cl.Error as error:
             raise self._refuses(kernels, str(error)) from error
 

@@ -3,26 +3,73 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from litegpu.codegen import KernelText
 
-def build(cl: Any, context: Any, source: str, options: str) -> Any:
-    """Return the program of a source, built with the compiler's options. Raises pyopencl's errors.
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Programs that together have all kernels, and what they were built with."""
+
+    options: str
+    programs: tuple[Any, ...]
+    by_kernel: Mapping[str, Any]
+    """The program of each kernel; nothing where one program has all."""
+
+    def program_of(self, kernel: str) -> Any:
+        """Return the program that has a kernel, if any has."""
+        return self.by_kernel.get(kernel, self.programs[0])
+
+
+def build(cl: Any, context: Any, sources: Sequence[str], options: str) -> Built:
+    """Return programs of sources, built beside each other. Raises pyopencl's errors.
 
     pyopencl's own cache is never used: it unpickles what lies in its folder, waits up to a minute
     for a lock that a killed process left behind, and keeps nothing for PoCL and NVIDIA.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the build log of a successful build
-        return _from_source(cl, context, source, options)
+    return _built(
+        cl, options, [partial(_from_source, cl, context, each, options) for each in sources]
+    )
 
 
-def from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
-    """Return the program of a binary that `binary_of` gave. Raises pyopencl's errors."""
+def from_binaries(cl: Any, context: Any, binaries: Iterable[bytes], options: str) -> Built:
+    """Return programs of what `binary_of` gave of each. Raises pyopencl's errors."""
+    return _built(
+        cl, options, [partial(_from_binary, cl, context, each, options) for each in binaries]
+    )
+
+
+def _built(cl: Any, options: str, builds: Sequence[Callable[[], Any]]) -> Built:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the build log of a successful build
-        program = cl.Program(context, context.devices, [binary])
-        return program.build(options, cache_dir=False)
+        if len(builds) == 1:
+            return Built(options, (builds[0](),), {})
+        with ThreadPoolExecutor(len(builds), "litegpu-opencl") as pool:
+            programs = tuple(pool.map(lambda build: build(), builds))
+    names = [each.get_info(cl.program_info.KERNEL_NAMES).split(";") for each in programs]
+    found = zip(programs, names, strict=True)
+    return Built(options, programs, {name: each for each, own in found for name in own})
+
+
+def parts_of(kernels: Sequence[KernelText], most: int) -> list[list[KernelText]]:
+    """Return kernels in at most so many parts, whose texts are of about the same length.
+
+    >>> first, second, third = (KernelText(n, (), (1, 1, 1), (), n * 9) for n in ("a", "bb", "c"))
+    >>> [[each.name for each in part] for part in parts_of([first, second, third], 2)]
+    [['bb'], ['a', 'c']]
+    """
+    parts: list[list[KernelText]] = [[] for _ in range(max(min(most, len(kernels)), 1))]
+    sizes = [0] * len(parts)
+    for kernel in sorted(kernels, key=lambda kernel: -len(kernel.body)):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(kernel)
+        sizes[smallest] += len(kernel.body)
+    return parts
 
 
 def binary_of(cl: Any, built: Any) -> bytes:
@@ -37,6 +84,11 @@ def binary_of(cl: Any, built: Any) -> bytes:
 
 def _from_source(cl: Any, context: Any, source: str, options: str) -> Any:
     return cl.Program(context, source).build(options, cache_dir=False)
+
+
+def _from_binary(cl: Any, context: Any, binary: bytes, options: str) -> Any:
+    program = cl.Program(context, context.devices, [binary])
+    return program.build(options, cache_dir=False)
 
 
 def origin_of(device: Any) -> tuple[str, ...]:

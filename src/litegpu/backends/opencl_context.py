@@ -75,9 +75,8 @@ class OpenCLContext(ExecutionContext):
     def _kernel(self, launch: Launch) -> OpenCLKernel:
         buffers = [(self._whole(part).int_ptr, part.offset) for part in launch.ranges]
         sizes = (launch.global_size, launch.local_size)
-        return OpenCLKernel(
-            self.owned, self.executable.built.int_ptr, launch.kernel, buffers, *sizes
-        )
+        program = self.executable.program_of(launch.kernel)
+        return OpenCLKernel(self.owned, program.int_ptr, launch.kernel, buffers, *sizes)
 
     def _whole(self, part: BufferRange) -> Any:
         # Kernels get whole buffers and offsets: NVIDIA's driver crashes when it releases

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.limits import check_sizes
-from litegpu.backends.opencl_build import binary_of
+from litegpu.backends.opencl_build import Built, binary_of
 from litegpu.backends.opencl_context import OpenCLContext
 from litegpu.backends.opencl_library import TITLE, Handles
 from litegpu.backends.process import is_inherited, keep_in_children
@@ -25,14 +25,14 @@ class OpenCLExecutable(Executable):
     """A built program and a buffer of constants."""
 
     def __init__(
-        self, cl: Any, device: OpenCLDevice, program: Program, built: Any, options: str
+        self, cl: Any, device: OpenCLDevice, program: Program, built: Built | None
     ) -> None:
-        """Upload the constants; `built` is None without kernels, `options` what it was built with.
+        """Upload the constants; `built` is None without kernels.
 
         Raises DeviceMemoryError when the device has too little.
         """
         super().__init__(program)
-        self.device, self.built, self._options = device, built, options
+        self.device, self.built = device, built
         self.constants: Any = None
         """None where there are no bytes."""
         self._owned = Handles()
@@ -52,14 +52,22 @@ class OpenCLExecutable(Executable):
                 raise device.typed(error, int(program.constants.size)) from error
             raise
 
+    def program_of(self, kernel: str) -> Any:
+        """Return what was built that has a kernel; there is one."""
+        return self.built and self.built.program_of(kernel)
+
     def binaries(self) -> Mapping[str, bytes]:
-        """Return the program's binary, named by the compiler's options. See Executable."""
-        cl = self.device.cl
+        """Return the binaries, named by the compiler's options and numbers. See Executable."""
+        cl, built = self.device.cl, self.built
+        if built is None:
+            return {}
         try:
-            binary = binary_of(cl, self.built) if self.built is not None else b""
+            binaries = [binary_of(cl, each) for each in built.programs]
         except cl.Error as error:
             raise self.device.typed(error, 0, "tell what it has compiled") from error
-        return {self._options: binary} if binary else {}
+        if not all(binaries):
+            return {}
+        return {f"{built.options} #{number}": binary for number, binary in enumerate(binaries)}
 
     def _make_context(self) -> ExecutionContext:
         return OpenCLContext(self)

@@ -1,0 +1,102 @@
+"""Kernels are built as several programs beside each other, where a driver builds one on a core."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backend_suite import ADD_ONE, floats, kernel, launch, program, run
+from litegpu import CompilationError
+from litegpu.backends import opencl_build
+from litegpu.backends.execution import Executable
+from litegpu.backends.opencl import OpenCLDevice
+from litegpu.backends.opencl_build import parts_of
+
+NAMES = ("add_one", "add_other", "add_third")
+
+
+def result_of(executable: Executable) -> Any:
+    context = executable.context()
+    (found,) = run(context, [floats()])
+    context.close()
+    executable.close()
+    return found
+
+
+@pytest.mark.parametrize("builds", [1, 2, 3, 8])
+def test_kernels_are_found_in_several_programs(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch, builds: int
+) -> None:
+    compiled: list[str] = []
+    from_source = opencl_build._from_source
+
+    def keep(cl: Any, context: Any, source: str, options: str) -> Any:
+        compiled.append(source)
+        return from_source(cl, context, source, options)
+
+    monkeypatch.setattr(opencl_build, "_from_source", keep)
+    monkeypatch.setattr(OpenCLDevice, "builds_at_once", builds)
+    launches = [launch(name, 1 - i % 2, i % 2) for i, name in enumerate(NAMES)]
+    whole = program([kernel(name, ADD_ONE) for name in NAMES], launches, [0], [1])
+    executable = opencl_device.compile(whole)
+    assert len(compiled) == min(builds, 3)
+    context = executable.context()
+    np.testing.assert_array_equal(run(context, [floats()])[0], floats() + 1 + 1 + 1)
+    binaries = dict(reversed(list(executable.binaries().items())))
+    context.close()
+    executable.close()
+    assert len(binaries) == min(builds, 3)
+    np.testing.assert_array_equal(
+        result_of(opencl_device.load(whole, binaries)), floats() + 1 + 1 + 1
+    )
+    assert len(compiled) == min(builds, 3), "nothing is compiled again"
+    name = next(iter(binaries))
+    with pytest.raises(CompilationError, match="refuses the kernels add_one, add_other, add_third"):
+        opencl_device.load(whole, {**binaries, name: b"no binary"})
+    with pytest.raises(CompilationError, match="unknown options of a binary, -cl-std=CL"):
+        opencl_device.load(whole, {**binaries, "-cl-std=CL9.9 #7": binaries[name]})
+
+
+def test_programs_are_built_at_once(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, from_source = threading.Barrier(2), opencl_build._from_source
+
+    def wait(*arguments: Any) -> Any:
+        both.wait(30)
+        return from_source(*arguments)
+
+    monkeypatch.setattr(opencl_build, "_from_source", wait)
+    monkeypatch.setattr(OpenCLDevice, "builds_at_once", 2)
+    sequence = [launch(NAMES[0], 1, 0), launch(NAMES[1], 0, 1)]
+    whole = program([kernel(name, ADD_ONE) for name in NAMES[:2]], sequence, [0], [1])
+    opencl_device.compile(whole).close()
+
+
+def test_parts_are_of_about_one_length() -> None:
+    kernels = [kernel(f"f{n}", "x" * length) for n, length in enumerate((10, 60, 20, 50, 30))]
+    parts = parts_of(kernels, 3)
+    assert sorted(sum(len(each.body) for each in part) for part in parts) == [50, 60, 60]
+    assert sorted(each.name for part in parts for each in part) == ["f0", "f1", "f2", "f3", "f4"]
+    assert len(parts_of(kernels, 9)) == 5
+    assert parts_of(kernels[:1], 0) == [[kernels[0]]]
+
+
+def test_how_many_programs_there_are(
+    opencl_device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setenv("LITEGPU_COMPILE_PROCESSES", "1")
+    for software, found in ((True, 1), (False, 6)):
+        info = dataclasses.replace(opencl_device.info, software=software)
+        monkeypatch.setattr(opencl_device, "info", info)
+        assert opencl_device.builds_at_once == found
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert opencl_device.builds_at_once == 8
+    monkeypatch.setenv("LITEGPU_COMPILE_PROCESSES", "0")
+    assert opencl_device.builds_at_once == 1
