@@ -80,7 +80,7 @@ def test_processes_are_compared_with_one(script: Any, monkeypatch: pytest.Monkey
     row = script.measure("cuda", SMALL, "fp32", 2, alone=True)
     assert kinds == [False, False, False, True]
     assert len(row.phase_lines()) == 3 and not row.is_same
-    assert script.measure(device.backend, SMALL, "fp32", 1, alone=True).alone is None
+    assert script.measure(device.backend, SMALL, "fp32", 1).alone is None
 
 
 def test_python_keeps_what_it_compiles(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
