@@ -157,7 +157,7 @@ class Normalize(InternalOp):
         return (_request(node, ctx, channel_blocks, chunks, makes_sums=False, has_sums=True),)
 
 
-def _side_by_side(blocks: int, target: Target) -> tuple[int, int]:
+def _beside_each_other(blocks: int, target: Target) -> tuple[int, int]:
     """Return the work items of a reduction and the reductions of a group, where these are many.
 
     Neighbours then read neighbours, where one item for each would read as many places far apart;
@@ -198,7 +198,7 @@ def _request(
     if items == 1:
         width, groups = 1, chunks * columns
         if space.over_channels and groups == 1 and not makes_sums and not has_sums:
-            items, rows = _side_by_side(space.taps * space.channel_blocks, ctx.target)
+            items, rows = _beside_each_other(space.taps * space.channel_blocks, ctx.target)
     variables: dict[str, Any] = {
         "ITEMS": items,
         "ROWS": rows,
