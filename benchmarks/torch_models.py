@@ -368,6 +368,55 @@ def _resize_bilinear(site: _Site) -> Built:
     )
 
 
+def _transpose(site: _Site) -> Built:
+    order = [int(axis) for axis in site.data(1)]
+    return _of_first(site, lambda x: _inside(_rows(x).permute(order)))
+
+
+def _rows(array: torch.Tensor) -> torch.Tensor:
+    """Return a value in the order of the .tflite file, wherever its elements lie."""
+    return array.permute(0, 2, 3, 1) if array.dim() == 4 else array
+
+
+def _batch_matmul(site: _Site) -> Built:
+    turned = bool(site.node.params["adj_x"]), bool(site.node.params["adj_y"])
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        pairs = zip((x, y), turned, strict=True)
+        return _inside(torch.matmul(*(_rows(z).mT if t else _rows(z) for z, t in pairs)))
+
+    return _broadcasting(site, run)
+
+
+def _gelu(site: _Site) -> Built:
+    approximate = "tanh" if site.node.params["approximate"] else "none"
+    return _of_first(site, lambda x: functional.gelu(x, approximate=approximate))
+
+
+def _strided_slice(site: _Site) -> Built:
+    """Build a slice by the masks of the operation; an axis of one element may go."""
+    masks = site.node.params
+    if masks["ellipsis_mask"] or masks["new_axis_mask"] or masks.get("offset"):
+        raise NotExpressibleError("STRIDED_SLICE with new axes, an ellipsis or offsets.")
+    begin, end, step = (site.data(position).tolist() for position in (1, 2, 3))
+    if min(step) < 0:
+        raise NotExpressibleError("STRIDED_SLICE that goes backwards.")
+    pieces: list[slice | int] = []
+    for axis in range(len(begin)):
+        bit = 1 << axis
+        if masks["shrink_axis_mask"] & bit:
+            pieces.append(begin[axis])
+            continue
+        first = None if masks["begin_mask"] & bit else begin[axis]
+        last = None if masks["end_mask"] & bit else end[axis]
+        pieces.append(slice(first, last, step[axis]))
+    return _of_first(site, lambda x: _inside(_rows(x)[tuple(pieces)]))
+
+
+def _squared_difference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x - y) ** 2
+
+
 def _prelu(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
     return torch.clamp(x, min=0) + alpha * torch.clamp(x, max=0)
 
@@ -375,16 +424,19 @@ def _prelu(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
 _BUILDERS: Mapping[str, Callable[[_Site], Built]] = {
     "ADD": _element_wise(operator.add),
     "AVERAGE_POOL_2D": _average_pool,
+    "BATCH_MATMUL": _batch_matmul,
     "CONCATENATION": _concatenation,
     "CONV_2D": _conv_2d,
     "DEPTHWISE_CONV_2D": _depthwise,
     "DIV": _element_wise(operator.truediv),
     "FULLY_CONNECTED": _fully_connected,
+    "GELU": _gelu,
     "HARD_SWISH": _element_wise(functional.hardswish),
     "LOGISTIC": _element_wise(torch.sigmoid),
     "MAX_POOL_2D": _max_pool,
     "MEAN": _mean,
     "MUL": _element_wise(operator.mul),
+    "NEG": _element_wise(torch.neg),
     "PAD": _pad,
     "PADV2": _pad,
     "PRELU": _element_wise(_prelu),
@@ -392,8 +444,12 @@ _BUILDERS: Mapping[str, Callable[[_Site], Built]] = {
     "RELU6": _element_wise(functional.relu6),
     "RESHAPE": _reshape,
     "RESIZE_BILINEAR": _resize_bilinear,
+    "RSQRT": _element_wise(torch.rsqrt),
     "SOFTMAX": _softmax,
+    "SQUARED_DIFFERENCE": _element_wise(_squared_difference),
     "SQUEEZE": _reshape,
+    "STRIDED_SLICE": _strided_slice,
     "SUB": _element_wise(operator.sub),
     "TANH": _element_wise(torch.tanh),
+    "TRANSPOSE": _transpose,
 }
