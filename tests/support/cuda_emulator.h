@@ -61,6 +61,7 @@ static inline int __dp4a(int a, int b, int c) {
     for (int k = 0; k < 32; k += 8) c += (int)(signed char)(a >> k) * (signed char)(b >> k);
     return c;
 }
+static inline float reciprocal(float a) { return 1.0f / a; }
 static inline int __float2int_rz(float f) {
     return f != f ? 0 : f >= 2147483648.0f ? INT32_MAX : f < -2147483648.0f ? INT32_MIN : (int)f;
 }

@@ -50,6 +50,7 @@ _WORDS = """\
 #define MAX4(a, b) max((a), (b))
 #define MIN4(a, b) min((a), (b))
 #define EXP4(a) exp(a)
+#define RECIPROCAL4(a) (SPLAT4(1.0f) / (a))
 #define EXPM14(a) expm1_4(a)
 #define LOG4(a) log(a)
 #define SIN4(a) sine4((a), 0)

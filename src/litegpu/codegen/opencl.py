@@ -48,6 +48,7 @@ _PRELUDE = """\
 #define MAX4(a, b) fmax((a), (b))
 #define MIN4(a, b) fmin((a), (b))
 #define EXP4(a) exp(a)
+#define RECIPROCAL4(a) (SPLAT4(1.0f) / (a))
 #define EXPM14(a) expm1(a)
 #define LOG4(a) log(a)
 #define SIN4(a) sin(a)

@@ -87,7 +87,7 @@ UNARY: Mapping[str, Function] = {
     "LOGICAL_NOT": Function(
         f"{_ONE} - {{a}}", max_version=1, takes=BOOLS, gives=BOOLS, exact=np.logical_not
     ),
-    "LOGISTIC": Function(f"{_ONE} / ({_ONE} + EXP4(-{{a}}))", bounded=True),
+    "LOGISTIC": Function(f"RECIPROCAL4({_ONE} + EXP4(-{{a}}))", bounded=True),
     "NEG": _number("-{a}", "NEG4{k}({a})", through_zero=True, exact=np.negative),
     "RELU": Function(f"{{at_least}}({_ZERO}, {{a}})", through_zero=True),
     "RELU6": Function(_clamp("0.0f", "6.0f"), bounded=True, through_zero=True),

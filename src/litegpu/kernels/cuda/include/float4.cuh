@@ -212,6 +212,15 @@ __device__ __forceinline__ float4 ERFC4(float4 a) {
 __device__ __forceinline__ float4 EXP4(float4 a) {
     return make_float4(expf(a.x), expf(a.y), expf(a.z), expf(a.w));
 }
+// At most one unit in the last place from 1 / a, which would branch to what few numbers need.
+__device__ __forceinline__ float reciprocal(float a) {
+    float result;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+}
+__device__ __forceinline__ float4 RECIPROCAL4(float4 a) {
+    return make_float4(reciprocal(a.x), reciprocal(a.y), reciprocal(a.z), reciprocal(a.w));
+}
 __device__ __forceinline__ float4 EXPM14(float4 a) {
     return make_float4(expm1f(a.x), expm1f(a.y), expm1f(a.z), expm1f(a.w));
 }
