@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -262,3 +263,21 @@ def test_how_many_processes(
     monkeypatch.setenv("LITEGPU_COMPILE_PROCESSES", wanted)
     monkeypatch.setattr(cuda_processes, "cores", lambda: cores)
     assert cuda_processes.processes(lambda: (13, 0))._left == most
+
+
+@pytest.mark.parametrize(
+    ("told", "cores"),
+    [("max 100000", 8), ("250000 100000", 2), ("5000 100000", 1), ("9900000 100000", 8), ("?", 8)],
+)
+def test_cores_that_a_container_may_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, cores: int
+) -> None:
+    path = tmp_path / "cpu.max"
+    monkeypatch.setattr(cuda_processes, "_CPU_TIME", path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    assert cuda_processes.cores() == 8, "no file"
+    path.write_text(f"{told}\n")
+    assert cuda_processes.cores() == cores
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert cuda_processes.cores() == 1

@@ -24,6 +24,8 @@ from litegpu.backends.cuda_compile_process import REPLY, REQUEST
 
 _PROGRAM = Path(__file__).with_name("cuda_compile_process.py")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
+_CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
+"""Where Linux tells how many microseconds a container may run in how many."""
 _FEWEST_CORES = 4
 """Of fewer cores none waits long for the lock."""
 _MOST = 15
@@ -73,6 +75,8 @@ class CompilerProcesses:
             for process in self._busy:
                 process.kill()
             idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()  # all before the first is waited for: they end at the same time
         for process in idle:
             _end(process)
 
@@ -158,10 +162,14 @@ def processes(version: Callable[[], Sequence[int]]) -> CompilerProcesses:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many cores this process may use, of the machine and of its container's time."""
+    affinity = hasattr(os, "sched_getaffinity")
+    found = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = map(int, _CPU_TIME.read_text(encoding="ascii").split())
+        return max(1, min(found, quota // period))
+    except (OSError, ValueError, ZeroDivisionError):  # without control groups, or "max"
+        return found
 
 
 def command(version: Sequence[int]) -> tuple[str, ...]:
