@@ -266,17 +266,17 @@ def test_how_many_processes(
 
 
 @pytest.mark.parametrize(
-    ("told", "cores"),
+    ("reported", "cores"),
     [("max 100000", 8), ("250000 100000", 2), ("5000 100000", 1), ("9900000 100000", 8), ("?", 8)],
 )
 def test_cores_that_a_container_may_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str, cores: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reported: str, cores: int
 ) -> None:
     path = tmp_path / "cpu.max"
     monkeypatch.setattr(cuda_processes, "_CPU_TIME", path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     assert cuda_processes.cores() == 8, "no file"
-    path.write_text(f"{told}\n")
+    path.write_text(f"{reported}\n")
     assert cuda_processes.cores() == cores
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
