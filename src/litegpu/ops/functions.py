@@ -214,7 +214,7 @@ EPILOGUE_ONLY: Mapping[str, Function] = {
     "SELECT": Function(
         f"WHERE4{{k}}(EQUAL4({{a}}, {_ZERO}), {{c}}, {{b}})", typed_by=1, makes=None
     ),
-    "SWISH": Function(f"{{a}} * ({_ONE} / ({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}})))"),
+    "SWISH": Function(f"{{a}} * RECIPROCAL4({_ONE} + EXP4(SPLAT4({{scale}}) * -{{a}}))"),
 }
 """Functions that are no operations by themselves."""
 
