@@ -235,7 +235,7 @@ class FakeDriver:
         if own == "cuCtxCreate" and version >= 11040:
             raise AssertionError("since then it has more arguments")
         counts = {"cuCtxCreate": 3, "cuGraphLaunch": 2, "cuMemcpyAsync": 4}
-        counts.update(cuEventRecord=2, cuStreamWaitEvent=3)
+        counts.update(cuEventRecord=2, cuStreamWaitEvent=3, cuStreamWriteValue32=4)
         count = counts.get(own, 1)
 
         def native(*arguments: Any) -> int:
