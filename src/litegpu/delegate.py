@@ -33,7 +33,7 @@ from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.file import ModelFile, ModelSource
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
-from litegpu.runtime_abi.reader import loop_contexts, read_graph, thread_count
+from litegpu.runtime_abi.reader import graph_numbers, loop_contexts, read_graph, thread_count
 from litegpu.runtime_abi.seats import SeatedKernel
 from litegpu.selection import Selection, quantized_support
 from litegpu.wording import printable
@@ -157,12 +157,12 @@ class GpuDelegate:
         """Choose and compile the partitions of an interpreter's graph."""
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
-            self._kernels.clear()
-            self._budget = ReadBudget()
-            self._unrolled.clear()
+            self._kernels, self._budget, self._unrolled = [], ReadBudget(), set()
         if context in self._unrolled:
             return []  # the body of a loop that runs in a partition
         file = None if self.model is None else ModelFile.open(self.model)
+        if context == self._primary:
+            self._numbers = graph_numbers(context, file)
         graph = read_graph(context, self._budget, file)
         support = check_support(graph, self.options.quantized_mode())
         selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
@@ -288,14 +288,15 @@ class GpuDelegate:
     def _living(self) -> list[PartitionKernel]:
         return [kernel for reference in self._kernels if (kernel := reference()) is not None]
 
-    def _whole(self) -> PartitionKernel | None:
-        """Return what runs all of the model that the delegate was applied to last, if one does."""
-        kernels = self._living()
+    def _whole(self, number: int = 0) -> PartitionKernel | None:
+        """Return what runs all of that graph of the model it was applied to last, if one does."""
+        kernels = [kernel for kernel in self._living() if kernel.number == number]
         return kernels[0] if len(kernels) == 1 and kernels[0].alone else None
 
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
+        kernel.number = self._numbers.get(context)
         self._kernels.append(weakref.ref(kernel))
         kernel.changed = weakref.WeakMethod(self._changed)
         return kernel

@@ -76,6 +76,8 @@ class PartitionKernel:
         """Copies in, runs and copies out, once the first invoke has bound it."""
         self.alone = alone
         """Whether no other node of its graph runs beside it."""
+        self.number: int | None = None
+        """Which graph of the model it is of; None where that is not known."""
         self.bindable: frozenset[int] = frozenset()
         """The model's inputs and outputs that only this partition reads and writes."""
         self._buffers: dict[int, Buffer] = {}

@@ -40,7 +40,9 @@ def compiled(ops: list[str], shape: tuple[int, ...] = SHAPE) -> CompiledModel:
 
 def memory(model: CompiledModel, nbytes: int) -> CUDABuffer:
     """Return memory of the model's device, full of NaN."""
-    (kernel,) = [context.instance.kernel() for context in model._pool.all]
+    (kernel,) = [
+        context.instance.kernel(context.instance.signatures[0]) for context in model._pool.all
+    ]
     assert kernel is not None
     whole = kernel.device.allocate(nbytes)
     assert isinstance(whole, CUDABuffer)

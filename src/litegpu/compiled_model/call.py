@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
-from litegpu.compiled_model.contexts import Instance, ModelContext, Run
+from litegpu.compiled_model.contexts import ModelContext, Run
+from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.tensor_buffer import KINDS, TensorBuffer, adopted
@@ -47,7 +48,7 @@ class Call:
             for each in self._inputs
         ]
         on_device = any(each.kind == "device" for each in buffers)
-        kind = "device" if on_device and self._instance.kernel() is not None else "host"
+        kind = "device" if on_device and self._instance.device() is not None else "host"
         results = [
             new_buffer(tensor, self._instance, kind, zeros=False) for tensor in self._tensors
         ]
@@ -128,10 +129,10 @@ def new_buffer(
 
 
 def _allocated(tensor: Tensor, instance: Instance, memory: str | None) -> Buffer:
-    kernel = instance.kernel()
+    device = instance.device()
     kind = KINDS[memory] if memory else MemoryKind.PINNED
-    if kernel is not None and kind is not MemoryKind.HOST:
-        return kernel.device.allocate(tensor.nbytes, kind)
+    if device is not None and kind is not MemoryKind.HOST:
+        return device.allocate(tensor.nbytes, kind)
     if kind is MemoryKind.DEVICE:
         raise CompiledModelError(
             "Memory of the device is for models that it runs whole; the report tells what the CPU "

@@ -17,11 +17,10 @@ import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer
 from litegpu.compiled_model.fitting import check
-from litegpu.compiled_model.signatures import MainSignature, Signature, Tensor, signatures_of
-from litegpu.delegate import GpuDelegate
+from litegpu.compiled_model.instance import Instance
+from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.direct_run import DirectRun, Ends, KernelContext
 from litegpu.errors import BindingError, CompiledModelError
-from litegpu.partition_kernel import PartitionKernel
 from litegpu.tensor_buffer import TensorBuffer
 
 _MOST_BOUND = 16
@@ -50,44 +49,14 @@ class Run(Protocol):
         """Wait for what was submitted. Raises what went wrong."""
 
 
-class Instance:
-    """A model in an interpreter, with its delegate."""
-
-    def __init__(self, interpreter: Any, delegate: GpuDelegate | None) -> None:
-        """Take an interpreter whose tensors are allocated."""
-        self.interpreter, self.delegate = interpreter, delegate
-        self.signatures = signatures_of(interpreter)
-        self.lock = threading.Lock()
-        """Held while the interpreter runs."""
-
-    def kernel(self) -> PartitionKernel | None:
-        """Return what runs the whole graph, if one partition does."""
-        return self.delegate._whole() if self.delegate is not None else None
-
-    def runs_directly(self, signature: Signature) -> bool:
-        """Whether a signature is the work of one kernel alone."""
-        kernel = self.kernel()
-        ends = ({tensor.index for tensor in side} for side in (signature.inputs, signature.outputs))
-        return (
-            kernel is not None
-            and isinstance(signature, MainSignature)
-            and DirectRun.can_run(kernel, *ends)
-        )
-
-    def close(self) -> None:
-        """Release what the delegate has."""
-        if self.delegate is not None:
-            self.delegate.close()
-        self.interpreter = None
-
-
 class ModelContext:
     """What one run at a time needs; contexts of one instance share its kernel and its weights."""
 
     def __init__(self, instance: Instance, number: int = 0) -> None:
         """Be the context of that number of an instance."""
         self.instance, self._number = instance, number
-        self._on_kernel: KernelContext | None = None
+        self._on_kernels: dict[int | None, KernelContext] = {}
+        """By the numbers of the graphs."""
         self._runs = OrderedDict[tuple[object, ...], DirectRun]()
         self._on_arrays: _ArrayRun | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -188,15 +157,16 @@ class ModelContext:
         stream: int | None = None,
         repeated: bool = False,
     ) -> DirectRun:
-        kernel = self.instance.kernel()
+        kernel = self.instance.kernel(signature)
         assert kernel is not None
-        if self._on_kernel is None or self._on_kernel.kernel is not kernel:
-            self._on_kernel = KernelContext(kernel, self._number)
+        on_kernel = self._on_kernels.get(signature.graph)
+        if on_kernel is None or on_kernel.kernel is not kernel:
+            on_kernel = self._on_kernels[signature.graph] = KernelContext(kernel, self._number)
         ends = Ends(
             {t.index: memory for t, memory in zip(signature.inputs, inputs, strict=True)},
             _by_index(signature.outputs, outputs),
         )
-        return DirectRun(self._on_kernel, ends, stream, repeated)
+        return DirectRun(on_kernel, ends, stream, repeated)
 
     def _thread(self, function: Callable[[], None]) -> Future[None]:
         if self._threads is None:
@@ -211,8 +181,8 @@ class ModelContext:
     def close(self) -> None:
         """Release what is this context's alone."""
         self.forget()
-        if self._on_kernel is not None:
-            self._on_kernel.close()
+        for each in self._on_kernels.values():
+            each.close()
         if self._threads is not None:
             self._threads.shutdown()
 

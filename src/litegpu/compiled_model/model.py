@@ -9,9 +9,10 @@ from typing import Any
 
 from litegpu.compiled_model.accelerators import wanted
 from litegpu.compiled_model.call import Call
-from litegpu.compiled_model.contexts import ContextPool, Instance, ModelContext, Run
+from litegpu.compiled_model.contexts import ContextPool, ModelContext, Run
 from litegpu.compiled_model.fitting import check_open
 from litegpu.compiled_model.future import ModelFuture
+from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.tensors import ModelTensors
 from litegpu.delegate import GpuDelegate
 from litegpu.errors import CompiledModelError, ForkedProcessError, ModelError
@@ -277,7 +278,7 @@ _Source = tuple[bytes, Mapping[str, Any] | None, int | None]
 
 def _contexts(source: _Source, count: int) -> ContextPool:
     main = _instance(*source)
-    if main.runs_directly(main.signatures[0]):
+    if all(map(main.runs_directly, main.signatures)):
         instances = [main] * count
     else:
         instances = [main, *(_instance(*source) for _ in range(count - 1))]

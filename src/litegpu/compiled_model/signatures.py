@@ -53,15 +53,17 @@ class Signature(ABC):
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
+    graph: int | None = 0
+    """The number of its graph in the model; None where the runtime does not tell."""
 
     def __init__(self, key: str, interpreter: Any) -> None:
         """Take the signature called `key`."""
         self.key = key
         self._interpreter = interpreter
-        self._refresh()
+        self.refresh()
 
     @abstractmethod
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Ask the runtime for the tensors."""
 
     @abstractmethod
@@ -91,7 +93,8 @@ class MainSignature(Signature):
         self._names = inputs, outputs
         super().__init__(key, interpreter)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Ask the runtime for the tensors. See Signature.refresh."""
         self.inputs = _named(self._interpreter.get_input_details(), self._names[0])
         self.outputs = _named(self._interpreter.get_output_details(), self._names[1])
 
@@ -103,7 +106,7 @@ class MainSignature(Signature):
         except (RuntimeError, ValueError) as error:
             self._undo(number)
             raise _refused(self.inputs[number], error, shape) from error
-        self._refresh()
+        self.refresh()
 
     def _undo(self, number: int) -> None:
         """Let the model run as before; others of its inputs may have to be resized, too."""
@@ -129,9 +132,11 @@ class OtherSignature(Signature):
     def __init__(self, key: str, interpreter: Any) -> None:
         """Take the signature called `key`."""
         self._runner = interpreter.get_signature_runner(key)
+        self.graph = getattr(self._runner, "_subgraph_index", None)
         super().__init__(key, interpreter)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Ask the runtime for the tensors. See Signature.refresh."""
         self.inputs = _ordered(self._runner.get_input_details())
         self.outputs = _ordered(self._runner.get_output_details())
 
@@ -151,7 +156,7 @@ class OtherSignature(Signature):
             self.run(arrays)
         except CompiledModelError as error:
             raise _refused(tensor, error, shape) from error
-        self._refresh()
+        self.refresh()
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. See Signature.run."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from litegpu.compiled_model.call import new_buffer
-from litegpu.compiled_model.contexts import ContextPool, Instance
+from litegpu.compiled_model.contexts import ContextPool
 from litegpu.compiled_model.fitting import at, called, requirements
+from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.report import DelegationReport
@@ -140,7 +141,7 @@ class ModelTensors:
         for context in self._pool.all:
             context.forget()
         for instance in self._instances():
-            instance.signatures[index].resize(number, shape, strict)
+            instance.resize(index, number, shape, strict)
 
     def resize_input_tensor_by_name(
         self, signature_key: str, input_name: str, dims: Sequence[int], strict: bool = True

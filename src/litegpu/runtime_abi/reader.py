@@ -88,6 +88,20 @@ def loop_contexts(context: int, graph: Graph, nodes: Collection[int]) -> set[int
     return contexts(True) - contexts(False)
 
 
+def graph_numbers(context: int, file: ModelFile | None) -> dict[int, int]:
+    """Return the numbers of a model's graphs by their contexts; `context` is that of graph 0.
+
+    Only the model's file tells how many there are.
+    """
+    found = {context: 0}
+    for number in range(1, file.graphs() if file is not None else 0):
+        with _subgraph(context, number) as other:
+            if not other:
+                break
+            found[other] = number
+    return found
+
+
 def _read(
     context: int, budget: ReadBudget, file: ModelFile | None = None, number: int = 0
 ) -> Graph:

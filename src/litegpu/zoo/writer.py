@@ -67,6 +67,7 @@ class ModelWriter:
         """
         graph = ModelWriter(self._description, float16_weights=self._float16_weights)
         graph._buffers, graph._codes, graph._graphs = self._buffers, self._codes, self._graphs
+        graph._signatures = self._signatures
         graph.number = len(self._graphs)
         self._graphs.append(graph)
         return graph
@@ -219,9 +220,9 @@ class ModelWriter:
     def signature(
         self, key: str, inputs: Mapping[str, TensorRef], outputs: Mapping[str, TensorRef]
     ) -> None:
-        """Add a signature: names by which `key` takes its inputs and returns its outputs."""
+        """Add a signature: names by which `key` takes this graph's inputs and returns outputs."""
         definition = self._schema.SignatureDefT()
-        definition.signatureKey = key
+        definition.signatureKey, definition.subgraphIndex = key, self.number
         definition.inputs = self._tensor_maps(inputs)
         definition.outputs = self._tensor_maps(outputs)
         self._signatures.append(definition)

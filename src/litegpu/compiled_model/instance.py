@@ -1,0 +1,63 @@
+"""A model in an interpreter, and which of its signatures go past it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from litegpu.backends.base import Device
+from litegpu.compiled_model.signatures import Signature, signatures_of
+from litegpu.delegate import GpuDelegate
+from litegpu.direct_run import DirectRun
+from litegpu.partition_kernel import PartitionKernel
+
+
+class Instance:
+    """A model in an interpreter, with its delegate."""
+
+    def __init__(self, interpreter: Any, delegate: GpuDelegate | None) -> None:
+        """Take an interpreter whose tensors are allocated."""
+        self.interpreter, self.delegate = interpreter, delegate
+        self.signatures = signatures_of(interpreter)
+        self.lock = threading.Lock()
+        """Held while the interpreter runs."""
+
+    def kernel(self, signature: Signature) -> PartitionKernel | None:
+        """Return what runs the whole graph of a signature, if one partition does."""
+        if self.delegate is None or signature.graph is None:
+            return None
+        return self.delegate._whole(signature.graph)
+
+    def device(self) -> Device | None:
+        """Return the device that runs the whole graph of a signature, if one does."""
+        kernels = map(self.kernel, self.signatures)
+        return next((kernel.device for kernel in kernels if kernel is not None), None)
+
+    def runs_directly(self, signature: Signature) -> bool:
+        """Whether a signature is the work of one kernel alone, compiled for its shapes."""
+        kernel = self.kernel(signature)
+        if kernel is None:
+            return False
+        values, sides = kernel.graph.values, (signature.inputs, signature.outputs)
+        return DirectRun.can_run(
+            kernel, *({each.index for each in side} for side in sides)
+        ) and all(
+            values[each.index].shape == each.shape
+            for each in signature.inputs
+            if each.index in values
+        )
+
+    def resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
+        """Give an input of a signature another shape; all that share its graph follow."""
+        resized = self.signatures[index]
+        resized.resize(number, shape, strict)
+        for each in self.signatures:
+            if each.graph == resized.graph:
+                each.refresh()
+
+    def close(self) -> None:
+        """Release what the delegate has."""
+        if self.delegate is not None:
+            self.delegate.close()
+        self.interpreter = None
