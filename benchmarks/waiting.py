@@ -76,14 +76,20 @@ Work = Callable[[], object]
 
 @contextlib.contextmanager
 def waits(make: Callable[[CUDAContext], Wait]) -> Iterator[None]:
-    build = CUDAContext._build
+    build, devices = CUDAContext._build, set()
 
     def changed(self: CUDAContext) -> None:
         build(self)
         self.wait = make(self)
+        devices.add(self.device)
 
-    with patch.object(CUDAContext, "_build", changed):
-        yield
+    try:
+        with patch.object(CUDAContext, "_build", changed):
+            yield
+    finally:
+        # The flags are the device's, and the next way is not to wait as this one did.
+        for device in devices:
+            device.within(partial(call, driver().cuCtxSetFlags, _AUTO))
 
 
 def synchronizing(flags: int, context: CUDAContext) -> Wait:
