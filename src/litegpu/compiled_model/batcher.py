@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from litegpu.compiled_model.call import ordered
 from litegpu.compiled_model.model import CompiledModel
+from litegpu.compiled_model.rows import check_independent, check_outputs
 from litegpu.errors import CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
@@ -57,12 +58,7 @@ class _Size:
         self.buffers: SimpleQueue[_Buffers] = SimpleQueue()
         for _ in range(_SETS):
             self.buffers.put(_Buffers(model.create_input_buffers(), model.create_output_buffers()))
-        for tensor in model.signature.outputs:
-            if tensor.shape[:1] != (rows,):
-                raise CompiledModelError(
-                    f"The output '{tensor.key}' has the shape {[*tensor.shape]} for a batch of "
-                    f"{rows}: its rows are not those of the inputs. Run the model by itself."
-                )
+        check_outputs(model, rows)
 
 
 class Batcher:
@@ -99,7 +95,7 @@ class Batcher:
         self._max_batch, self._delay = max_batch, max_delay_ms / 1e3
         self._model = model
         self._sizes = [_Size(model.at_batch(rows, contexts=_SETS), rows) for rows in sizes]
-        _check_rows(self._sizes[-1])
+        check_independent(self._sizes[-1].model)
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._running: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = False
@@ -250,26 +246,6 @@ def _sizes(max_batch: int, wanted: Iterable[int] | None) -> list[int]:
                 f"batch_sizes has {size!r}. Use numbers from 1 to max_batch, {max_batch}."
             )
     return sorted({*sizes, max_batch})
-
-
-def _check_rows(size: _Size) -> None:
-    """Raise CompiledModelError unless the last row of a batch is the same beside other rows."""
-    random = np.random.default_rng(0)
-    tensors = size.model.signature.inputs
-    every = [random.integers(0, 2, tensor.shape).astype(tensor.dtype) for tensor in tensors]
-    last = [array.copy() for array in every]
-    for array in last:
-        array[:-1] = 0
-    found = [
-        [*results.values()] if isinstance(results, dict) else [results]
-        for results in (size.model(*every), size.model(*last))
-    ]
-    for tensor, one, other in zip(size.model.signature.outputs, *found, strict=True):
-        if not np.array_equal(one[-1:], other[-1:], equal_nan=one.dtype.kind == "f"):
-            raise CompiledModelError(
-                f"The output '{tensor.key}' of a row depends on the other rows of its batch. Run "
-                "the model by itself."
-            )
 
 
 def _rows(most: int, tensors: Sequence[Any], arrays: Sequence[Array]) -> int:

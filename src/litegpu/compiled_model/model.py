@@ -13,6 +13,7 @@ from litegpu.compiled_model.contexts import ContextPool, ModelContext, Run
 from litegpu.compiled_model.fitting import check_open
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.instance import Instance
+from litegpu.compiled_model.pieces import Pieces
 from litegpu.compiled_model.tensors import ModelTensors
 from litegpu.delegate import GpuDelegate
 from litegpu.errors import CompiledModelError, ForkedProcessError, ModelError
@@ -47,11 +48,13 @@ class CompiledModel(ModelTensors):
         options: Any = None,
         *,
         contexts: int = 1,
+        pieces: int = 1,
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        if not isinstance(contexts, int) or contexts < 1:
-            raise CompiledModelError(f"contexts is {contexts!r}. Use a number from 1 on.")
+        for name, count in (("contexts", contexts), ("pieces", pieces)):
+            if not isinstance(count, int) or count < 1:
+                raise CompiledModelError(f"{name} is {count!r}. Use a number from 1 on.")
         requested = wanted(hardware_accel, options)
         if "input_format" in delegate:
             picture = {name: delegate.pop(name) for name in KEYWORDS if name in delegate}
@@ -69,6 +72,13 @@ class CompiledModel(ModelTensors):
         gpu = delegate if requested.gpu else None
         self._source = (content, gpu, requested.threads)
         super().__init__(_contexts(self._source, contexts))
+        self._pieces: Pieces | None = None
+        if pieces > 1:
+            try:
+                self._pieces = Pieces(self, pieces)
+            except BaseException:
+                self.close()
+                raise
 
     @classmethod
     def from_file(
@@ -103,7 +113,8 @@ class CompiledModel(ModelTensors):
         `pictures.with_picture_input`: the model then takes a picture's bytes.
         `environment` is kept for who asks for it. `contexts` is how many runs may be in flight:
         each has memory for activations of its own, and all share the weights where the GPU has the
-        whole model.
+        whole model. With `pieces` runs on buffers of the host are cut into so many shares of the
+        batch, so that copies of one and kernels of another take place at the same time.
 
         Raises CompiledModelError for what is no model and for accelerators that do not exist, and
         what GpuDelegate raises.
@@ -123,7 +134,7 @@ class CompiledModel(ModelTensors):
         except ModelError as error:
             raise CompiledModelError(str(error)) from error
         other = copy.copy(self)
-        other._source = (changed, gpu, threads)
+        other._source, other._pieces = (changed, gpu, threads), None
         ModelTensors.__init__(other, _contexts(other._source, contexts))
         return other
 
@@ -144,6 +155,8 @@ class CompiledModel(ModelTensors):
 
     def _release(self) -> None:
         self._closed = True
+        if self._pieces is not None:
+            self._pieces.close()
         for context in self._pool.all:
             context.close()
         for instance in self._instances():
@@ -153,6 +166,14 @@ class CompiledModel(ModelTensors):
     def environment(self) -> Any:
         """What was passed as the environment."""
         return self._environment
+
+    def _resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
+        if self._pieces is not None:
+            raise CompiledModelError(
+                "The shapes of a model in pieces stay as they are. Compile it without `pieces` to "
+                "resize its inputs."
+            )
+        super()._resize(index, number, shape, strict)
 
     # Runs
 
@@ -202,6 +223,8 @@ class CompiledModel(ModelTensors):
         for each in (*inputs, *outputs):
             check_open(each)
         number = None if stream is None else stream_number(stream)
+        if self._pieces is not None and self._pieces.wants(inputs):
+            return self._pieces.bound(inputs, outputs, number)
         return context.bound(signature_index, inputs, outputs, number)
 
     def _submitted(

@@ -1,0 +1,143 @@
+"""A large batch in pieces, each in a context of its own: while one is copied another one runs.
+
+38.5 MB of pictures take 0.74 ms on their way to an H200, on which MobileNet v1 then takes 0.45 ms:
+1.20 one after the other, 0.97 in four pieces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from litegpu.backends.buffers import DeviceBuffer, HostBuffer
+from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.rows import check_independent, check_outputs
+from litegpu.errors import CompiledModelError
+from litegpu.tensor_buffer import TensorBuffer
+
+if TYPE_CHECKING:
+    from litegpu.compiled_model.future import ModelFuture
+    from litegpu.compiled_model.model import CompiledModel
+
+_MOST_CUT = 16
+"""Sets of buffers whose pieces are kept."""
+Buffers = Sequence[TensorBuffer]
+
+
+class Pieces:
+    """What a model needs to run its first signature in pieces: itself for fewer rows."""
+
+    def __init__(self, whole: CompiledModel, count: int) -> None:
+        """Compile for the rows of a piece.
+
+        Raises CompiledModelError where the model cannot be cut so.
+        """
+        instance, signature = whole._main, whole.signature
+        rows = {tensor.shape[0] if tensor.shape else 0 for tensor in signature.inputs}
+        if len(whole._open()) > 1 or not instance.runs_directly(signature):
+            raise CompiledModelError(
+                "pieces are for models of one signature that the GPU runs whole; the report tells "
+                "what the CPU runs of this one. Compile it without."
+            )
+        if len(rows) != 1 or min(rows) % count or not min(rows):
+            raise CompiledModelError(
+                f"pieces is {count}, and the inputs have {sorted(rows)} rows. Use a number that "
+                "divides them."
+            )
+        self._whole = whole
+        self.model = whole.at_batch(min(rows) // count, contexts=count)
+        self._runs = OrderedDict[tuple[object, ...], PiecedRun]()
+        try:
+            check_outputs(whole, min(rows))
+            check_outputs(self.model, min(rows) // count)
+            check_independent(whole)
+        except CompiledModelError:
+            self.model.close()
+            raise
+
+    def wants(self, inputs: Buffers) -> bool:
+        """Whether a run moves something that others could overlap with."""
+        return any(each.kind != "device" for each in inputs)
+
+    def bound(self, inputs: Buffers, outputs: Buffers, stream: int | None) -> PiecedRun:
+        """Return the run on buffers, cut once for as long as these live."""
+        key = (stream, *map(id, inputs), *map(id, outputs))
+        found = self._runs.get(key)
+        if found is None:
+            check("Input", self._whole.signature.inputs, inputs)
+            check("Output", self._whole.signature.outputs, outputs)
+            found = self._runs[key] = PiecedRun(self.model, inputs, outputs, stream)
+            for buffer in {*inputs, *outputs}:
+                buffer.when_gone(self, partial(self._forget, id(buffer)))
+            if len(self._runs) > _MOST_CUT:
+                self._runs.popitem(last=False)
+        return found
+
+    def _forget(self, number: int) -> None:
+        for key in [*self._runs]:
+            if number in key[1:]:
+                self._runs.pop(key, None)
+
+    def close(self) -> None:
+        """Release what was compiled for pieces."""
+        self._runs.clear()
+        self.model.close()
+
+
+class PiecedRun:
+    """A prepared run of all pieces of some buffers; one thread at a time uses it."""
+
+    def __init__(
+        self, model: CompiledModel, inputs: Buffers, outputs: Buffers, stream: int | None
+    ) -> None:
+        """Cut buffers for a model of fewer rows, which has a context for each piece."""
+        self._model, self._stream = model, stream
+        count = len(model._pool.all)
+        self._ends = [
+            tuple([_piece(each, number, count) for each in side] for side in (inputs, outputs))
+            for number in range(count)
+        ]
+        self._futures: list[ModelFuture] = []
+
+    def __call__(self) -> None:
+        """Run all, and wait."""
+        self.submit()
+        self.finish()
+
+    def submit(self) -> None:
+        """Begin to run. Raises what the first piece that cannot begin raises, after the others."""
+        self._futures = []
+        try:
+            for inputs, outputs in self._ends:
+                flight = self._model.submit_by_index(0, inputs, outputs, stream=self._stream)
+                self._futures.append(flight)
+        except BaseException:
+            for each in self._futures:
+                each.wait()
+            raise
+
+    def is_done(self) -> bool:
+        """Whether all pieces have come to their end."""
+        return all(each.done() for each in self._futures)
+
+    def finish(self) -> None:
+        """Wait for all. Raises what went wrong in the first piece that failed."""
+        failed = [error for each in self._futures if (error := each.exception()) is not None]
+        self._futures = []
+        if failed:
+            raise failed[0]
+
+
+def _piece(buffer: TensorBuffer, number: int, count: int) -> TensorBuffer:
+    """Return a share of a buffer's rows, which is the same memory."""
+    memory, size = buffer.memory, buffer.nbytes // count
+    rows, *shape = buffer.shape
+    if isinstance(memory, DeviceBuffer):
+        part: HostBuffer | DeviceBuffer = memory.part(number * size, size)
+    else:
+        address = ctypes.c_void_p(memory.address + number * size)
+        part = HostBuffer(address, size, memory.kind, memory)
+    return TensorBuffer(part, buffer.dtype, (rows // count, *shape), buffer.writable)
