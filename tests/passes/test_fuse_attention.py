@@ -203,7 +203,7 @@ def _deep(builder: GraphBuilder) -> Graph:
         (_keys_turned, "its keys lie the other way round"),
         (_integers, "not all values are float32"),
         (_many_dimensions, "values have more than 4 dimensions"),
-        (_deep, "heads of 129 channels are more than 128"),
+        (_deep, "its kernel is for cuda devices; heads of 129 channels are more than 128"),
     ],
 )
 def test_why_it_declines(write: Write, reason: str) -> None:
@@ -211,15 +211,20 @@ def test_why_it_declines(write: Write, reason: str) -> None:
     assert result.declined == (f"SOFTMAX 1: {reason}",)
 
 
+CUDA = {"backend": "cuda", "compute_capability": (9, 0)}
+FEW_BUFFERS = "5 buffers are more than 4 of the device"
+
+
 @pytest.mark.parametrize(
     ("facts", "tokens", "reason"),
     [
-        ({"max_arguments": 4}, 7, "5 buffers are more than 4 of the device"),
+        ({"max_arguments": 4}, 7, f"its kernel is for cuda devices; {FEW_BUFFERS}"),
         (
-            {"backend": "cuda", "compute_capability": (9, 0)},
-            1 << 15,
-            "tensor cores should make 206 GFLOP sooner",
+            {**CUDA, "max_arguments": 4},
+            7,
+            f"its scores would leave most of a tile empty; {FEW_BUFFERS}",
         ),
+        ({**CUDA, "max_arguments": 4}, 8, FEW_BUFFERS),
     ],
 )
 def test_devices_that_decline(facts: dict[str, Any], tokens: int, reason: str) -> None:
