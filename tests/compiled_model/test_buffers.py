@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,17 +16,11 @@ from litegpu.backends import BACKENDS
 from litegpu.backends.buffers import DeviceBuffer
 from litegpu.errors import BindingError
 from litegpu.zoo.writer import ModelWriter
-from simulated_cuda import SimulatedDriver, put_in_place
+from simulated_cuda import SimulatedDriver
 from small_models import CPU_ONLY, chain
 
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDriver]:
-    yield put_in_place(monkeypatch)
-    gc.collect()
 
 
 class OnGPU:

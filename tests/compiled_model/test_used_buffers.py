@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,12 @@ from cuda_emulator import needs_emulator
 from litegpu import BindingError, CompiledModel, CompiledModelError, GpuDelegate, TensorBuffer
 from litegpu.backends.cuda_buffers import CUDABorrowedBuffer, CUDABuffer
 from litegpu.zoo.writer import ModelWriter
-from simulated_cuda import SimulatedDriver, put_in_place
+from simulated_cuda import SimulatedDriver
 from small_models import chain, interpreter
 
 pytestmark = needs_emulator
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDriver]:
-    yield put_in_place(monkeypatch)
-    gc.collect()
 
 
 def copies(driver: SimulatedDriver, run: Any) -> int:

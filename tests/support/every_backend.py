@@ -12,7 +12,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu.backends import list_devices
-from simulated_cuda import put_in_place
+from simulated_cuda import SimulatedDriver, put_in_place
 
 REAL = sorted({each.backend for each in list_devices()})
 """The backends that have a device here."""
@@ -24,4 +24,11 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param not in REAL:
         put_in_place(monkeypatch)
     yield request.param
+    gc.collect()
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDriver]:
+    """Return the simulated driver of CUDA, in place whatever there is."""
+    yield put_in_place(monkeypatch)
     gc.collect()

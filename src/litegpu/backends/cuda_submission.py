@@ -30,8 +30,8 @@ class CUDASubmission(Submission):
     """A graph on a context's stream, with its calls ready.
 
     Data of the host goes through the context's pinned buffers. Memory of the GPU's own, and pinned
-    memory of others, is copied straight from and to the context's memory; or, in a submission that
-    is kept, a graph of its own uses it.
+    memory of others, is copied straight from and to the context's memory; or, where runs are
+    repeated, a graph of the submission's own uses it.
     """
 
     def __init__(

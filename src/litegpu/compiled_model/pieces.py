@@ -45,7 +45,7 @@ class Pieces:
         if len(rows) != 1 or min(rows) % count or not min(rows):
             raise CompiledModelError(
                 f"pieces is {count}, and the inputs have {sorted(rows)} rows. Use a number that "
-                "divides them."
+                "divides them; litegpu.zoo.batch.with_batch(model, rows) makes a model of more."
             )
         self._whole = whole
         self.model = whole.at_batch(min(rows) // count, contexts=count)

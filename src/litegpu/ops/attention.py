@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from litegpu.codegen import Storage
+from litegpu.codegen import Storage, literal
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import SELF, EpilogueOp, Node
 from litegpu.ops.base import InternalOp, SpecContext, register
@@ -71,6 +72,17 @@ class AttentionSpec:
     def depths(self) -> tuple[int, int]:
         """Channels of a query or a key, and of a value."""
         return self.values[0].channels, self.values[2].channels
+
+    def words(self, tiles: int) -> dict[str, Any]:
+        """Return what every template is told, with the tiles that a product's rows are cut into."""
+        return {
+            "tiles": tiles,
+            "products": self.products,
+            "middle": self.scores,
+            "across": self.across,
+            "beta": literal(self.beta),
+            "value_blocks": -(-self.depths[1] // 4),
+        }
 
     @property
     def flops(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litegpu.codegen import literal
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.examples import AttentionExample
@@ -75,12 +74,7 @@ class _AttentionPlan(Plan):
                 "KEY_WARPS": key_warps,
                 "ROW_WARPS": _ROW_WARPS,
                 "SPLIT": split,
-                "tiles": tiles,
-                "products": spec.products,
-                "middle": spec.scores,
-                "across": spec.across,
-                "beta": literal(spec.beta),
-                "value_blocks": -(-spec.depths[1] // 4),
+                **spec.words(tiles),
             },
             shared=shared if key_warps > 1 else (),
             inner_epilogue=spec.epilogue,

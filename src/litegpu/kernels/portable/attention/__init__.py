@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litegpu.codegen import literal
 from litegpu.graph import Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.examples import AttentionExample
@@ -66,12 +65,7 @@ class _AttentionPlan(Plan):
             variables={
                 "ITEMS": items,
                 "ROWS": rows,
-                "tiles": tiles,
-                "products": spec.products,
-                "middle": spec.scores,
-                "across": spec.across,
-                "beta": literal(spec.beta),
-                "value_blocks": value_blocks,
+                **spec.words(tiles),
             },
             shared=parts if items > 1 else (),
             inner_epilogue=spec.epilogue,
