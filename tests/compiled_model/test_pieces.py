@@ -69,7 +69,9 @@ def test_what_cannot_be_cut(backend: str) -> None:
     for count in (0, "2", 1.5):
         with pytest.raises(CompiledModelError, match=r"pieces is .*\. Use a number from 1 on\."):
             compiled(backend, count)  # type: ignore[arg-type]
-    with pytest.raises(CompiledModelError, match=r"have \[6\] rows\. Use a number that divides them; .*\.with_batch\("):
+    with pytest.raises(
+        CompiledModelError, match=r"have \[6\] rows\. Use a number .*\.with_batch\("
+    ):
         compiled(backend, 4)
     partly = chain(["ABS", CPU_ONLY], SHAPE)
     with pytest.raises(CompiledModelError, match=r"pieces are for models of one signature that"):
