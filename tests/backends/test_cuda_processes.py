@@ -14,7 +14,7 @@ import pytest
 
 from litegpu import CompilationError
 from litegpu.backends import cuda_driver, cuda_processes
-from litegpu.backends.cuda_compile_process import REQUEST
+from litegpu.backends.cuda_compile_process import REQUEST, own_options
 from litegpu.backends.cuda_driver import KernelCompiler, compile_source, options_for
 from litegpu.backends.cuda_processes import CompilerProcesses, command
 from litegpu.backends.private_files import Folder
@@ -204,7 +204,7 @@ def test_processes_start_before_their_kernels_are_written(
         if name == "full":
             (folder / "another.cubin").touch()
         with KernelCompiler(CUDADialect(), CAPABILITY, Folder(str(folder), False)) as compiler:
-            compiler.expect(11)
+            compiler.expect(4)
             compiler._pool.shutdown()
             assert (processes._left, len(processes._idle)) == (left, 5 - left)
 
@@ -218,6 +218,22 @@ def test_modules_are_smaller_where_others_compile_too(
     for processes, modules in ((group(*SILENT, most=0), 2), (group("/nowhere"), 3)):
         use(monkeypatch, processes)
         assert len(compiled(*kernels)) == modules
+
+
+def test_processes_do_without_the_cache_of_nvrtc() -> None:
+    assert [own_options(version) for version in ((12, 8), (12, 9), (13, 0))] == [
+        [],
+        [b"--no-cache"],
+        [b"--no-cache"],
+    ]
+
+
+def test_processes_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "7")
+    told = "import os; print(os.environ['MALLOC_TOP_PAD_'], os.environ['MALLOC_TRIM_THRESHOLD_'])"
+    process = cuda_processes._started((sys.executable, "-c", told))
+    assert process
+    assert process.communicate(timeout=30)[0].split() == [b"7", b"1073741824"]
 
 
 def test_another_version_does_not_compile() -> None:

@@ -1,6 +1,6 @@
 """The program of a process that compiles with NVRTC, see cuda_processes.
 
-It imports nothing of litegpu, and little of anything else: it is there after 20 milliseconds. It
+It imports nothing of litegpu, and little of anything else: it is there after 60 milliseconds. It
 takes the library's path and version, then on stdin one request after the other: the lengths of
 options and source, options with zeros between them, source. What it gives on stdout is NVRTC's
 status, the length of a cubin and the cubin. It ends with stdin, also within a compilation.
@@ -16,6 +16,12 @@ import sys
 from typing import Any, BinaryIO
 
 REQUEST, REPLY = struct.Struct("<II"), struct.Struct("<iI")
+_CACHE_SINCE = (12, 9)
+"""The first NVRTC that keeps what it compiled, for which it loads CUDA's driver: 300 milliseconds
+of a process's first module on an H200's host, found there or not. litegpu keeps cubins itself.
+"""
+_FIRST = [b"--gpu-architecture=sm_80"]
+"""What the first program is compiled with, of which nothing is kept."""
 
 
 def compiled(nvrtc: Any, options: list[bytes], source: bytes) -> tuple[int, bytes]:
@@ -48,13 +54,18 @@ def answer(nvrtc: Any, options: list[bytes], source: bytes, replies: BinaryIO) -
         os._exit(1)
 
 
-def serve(nvrtc: Any, requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until there are no more."""
+def own_options(version: tuple[int, int]) -> list[bytes]:
+    """Return what a process tells NVRTC besides what it was asked to."""
+    return [b"--no-cache"] if version >= _CACHE_SINCE else []
+
+
+def serve(nvrtc: Any, own: list[bytes], requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until there are no more, with some options of this process besides."""
     while len(header := requests.read(REQUEST.size)) == REQUEST.size:
         options_size, source_size = REQUEST.unpack(header)
         options, source = requests.read(options_size), requests.read(source_size)
         # Elsewhere, for this thread sees the end of whoever asks while it waits for more.
-        _thread.start_new_thread(answer, (nvrtc, options.split(b"\0"), source, replies))
+        _thread.start_new_thread(answer, (nvrtc, options.split(b"\0") + own, source, replies))
 
 
 def main(library: str, version: str) -> None:
@@ -65,7 +76,10 @@ def main(library: str, version: str) -> None:
     major, minor = ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     if f"{major.value}.{minor.value}" == version:
-        serve(nvrtc, sys.stdin.buffer, sys.stdout.buffer)
+        own = own_options((major.value, minor.value))
+        # What NVRTC does for its first program only is done by the time that one is asked for.
+        compiled(nvrtc, _FIRST + own, b"")
+        serve(nvrtc, own, sys.stdin.buffer, sys.stdout.buffer)
     os._exit(0)
 
 

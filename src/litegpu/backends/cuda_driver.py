@@ -40,8 +40,8 @@ _OLDEST_DRIVER = 12000
 """The version of CUDA whose functions are looked up."""
 _KERNEL_EFFORT, _UNROLLED_EFFORT = 2000, 700
 """Characters of text that take NVRTC as long as the rest of a kernel, and as a loop written out."""
-_KERNELS_A_PROCESS = 3
-"""Kernels to come for which a process is started that compiles."""
+_MODULES_A_KERNEL = 0.75
+"""How many modules there will be for each kernel: as many processes are started at once."""
 _MINIMAL_SINCE = (12, 4)
 """The first NVRTC that can leave out what no kernel uses, 4 of the 20 ms of each module."""
 
@@ -244,7 +244,7 @@ class KernelCompiler:
     def expect(self, kernels: int) -> None:
         """Start processes for about so many kernels, unless some that were kept may do."""
         if not self._cache.has_files():
-            for _ in range(min(kernels // _KERNELS_A_PROCESS, self._processes.wanted)):
+            for _ in range(min(int(kernels * _MODULES_A_KERNEL), self._processes.wanted)):
                 self._pool.submit(self._processes.start)
 
     def add(self, kernel: KernelText) -> None:

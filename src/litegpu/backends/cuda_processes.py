@@ -29,6 +29,12 @@ _CPU_TIME = Path("/sys/fs/cgroup/cpu.max")
 _FEWEST_CORES = 4
 """Of fewer cores none waits long for the lock."""
 _MOST = 15
+_HEAP = {
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+}
+"""For glibc: memory that was had once stays, which saves a tenth of the time of a module."""
 _PATIENCE_S = 120.0
 """How long a process may take for a module before it is thought to hang."""
 
@@ -122,7 +128,12 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
     pipe, window = subprocess.PIPE, getattr(subprocess, "CREATE_NO_WINDOW", 0)
     try:
         return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, creationflags=window
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            creationflags=window,
+            env={**_HEAP, **os.environ},
         )
     except (OSError, ValueError):
         return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -52,6 +54,10 @@ from litegpu.ops.units import Operations
 _T = TypeVar("_T")
 RANGE_BINDING = -1
 """What stands in for a base value where a kernel's range words are bound."""
+_PACKERS, _ALONE_BELOW = 4, 4 << 20
+"""Threads that pack constants, and the bytes from which on there are any: NumPy lets them run at
+once, and compilers want the other cores.
+"""
 _PACKED_KINDS = {
     **{"float16": "F16", "float32": "F32"},
     **{"int8": "S8", "int16": "S16", "int32": "I32", "uint32": "U32"},
@@ -119,8 +125,15 @@ class Constants:
             ranges.append(BufferRange(True, end, array.nbytes))
             end = round_up(end + array.nbytes, alignment)
         block = np.zeros(end, np.uint8)
-        for part, array in zip(ranges, self.arrays, strict=True):
+
+        def fill(part: BufferRange, array: LazyArray) -> None:
             array.fill(block[part.offset : part.offset + part.size].view(array.dtype))
+
+        if end < _ALONE_BELOW:
+            deque(map(fill, ranges, self.arrays), maxlen=0)
+        else:
+            with ThreadPoolExecutor(_PACKERS, "litegpu-pack") as pool:
+                deque(pool.map(fill, ranges, self.arrays), maxlen=0)
         return block, ranges
 
 
