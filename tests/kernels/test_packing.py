@@ -10,7 +10,7 @@ import pytest
 
 from litegpu.kernels.cuda import packing
 from litegpu.kernels.cuda.halves import spread_taps
-from litegpu.kernels.cuda.packing import pack_bytes, pack_halves, pack_tf32
+from litegpu.kernels.cuda.packing import group_taps, pack_bytes, pack_halves, pack_ones, pack_tf32
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,25 @@ def test_taps_are_spread(shape: tuple[int, ...], columns: int, part: int, length
         values = weights.reshape(outputs, -1, depth)[:, tap]
         expected[:outputs, tap * lanes : tap * lanes + depth] = values
     np.testing.assert_array_equal(found, expected)
+
+
+def test_taps_of_a_k_tile_follow_each_other() -> None:
+    weights = np.arange(2 * 2 * 3 * 60, dtype=np.float32).reshape(2, 2, 3, 60)
+    found = group_taps(weights, 8).reshape(2, 2, 6, 32)
+    for group, tap in np.ndindex(2, 6):
+        expected = np.zeros((2, 32), np.float32)
+        values = weights.reshape(2, 6, 60)[:, tap, group * 32 : (group + 1) * 32]
+        expected[:, : values.shape[1]] = values
+        np.testing.assert_array_equal(found[:, group, tap], expected)
+
+
+def test_ones_stand_where_inputs_do() -> None:
+    weights = np.full((3, 1, 2, 50), -5, np.int8)
+    # [step, half of the inputs, lane % 4, four inputs] back from [step, lane % 4, half, four]
+    for grouped in (False, True):
+        packed = pack_ones(weights, 16, 4, grouped).view(np.int8).reshape(4, 4, 2, 4)
+        flat = packed.transpose(0, 2, 1, 3).reshape(2, 64)
+        assert (flat == (np.arange(64) < 50)).all(), grouped
 
 
 def test_halves_lie_as_lanes_take_them() -> None:

@@ -93,36 +93,64 @@ def _in_lanes(
     return LazyArray(np.dtype(np.uint32), len(parts) * steps * columns * 8, fill)
 
 
-def pack_ones(weights: _BYTES, part: int, steps: int) -> npt.NDArray[np.uint32]:
-    """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2."""
-    ones = spread_taps(np.ones_like(weights[:1]), 1, part, steps * BYTE_STEP)
+def pack_ones(
+    weights: _BYTES, part: int, steps: int, grouped: bool = False
+) -> npt.NDArray[np.uint32]:
+    """Return 8 like columns that hold 1 for each input there is: [step, lane % 4] of 2.
+
+    They lie as the inputs of `pack_byte_tiles` do, if those are `grouped`.
+    """
+    inputs = np.ones_like(weights[:1])
+    ordered = group_taps(inputs, part) if grouped else inputs
+    ones = spread_taps(ordered, 1, part, steps * BYTE_STEP)
     # [step, half of the inputs, lane % 4, four inputs]
     return ones.reshape(steps, 2, 4, 4).transpose(0, 2, 1, 3).reshape(-1).view(np.uint32)
 
 
+def group_taps(weights: npt.NDArray[_Element], part: int) -> npt.NDArray[_Element]:
+    """Return [O, H, W, I] as [O, 1, 1, inputs]: each k-tile of channels with all taps, one by one.
+
+    What neighbouring taps read of a k-tile is mostly the same. Channels must fill k-tiles, the last
+    part with zeros if need be.
+    """
+    outputs, height, width, depth = weights.shape
+    lanes = CHUNKS * part
+    filled = np.zeros((outputs, height * width, round_up(depth, lanes)), weights.dtype)
+    filled[..., :depth] = weights.reshape(outputs, -1, depth)
+    split = filled.reshape(outputs, height * width, -1, lanes)
+    return split.swapaxes(1, 2).reshape(outputs, 1, 1, -1)
+
+
 def pack_tiles(
-    weights: _FLOATS, k_tiles: int, columns: int, floats: bool = False, split: bool = False
+    weights: _FLOATS,
+    k_tiles: int,
+    columns: int,
+    floats: bool = False,
+    split: bool = False,
+    grouped: bool = False,
 ) -> LazyArray:
     """Arrange [O, H, W, I] as k-tiles lie in shared memory: [block, k-tile, column, 16-byte chunk].
 
     The chunks of a column are shuffled by its number, as the kernel expects them. Of `floats`
-    that are `split`, the high parts come first in each k-tile.
+    that are `split`, the high parts come first in each k-tile. See group_taps for `grouped`.
     """
     part, total = PART[floats], round_up(weights.shape[0], columns)
 
     def parts() -> list[npt.NDArray[Any]]:
-        flat = spread_taps(weights, total, part, k_tiles * CHUNKS * part)
+        ordered = group_taps(weights, part) if grouped else weights
+        flat = spread_taps(ordered, total, part, k_tiles * CHUNKS * part)
         return as_tf32_parts(flat)[: 1 + split] if floats else [as_halves(flat)]
 
     return _in_tiles(parts, 1 + (floats and split), k_tiles, columns, total)
 
 
-def pack_byte_tiles(weights: _BYTES, k_tiles: int, columns: int) -> LazyArray:
+def pack_byte_tiles(weights: _BYTES, k_tiles: int, columns: int, grouped: bool) -> LazyArray:
     """Arrange bytes [O, H, W, I] as `pack_tiles` does halves."""
     total, length = round_up(weights.shape[0], columns), k_tiles * CHUNKS * BYTE_PART
 
     def parts() -> list[npt.NDArray[Any]]:
-        return [spread_taps(weights, total, BYTE_PART, length)]
+        ordered = group_taps(weights, BYTE_PART) if grouped else weights
+        return [spread_taps(ordered, total, BYTE_PART, length)]
 
     return _in_tiles(parts, 1, k_tiles, columns, total)
 

@@ -40,7 +40,14 @@ def variables_of(spec: QuantizedConvSpec) -> dict[str, Any]:
     }
 
 
-def packed(spec: QuantizedConvSpec, weights: Any, columns: int, part: int, steps: int) -> Packed:
+def packed(
+    spec: QuantizedConvSpec,
+    weights: Any,
+    columns: int,
+    part: int,
+    steps: int,
+    grouped: bool = False,
+) -> Packed:
     """Return packed weights with what belongs to them; a tap takes up whole parts of channels."""
-    ones = pack_ones(spec.weights, part, steps) if spec.weight_zero else None
+    ones = pack_ones(spec.weights, part, steps, grouped) if spec.weight_zero else None
     return Packed(weights, None, spec.as_stored.folded_bias, columns, ones)

@@ -89,7 +89,9 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
     dst, src, weights, problem = spec.dst, spec.src, spec.array, tile.problem
     floats = problem.floats
     split = Halves([weights], None) if floats else halves_of(weights, ctx.target, exact=False)
-    arranged = pack_tiles(split.parts[0], problem.k_tiles, tile.columns, floats, problem.split)
+    arranged = pack_tiles(
+        split.parts[0], problem.k_tiles, tile.columns, floats, problem.split, problem.grouped
+    )
     packed = Packed(arranged, split.back, spec.weights.bias, tile.column_blocks * tile.columns)
     variables = {
         **tile_variables(tile, spec.window, src, dst),
@@ -120,6 +122,7 @@ def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -
         "SPLIT": False,
         "PART": problem.part,
         "PARTS": problem.parts,
+        "GROUPED": problem.grouped,
         "K_CHUNKS": problem.k_chunks,
         "K_TILES": problem.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,

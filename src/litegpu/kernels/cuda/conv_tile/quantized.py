@@ -42,9 +42,9 @@ def _kernel(
     node: Node, ctx: LowerContext, tile: WideTile, spec: QuantizedConvSpec
 ) -> KernelRequest:
     problem, columns = tile.problem, tile.column_blocks * tile.columns
-    weights = pack_byte_tiles(spec.weights, problem.k_tiles, tile.columns)
+    weights = pack_byte_tiles(spec.weights, problem.k_tiles, tile.columns, problem.grouped)
     steps = problem.k_tiles * CHUNKS // 2
-    packed = quantized.packed(spec, weights, columns, BYTE_PART, steps)
+    packed = quantized.packed(spec, weights, columns, BYTE_PART, steps, problem.grouped)
     variables = {
         **tile_variables(tile, spec.window, spec.src, spec.dst),
         "rowwise": spec.keeps_rows,

