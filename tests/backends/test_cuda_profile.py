@@ -151,6 +151,12 @@ def context(*kernels: str, capability: tuple[int, int] = (9, 0)) -> CUDAContext:
     return CUDAExecutable(device, program, [b"cubin"]).context()  # type: ignore[return-value]
 
 
+def copies_in(simulation: Simulation) -> list[int]:
+    """Return the graphs that were launched and only copy."""
+    launched = dict.fromkeys(simulation.launched)
+    return [graph for graph in launched if {cost for cost, _ in simulation.graphs[graph]} == {COPY}]
+
+
 def test_short_kernels_are_timed_in_batches(simulation: Simulation) -> None:
     """What a kernel takes is its time and the gap before the next, not the cost of events."""
     target = context("short", "long", "short")
@@ -168,7 +174,8 @@ def test_kernels_by_themselves_do_not_overlap(simulation: Simulation) -> None:
     target = context("short", "short")
     profiler = target.profiler()
     profiler.durations()
-    batches = [simulation.graphs[graph] for graph in simulation.launched]
+    (inputs,) = copies_in(simulation)
+    batches = [simulation.graphs[graph] for graph in simulation.launched if graph != inputs]
     assert all(not overlap for batch in batches for _, overlap in batch)
 
 
@@ -181,7 +188,20 @@ def test_chains_overlap_as_in_a_run(
     expected = KERNELS["short"] + KERNELS["long"] + gaps * GAP
     for _ in range(3):
         assert profiler.chain_seconds() == pytest.approx(expected * 1e-6)
-    assert len(set(simulation.launched)) == 1, "captured once"
+    inputs, chain = sorted(set(simulation.launched), key=simulation.launched.index)
+    assert copies_in(simulation) == [inputs]
+    assert simulation.launched == [inputs, chain] * 2 * 3, "each time of the inputs that were given"
+
+
+def test_kernels_are_timed_on_what_was_made_of_the_inputs(simulation: Simulation) -> None:
+    profiler = context("short", "long", "short").profiler()
+    profiler.durations()
+    (inputs,) = copies_in(simulation)
+    simulation.launched.clear()
+    profiler.durations()
+    first, *batches = simulation.launched
+    assert first == inputs
+    assert [simulation.graphs[graph][0][0] for graph in batches[::2]] == [3.0, 500.0, 3.0]
 
 
 def test_the_whole_graph_has_its_copies(simulation: Simulation) -> None:
@@ -209,7 +229,7 @@ def test_everything_is_released(simulation: Simulation) -> None:
     profiler = target.profiler()
     profiler.durations()
     profiler.chain_seconds()
-    assert simulation.live == {"graphs": 1 + 2 * 2 + 1, "events": 2}
+    assert simulation.live == {"graphs": 1 + 2 * 2 + 1 + 1, "events": 2}
     target.close()
     target.close()
     assert simulation.live == {"graphs": 0, "events": 0}

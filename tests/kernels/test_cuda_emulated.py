@@ -124,6 +124,7 @@ def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.Monk
                 ((2, 9, 8, 72), 65, (1, 1)),
                 ((1, 9, 7, 3), 20, (3, 3)),
                 ((1, 19, 17, 9), 70, (3, 2)),
+                ((1, 12, 11, 60), 70, (2, 3)),
             )
         ),
         *(
@@ -140,6 +141,7 @@ def test_parts_of_an_output_are_made_by_large_tiles_too(monkeypatch: pytest.Monk
                 (QuantizedConv(channels=31, filters=70, **_LARGE), "cuda_conv_tile"),
                 (QuantizedConv(channels=31, filters=40, dtype="uint8", **_LARGE), "cuda_conv_tile"),
                 (QuantizedConv(channels=64, filters=40, dtype="uint8", **_LARGE), "cuda_conv_tile"),
+                (QuantizedConv(channels=60, filters=40, dtype="uint8", **_LARGE), "cuda_conv_tile"),
             )
         ),
         (Separable(image=(1, 14, 14, 96), filters=130, items=SMALL), HALVES, "cuda_conv_mma"),
@@ -151,7 +153,7 @@ def test_templates_agree_with_the_cpu(case: Case, mode: Mode, template: str) -> 
 
 @needs_emulator
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("number", range(6) if turns.ALL else (0, 2, 5))
+@pytest.mark.parametrize("number", range(10) if turns.ALL else (0, 2, 5, 7))
 @pytest.mark.parametrize(
     ("case", "template"),
     [
@@ -170,9 +172,13 @@ def test_all_tiles_of_bytes_agree_with_the_cpu(case: Case, template: str, number
 @needs_emulator
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(
-    ("mode", "number"), [*((FLOATS, n) for n in range(5)), *((HALVES, n) for n in range(6))]
+    ("mode", "number", "channels"),
+    [
+        *((FLOATS, n, channels) for channels in (24, 72) for n in range(5)),
+        *((HALVES, n, channels) for channels in (24, 72) for n in range(6)),
+        *((HALVES, n, 128) for n in range(9)),  # an even number of k-tiles
+    ],
 )
-@pytest.mark.parametrize("channels", [24, 72])
 def test_all_tiles_of_a_convolution_agree_with_the_cpu(
     mode: Mode, number: int, channels: int
 ) -> None:

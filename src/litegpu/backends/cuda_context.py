@@ -44,6 +44,8 @@ class Graph:
 
     handle: Any
     """The executable graph."""
+    copies_in: tuple[KernelNode, ...]
+    """Launches in it that copy inputs."""
     kernels: tuple[KernelNode, ...]
     """The program's launches in it."""
     direct: Mapping[tuple[int, int], int]
@@ -130,11 +132,11 @@ class CUDAContext(ExecutionContext):
             place = inputs[number]
             if place is not None and not place.on_host:
                 direct.update(dict.fromkeys(readers, place.address))
-        copies_in = [
+        copies_in = tuple(
             self._transfer(place.address, self.address(part), part.size)
             for number, (place, part) in enumerate(zip(inputs, program.inputs, strict=True))
             if place is not None and not direct.keys() & program.readers.get(number, ())
-        ]
+        )
         copies_out = [
             self._transfer(self.address(part), place.address, part.size)
             for number, (place, part) in enumerate(zip(outputs, program.outputs, strict=True))
@@ -143,7 +145,7 @@ class CUDAContext(ExecutionContext):
         kernels = tuple(self.kernel_nodes(direct, overlap=True))
         nodes = [*copies_in, *kernels, *copies_out]
         holder = self.owned if owned is None else owned
-        return Graph(holder.capture(self.stream, nodes), kernels, direct)
+        return Graph(holder.capture(self.stream, nodes), copies_in, kernels, direct)
 
     def address(self, part: BufferRange) -> int:
         """Return where a range lies in the GPU's memory."""

@@ -31,9 +31,14 @@ class CUDAProfiler(Profiler):
         self._events: list[Any] = []
         self._batches: list[tuple[Any, int]] = []
         self._chain: Any = None
+        self._inputs: Any = None
 
     def durations(self) -> list[float]:
-        """Time each launch in a batch of its own, warm in cache and without overlap."""
+        """Time each launch in a batch of its own, warm in cache and without overlap.
+
+        In their order, on what those before have made of the inputs: some take longer where values
+        are out of the ordinary.
+        """
         return self._context.synchronized(self._durations)
 
     def _durations(self) -> list[float]:
@@ -42,6 +47,7 @@ class CUDAProfiler(Profiler):
             direct = context.host_graph().direct
             nodes = context.kernel_nodes(direct, overlap=False)
             self._batches = [self._batch(node) for node in nodes]
+        self._bring_inputs()
         return [self._of_graph(graph) / count for graph, count in self._batches]
 
     def chain_seconds(self) -> float:
@@ -49,18 +55,29 @@ class CUDAProfiler(Profiler):
 
         What kernels write straight to the host is part of it.
         """
-        return self._context.synchronized(lambda: self.of_nodes(self._context.host_graph().kernels))
+        nodes = self._context.host_graph().kernels
+        before = self._bring_inputs
+        return self._context.synchronized(lambda: self.of_nodes(nodes, before))
 
-    def of_nodes(self, nodes: Sequence[KernelNode]) -> float:
+    def _bring_inputs(self) -> None:
+        """Copy what was staged last: other values have lain where the inputs lie since."""
+        nodes = self._context.host_graph().copies_in
+        if nodes:
+            self._inputs = self._inputs or self._captured(nodes)
+            call(self._cu.cuGraphLaunch, self._inputs, self._context.stream)
+
+    def of_nodes(
+        self, nodes: Sequence[KernelNode], before: Callable[[], object] = lambda: None
+    ) -> float:
         """Return the seconds of launches as one graph, captured at the first call.
 
-        Events around none are microseconds apart, too.
+        Events around none are microseconds apart, too. `before` see _seconds.
         """
         if not nodes:
             return 0.0
         if self._chain is None:
             self._chain = self._captured(nodes)
-        return self._of_graph(self._chain)
+        return self._of_graph(self._chain, before)
 
     def device_seconds(self, bindings: Bindings) -> float:
         """Return the device seconds of the whole run, with its copies."""
@@ -90,11 +107,16 @@ class CUDAProfiler(Profiler):
         context.synchronized(measure)
         return found
 
-    def _of_graph(self, graph: Any) -> float:
-        return self._seconds(partial(call, self._cu.cuGraphLaunch, graph, self._context.stream))
+    def _of_graph(self, graph: Any, before: Callable[[], object] = lambda: None) -> float:
+        launch = partial(call, self._cu.cuGraphLaunch, graph, self._context.stream)
+        return self._seconds(launch, before)
 
-    def _seconds(self, launch: Callable[[], object]) -> float:
+    def _seconds(
+        self, launch: Callable[[], object], before: Callable[[], object] = lambda: None
+    ) -> float:
         """Launch something twice and return the seconds of the second time.
+
+        Each time, what `before` launches runs first, and is not counted.
 
         While the first run keeps the device busy, the events and the second run are enqueued: the
         time that this takes is not between the events.
@@ -103,7 +125,9 @@ class CUDAProfiler(Profiler):
         if not self._events:
             self._events = [make(cu.cuEventCreate, cu.cuEventDestroy, 0) for _ in range(2)]
         start, end = self._events
+        before()
         launch()
+        before()
         call(cu.cuEventRecord, start, stream)
         launch()
         call(cu.cuEventRecord, end, stream)

@@ -13,7 +13,6 @@ from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, impl
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_tile.tile import (
     NARROWEST,
-    PIXELS,
     PREFETCH,
     WideProblem,
     WideTile,
@@ -64,8 +63,8 @@ class ConvTile(Implementation):
         found = obstacle(spec, target) or _obstacle(spec, target)
         if found is not None:
             return found
-        src, dst, split = spec.src, spec.dst, not target.policy.uses_fp16
-        problem = WideProblem(src.shape, src.dtype.value, dst.shape, spec.weights.shape, split)
+        split = not target.policy.uses_fp16
+        problem = WideProblem.of(spec, split)
         rounds = problem.floats and not split
         return plan_tiles(problem, target, partial(_kernel, spec=spec), rounds_input=rounds)
 
@@ -110,19 +109,26 @@ def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -
     problem = tile.problem
     stored = DType.FLOAT16 if problem.part == PART[False] else src.dtype
     return {
-        "BM": PIXELS,
+        "BM": tile.pixels,
         "BN": tile.columns,
         "WM": tile.warps_m,
         "WN": tile.warps_n,
         "CHUNKS": CHUNKS,
         "PREFETCH": PREFETCH,
         "STAGES": tile.stages,
+        "DEPTH": tile.depth,
+        "ROWS": tile.rows_at_once,
         "WARP_GROUPS": tile.warp_groups,
         "FLOATS": False,
         "SPLIT": False,
         "PART": problem.part,
         "PARTS": problem.parts,
         "GROUPED": problem.grouped,
+        "zoom": window.zoom,
+        "TAP_STEPS": [
+            step * stride // problem.part
+            for step, stride in zip(window.dilation, src.strides[1:], strict=True)
+        ],
         "K_CHUNKS": problem.k_chunks,
         "K_TILES": problem.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,

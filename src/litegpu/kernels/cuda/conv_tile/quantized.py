@@ -32,8 +32,7 @@ class QuantizedConvTile(Implementation):
         outputs, *_, inputs = spec.weights.shape
         if 2 * outputs * inputs < round_up(outputs, NARROWEST) * round_up(inputs, BYTE_PART):
             return Rejected("most products would be those of padding")
-        src, dst = spec.src, spec.dst
-        problem = WideProblem(src.shape, src.dtype.value, dst.shape, spec.weights.shape, False)
+        problem = WideProblem.of(spec, False)
         # Groups of warps multiply from shared memory: there, nothing sums up values beside.
         return plan_tiles(problem, target, partial(_kernel, spec=spec), not spec.weight_zero)
 

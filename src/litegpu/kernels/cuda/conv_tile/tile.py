@@ -10,16 +10,16 @@ from litegpu.device_model import DeviceModel
 from litegpu.graph import DType
 from litegpu.kernels.cuda.packing import BYTE_PART, CHUNKS, PART
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.quantized_conv import QuantizedConvSpec
 from litegpu.ops.units import Unit
 
-PIXELS = 128
-"""Pixels of a block."""
-PREFETCH = 3
-"""k-tiles that are on their way while one is multiplied."""
 NARROWEST = 32
 """Columns of the smallest tile."""
-_ROWS_AT_ONCE = 64
-"""Pixels whose sums pass through shared memory together."""
+PREFETCH = 3
+"""Steps that are on their way while one is multiplied."""
+_DEEP = 2
+"""k-tiles of a step where no other block works while one waits for its threads."""
 _COLUMNS_PER_BLOCK = 24
 """What a k-tile costs a block beside its columns, in columns."""
 _ENDS = 600
@@ -28,6 +28,26 @@ _ENDS = 600
 On an H200 these figures put the best tile of 128, 64 or 32 columns first for 27 of 31 convolutions
 of floats; it was 10, 9, 1 and 1 % faster for the others.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupCosts:
+    """What groups of warps take for halves and bytes, in columns of a k-tile.
+
+    Fitted to benchmarks/results/h200_wide_tiles.json.
+    """
+
+    beside: float
+    """A k-tile, beside its columns."""
+    chain: float
+    """The least for a k-tile, beside its columns, from one copy to the next."""
+    ends: float
+    """First loads and last stores, for each column."""
+
+
+_SHARED = _GroupCosts(80, 108, 4)
+_ALONE = {128: _GroupCosts(85, 0, 14), 192: _GroupCosts(165, 0, 14)}
+"""Costs of tiles that are alone on a multiprocessor, by pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,16 @@ class WideProblem:
     weights: Shape4
     split: bool
     """Whether floats are split into two parts, so that nothing is lost; otherwise rounded."""
+
+    @classmethod
+    def of(cls, spec: ConvSpec | QuantizedConvSpec, split: bool) -> WideProblem:
+        """Return the problem of a convolution."""
+        src, shape = spec.src, spec.dst.shape
+        return cls(src.shape, src.dtype.value, shape, spec.weights.shape, split)
+
+    @property
+    def taps(self) -> int:
+        return self.weights[1] * self.weights[2]
 
     @property
     def floats(self) -> bool:
@@ -63,7 +93,7 @@ class WideProblem:
 
     @property
     def k_chunks(self) -> int:
-        return self.weights[1] * self.weights[2] * self.parts
+        return self.taps * self.parts
 
     @property
     def grouped(self) -> bool:
@@ -72,7 +102,7 @@ class WideProblem:
         On an H200 that makes 3 x 3 convolutions of ResNet-50 1 to 14 % faster; copies by way of the
         multiprocessor's cache, which would have most of what they read, make them slower.
         """
-        return self.weights[1] * self.weights[2] > 1 and self.parts % CHUNKS == 0
+        return self.taps > 1 and self.parts % CHUNKS == 0
 
     @property
     def k_tiles(self) -> int:
@@ -93,9 +123,10 @@ class WideProblem:
 
 @dataclass(frozen=True, slots=True)
 class WideTile(Tile):
-    """A block makes 128 pixels x `columns` outputs with `warps_m` x `warps_n` warps.
+    """A block makes `pixels` x `columns` outputs with `warps_m` x `warps_n` warps.
 
-    With `warp_groups`, four warps together multiply from shared memory.
+    With `warp_groups`, four warps together multiply from shared memory. Then, a block that is
+    `alone` on its multiprocessor makes longer steps.
     """
 
     problem: WideProblem
@@ -103,6 +134,8 @@ class WideTile(Tile):
     warps_m: int
     warps_n: int
     warp_groups: bool = False
+    alone: bool = False
+    pixels: int = 128
 
     @property
     def threads(self) -> int:
@@ -115,36 +148,51 @@ class WideTile(Tile):
     @property
     def blocks(self) -> tuple[int, int]:
         n, height, width, _ = self.problem.result
-        return 1, -(-n * height * width // PIXELS) * self.column_blocks
+        return 1, -(-n * height * width // self.pixels) * self.column_blocks
 
     def min_blocks(self, model: DeviceModel) -> int:
         """One block waits while others work."""
-        if not self.warp_groups:
+        if not self.warp_groups or self.alone:
             return 1
         return (2 if self.columns > 64 else 3) - self.problem.floats
 
     @property
-    def stages(self) -> int:
-        """k-tiles that lie in shared memory.
+    def depth(self) -> int:
+        """k-tiles of a step, after which all threads wait for each other."""
+        return _DEEP if self.alone else 1
 
-        Groups multiply halves while their threads go on: the tile before is still in use then.
+    @property
+    def stages(self) -> int:
+        """Steps that lie in shared memory.
+
+        Groups multiply halves while their threads go on: the step before is still in use then.
         """
         busy = 2 if self.warp_groups and not self.problem.floats else 1
-        return min(PREFETCH + busy, self.problem.k_tiles)
+        return min(PREFETCH + busy, self.problem.k_tiles // self.depth)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Pixels whose sums pass through shared memory together."""
+        return self.pixels if self.alone else 64
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for the k-tiles, or for the sums that reuse their memory."""
-        rows = PIXELS + self.columns * (1 + self.problem.split)
-        tiles = self.stages * rows * CHUNKS * 16
-        return max(tiles, _ROWS_AT_ONCE * (self.columns + 4) * 4)
+        """Bytes for the steps, or for the sums that reuse their memory."""
+        rows = self.pixels + self.columns * (1 + self.problem.split)
+        steps = self.stages * self.depth * rows * CHUNKS * 16
+        return max(steps, self.rows_at_once * (self.columns + 4) * 4)
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
         most = -(-self.blocks[1] // target.compute_units)
-        alone = self.warp_groups and self.min_blocks(target.model) == 1
-        ends = _ENDS / self.problem.k_tiles if alone else 0
-        return most * (self.columns + _COLUMNS_PER_BLOCK + ends)
+        resident = self.min_blocks(target.model)
+        if not self.warp_groups or self.problem.floats:
+            ends = _ENDS / self.problem.k_tiles if self.warp_groups and resident == 1 else 0
+            return most * (self.columns + _COLUMNS_PER_BLOCK + ends)
+        costs = _ALONE[self.pixels] if self.alone else _SHARED
+        k_tile = self.columns + costs.beside
+        ends = self.columns * costs.ends / self.problem.k_tiles
+        return most * (max(k_tile, (self.columns + costs.chain) / min(most, resident)) + ends)
 
 
 _WARPS = {
@@ -155,9 +203,17 @@ _WARPS = {
 }
 """Warps of tiles by their columns: with warp groups or without, of floats or of halves."""
 
+_ALONE_ON_A_MULTIPROCESSOR = {192: (128,), 128: (128, 64)}
+"""Columns of tiles of halves and bytes by pixels, of which a multiprocessor has one at a time."""
+
 
 def candidates(problem: WideProblem, warp_groups: bool) -> Iterator[WideTile]:
     """Yield the tiles of a sort that are not too wide; the narrowest always is one of them."""
     for columns, warps in _WARPS[warp_groups, problem.floats].items():
         if columns < 2 * problem.result[3] or columns == NARROWEST:
             yield WideTile(problem, columns, *warps, warp_groups)
+    if warp_groups and not problem.floats and problem.k_tiles % _DEEP == 0:
+        for pixels, widths in _ALONE_ON_A_MULTIPROCESSOR.items():
+            for columns in widths:
+                if columns < 2 * problem.result[3]:
+                    yield WideTile(problem, columns, pixels // 16, 1, True, True, pixels)

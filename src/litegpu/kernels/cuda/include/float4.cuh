@@ -212,10 +212,11 @@ __device__ __forceinline__ float4 ERFC4(float4 a) {
 __device__ __forceinline__ float4 EXP4(float4 a) {
     return make_float4(expf(a.x), expf(a.y), expf(a.z), expf(a.w));
 }
-// At most one unit in the last place from 1 / a, which would branch to what few numbers need.
+// At most one unit in the last place from 1 / a, which would branch to what few numbers need; 0 of
+// what is so large that nothing normal is left.
 __device__ __forceinline__ float reciprocal(float a) {
     float result;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(a));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
     return result;
 }
 __device__ __forceinline__ float4 RECIPROCAL4(float4 a) {

@@ -1,0 +1,167 @@
+"""Times the tiles that cuda/conv_tile could use for layers of large batches, beside its cost model.
+
+    python benchmarks/wide_tiles.py measure --out benchmarks/results/h200_wide_tiles.json
+    python benchmarks/wide_tiles.py compare benchmarks/results/h200_wide_tiles.json
+
+`measure` needs a GPU with groups of warps (Hopper): microseconds of a launch at fp16, in a chain of
+24 that overlap as in a run, for 64 pictures whose values are halves. `compare` needs none: what the
+model chooses for each layer, beside the best tile that was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import machine
+from conv_tiles import PAPER, _constants, _window
+from litegpu import GpuDelegate
+from litegpu.kernels.cuda import conv_tile
+from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile
+from litegpu.kernels.cuda.conv_tile.tile import candidates as tile_candidates
+from litegpu.runtime_abi import seats
+from litegpu.tools.runtime import interpreter
+from litegpu.zoo.writer import ModelWriter
+
+BATCH = 64
+_CHAIN = 24
+Layer = tuple[int, int, int, int, int]
+"""Height and width, inputs, outputs, kernel and stride."""
+LAYERS: dict[str, Layer] = {
+    f"{size}{'/2' if stride == 2 else ''} {inputs}>{outputs} {kernel}x{kernel}": (
+        *(size, inputs, outputs, kernel, stride),
+    )
+    for size, inputs, outputs, kernel, stride in (
+        *((56, 64, 64, 3, 1), (56, 64, 64, 3, 2), (28, 128, 128, 3, 1), (28, 128, 128, 3, 2)),
+        *((14, 256, 256, 3, 1), (14, 256, 256, 3, 2), (7, 512, 512, 3, 1), (16, 64, 64, 3, 1)),
+        *((33, 96, 96, 3, 1), (32, 64, 64, 5, 1), (56, 128, 128, 2, 1)),
+        *((56, 64, 256, 1, 1), (56, 256, 64, 1, 1), (28, 128, 512, 1, 1), (28, 512, 128, 1, 1)),
+        *((28, 384, 512, 1, 1), (14, 256, 1024, 1, 1), (14, 1024, 256, 1, 1)),
+        *((14, 768, 1024, 1, 1), (7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1)),
+        *((7, 1536, 2048, 1, 1), (14, 512, 512, 1, 1), (14, 256, 512, 1, 1)),
+        *((7, 1024, 1024, 1, 1), (7, 512, 1024, 1, 1), (14, 96, 576, 1, 1), (14, 64, 384, 1, 1)),
+        *((7, 160, 960, 1, 1), (28, 32, 192, 1, 1), (14, 192, 768, 1, 1), (14, 768, 192, 1, 1)),
+    )
+}
+
+
+def write(layer: Layer) -> bytes:
+    """Return a model whose second convolution is the layer, which reads halves from memory."""
+    size, inputs, outputs, kernel, stride = layer
+    random, writer = np.random.default_rng(0), ModelWriter()
+    value = writer.input((BATCH, size, size, inputs), name="x")
+    before = random.normal(0, 1 / math.sqrt(inputs), (inputs, 1, 1, inputs))
+    operands = [value, *_constants(writer, before, inputs, "before")]
+    shape = (BATCH, size, size, inputs)
+    value = writer.op("CONV_2D", operands, [shape], options=_window(1))
+    weights = random.normal(0, 1 / (kernel * math.sqrt(inputs)), (outputs, kernel, kernel, inputs))
+    operands = [value, *_constants(writer, weights, outputs, "layer")]
+    made = -(-size // stride)
+    shape = (BATCH, made, made, outputs)
+    writer.output(writer.op("CONV_2D", operands, [shape], options=_window(stride)))
+    return writer.build()
+
+
+def problem_of(layer: Layer) -> WideProblem:
+    """Return the problem that the layer poses."""
+    size, inputs, outputs, kernel, stride = layer
+    made = -(-size // stride)
+    image, result = (BATCH, size, size, inputs), (BATCH, made, made, outputs)
+    return WideProblem(image, "float16", result, (outputs, kernel, kernel, inputs), False)
+
+
+def microseconds(layer: Layer, tile: WideTile) -> float:
+    """Return the device's time of one launch of a tile in a chain."""
+
+    def only(problem: WideProblem, groups: bool) -> Iterator[WideTile]:
+        if problem != tile.problem:
+            yield from tile_candidates(problem, groups)
+        elif groups == tile.warp_groups:
+            yield tile
+
+    delegate = GpuDelegate(backend="cuda", precision="fp16", cache=False)
+    with mock.patch.object(conv_tile, "candidates", only):
+        target = interpreter(write(layer), delegate)
+    detail = target.get_input_details()[0]
+    noise = np.random.default_rng(1).random(detail["shape"], dtype=np.float32)
+    target.set_tensor(detail["index"], noise)
+    target.invoke()
+    kernel: Any = seats.kernels()[-1]
+    context = kernel.compiled.context
+    profiler, kernels = context.profiler(), context.host_graph().kernels
+    measured: Callable[[], float] = partial(profiler.of_nodes, [kernels[-1]] * _CHAIN)
+    return statistics.median(context.synchronized(measured) for _ in range(5)) / _CHAIN * 1e6
+
+
+def measure(out: Path, part: str) -> None:
+    """Time all tiles of all layers with `part` in their name and write them down."""
+    result: dict[str, Any] = {
+        "machine": machine.facts(),
+        "commit": machine.commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "layers": {},
+    }
+    for name, layer in LAYERS.items():
+        if part in name:
+            tiles = tile_candidates(problem_of(layer), True)
+            rows = [{"us": microseconds(layer, tile), "tile": _shape(tile)} for tile in tiles]
+            result["layers"][name] = sorted(rows, key=lambda row: row["us"])
+            print(f"{name:20} {_text(result['layers'][name])}", flush=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _shape(tile: WideTile) -> dict[str, Any]:
+    """Return what tells a tile from others of its problem."""
+    return {"pixels": tile.pixels, "columns": tile.columns, "alone": tile.alone}
+
+
+def _text(rows: Iterable[dict[str, Any]]) -> str:
+    return "  ".join(
+        f"{row['tile']['pixels']}x{row['tile']['columns']}{' alone' * row['tile']['alone']} "
+        f"{row['us']:.1f}"
+        for row in rows
+    )
+
+
+def compare(path: Path) -> float:
+    """Print what the model chooses; return how much longer it takes than the best, in the mean."""
+    losses = []
+    for name, rows in json.loads(path.read_text(encoding="utf-8"))["layers"].items():
+        tiles = tile_candidates(problem_of(LAYERS[name]), True)
+        chosen = _shape(min(tiles, key=lambda tile: tile.clocks(PAPER)))
+        (time,) = (row["us"] for row in rows if row["tile"] == chosen)
+        losses.append(math.log(time / rows[0]["us"]))
+        print(f"{name:20} chosen {time:6.2f} us of  {_text(rows)}")
+    mean = math.expm1(statistics.mean(losses))
+    print(f"in the mean {mean:.1%} longer than the best of a layer")
+    return mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("--out", type=Path, required=True)
+    measuring.add_argument("--layers", default="", help="only those with this in their name")
+    commands.add_parser("compare").add_argument("results", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "measure":
+        measure(arguments.out, arguments.layers)
+    else:
+        compare(arguments.results)
+
+
+if __name__ == "__main__":
+    main()
