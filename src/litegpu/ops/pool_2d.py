@@ -71,14 +71,14 @@ def pool_kernel(
 ) -> KernelRequest:
     """Return the kernel of a pool; large windows are shared out over a work group.
 
-    Small ones of integers, which may be combined in any order, share what they read.
+    Small ones that may be combined in any order, as sums of floats may not, share what they read.
     """
     view = attributes.window
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
     register = register_of(src.dtype)
     unit = Unit.FP32 if register is FLOAT else Unit.INT32
     taps = view.kernel[0] * view.kernel[1]
-    small = register is not FLOAT and taps <= _MOST_TAPS
+    small = (maximum or register is not FLOAT) and taps <= _MOST_TAPS
     items = 1 if small else shared_items(dst.rows * dst.channel_blocks, taps // 2, ctx)
     kernel = KernelRequest(
         template="pool_2d",
