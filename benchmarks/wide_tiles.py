@@ -66,8 +66,8 @@ def write(layer: Layer) -> bytes:
     value = writer.op("CONV_2D", operands, [shape], options=_window(1))
     weights = random.normal(0, 1 / (kernel * math.sqrt(inputs)), (outputs, kernel, kernel, inputs))
     operands = [value, *_constants(writer, weights, outputs, "layer")]
-    made = -(-size // stride)
-    shape = (BATCH, made, made, outputs)
+    output = -(-size // stride)
+    shape = (BATCH, output, output, outputs)
     writer.output(writer.op("CONV_2D", operands, [shape], options=_window(stride)))
     return writer.build()
 
@@ -75,8 +75,8 @@ def write(layer: Layer) -> bytes:
 def problem_of(layer: Layer) -> WideProblem:
     """Return the problem that the layer poses."""
     size, inputs, outputs, kernel, stride = layer
-    made = -(-size // stride)
-    image, result = (BATCH, size, size, inputs), (BATCH, made, made, outputs)
+    output = -(-size // stride)
+    image, result = (BATCH, size, size, inputs), (BATCH, output, output, outputs)
     return WideProblem(image, "float16", result, (outputs, kernel, kernel, inputs), False)
 
 

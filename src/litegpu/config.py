@@ -29,7 +29,7 @@ def text(name: str) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return all variables of the environment, to tell people of them."""
+    """Return all variables of the environment, to tell people of them or to hand them on."""
     return os.environ
 
 

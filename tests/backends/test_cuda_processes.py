@@ -230,8 +230,10 @@ def test_processes_do_without_the_cache_of_nvrtc() -> None:
 
 def test_processes_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TOP_PAD_", "7")
-    told = "import os; print(os.environ['MALLOC_TOP_PAD_'], os.environ['MALLOC_TRIM_THRESHOLD_'])"
-    process = cuda_processes._started((sys.executable, "-c", told))
+    program = (
+        "import os; print(os.environ['MALLOC_TOP_PAD_'], os.environ['MALLOC_TRIM_THRESHOLD_'])"
+    )
+    process = cuda_processes._started((sys.executable, "-c", program))
     assert process
     assert process.communicate(timeout=30)[0].split() == [b"7", b"1073741824"]
 

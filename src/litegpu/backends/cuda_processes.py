@@ -133,7 +133,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
             stdout=pipe,
             stderr=subprocess.DEVNULL,
             creationflags=window,
-            env={**_HEAP, **os.environ},
+            env={**_HEAP, **config.environment()},
         )
     except (OSError, ValueError):
         return None
