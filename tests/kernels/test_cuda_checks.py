@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from cases.conv_2d import Conv
 from cases.depthwise_conv_2d import Depthwise
 from cases.fully_connected import Dense
 from cases.separable import Separable
-from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
+from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText
@@ -58,13 +59,34 @@ WRONG = {
 }
 
 
-def run_on_few(body: str) -> None:
-    """Run a kernel of one block of 64 threads, or of more for vectors."""
+def run_on_few(body: str, device: EmulatedDevice | None = None) -> list[Any]:
+    """Run a kernel of one block of 64 threads, or of more for vectors, and return its outputs."""
     vector = "STORE4" in body
     text: KernelText = kernel("kernel", body, vector=vector, shared=SCRATCH)
     size = (FLOATS // 4 if vector else FLOATS, 1, 1)
     whole = program([text], [Launch("kernel", (cell(4), cell(1)), size, GROUP)], [1], [4])
-    run(ready(EmulatedDevice(checked=True), whole), [floats()])
+    return run(ready(device or EmulatedDevice(checked=True), whole), [floats()])
+
+
+FEW_WAIT = "    if (LOCAL_X < 60) BARRIER();\n    STORE1_F32(dst, GLOBAL_X, 1.0f);\n"
+"""Four threads end before the others are through."""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_that_wait_in_vain_are_a_fault(order: int) -> None:
+    for checked in (False, True):
+        with pytest.raises(AssertionError, match="60 of 64 threads wait for others that do not"):
+            run_on_few(FEW_WAIT, EmulatedDevice(checked=checked, order=order))
+        run_on_few(REVERSE, EmulatedDevice(checked=checked, order=order))
+
+
+def test_threads_take_turns_in_several_orders() -> None:
+    """What no barrier orders differs then, where nothing looks for it, too."""
+    unordered = REVERSE.replace("BARRIER();", "")
+    ordered, backwards, drawn = (
+        run_on_few(unordered, EmulatedDevice(order=order))[0].tobytes() for order in ORDERS
+    )
+    assert len({ordered, backwards, drawn}) == 3
 
 
 @pytest.mark.parametrize(("message", "body"), WRONG.items(), ids=[*WRONG])

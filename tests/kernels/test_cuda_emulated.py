@@ -6,6 +6,7 @@ import dataclasses
 import platform
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from cases.quantized_conv import QuantizedConv
 from cases.quantized_depthwise import QuantizedDepthwise
 from cases.separable import Separable
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, is_usable, needs_emulator
+from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, is_usable, needs_emulator
 from litegpu import backends
 from op_runner import MODES, Mode, forced, groups, run
 
@@ -67,8 +68,11 @@ def test_there_is_an_emulator() -> None:
 
 
 @pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+def emulated(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """An emulated GPU; each test has one of the orders of threads, always the same."""
+    order = ORDERS[zlib.crc32(request.node.name.encode()) % len(ORDERS)]
+    device = EmulatedDevice(order=order)
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
 
 
 def checked(group: tuple[Case, ...], mode: Mode) -> list[str]:

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 #include "cuda_checks.h"
 
@@ -133,6 +134,11 @@ static Meeting cluster_meeting;
 static Fiber *me;
 static int threads_per_block;
 static void *scheduler;
+static unsigned long moves;  // arrivals at meetings, and ends
+// In which order fibers take turns: 0 one after the other, 1 backwards, else drawn anew each turn.
+extern "C" {
+unsigned int fiber_order = 0;
+}
 
 extern "C" void switch_stack(void **from, void *to);
 asm(".text\n.globl switch_stack\nswitch_stack:\n"
@@ -148,6 +154,7 @@ static void yield() {
 // Wait for `count` fibers; the last one does the work of all, and is looked at for all.
 template <class Work> static void meet(Meeting &meeting, int count, Work work) {
     const unsigned int round = meeting.round;
+    ++moves;
     if (++meeting.arrived == count) {
         work();
         meeting.arrived = 0;
@@ -445,11 +452,13 @@ static unsigned int saturated_halves(float low, float high) {
 
 static void (*entry)(void **);
 static void **arguments;
+static bool looked_at;  // whether what the launch may touch is known
 
 static void run_fiber() {
     entry(arguments);
     if (checks.visitor) end_visit();
     me->done = true;
+    ++moves;
     if (++my_block().ended == threads_per_block) checks.gone[me->rank] = true;
     yield();
     abort();
@@ -464,7 +473,6 @@ struct Places {
 
 static void look_at(const Places &places, int cluster, size_t block_bytes) {
     static std::vector<Cell> cells;
-    checks.fault[0] = 0;
     checks.block_count = cluster;
     checks.buffer_count = places.buffer_count;
     checks.array_count = places.array_count;
@@ -485,6 +493,41 @@ static void look_at(const Places &places, int cluster, size_t block_bytes) {
     }
     checks.arena_cells = places.arena_cells;
     checks.first_run = checks.run + 1;
+}
+
+static void arrange(std::vector<int> &order) {
+    static unsigned int drawn = 0;
+    for (int i = 0; i < (int)order.size(); ++i) order[i] = fiber_order == 1 ? (int)order.size() - 1 - i : i;
+    if (fiber_order < 2) return;
+    for (int i = (int)order.size() - 1; i > 0; --i) {
+        drawn = drawn * 1664525u + 1013904223u + fiber_order;
+        std::swap(order[i], order[(drawn >> 8) % (i + 1)]);
+    }
+}
+
+// Let all fibers run to their end. Where none does anything any more, that is the fault.
+static void run_all() {
+    std::vector<int> order(fibers.size());
+    for (bool left = true; left;) {
+        const unsigned long before = moves;
+        int waiting = 0;
+        arrange(order);
+        for (const int number : order) {
+            Fiber &f = fibers[number];
+            if (f.done) continue;
+            me = &f;
+            checks.visitor = CHECKED && looked_at ? f.visitor : nullptr;
+            switch_stack(&scheduler, f.stack_pointer);
+            checks.visitor = nullptr;
+            if (checks.fault[0]) return;
+            waiting += !f.done;
+        }
+        left = waiting > 0;
+        if (left && moves == before) {
+            snprintf(checks.fault, sizeof checks.fault, "%d of %d threads wait for others that do not come", waiting, (int)fibers.size());
+            return;
+        }
+    }
 }
 
 // Returns what was wrong, or an empty text.
@@ -511,6 +554,8 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
         fiber.stack.resize(1 << 16);
         fiber.visitor = &visitors[&fiber - fibers.data()];
     }
+    checks.fault[0] = 0;
+    looked_at = places != nullptr;
     if (places) look_at(*places, cluster, block_bytes);
     for (unsigned int z = 0; z < grid[2]; ++z)
         for (unsigned int y = 0; y < grid[1]; y += cluster)
@@ -543,18 +588,8 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     *frame = (void *)run_fiber;
                     f.stack_pointer = frame - 6;
                 }
-                for (bool left = true; left;) {
-                    left = false;
-                    for (Fiber &f : fibers)
-                        if (!f.done) {
-                            me = &f;
-                            checks.visitor = CHECKED && places ? f.visitor : nullptr;
-                            switch_stack(&scheduler, f.stack_pointer);
-                            checks.visitor = nullptr;
-                            if (checks.fault[0]) return checks.fault;
-                            left |= !f.done;
-                        }
-                }
+                run_all();
+                if (checks.fault[0]) return checks.fault;
             }
     return checks.fault;
 }

@@ -64,6 +64,10 @@ def is_usable() -> bool:
     return True
 
 
+ORDERS = range(3)
+"""Orders of threads: one after the other, backwards, and in one that is drawn for each turn."""
+
+
 class EmulatedBackend(Backend):
     """Has one device, like a Hopper GPU."""
 
@@ -83,26 +87,28 @@ class EmulatedBackend(Backend):
 class EmulatedDevice(HostDevice):
     """Compiles kernels with a C++ compiler.
 
-    If `checked`, a launch fails by a race or an access beyond its buffers (cuda_checks.h).
+    If `checked`, a launch fails by a race or an access beyond its buffers (cuda_checks.h). `order`
+    tells which of ORDERS threads take turns in.
     """
 
-    def __init__(self, info: DeviceInfo = INFO, checked: bool = False) -> None:
+    def __init__(self, info: DeviceInfo = INFO, checked: bool = False, order: int = 0) -> None:
         self.info = info
-        self._checked = checked
+        self._checked, self._order = checked, order
 
     dialect = CUDADialect()
     limits = GRID_LIMITS
 
     def compile(self, program: Program, cache_dir: Folder | None = None) -> Executable:
-        context = partial(EmulatedContext, checked=self._checked)
+        context = partial(EmulatedContext, checked=self._checked, order=self._order)
         return HostExecutable(fold_launches(program, self.limits), context)
 
 
 class EmulatedContext(HostContext):
     """Runs launches one after the other on memory of its own."""
 
-    def __init__(self, executable: Executable, checked: bool = False) -> None:
+    def __init__(self, executable: Executable, checked: bool = False, order: int = 0) -> None:
         super().__init__(executable)
+        self._order = order
         self._kernels = compiled(self.program.kernels, checked)
         self._memory = EmulatedMemory(self.program)
 
@@ -115,7 +121,7 @@ class EmulatedContext(HostContext):
             pointers = [self._memory.at(part) for part in launch.ranges]
             positions = self._memory.places(launch)
             kernel = (self._kernels, launch.kernel)
-            call_kernel(*kernel, pointers, (y, x, z), launch.local_size, positions)
+            call_kernel(*kernel, pointers, (y, x, z), launch.local_size, positions, self._order)
         for part, buffer in zip(self.program.outputs, bindings.outputs, strict=True):
             ctypes.memmove(address_of(buffer), self._memory.at(part), part.size)
 
@@ -136,8 +142,10 @@ def call_kernel(
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
     positions: Places | None = None,
+    order: int = 0,
 ) -> None:
     """Launch a kernel of a compiled library, and wait; what it may touch is for checked ones."""
+    ctypes.c_uint.in_dll(library, "fiber_order").value = order
     launch = library[f"launch_{name}"]
     launch.restype = ctypes.c_char_p
     fault = launch(
