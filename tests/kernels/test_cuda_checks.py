@@ -176,6 +176,14 @@ def test_blocks_that_share_memory(number: int, monkeypatch: pytest.MonkeyPatch) 
     assert all(name.startswith("cuda_conv_mma") for name in kernels)
 
 
+@pytest.mark.parametrize("number", [3, 5])
+def test_blocks_that_are_alone(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Conv(image=(1, 14, 15, 64), filters=140, kernel=(3, 3), items=SMALL)
+    with forced(number):
+        kernels = check((case,), MODES[-1], EmulatedDevice(checked=True), monkeypatch)
+    assert all(name.startswith("cuda_conv_tile") for name in kernels)
+
+
 @pytest.mark.parametrize("mode", [MODES[0], *MODES[2:]], ids=lambda mode: mode.name)
 @pytest.mark.parametrize(
     "case",
@@ -184,6 +192,7 @@ def test_blocks_that_share_memory(number: int, monkeypatch: pytest.MonkeyPatch) 
         Conv(image=(1, 4, 4, 160), filters=24, kernel=(3, 3)),
         Conv(image=(1, 10, 5, 3), filters=20, kernel=(3, 3), items=SMALL),
         Conv(image=(2, 9, 8, 72), filters=65, kernel=(1, 1), items=SMALL),
+        Conv(image=(1, 12, 11, 64), filters=40, kernel=(3, 3), items=SMALL),
         Separable(image=(1, 14, 14, 96), filters=130, items=SMALL),
         Separable(image=(1, 7, 7, 40), filters=24),
         Matmul(rows=33, depth=70, columns=41, batch=(1,)),

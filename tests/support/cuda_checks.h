@@ -18,10 +18,12 @@
 
 enum Scope { THREAD, WARP, GROUP, BLOCK, CLUSTER, SCOPES };
 // A thread of a cluster, the scopes that it is in, and how many barriers it has passed in each.
-struct Visitor { unsigned short place[SCOPES], passed[SCOPES]; };
+// `fences`: after which the instructions that multiply from shared memory see what it has written.
+struct Visitor { unsigned short place[SCOPES], passed[SCOPES]; unsigned int fences; };
 // The last visit; `spread` is the smallest scope that holds all who have come since a barrier.
-struct Visit { unsigned int run; unsigned short thread, passed[SCOPES - 1]; unsigned char spread; };
+struct Visit { unsigned int run; unsigned short thread, passed[SCOPES - 1]; unsigned char spread; unsigned int fences; };
 struct Cell { Visit written, read; };
+static_assert(sizeof(Cell) == 40, "emulated_memory.py makes room for them");
 struct Range { const char *begin, *end; bool writable; };
 
 static const int MOST_RANGES = 64, MOST_BLOCKS = 16;
@@ -75,6 +77,7 @@ UNCHECKED static void note(const Visitor &v, Visit &last) {
     }
     last.run = checks.run;
     last.thread = v.place[THREAD];
+    last.fences = v.fences;
     for (int s = WARP; s < SCOPES; ++s) last.passed[s - 1] = v.passed[s];
 }
 // Words of 4 bytes have a cell, and another one for their upper half, if that is all of an access.
@@ -141,6 +144,25 @@ UNCHECKED static void touch(const void *place, int size, bool writes) {
             return fault(writes ? "written, outside of the launch's buffers" : "read, outside of the launch's buffers", kind, at);
         if (r == 0) visit(checks.arena_cells, at, size, writes, true, kind, p);
         return;
+    }
+}
+
+// Written shared memory, as it is when a copy has come.
+UNCHECKED static Visit *written_at(const void *place) {
+    const size_t at = (const char *)place - checks.shared;
+    return checks.visitor && at < checks.block_count * checks.block_bytes ? &checks.shared_cells[at / 4 * 2].written : nullptr;
+}
+UNCHECKED static void landed(const void *place, int size) {
+    for (int i = 0; i < size; i += 4)
+        if (Visit *const last = written_at((const char *)place + i)) last->fences = checks.visitor->fences;
+}
+// Read by instructions that do not see what threads write before these fence it.
+UNCHECKED static void touch_fenced(const void *place, int size) {
+    touch(place, size, false);
+    for (int i = 0; i < size && !checks.fault[0]; i += 4) {
+        const Visit *const last = written_at((const char *)place + i);
+        if (last && last->run == checks.run && checks.visitors[last->thread].fences <= last->fences)
+            fault("no fence since a thread wrote", "shared memory", ((const char *)place - checks.shared) % checks.block_bytes);
     }
 }
 

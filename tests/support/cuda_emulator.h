@@ -311,7 +311,10 @@ static void copy_commit() { me->copies.emplace_back(); }
 template <int N> static void copy_wait() {
     // The last list is that of copies which are not committed yet.
     while ((int)me->copies.size() > N + 1) {
-        for (const Copy &copy : me->copies.front()) *(uint4 *)copy.to = copy.value;
+        for (const Copy &copy : me->copies.front()) {
+            *(uint4 *)copy.to = copy.value;
+            landed(copy.to, sizeof copy.value);
+        }
         me->copies.erase(me->copies.begin());
     }
 }
@@ -332,8 +335,8 @@ static unsigned long long matrix_at(const void *place) {
 static void touch_operands(const Product &p) {
     const int thread = me->warp % 4 * 32 + me->lane;
     for (int k = 0; k < 16; k += 8) {
-        if (!p.words && thread < 64) touch(operand(p.a, thread, k), 16, false);
-        for (int column = thread; column < p.columns; column += 128) touch(operand(p.b, column, k), 16, false);
+        if (!p.words && thread < 64) touch_fenced(operand(p.a, thread, k), 16);
+        for (int column = thread; column < p.columns; column += 128) touch_fenced(operand(p.b, column, k), 16);
     }
 }
 template <int N>
@@ -387,7 +390,7 @@ UNCHECKED static float product_of_halves(const Product &p, int row, int column) 
 }
 static void group_begin() {}
 static void group_commit() { me->products.emplace_back(); }
-static void shared_for_group() {}
+static void shared_for_group() { ++me->visitor->fences; }
 template <int N> static void group_wait() {
     // Each thread makes its own sums, of what lies in memory and registers now.
     while ((int)me->products.size() > N + 1) {
@@ -489,7 +492,7 @@ static void look_at(const Places &places, int cluster, size_t block_bytes) {
         const int rank = i / threads_per_block, t = i % threads_per_block;
         const int warps = (threads_per_block + 31) / 32, warp = rank * warps + t / 32;
         const int group = rank * ((warps + 3) / 4) + t / 128;
-        visitors[i] = {{(unsigned short)i, (unsigned short)warp, (unsigned short)group, (unsigned short)rank, 0}, {}};
+        visitors[i] = {{(unsigned short)i, (unsigned short)warp, (unsigned short)group, (unsigned short)rank, 0}, {}, 0};
     }
     checks.arena_cells = places.arena_cells;
     checks.first_run = checks.run + 1;
@@ -581,6 +584,7 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     f.warp = t / 32;
                     f.done = false;
                     for (unsigned short &passed : visitors[i].passed) passed = 0;
+                    visitors[i].fences = 0;
                     f.copies.clear();
                     f.products.clear();
                     uintptr_t top = (uintptr_t)(f.stack.data() + f.stack.size()) & ~(uintptr_t)15;

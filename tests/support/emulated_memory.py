@@ -16,7 +16,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _MARGIN = 1 << 14
 """Bytes before and after all memory in which a wrong index is noticed."""
-_CELL_BYTES = 32
+_CELL_BYTES = 40
 """Of `Cell` in cuda_checks.h."""
 _SIZES = {"float": 4, "float4": 16, "int4": 16, "uint4": 16}
 _APART = 1024
