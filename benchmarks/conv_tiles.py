@@ -57,25 +57,27 @@ class Layer:
         if self.depthwise:
             size = -(-size // self.depthwise_stride)
             taps = random.normal(0, 0.3, (1, self.depthwise, self.depthwise, self.inputs))
-            options = _window(self.depthwise_stride) | {"depth_multiplier": 1}
-            operands = [value, *_constants(writer, taps, self.inputs, "depthwise")]
+            options = window(self.depthwise_stride) | {"depth_multiplier": 1}
+            operands = [value, *constants(writer, taps, self.inputs, "depthwise")]
             shape = (self.batch, size, size, self.inputs)
             value = writer.op("DEPTHWISE_CONV_2D", operands, [shape], options=options)
         size = -(-size // self.stride)
         spread = 1 / math.sqrt(self.inputs * self.kernel**2)
         weights = random.normal(0, spread, (self.outputs, self.kernel, self.kernel, self.inputs))
-        operands = [value, *_constants(writer, weights, self.outputs, "conv")]
+        operands = [value, *constants(writer, weights, self.outputs, "conv")]
         shape = (self.batch, size, size, self.outputs)
-        writer.output(writer.op("CONV_2D", operands, [shape], options=_window(self.stride)))
+        writer.output(writer.op("CONV_2D", operands, [shape], options=window(self.stride)))
         return writer.build()
 
 
-def _window(stride: int) -> dict[str, Any]:
+def window(stride: int) -> dict[str, Any]:
+    """Return the options of a convolution."""
     strides = {"stride_h": stride, "stride_w": stride}
     return {"padding": "SAME", "fused_activation_function": "RELU6", **strides}
 
 
-def _constants(writer: ModelWriter, weights: Any, outputs: int, name: str) -> Iterator[Any]:
+def constants(writer: ModelWriter, weights: Any, outputs: int, name: str) -> Iterator[Any]:
+    """Yield weights, and a bias of zeros."""
     yield writer.constant(weights.astype(np.float32), name=f"{name}_weights")
     yield writer.constant(np.zeros(outputs, np.float32), name=f"{name}_bias")
 
@@ -164,7 +166,14 @@ def problem_of(layer: Layer, precision: str) -> MmaProblem:
 
 def microseconds(layer: Layer, precision: str, tile: MmaTile) -> float:
     """Return the device's time of one launch in a chain."""
-    target = build(layer, precision, lambda _problem, _target: [tile])
+    return chain_microseconds(build(layer, precision, lambda _problem, _target: [tile]))
+
+
+def chain_microseconds(target: Any, last: int | None = None) -> float:
+    """Return the device's time of one round of an interpreter's `last` kernels, or of all.
+
+    Many rounds overlap as in a run.
+    """
     detail = target.get_input_details()[0]
     noise = np.random.default_rng(1).normal(size=detail["shape"]).astype(np.float32)
     target.set_tensor(detail["index"], noise)
@@ -172,7 +181,8 @@ def microseconds(layer: Layer, precision: str, tile: MmaTile) -> float:
     kernel: Any = seats.kernels()[-1]
     context = kernel.compiled.context
     profiler, kernels = context.profiler(), context.host_graph().kernels
-    times = [context.synchronized(partial(profiler.of_nodes, kernels * _CHAIN)) for _ in range(5)]
+    chain = kernels[-last if last else 0 :] * _CHAIN
+    times = [context.synchronized(partial(profiler.of_nodes, chain)) for _ in range(5)]
     return statistics.median(times) / _CHAIN * 1e6
 
 
@@ -214,9 +224,12 @@ def compare(path: Path) -> float:
     return mean
 
 
-def main() -> None:
+def run_commands(
+    text: str | None, measure: Callable[[Path, str, str], None], compare: Callable[[Path], object]
+) -> None:
+    """Do what the command line says: measure layers, or compare results with the cost model."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure")
@@ -232,4 +245,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_commands(__doc__, measure, compare)

@@ -3,20 +3,18 @@
     python benchmarks/wide_tiles.py measure --out benchmarks/results/h200_wide_tiles.json
     python benchmarks/wide_tiles.py compare benchmarks/results/h200_wide_tiles.json
 
-`measure` needs a GPU with groups of warps (Hopper): microseconds of a launch at fp16, in a chain of
+`measure` needs a GPU with groups of warps (Hopper): microseconds of a launch, in a chain of
 24 that overlap as in a run, for 64 pictures whose values are halves. `compare` needs none: what the
 model chooses for each layer, beside the best tile that was measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,17 +22,15 @@ from unittest import mock
 import numpy as np
 
 import machine
-from conv_tiles import PAPER, _constants, _window
+from conv_tiles import PAPER, chain_microseconds, constants, run_commands, window
 from litegpu import GpuDelegate
 from litegpu.kernels.cuda import conv_tile
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile
 from litegpu.kernels.cuda.conv_tile.tile import candidates as tile_candidates
-from litegpu.runtime_abi import seats
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
 
 BATCH = 64
-_CHAIN = 24
 Layer = tuple[int, int, int, int, int]
 """Height and width, inputs, outputs, kernel and stride."""
 LAYERS: dict[str, Layer] = {
@@ -61,14 +57,14 @@ def write(layer: Layer) -> bytes:
     random, writer = np.random.default_rng(0), ModelWriter()
     value = writer.input((BATCH, size, size, inputs), name="x")
     before = random.normal(0, 1 / math.sqrt(inputs), (inputs, 1, 1, inputs))
-    operands = [value, *_constants(writer, before, inputs, "before")]
+    operands = [value, *constants(writer, before, inputs, "before")]
     shape = (BATCH, size, size, inputs)
-    value = writer.op("CONV_2D", operands, [shape], options=_window(1))
+    value = writer.op("CONV_2D", operands, [shape], options=window(1))
     weights = random.normal(0, 1 / (kernel * math.sqrt(inputs)), (outputs, kernel, kernel, inputs))
-    operands = [value, *_constants(writer, weights, outputs, "layer")]
+    operands = [value, *constants(writer, weights, outputs, "layer")]
     output = -(-size // stride)
     shape = (BATCH, output, output, outputs)
-    writer.output(writer.op("CONV_2D", operands, [shape], options=_window(stride)))
+    writer.output(writer.op("CONV_2D", operands, [shape], options=window(stride)))
     return writer.build()
 
 
@@ -80,7 +76,7 @@ def problem_of(layer: Layer) -> WideProblem:
     return WideProblem(image, "float16", result, (outputs, kernel, kernel, inputs), False)
 
 
-def microseconds(layer: Layer, tile: WideTile) -> float:
+def microseconds(layer: Layer, precision: str, tile: WideTile) -> float:
     """Return the device's time of one launch of a tile in a chain."""
 
     def only(problem: WideProblem, groups: bool) -> Iterator[WideTile]:
@@ -89,39 +85,34 @@ def microseconds(layer: Layer, tile: WideTile) -> float:
         elif groups == tile.warp_groups:
             yield tile
 
-    delegate = GpuDelegate(backend="cuda", precision="fp16", cache=False)
+    delegate = GpuDelegate(backend="cuda", precision=precision, cache=False)
     with mock.patch.object(conv_tile, "candidates", only):
         target = interpreter(write(layer), delegate)
-    detail = target.get_input_details()[0]
-    noise = np.random.default_rng(1).random(detail["shape"], dtype=np.float32)
-    target.set_tensor(detail["index"], noise)
-    target.invoke()
-    kernel: Any = seats.kernels()[-1]
-    context = kernel.compiled.context
-    profiler, kernels = context.profiler(), context.host_graph().kernels
-    measured: Callable[[], float] = partial(profiler.of_nodes, [kernels[-1]] * _CHAIN)
-    return statistics.median(context.synchronized(measured) for _ in range(5)) / _CHAIN * 1e6
+    return chain_microseconds(target, 1)
 
 
-def measure(out: Path, part: str) -> None:
+def measure(out: Path, precision: str, part: str) -> None:
     """Time all tiles of all layers with `part` in their name and write them down."""
     result: dict[str, Any] = {
         "machine": machine.facts(),
         "commit": machine.commit(),
+        "precision": precision,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "layers": {},
     }
     for name, layer in LAYERS.items():
         if part in name:
             tiles = tile_candidates(problem_of(layer), True)
-            rows = [{"us": microseconds(layer, tile), "tile": _shape(tile)} for tile in tiles]
+            rows = [
+                {"us": microseconds(layer, precision, tile), "tile": _shape(tile)} for tile in tiles
+            ]
             result["layers"][name] = sorted(rows, key=lambda row: row["us"])
             print(f"{name:20} {_text(result['layers'][name])}", flush=True)
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def _shape(tile: WideTile) -> dict[str, Any]:
-    """Return what tells a tile from others of its problem."""
+    """Return what tells a tile of warp groups from others of its problem."""
     return {"pixels": tile.pixels, "columns": tile.columns, "alone": tile.alone}
 
 
@@ -147,21 +138,5 @@ def compare(path: Path) -> float:
     return mean
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("--out", type=Path, required=True)
-    measuring.add_argument("--layers", default="", help="only those with this in their name")
-    commands.add_parser("compare").add_argument("results", type=Path)
-    arguments = parser.parse_args()
-    if arguments.command == "measure":
-        measure(arguments.out, arguments.layers)
-    else:
-        compare(arguments.results)
-
-
 if __name__ == "__main__":
-    main()
+    run_commands(__doc__, measure, compare)

@@ -93,7 +93,8 @@ def test_the_host_is_its_libraries_and_how_it_rounds(monkeypatch: pytest.MonkeyP
 
 
 def test_a_device_is_its_kind_and_not_its_place() -> None:
-    same = dataclasses.replace(DEVICE, index=3, pci_address="00000000:3B:00.0", memory_bytes=7)
+    elsewhere = dataclasses.replace(DEVICE, index=3, pci_address="00000000:3B:00.0")
+    same = dataclasses.replace(elsewhere, memory_bytes=7, max_allocation_bytes=7)
     assert device_facts(same) == device_facts(DEVICE)
     other = dataclasses.replace(DEVICE, driver="newer")
     assert device_facts(other) != device_facts(DEVICE)

@@ -84,5 +84,5 @@ def test_a_wide_layer_is_built_with_the_tile_that_it_is_given(
     monkeypatch.setattr(wide_tiles, "GpuDelegate", lambda **_: None)
     monkeypatch.setattr(wide_tiles, "interpreter", build)
     with pytest.raises(InterruptedError):
-        wide_tiles.microseconds(layer, tile)
+        wide_tiles.microseconds(layer, "fp16", tile)
     assert given == [[tile]]

@@ -21,6 +21,8 @@ from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_e
 from litegpu import backends
 from litegpu.backends.program import Launch
 from litegpu.codegen import KernelText
+from litegpu.kernels.cuda import conv_tile
+from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile, candidates
 from op_runner import MODES, Mode, forced, problem_of
 from op_runner import run as run_cases
 
@@ -176,11 +178,15 @@ def test_blocks_that_share_memory(number: int, monkeypatch: pytest.MonkeyPatch) 
     assert all(name.startswith("cuda_conv_mma") for name in kernels)
 
 
-@pytest.mark.parametrize("number", [3, 5])
-def test_blocks_that_are_alone(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pixels", [128, 192])
+def test_blocks_that_are_alone(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(problem: WideProblem, warp_groups: bool) -> list[WideTile]:
+        found = candidates(problem, warp_groups)
+        return [tile for tile in found if tile.alone and tile.pixels == pixels]
+
+    monkeypatch.setattr(conv_tile, "candidates", alone)
     case = Conv(image=(1, 14, 15, 64), filters=140, kernel=(3, 3), items=SMALL)
-    with forced(number):
-        kernels = check((case,), MODES[-1], EmulatedDevice(checked=True), monkeypatch)
+    kernels = check((case,), MODES[-1], EmulatedDevice(checked=True), monkeypatch)
     assert all(name.startswith("cuda_conv_tile") for name in kernels)
 
 

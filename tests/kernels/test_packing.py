@@ -46,12 +46,16 @@ def test_taps_of_a_k_tile_follow_each_other() -> None:
 
 
 def test_ones_stand_where_inputs_do() -> None:
-    weights = np.full((3, 1, 2, 50), -5, np.int8)
-    # [step, half of the inputs, lane % 4, four inputs] back from [step, lane % 4, half, four]
-    for grouped in (False, True):
-        packed = pack_ones(weights, 16, 4, grouped).view(np.int8).reshape(4, 4, 2, 4)
-        flat = packed.transpose(0, 2, 1, 3).reshape(2, 64)
-        assert (flat == (np.arange(64) < 50)).all(), grouped
+    weights = np.full((3, 1, 2, 100), -5, np.int8)
+    inputs = np.arange(128) < 100
+    taps_first = np.concatenate([inputs[:64], inputs[:64], inputs[64:], inputs[64:]])
+    # With zeros between parts of channels, a tap ends with its 112th place.
+    for grouped, expected in ((True, taps_first), (False, np.tile(inputs[:112], 2))):
+        packed = pack_ones(weights, 16, 8, grouped).view(np.int8).reshape(8, 4, 2, 4)
+        # [step, half of the inputs, lane % 4, four inputs] back from [step, lane % 4, half, four]
+        flat = packed.transpose(0, 2, 1, 3).reshape(-1)
+        np.testing.assert_array_equal(flat[: len(expected)], expected)
+        assert not flat[len(expected) :].any()
 
 
 def test_halves_lie_as_lanes_take_them() -> None:

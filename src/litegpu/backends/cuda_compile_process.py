@@ -1,6 +1,6 @@
 """The program of a process that compiles with NVRTC, see cuda_processes.
 
-It imports nothing of litegpu, and little of anything else: it is there after 60 milliseconds. It
+It imports nothing of litegpu, and little of anything else, so that it is there soon. It
 takes the library's path and version, then on stdin one request after the other: the lengths of
 options and source, options with zeros between them, source. What it gives on stdout is NVRTC's
 status, the length of a cubin and the cubin. It ends with stdin, also within a compilation.

@@ -28,10 +28,11 @@ _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 """Types whose values `marshal` writes whole; it takes no others, subclasses of these neither."""
 _BY_VALUE = 2
 """The last version of `marshal`'s form that tells nothing of which objects are one."""
-_MACHINE = ("index", "pci_address", "memory_bytes")
+_MACHINE = ("index", "pci_address", "memory_bytes", "max_allocation_bytes")
 """Facts of a device that another of the same kind has otherwise, or itself at another time.
 
-In a container, PoCL tells as much memory as is left; nothing that is compiled depends on it.
+In a container, PoCL tells as much memory as is left. No program depends on it: one that has no room
+is refused, also when it is loaded.
 """
 
 
