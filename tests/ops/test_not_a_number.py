@@ -128,10 +128,10 @@ def test_rows_with_special_numbers(
 def test_maxima_of_windows_pass_over_nan(device: DeviceInfo, size: int, stride: int) -> None:
     """Small windows and large ones; of NaN alone, the maximum is that of nothing."""
     writer = ModelWriter()
-    x, made = writer.input((1, 4, 4, 1)), (1, 4 // stride, 4 // stride, 1)
+    x, shape = writer.input((1, 4, 4, 1)), (1, 4 // stride, 4 // stride, 1)
     window = {"filter_height": size, "filter_width": size, "stride_h": stride, "stride_w": stride}
     options = {"padding": "SAME", "fused_activation_function": "NONE", **window}
-    writer.output(writer.op("MAX_POOL_2D", [x], [made], options=options))
+    writer.output(writer.op("MAX_POOL_2D", [x], [shape], options=options))
     content, image = writer.build(), np.full((1, 4, 4, 1), _NAN, np.float32)
     image[0, :, :, 0][[0, 1, 2, 2, 3, 3, 3], [2, 3, 0, 1, 0, 1, 3]] = 1, 2, 3, -_INF, _INF, 4, -5
     (expected,), (got,) = answers(content, None, image), answers(content, device, image)
