@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, cast
 
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem
+from litegpu.kernels.cuda.conv_tile import TOO_FEW, plan_tiles
+from litegpu.kernels.cuda.conv_tile.tile import WideProblem, candidates
+from litegpu.kernels.cuda.tiles import TilePlan
 
 RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
 
@@ -86,3 +90,50 @@ def test_a_wide_layer_is_built_with_the_tile_that_it_is_given(
     with pytest.raises(InterruptedError):
         wide_tiles.microseconds(layer, "fp16", tile)
     assert given == [[tile]]
+
+
+def _problem(
+    stored: str, result: tuple[int, int, int, int], weights: tuple[int, int, int, int]
+) -> WideProblem:
+    return WideProblem((*result[:3], weights[3]), stored, result, weights, False)
+
+
+def test_short_sums_take_the_tiles_that_were_the_best_in_networks(wide_tiles: Any) -> None:
+    """Pointwise convolutions of more than a k-tile, of at most four."""
+    found = json.loads((BENCHMARKS / "results" / "h200_short_sums.json").read_text("utf-8"))
+    chosen = []
+    for row in found["tiles"]:
+        problem = _problem(row["stored"], tuple(row["result"]), tuple(row["weights"]))
+        if problem.taps == 1 and 2 <= problem.k_tiles <= 4:
+            of_groups = [tile for tile in row["tiles"] if tile["warp_groups"]]
+            fastest = min(of_groups, key=lambda tile: tile["us"])
+            best = min(candidates(problem, True), key=lambda tile: tile.clocks(wide_tiles.PAPER))
+            chosen.append((best.pixels, best.columns, best.alone))
+            assert chosen[-1] == (fastest["pixels"], fastest["columns"], fastest["alone"]), row
+    assert chosen == [(128, 64, True)] * 13
+
+
+@pytest.mark.parametrize("inputs, groups", [(16, False), (24, False), (32, True), (64, True)])
+def test_sums_that_fill_no_k_tile_are_multiplied_by_single_warps(
+    wide_tiles: Any, inputs: int, groups: bool
+) -> None:
+    problem = _problem("float16", (64, 56, 56, 144), (144, 1, 1, inputs))
+    plan = plan_tiles(problem, wide_tiles.PAPER, cast(Any, pytest.fail))
+    assert isinstance(plan, TilePlan)
+    assert plan.tiles[0].warp_groups == groups  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "stored, rows, enough",
+    [
+        *(("float16", 99, True), ("float16", 98, False)),
+        *(("float32", 132, True), ("float32", 131, False), ("int8", 131, False)),
+    ],
+)
+def test_how_many_tiles_keep_the_device_busy(
+    wide_tiles: Any, stored: str, rows: int, enough: bool
+) -> None:
+    """Three quarters of 132 multiprocessors for halves, all of them for floats and bytes."""
+    problem = _problem(stored, (1, rows, 128, 32), (32, 1, 1, 256))
+    plan = plan_tiles(problem, wide_tiles.PAPER, cast(Any, pytest.fail))
+    assert (plan is not TOO_FEW) == enough

@@ -30,7 +30,7 @@ TOO_FEW = Rejected("too few tiles to keep the device busy")
 _LEAST_BUSY = 0.75
 """The part of the multiprocessors that must have a tile of their own, where halves are multiplied.
 
-On an H200, cuda/conv_mma took 1.2 to 2.8 times as long for 17 convolutions of halves with tiles for
+On an H200, cuda/conv_mma took 1.2 to 2.8 times as long for 22 convolutions of halves with tiles for
 three quarters to all of the multiprocessors. With tiles for half of them it was better for some;
 with floats, ResNet-50 of 8 pictures took a seventh longer.
 """
@@ -53,7 +53,8 @@ def plan_tiles(
     groups = target.model.warp_groups and warp_groups
     # Groups of warps multiply whole k-tiles: of less, single warps were 1.1 to 1.2 times as fast.
     of_less = halves and problem.k_chunks < CHUNKS
-    sorts = sorted((False, groups), reverse=not of_less) if groups else [False]
+    both = (False, True) if of_less else (True, False)
+    sorts = both if groups else (False,)
     chosen = [choose(candidates(problem, sort), target) for sort in sorts]
     tiles = [tile for each in chosen if not isinstance(each, Rejected) for tile in each]
     if not tiles:

@@ -51,8 +51,8 @@ _ALONE = {128: _GroupCosts(85, 0, 14), 192: _GroupCosts(165, 0, 14)}
 _SHORT = _GroupCosts(85, 0, 1)
 """Costs of such tiles with few columns where sums are short: memory is left for other blocks then.
 
-They were best for 14 of 16 convolutions of 33 to 128 inputs in networks of 64 pictures on an H200,
-by up to 28 %.
+Of the tiles of groups of warps they were the best, by up to 28 %, for all 13 pointwise convolutions
+of halves with so short sums in benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
 """Most k-tiles of a short sum."""
