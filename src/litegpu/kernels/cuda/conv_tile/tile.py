@@ -52,7 +52,7 @@ _SHORT = _GroupCosts(85, 0, 1)
 """Costs of such tiles with few columns where sums are short: memory is left for other blocks then.
 
 Of the tiles of groups of warps they were the best, by up to 28 %, for all 13 pointwise convolutions
-of halves with so short sums in benchmarks/results/h200_short_sums.json.
+of halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
 """Most k-tiles of a short sum."""
