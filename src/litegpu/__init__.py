@@ -10,6 +10,8 @@ from litegpu.version import __version__
 if TYPE_CHECKING:
     from litegpu.backends import list_devices
     from litegpu.backends.base import DeviceInfo
+    from litegpu.backends.opengl import share_opengl_context
+    from litegpu.backends.opengl_sharing import GLBuffer
     from litegpu.cache.token import model_token
     from litegpu.compiled_model import Batcher, CompiledModel, ModelFuture, TensorBuffer
     from litegpu.costs import Estimate, Split
@@ -64,6 +66,7 @@ __all__ = [
     "ExecutionError",
     "ExperimentalFlags",
     "ForkedProcessError",
+    "GLBuffer",
     "GpuDelegate",
     "GpuDelegateKeywords",
     "GpuDelegateOptions",
@@ -92,11 +95,13 @@ __all__ = [
     "__version__",
     "list_devices",
     "model_token",
+    "share_opengl_context",
 ]
 
 _HOMES = (
     *("litegpu.errors", "litegpu.options", "litegpu.costs", "litegpu.report"),
     *("litegpu.engine.peaks", "litegpu.backends", "litegpu.backends.base"),
+    *("litegpu.backends.opengl", "litegpu.backends.opengl_sharing"),
     *("litegpu.cache.token", "litegpu.progress"),
     *("litegpu.profiling", "litegpu.delegate", "litegpu.compiled_model"),
 )

@@ -67,10 +67,11 @@ class TensorBuffer:
         """Return a buffer that is another library's memory, which it keeps.
 
         `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library that has
-        `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer or
-        wgpu.GPUBuffer; these two are told `dtype` and `shape`. What that library has enqueued for
-        an array comes before what the model does with it; what it enqueues later does if it is on
-        the `stream` of a run.
+        `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer,
+        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer; these are told `dtype` and `shape`.
+        What that library has enqueued for an array comes before what the model does with it; what
+        it enqueues later does if it is on the `stream` of a run, or in the OpenGL context that is
+        current.
 
         Raises CompiledModelError for anything else, BindingError for memory that a model cannot
         use: with gaps, of another context, of a type that no tensor has.

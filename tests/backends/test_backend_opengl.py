@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from ctypes.util import find_library
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +91,7 @@ def test_windows_has_one_device(looked_for_anew: None, monkeypatch: pytest.Monke
     monkeypatch.setattr(glcontext, "default_backend", no_driver)
     assert "OpenGL 4.3 has no context: wglCreateContextAttribsARB failed." in reason()
     with pytest.raises(NoMoreDevicesError, match="Windows has one OpenGL device"):
-        OpenGL(1)
+        OpenGL.of_device(1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="EGL is Linux's way")
@@ -106,15 +107,14 @@ def test_without_the_loader(looked_for_anew: None, monkeypatch: pytest.MonkeyPat
 def test_a_driver_that_lacks_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[bool] = []
     bare = SimpleNamespace(load=lambda name: 0, release=lambda: released.append(True))
-    monkeypatch.setattr(opengl_library, "_create", lambda number: bare)
     with pytest.raises(UnsupportedDeviceError, match=r"lacks glAttachShader, .* Update the GPU's"):
-        OpenGL(0)
+        OpenGL(bare)
     assert released == [True]
 
 
 def test_a_context_that_is_refused_later(device: OpenGLDevice) -> None:
     with pytest.raises(NoMoreDevicesError, match="requested device index"):
-        OpenGLDevice(device.info, 77)
+        OpenGLDevice(77, partial(OpenGL.of_device, 77), lambda _: device.info)
 
 
 # The context and its thread
@@ -126,7 +126,7 @@ def test_the_context_of_an_application_stays_current(
 ) -> None:
     egl = ctypes.CDLL(find_library("EGL") or "libEGL.so.1")
     egl.eglGetCurrentContext.restype = ctypes.c_void_p
-    own = OpenGL(0)  # as an application would make one, on this thread
+    own = OpenGL.of_device(0)  # as an application would make one, on this thread
     before = egl.eglGetCurrentContext()
     assert before
     assert backends.BACKENDS["opengl"].devices()

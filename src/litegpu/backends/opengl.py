@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+
+from litegpu.backends import opengl_buffers
 from litegpu.backends.base import Backend, Device, DeviceInfo
-from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
+from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
 from litegpu.backends.limits import check_sizes
 from litegpu.backends.opened import OpenDevices
-from litegpu.backends.opengl_buffers import OpenGLBuffer
+from litegpu.backends.opengl_buffers import Buffers, OpenGLBuffer
 from litegpu.backends.opengl_executable import OpenGLExecutable
 from litegpu.backends.opengl_library import (
     CONTEXT_LOST,
@@ -24,6 +28,7 @@ from litegpu.backends.opengl_library import (
     context_source,
     error_name,
 )
+from litegpu.backends.opengl_sharing import SharedContext, current, share
 from litegpu.backends.private_files import Folder
 from litegpu.backends.process import touch
 from litegpu.backends.program import Program
@@ -63,17 +68,68 @@ class OpenGLBackend(Backend):
     package = PACKAGE
 
     def devices(self) -> list[DeviceInfo]:
-        """Return all devices, real GPUs first."""
+        """Return all devices, real GPUs first, then those that share an application's buffers."""
         touch(self.title)
-        return [info for info, _ in _found()]
+        sharing = [device.info for device in _sharing()]
+        try:
+            return [*(info for info, _ in _found()), *sharing]
+        except UnsupportedDeviceError:
+            if not sharing:
+                raise
+            return sharing
 
     def open(self, index: int) -> Device:
         """Return the device of that index; its context is shared by all delegates."""
         return _opened.get(index)
 
+    def adopt(self, source: Any) -> Adopted | None:
+        """Take buffers of an application's context. See Backend.adopt."""
+        return opengl_buffers.adopt(source, _sharing())
+
+
+def share_opengl_context() -> DeviceInfo:
+    """Return a device that has the buffers of the OpenGL context that is current on this thread.
+
+    litegpu makes a context beside that one, for a thread of its own. Give the `index` to
+    `GpuDelegate(backend="opengl", device=...)`, and buffers of the application (a moderngl.Buffer,
+    or `GLBuffer(number)`) to `TensorBuffer.of` or `bind_buffer`, while its context is current.
+    Where it is current, too, when a model runs, what the application has asked OpenGL for comes
+    before the run. A context that is shared already gives the same device.
+
+    Raises UnsupportedDeviceError where no context is current, and where the driver refuses.
+    """
+    touch(OpenGLBackend.title)
+    for device in _sharing():
+        if device.is_beside_current():
+            return device.info
+    index = next(_indices)
+    _shared[index] = share()
+    return _opened.get(index).info
+
+
+_indices = itertools.count(_MOST_DEVICES)
+"""Of devices that share, which come behind all others."""
+_shared: dict[int, SharedContext] = {}
+"""The contexts that were made for devices that are not opened yet."""
+
+
+def _sharing() -> list[OpenGLDevice]:
+    """Return the devices that share the buffers of an application."""
+    opened = [*_opened.devices.values()]
+    return [device for device in opened if device.info.index >= _MOST_DEVICES and not device.lost]
+
 
 def _open(index: int) -> OpenGLDevice:
-    return OpenGLDevice(*_found()[index])
+    if index < _MOST_DEVICES:
+        info, number = _found()[index]
+        return OpenGLDevice(index, partial(OpenGL.of_device, number), lambda _: info)
+    if index not in _shared:
+        raise UnsupportedDeviceError(
+            f"Device {index} shared its buffers with an application, and is lost. Call "
+            "litegpu.share_opengl_context() anew."
+        )
+    context = partial(OpenGL.beside, _shared.pop(index))
+    return OpenGLDevice(index, context, partial(_describe, number=index))
 
 
 _opened = OpenDevices(OpenGLBackend.title, _open)
@@ -102,7 +158,7 @@ def _look() -> tuple[list[DeviceInfo], list[str]]:
     reasons: list[str] = []
     for number in range(_MOST_DEVICES):
         try:
-            gl = OpenGL(number)
+            gl = OpenGL.of_device(number)
         except NoMoreDevicesError:
             break
         except UnsupportedDeviceError as error:
@@ -165,13 +221,17 @@ class OpenGLDevice(Device):
 
     dialect = GLSLDialect()
 
-    def __init__(self, info: DeviceInfo, number: int) -> None:
-        """Make the context. Raises UnsupportedDeviceError when the driver refuses."""
-        self.info = info
-        self.worker = Worker(f"litegpu-opengl-{info.index}")
+    def __init__(
+        self, index: int, context: Callable[[], OpenGL], describe: Callable[[OpenGL], DeviceInfo]
+    ) -> None:
+        """Make the context on its thread. Raises UnsupportedDeviceError when the driver refuses."""
+        self.worker = Worker(f"litegpu-opengl-{index}")
         try:
-            self.gl = self.worker.call(partial(_context, self.worker, number))
+            self.gl = self.worker.call(partial(_entered, self.worker, context))
+            self.info = self.worker.call(partial(describe, self.gl))
             counts = self.worker.call(self._group_counts)
+            self._mark = os.urandom(16)
+            self._marked = self.worker.call(self._make_mark)
         except BaseException:
             self.worker.stop()
             raise
@@ -179,7 +239,35 @@ class OpenGLDevice(Device):
         """Work groups that a launch may have on each axis."""
         self.programs: Recent[LinkedProgram] = Recent()
         """What partitions with equal kernels share; only the worker looks here."""
+        self._followed = 0
+        """The context of the application that was found to share its buffers, 0 for none."""
         self._failed = False
+
+    def _make_mark(self) -> int:
+        """Return the number of a buffer by which contexts are known that share this one's."""
+        number = Buffers(self).make(len(self._mark), np.frombuffer(self._mark, np.uint8))
+        self.gl.call.glFinish()
+        return number
+
+    @property
+    def shares(self) -> bool:
+        """Whether the application's buffers were found here."""
+        return bool(self._followed)
+
+    def is_beside_current(self) -> bool:
+        """Return whether the context that is current on this thread has the same buffers."""
+        here = current()
+        found = bool(here) and self.gl.holds(self._marked, self._mark)
+        if found:
+            self._followed = here
+        return found
+
+    def fence_of_current(self) -> int | None:
+        """Return what is reached after all that the application asked of its context so far.
+
+        None where that is not current on this thread.
+        """
+        return self.gl.fence() if self._followed and current() == self._followed else None
 
     def __del__(self) -> None:
         """Let the thread end, and release the context there."""
@@ -252,9 +340,9 @@ class OpenGLDevice(Device):
         return self.call(lambda: OpenGLBuffer(self, nbytes))
 
 
-def _context(worker: Worker, number: int) -> OpenGL:
+def _entered(worker: Worker, make: Callable[[], OpenGL]) -> OpenGL:
     """Make the context on its thread, which releases it at its end."""
-    gl = OpenGL(number)
+    gl = make()
     worker.at_end(gl.close)
     return gl
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections.abc import Iterable
 from ctypes import c_uint32
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from litegpu.backends import opengl_library as library
-from litegpu.backends.buffers import Bytes, DeviceBuffer
+from litegpu.backends.buffers import Adopted, BorrowedBuffer, Bytes, DeviceBuffer
 from litegpu.backends.opengl_library import OpenGL, error_name
+from litegpu.backends.opengl_sharing import GLBuffer
 from litegpu.backends.shaders import too_little_memory
-from litegpu.errors import DeviceMemoryError
+from litegpu.errors import BindingError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from litegpu.backends.opengl import OpenGLDevice
@@ -69,32 +72,37 @@ def _delete(gl: OpenGL, numbers: list[c_uint32]) -> None:
         gl.delete("Buffers", numbers.pop())
 
 
-class OpenGLBuffer(DeviceBuffer):
+class _OpenGLMemory(DeviceBuffer):
     """A buffer of the device; its `handle` is OpenGL's number."""
+
+    device: OpenGLDevice
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        ends = (offset, data.nbytes, data.ctypes.data)
+        self.device.call(partial(self._copy, "glBufferSubData", *ends))
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        ends = (offset, host.nbytes, host.ctypes.data)
+        self.device.call(partial(self._copy, "glGetBufferSubData", *ends))
+
+    def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
+        gl, target = self.device.gl.call, library.COPY_READ_BUFFER
+        gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
+        gl.glBindBuffer(target, self.handle)
+        getattr(gl, function)(target, offset, nbytes, address)
+        self.device.check("copying a buffer")
+
+
+class OpenGLBuffer(_OpenGLMemory):
+    """A buffer that was allocated for it."""
 
     def __init__(self, device: OpenGLDevice, nbytes: int) -> None:
         """Allocate, on the worker. Raises DeviceMemoryError or DeviceLostError."""
-        self._device = device
         self._buffers = Buffers(device)
         device.gl.error()  # what is reported from here on, failed here
         super().__init__(
             device, self._buffers.make(nbytes, flags=library.DYNAMIC_STORAGE), 0, nbytes
         )
-
-    def _write(self, offset: int, data: Bytes) -> None:
-        ends = (offset, data.nbytes, data.ctypes.data)
-        self._device.call(partial(self._copy, "glBufferSubData", *ends))
-
-    def _read(self, offset: int, host: Bytes) -> None:
-        ends = (offset, host.nbytes, host.ctypes.data)
-        self._device.call(partial(self._copy, "glGetBufferSubData", *ends))
-
-    def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
-        gl, target = self._device.gl.call, library.COPY_READ_BUFFER
-        gl.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
-        gl.glBindBuffer(target, self.handle)
-        getattr(gl, function)(target, offset, nbytes, address)
-        self._device.check("copying a buffer")
 
     def close(self) -> None:
         """Release the memory."""
@@ -105,3 +113,52 @@ class OpenGLBuffer(DeviceBuffer):
         """Release what was never closed."""
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             self.close()
+
+
+class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
+    """A buffer of the application's context. What that has asked for comes before each copy."""
+
+    def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
+        super()._copy(function, offset, nbytes, address)
+        self.device.gl.call.glFinish()  # for the application's context
+
+    def _write(self, offset: int, data: Bytes) -> None:
+        self._follow()
+        super()._write(offset, data)
+
+    def _read(self, offset: int, host: Bytes) -> None:
+        self._follow()
+        super()._read(offset, host)
+
+    def _follow(self) -> None:
+        fence = self.device.fence_of_current()
+        if fence is not None:
+            self.device.call(partial(self.device.gl.follow, fence))
+
+
+def adopt(source: Any, devices: Iterable[OpenGLDevice]) -> Adopted | None:
+    """Return a moderngl.Buffer or a GLBuffer as a buffer, None for anything else.
+
+    `devices` are those that share an application's. Raises BindingError. See Backend.adopt.
+    """
+    moderngl = sys.modules.get("moderngl")
+    if moderngl is not None and isinstance(source, moderngl.Buffer):
+        number = source.glo
+    elif isinstance(source, GLBuffer):
+        number = source.number
+    else:
+        return None
+    for device in devices:
+        if device.is_beside_current():
+            nbytes = device.call(partial(device.gl.bytes_of, number))
+            if nbytes is None:
+                raise BindingError(
+                    f"OpenGL's number {number} is of no buffer in the context that is current. "
+                    "Give one that was bound and has its memory."
+                )
+            return Adopted(OpenGLBorrowedBuffer(device, number, 0, nbytes, source))
+    raise BindingError(
+        "litegpu shares no buffers with an OpenGL context that is current on this thread. Make the "
+        "application's current, call litegpu.share_opengl_context(), and run the model on the "
+        "device that this returns."
+    )

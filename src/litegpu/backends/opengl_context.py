@@ -23,7 +23,9 @@ from litegpu.codegen import round_up
 from litegpu.errors import ExecutionError
 
 if TYPE_CHECKING:
+    from litegpu.backends.opengl import OpenGLDevice
     from litegpu.backends.opengl_executable import OpenGLExecutable
+    from litegpu.backends.opengl_library import OpenGL
 
 
 class OpenGLContext(ExecutionContext):
@@ -35,7 +37,8 @@ class OpenGLContext(ExecutionContext):
         """Allocate. Raises DeviceMemoryError, ExecutionError or DeviceLostError."""
         super().__init__(executable)
         program, device = self.program, executable.device
-        self.device, self.gl = device, device.gl
+        self.device: OpenGLDevice = device
+        self.gl: OpenGL = device.gl
         self.buffers = Buffers(device)
         self.closed = False
         self.gl.error()  # what is reported from here on, failed here

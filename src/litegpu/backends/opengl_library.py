@@ -5,12 +5,23 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from ctypes.util import find_library
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from litegpu.backends.opengl_sharing import SharedContext
 from litegpu.backends.packages import load
 from litegpu.errors import CompilationError, UnsupportedDeviceError, missing_dependency
 
@@ -42,6 +53,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glFlush": (None,),
     "glGenBuffers": (None, c_int32, _NUMBERS),
     "glGenQueries": (None, c_int32, _NUMBERS),
+    "glGetBufferParameteri64v": (None, c_uint32, c_uint32, POINTER(c_int64)),
     "glGetBufferSubData": (None, c_uint32, c_size_t, c_size_t, c_void_p),
     "glGetError": (c_uint32,),
     "glGetInteger64v": (None, c_uint32, POINTER(c_int64)),
@@ -54,12 +66,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "glGetShaderiv": (None, c_uint32, c_uint32, POINTER(c_int32)),
     "glGetString": (c_char_p, c_uint32),
     "glGetStringi": (c_char_p, c_uint32, c_uint32),
+    "glIsBuffer": (c_uint8, c_uint32),
     "glLinkProgram": (None, c_uint32),
     "glMemoryBarrier": (None, c_uint32),
     "glProgramBinary": (None, c_uint32, c_uint32, c_void_p, c_int32),
     "glQueryCounter": (None, c_uint32, c_uint32),
     "glShaderSource": (None, c_uint32, c_int32, POINTER(c_char_p), POINTER(c_int32)),
     "glUseProgram": (None, c_uint32),
+    "glWaitSync": (None, c_void_p, c_uint32, c_uint64),
 }
 """Result, then arguments, of each function."""
 _NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -90,6 +104,8 @@ _ERRORS = {
 }
 CONTEXT_LOST = 0x0507
 _COMMANDS_COMPLETE, _FLUSH, _TIMEOUT_EXPIRED = 0x9117, 0x1, 0x911B
+_FOR_EVER = (1 << 64) - 1
+_BUFFER_SIZE = 0x8764
 
 
 class NoMoreDevicesError(UnsupportedDeviceError):
@@ -99,18 +115,32 @@ class NoMoreDevicesError(UnsupportedDeviceError):
 class OpenGL:
     """A context, current on this thread from now on, and the functions that work in it."""
 
-    def __init__(self, number: int) -> None:
-        """Make the context on the device of that number, counted as EGL does.
+    def __init__(self, context: Any) -> None:
+        """Take a context that is current: what `load`s functions, and is to be `release`d.
 
-        Raises NoMoreDevicesError, MissingDependencyError, or UnsupportedDeviceError with the cause.
+        Raises UnsupportedDeviceError for a driver that is too old.
         """
-        self._context = _create(number)
+        self._context = context
         try:
             self.call: Any = SimpleNamespace(**self._functions())
             """The functions by their names; None for one that this driver does not have."""
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def of_device(cls, number: int) -> OpenGL:
+        """Make a context on the device of that number, counted as EGL does.
+
+        Raises NoMoreDevicesError, MissingDependencyError, or UnsupportedDeviceError with the cause.
+        """
+        return cls(_create(number))
+
+    @classmethod
+    def beside(cls, shared: SharedContext) -> OpenGL:
+        """Enter a context that shares its buffers. Raises UnsupportedDeviceError with the cause."""
+        shared.enter()
+        return cls(shared)
 
     def _functions(self) -> dict[str, Any]:
         found = {name: self._load(name, *kinds) for name, kinds in _SIGNATURES.items()}
@@ -192,6 +222,33 @@ class OpenGL:
             return True
         status = self.call.glClientWaitSync(fence, _FLUSH, int(seconds * 1e9))
         return bool(status != _TIMEOUT_EXPIRED)
+
+    def follow(self, fence: int) -> None:
+        """Let the device do what comes next once it has reached a fence; forget that."""
+        self.call.glWaitSync(fence, 0, _FOR_EVER)
+        self.call.glDeleteSync(fence)
+
+    def bytes_of(self, number: int) -> int | None:
+        """Return the bytes of a buffer, None where the number is of none."""
+        if not self.call.glIsBuffer(number):
+            return None
+        found = c_int64()
+        self.call.glBindBuffer(COPY_READ_BUFFER, number)
+        self.call.glGetBufferParameteri64v(COPY_READ_BUFFER, _BUFFER_SIZE, ctypes.byref(found))
+        return found.value
+
+    def holds(self, number: int, data: bytes) -> bool:
+        """Return whether a buffer of the current context has that number and these bytes.
+
+        The application may be the one whose context is current: its state stays as it is.
+        """
+        if not self.call.glIsBuffer(number):
+            return False
+        before, found = self.integer(COPY_READ_BUFFER), ctypes.create_string_buffer(len(data))
+        if self.bytes_of(number) == len(data):
+            self.call.glGetBufferSubData(COPY_READ_BUFFER, 0, len(data), found)
+        self.call.glBindBuffer(COPY_READ_BUFFER, before)
+        return found.raw == data
 
     def make(self, kind: str) -> c_uint32:
         """Return the number of a new buffer ("Buffers") or query ("Queries"), 0 for none."""

@@ -27,10 +27,20 @@ class OpenGLSubmission(Submission):
         self._on = context
         self._bindings = bindings  # keeps the memory
         self._fence: int | None = None
+        buffers = (*bindings.inputs, *bindings.outputs)
+        on_device = any(isinstance(each, DeviceBuffer) for each in buffers)
+        self._shares = context.device.shares and on_device
+        """Whether a buffer may be the application's."""
+        self._awaited: list[int] = []
+        """Fences of the application's context that the next run comes after."""
         collect, fetch = self._copies_out(bindings)
         launches = (call for launch in context.launches for call in launch)
         self._work: list[_Call] = [*self._copies_in(bindings), *launches, *collect]
         self._fetch: list[_Call] = fetch
+        if self._shares:
+            self._work.insert(0, self._follow)
+        if self._shares or not fetch:
+            self._fetch.append(bound(context.gl.call.glFinish))
 
     def _copies_in(self, bindings: Bindings) -> Iterator[_Call]:
         gl, source, target = self._on.gl.call, library.COPY_READ_BUFFER, library.COPY_WRITE_BUFFER
@@ -68,16 +78,33 @@ class OpenGLSubmission(Submission):
             elif isinstance(buffer, HostBuffer):
                 to_host.append(copy(start, part.size))
                 fetch.append(bound(gl.glGetBufferSubData, target, start, part.size, buffer.pointer))
-        return [*collect, *to_host], fetch or [bound(gl.glFinish)]
+        return [*collect, *to_host], fetch
 
     @property
     def run(self) -> Callable[[], None]:
         context = self._on
         if context.timeout is None:
             calls = (*self._work, *self._fetch)
-            return partial(_run, context, partial(context.make, calls), self._bindings)
-        limited = partial(self._make_within, context.timeout, self._work, self._fetch)
-        return partial(_run, context, limited, self._bindings)
+            work = partial(context.make, calls)
+        else:
+            work = partial(self._make_within, context.timeout, self._work, self._fetch)
+        if self._shares:
+            return partial(self._run_after, work)
+        return partial(_run, context, work, self._bindings)
+
+    def _run_after(self, work: _Call) -> None:
+        """Run after what the application has asked its context for, if that is current here."""
+        self._await_current()
+        _run(self._on, work, self._bindings)
+
+    def _await_current(self) -> None:
+        fence = self._on.device.fence_of_current()
+        if fence is not None:
+            self._awaited.append(fence)
+
+    def _follow(self) -> None:
+        while self._awaited:
+            self._on.gl.follow(self._awaited.pop())
 
     def _make_within(self, seconds: float, work: Sequence[_Call], fetch: Sequence[_Call]) -> None:
         """Make all calls, the last ones only if the caller has not given up by then.
@@ -93,6 +120,8 @@ class OpenGLSubmission(Submission):
 
     def start(self) -> None:
         """Have everything but the last copies to the host made by the device."""
+        if self._shares:
+            self._await_current()
         self._on.device.call(self._begin)
 
     def _begin(self) -> None:

@@ -1,0 +1,257 @@
+"""Contexts of OpenGL that share their buffers with an application's own one: EGL, GLX and WGL."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int, c_uint32, c_void_p
+from ctypes.util import find_library
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from litegpu.errors import UnsupportedDeviceError
+
+_VERSION = (4, 3)
+_WHAT = "A context that shares its buffers with the application's"
+
+
+@dataclass(frozen=True, slots=True)
+class GLBuffer:
+    """A buffer of the application's OpenGL context, by the number that glGenBuffers gave."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContext:
+    """A context that was made beside the one that was current, for another thread to enter."""
+
+    enter: Callable[[], None]
+    """Makes it current on this thread. Raises UnsupportedDeviceError."""
+    load: Callable[[str], int]
+    """Returns the address of a function, 0 for none."""
+    release: Callable[[], object]
+    """Gives it back, on the thread that it is current on."""
+
+
+class _System(ABC):
+    """A library that contexts belong to."""
+
+    @abstractmethod
+    def current(self) -> int:
+        """Return what stands for the context that is current on this thread, 0 for none."""
+
+    @abstractmethod
+    def share(self) -> SharedContext:
+        """Return a new context beside the current one. Raises UnsupportedDeviceError."""
+
+
+def current() -> int:
+    """Return what stands for the OpenGL context that is current on this thread, 0 for none."""
+    return next((found for system in _systems() if (found := system.current())), 0)
+
+
+def share() -> SharedContext:
+    """Return a new context that shares its buffers with the one that is current on this thread.
+
+    Raises UnsupportedDeviceError where none is, and where the driver refuses.
+    """
+    for system in _systems():
+        if system.current():
+            return system.share()
+    raise UnsupportedDeviceError(
+        "No OpenGL context is current on this thread. Make the application's own current, then "
+        "share it from the same thread."
+    )
+
+
+def _systems() -> list[_System]:
+    """Return the libraries that are there."""
+    if not _found:
+        kinds: tuple[type[_System], ...] = (_WGL,) if sys.platform == "win32" else (_EGL, _GLX)
+        for kind in kinds:
+            try:
+                _found.append(kind())
+            except (OSError, AttributeError):  # no such library, or one without these functions
+                continue
+    return _found
+
+
+_found: list[_System] = []
+
+
+def _functions(library: Any, signatures: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+    functions = {}
+    for name, (result, *arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+        functions[name] = function
+    return functions
+
+
+def _numbers(*values: int) -> Any:
+    return (c_int * len(values))(*values)
+
+
+def _refused(call: str) -> UnsupportedDeviceError:
+    version = ".".join(map(str, _VERSION))
+    return UnsupportedDeviceError(
+        f"{_WHAT} is refused by the driver ({call}). litegpu needs OpenGL {version} or newer, also "
+        "where the application asks for less; OpenGL ES and OpenGL do not share."
+    )
+
+
+class _EGL(_System):
+    _NONE, _CONFIG_ID, _OPENGL_API = 0x3038, 0x3028, 0x30A2
+    _CONTEXT = (0x3098, _VERSION[0], 0x30FB, _VERSION[1], 0x30FD, 1, _NONE)
+    """Major and minor version, and the core profile."""
+    _SIGNATURES: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "eglBindAPI": (c_uint32, c_uint32),
+        "eglChooseConfig": (c_uint32, c_void_p, c_void_p, c_void_p, c_int, c_void_p),
+        "eglCreateContext": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+        "eglDestroyContext": (c_uint32, c_void_p, c_void_p),
+        "eglGetCurrentContext": (c_void_p,),
+        "eglGetCurrentDisplay": (c_void_p,),
+        "eglGetProcAddress": (c_void_p, c_char_p),
+        "eglMakeCurrent": (c_uint32, c_void_p, c_void_p, c_void_p, c_void_p),
+        "eglQueryContext": (c_uint32, c_void_p, c_void_p, c_int, c_void_p),
+    }
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(find_library("EGL") or "libEGL.so.1")
+        self.call = _functions(library, self._SIGNATURES)
+
+    def current(self) -> int:
+        return self.call["eglGetCurrentContext"]() or 0
+
+    def share(self) -> SharedContext:
+        beside, display = self.current(), self.call["eglGetCurrentDisplay"]()
+        number, count, config = c_int(), c_int(), c_void_p()
+        self.call["eglQueryContext"](display, beside, self._CONFIG_ID, ctypes.byref(number))
+        if number.value:  # a context may have none
+            wanted = _numbers(self._CONFIG_ID, number.value, self._NONE)
+            found = (ctypes.byref(config), 1, ctypes.byref(count))
+            self.call["eglChooseConfig"](display, wanted, *found)
+        handle = self.call["eglCreateContext"](display, config, beside, _numbers(*self._CONTEXT))
+        if not handle:
+            raise _refused("eglCreateContext")
+        make_current = partial(self.call["eglMakeCurrent"], display, None, None)
+
+        def enter() -> None:
+            self.call["eglBindAPI"](self._OPENGL_API)  # a thread begins with OpenGL ES
+            if not make_current(handle):
+                raise _refused("eglMakeCurrent without a surface")
+
+        def release() -> None:
+            make_current(None)
+            self.call["eglDestroyContext"](display, handle)
+
+        return SharedContext(enter, self._load, release)
+
+    def _load(self, name: str) -> int:
+        return self.call["eglGetProcAddress"](name.encode()) or 0
+
+
+class _GLX(_System):
+    _CONFIG_ID, _SCREEN = 0x8013, 0x800C
+    _CONTEXT = (0x2091, _VERSION[0], 0x2092, _VERSION[1], 0x9126, 1, 0)
+    """Major and minor version, and the core profile."""
+    _SIGNATURES: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "glXGetCurrentContext": (c_void_p,),
+        "glXGetCurrentDisplay": (c_void_p,),
+        "glXGetFBConfigAttrib": (c_int, c_void_p, c_void_p, c_int, c_void_p),
+        "glXGetFBConfigs": (POINTER(c_void_p), c_void_p, c_int, c_void_p),
+        "glXGetProcAddressARB": (c_void_p, c_char_p),
+        "glXMakeContextCurrent": (c_int, c_void_p, ctypes.c_ulong, ctypes.c_ulong, c_void_p),
+        "glXQueryContext": (c_int, c_void_p, c_void_p, c_int, c_void_p),
+    }
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(find_library("GLX") or find_library("GL") or "libGL.so.1")
+        self.call = _functions(library, self._SIGNATURES)
+        create = self.call["glXGetProcAddressARB"](b"glXCreateContextAttribsARB")
+        self._create = ctypes.CFUNCTYPE(c_void_p, *[c_void_p] * 3, c_int, c_void_p)(create)
+
+    def current(self) -> int:
+        return self.call["glXGetCurrentContext"]() or 0
+
+    def share(self) -> SharedContext:
+        beside, display = self.current(), self.call["glXGetCurrentDisplay"]()
+        number, screen, count = c_int(), c_int(), c_int()
+        self.call["glXQueryContext"](display, beside, self._CONFIG_ID, ctypes.byref(number))
+        self.call["glXQueryContext"](display, beside, self._SCREEN, ctypes.byref(screen))
+        # Mesa's glXChooseFBConfig finds no configurations by their number alone.
+        found = self.call["glXGetFBConfigs"](display, screen, ctypes.byref(count))
+        config = None
+        for each in found[: count.value]:
+            value = c_int()
+            self.call["glXGetFBConfigAttrib"](display, each, self._CONFIG_ID, ctypes.byref(value))
+            config = each if value.value == number.value else config
+        if config is None:
+            raise _refused("glXGetFBConfigs")
+        handle = self._create(display, config, beside, 1, _numbers(*self._CONTEXT))
+        if not handle:
+            raise _refused("glXCreateContextAttribsARB")
+        make_current = partial(self.call["glXMakeContextCurrent"], display, 0, 0)
+
+        def enter() -> None:
+            if not make_current(handle):
+                raise _refused("glXMakeContextCurrent without a window")
+
+        # The context goes with the application's display, which may be closed by then.
+        return SharedContext(enter, self._load, release=lambda: None)
+
+    def _load(self, name: str) -> int:
+        return self.call["glXGetProcAddressARB"](name.encode()) or 0
+
+
+class _WGL(_System):
+    _CONTEXT = (0x2091, _VERSION[0], 0x2092, _VERSION[1], 0x9126, 1, 0)
+    """Major and minor version, and the core profile."""
+    _SIGNATURES: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "wglDeleteContext": (c_int, c_void_p),
+        "wglGetCurrentContext": (c_void_p,),
+        "wglGetCurrentDC": (c_void_p,),
+        "wglGetProcAddress": (c_void_p, c_char_p),
+        "wglMakeCurrent": (c_int, c_void_p, c_void_p),
+    }
+
+    def __init__(self) -> None:
+        self._library = ctypes.WinDLL("opengl32")  # type: ignore[attr-defined,unused-ignore]
+        self.call = _functions(self._library, self._SIGNATURES)
+
+    def current(self) -> int:
+        return self.call["wglGetCurrentContext"]() or 0
+
+    def share(self) -> SharedContext:
+        beside, window = self.current(), self.call["wglGetCurrentDC"]()
+        address = self.call["wglGetProcAddress"](b"wglCreateContextAttribsARB")
+        if not address:
+            raise _refused("wglCreateContextAttribsARB is missing")
+        make = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)
+        create = make(c_void_p, c_void_p, c_void_p, c_void_p)(address)
+        handle = create(window, beside, _numbers(*self._CONTEXT))
+        if not handle:
+            raise _refused("wglCreateContextAttribsARB")
+        make_current = self.call["wglMakeCurrent"]
+
+        def enter() -> None:
+            if not make_current(window, handle):
+                raise _refused("wglMakeCurrent")
+
+        def release() -> None:
+            make_current(None, None)
+            self.call["wglDeleteContext"](handle)
+
+        return SharedContext(enter, self._load, release)
+
+    def _load(self, name: str) -> int:
+        found: int = self.call["wglGetProcAddress"](name.encode()) or 0
+        if found:
+            return found
+        # What OpenGL 1.1 has is the library's own.
+        function = getattr(self._library, name, None)
+        return 0 if function is None else ctypes.cast(function, c_void_p).value or 0
