@@ -288,6 +288,12 @@ class TensorRef:
         word = "LANE4" if self.storage.vector else "LOAD1"
         return f"{word}_{self.kind}({self.name}, {index})"
 
+    def note(self, s: str, value: str, bounded: bool = False) -> str:
+        """Statement that notes the range of `value`, of channel block `s`, without padding."""
+        storage = self.storage
+        own = f"MASK4({value}, {storage.channels} - ({s}) * 4)" if storage.channels % 4 else value
+        return note_range(self.name, own, bounded, storage.elements)
+
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
         """Statements that store variable `value` as channel block `s`, zeroing padding channels.
 
@@ -308,10 +314,7 @@ class TensorRef:
         start = _plus(base, f"({s}) * 4")
         stores = []
         if self.noted:
-            own = (
-                f"MASK4({value}, {storage.channels} - ({s}) * 4)" if storage.channels % 4 else value
-            )
-            stores.append(note_range(self.name, own, bounded, storage.elements))
+            stores.append(self.note(s, value, bounded))
         for k, lane in enumerate("xyzw"):
             guard = (
                 "" if storage.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {storage.channels}) "
