@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litegpu.codegen.half_range import note_range
+from litegpu.codegen.half_range import note_range, note_size
 from litegpu.codegen.registers import INT, KINDS, Register, register_of
 from litegpu.graph import DType
 
@@ -288,11 +288,9 @@ class TensorRef:
         word = "LANE4" if self.storage.vector else "LOAD1"
         return f"{word}_{self.kind}({self.name}, {index})"
 
-    def note(self, s: str, value: str, bounded: bool = False) -> str:
-        """Statement that notes the range of `value`, of channel block `s`, without padding."""
-        storage = self.storage
-        own = f"MASK4({value}, {storage.channels} - ({s}) * 4)" if storage.channels % 4 else value
-        return note_range(self.name, own, bounded, storage.elements)
+    def note(self, size: str) -> str:
+        """Statement that notes a finite magnitude of what is rounded to be stored here."""
+        return note_size(self.name, size)
 
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
         """Statements that store variable `value` as channel block `s`, zeroing padding channels.
@@ -314,7 +312,10 @@ class TensorRef:
         start = _plus(base, f"({s}) * 4")
         stores = []
         if self.noted:
-            stores.append(self.note(s, value, bounded))
+            own = (
+                f"MASK4({value}, {storage.channels} - ({s}) * 4)" if storage.channels % 4 else value
+            )
+            stores.append(note_range(self.name, own, bounded, storage.elements))
         for k, lane in enumerate("xyzw"):
             guard = (
                 "" if storage.channels % 4 == 0 else f"if (({s}) * 4 + {k} < {storage.channels}) "
