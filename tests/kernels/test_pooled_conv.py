@@ -19,12 +19,13 @@ from litegpu.backends.buffers import Bindings
 from litegpu.engine import compile_partition
 from litegpu.engine.layout import assign
 from litegpu.engine.program import BuiltProgram, build_program
-from litegpu.graph import DType, EpilogueOp, Graph
+from litegpu.graph import EpilogueOp, Graph, Node
+from litegpu.kernels.cuda import conv_narrow
 from litegpu.kernels.cuda.conv_narrow import pooled
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16_ALL
 from litegpu.ops.base import COPY
-from op_runner import MODES, forced, run
+from op_runner import MODES, Outcome, forced, run
 
 HALVES = MODES[3]
 ALONE = dataclasses.replace(INFO, compute_units=1)
@@ -41,10 +42,12 @@ def check(
     monkeypatch: pytest.MonkeyPatch,
     device: EmulatedDevice,
     scale: Scale = op_runner.UNSCALED,
-) -> tuple[str, ...]:
-    """Run a case where all is stored as half, and return its kernels."""
+    margin: float = 1e9,
+) -> Outcome:
+    """Run a case where all is stored as half."""
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
-    monkeypatch.setattr(pooled, "_MARGIN", 1e9)
+    monkeypatch.setattr(pooled, "_MARGIN", margin)
+    monkeypatch.setattr(conv_narrow, "_MARGIN", 1e9)
     monkeypatch.setattr(op_runner, "compile_partition", unstaged)
     outcome = run((dataclasses.replace(case, items=SMALL),), INFO, HALVES, scale)
     (found,) = outcome.values()
@@ -52,7 +55,7 @@ def check(
         raise found
     assert not found.faults
     assert not mismatch(found.expected[0], found.got[0], 2e-3)
-    return found.kernels
+    return found
 
 
 @needs_emulator
@@ -61,10 +64,15 @@ def check(
     [(case, number) for turn, case in enumerate(CASES) for number in (0, 1 + turn % 5)],
     ids=lambda given: given.name if isinstance(given, PooledConv) else "",
 )
-def test_numbers(case: PooledConv, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_those_of_two_kernels(
+    case: PooledConv, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with forced(number):
-        kernels = check(case, monkeypatch, EmulatedDevice())
-    assert [name.rpartition("_")[0] for name in kernels[:-1]] == [KERNEL]
+        together = check(case, monkeypatch, EmulatedDevice())
+    assert [name.rpartition("_")[0] for name in together.kernels[:-1]] == [KERNEL]
+    apart = check(case, monkeypatch, EmulatedDevice(), margin=0.0)
+    assert len(apart.kernels) == 3
+    assert np.array_equal(together.got[0], apart.got[0])
 
 
 @needs_emulator
@@ -87,24 +95,14 @@ def test_magnitudes(values: float, weights: float, monkeypatch: pytest.MonkeyPat
 # What is not a number
 
 
-def example(outside: float | None = None) -> Graph:
-    """Return a convolution and a pool as one node, and one that keeps half inside."""
+def example() -> Graph:
+    """Return a convolution and a pool as one node, and one after it: what lies between is half."""
     graph = ConvExample((1, 13, 21, 3), 8, kernel=5, pool=3).graph()
     (node,) = graph.nodes
-    pool = dataclasses.replace(node.attributes.pool, outside=outside)
-    node = dataclasses.replace(node, attributes=dataclasses.replace(node.attributes, pool=pool))
     (output,) = node.outputs
     last = dataclasses.replace(graph.values[output], id=max(graph.values) + 1)
-    negated = dataclasses.replace(
-        *(node,),
-        op=COPY,
-        inputs=(output,),
-        outputs=(last.id,),
-        attributes=None,
-        epilogue=(EpilogueOp("NEG"),),
-    )
-    values = {**graph.values, last.id: last}
-    return Graph(values, (node, negated), graph.inputs, (last.id,))
+    negated = Node(1, COPY, 1, (output,), (last.id,), epilogue=(EpilogueOp("NEG"),))
+    return Graph({**graph.values, last.id: last}, (node, negated), graph.inputs, (last.id,))
 
 
 def program() -> tuple[Graph, BuiltProgram]:
@@ -116,12 +114,12 @@ def program() -> tuple[Graph, BuiltProgram]:
     return graph, built
 
 
-def computed(built: BuiltProgram, image: Any, shape: tuple[int, ...]) -> Any:
+def computed(built: BuiltProgram, image: Any, shape: tuple[int, ...], checked: bool = False) -> Any:
     """Return what the program gives; beside values it has words that tell of their range."""
     result = np.full(shape, np.nan, np.float32)
     given = [np.zeros(each.size, np.uint8) for each in built.program.inputs[1:]]
     told = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
-    context = EmulatedDevice(ALONE).compile(built.program).context()
+    context = EmulatedDevice(ALONE, checked=checked).compile(built.program).context()
     context.run(Bindings.of([image, *given], [result, *told]))
     return result
 
@@ -141,4 +139,24 @@ def test_not_a_number_is_passed_over_and_infinity_is_not() -> None:
     infinite = computed(built, image, shape)
     assert np.isinf(infinite[0, 0, 0]).all()
     assert np.array_equal(infinite[0, 1:, 1:], before[0, 1:, 1:])
-    assert image.dtype == DType.FLOAT32.value
+
+
+@needs_emulator
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_wait_of_a_warp_is_needed(number: int) -> None:
+    """Maxima are looked for when all columns are kept; new ones are kept when all have looked."""
+    graph, built = program()
+    image = np.zeros((1, 13, 21, 3), np.float32)
+    shape = graph.values[graph.outputs[0]].shape
+    computed(built, image, shape, checked=True)
+    first, *others = built.program.kernels
+    parts = first.body.split("__syncwarp();")
+    assert len(parts) == 3
+    joined = "".join(
+        part + "__syncwarp();" * (place in (0, 1) and place != number)
+        for place, part in enumerate(parts)
+    )
+    mutant = dataclasses.replace(first, body=joined)
+    changed = dataclasses.replace(built.program, kernels=(mutant, *others))
+    with pytest.raises(AssertionError, match="no barrier since another thread"):
+        computed(dataclasses.replace(built, program=changed), image, shape, checked=True)

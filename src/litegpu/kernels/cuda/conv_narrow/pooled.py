@@ -32,7 +32,6 @@ class PooledConvNarrow(Implementation):
 
     name = "cuda/conv_narrow"
     example = ConvExample((64, 224, 224, 3), 64, kernel=5, pool=3)
-    small = ConvExample((1, 13, 21, 3), 8, kernel=5, pool=3)
 
     def plan(self, spec: PooledConvSpec, target: Target) -> Plan | Rejected:
         conv = narrow_problem(spec.conv, target)
