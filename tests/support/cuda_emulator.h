@@ -450,6 +450,10 @@ static unsigned int saturated_halves(float low, float high) {
     const auto bounded = [](float f) { return f != f ? half_of(f) : half_of(fminf(fmaxf(f, -65504.0f), 65504.0f)); };
     return (unsigned int)bounded(low) | (unsigned int)bounded(high) << 16;
 }
+static unsigned int larger_halves(unsigned int a, unsigned int b) {
+    const auto larger = [](unsigned int x, unsigned int y) { return half_of(fmaxf(from_half(x), from_half(y))); };
+    return (unsigned int)larger(a & 0xffff, b & 0xffff) | (unsigned int)larger(a >> 16, b >> 16) << 16;
+}
 
 // Launches
 

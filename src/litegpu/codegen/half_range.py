@@ -38,6 +38,11 @@ def note_range(name: str, value: str, bounded: bool = False, elements: int = 0) 
         size = f"ABS4({value}).x"
     else:
         size = f"LANE_MAX(ABS4({value}))" if bounded else f"FINITE_SIZE4({value})"
+    return note_size(name, size)
+
+
+def note_size(name: str, size: str) -> str:
+    """Statement that notes a finite magnitude among what tensor `name` gets."""
     return f"noted_{name} = LARGER(noted_{name}, {size});"
 
 

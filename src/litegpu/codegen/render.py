@@ -192,6 +192,7 @@ def render(
         "finish": epilogue.finish,
         "byte_operands": epilogue.byte_operands,
         "write": epilogue.write,
+        "is_plain": not epilogue.ops,
         "finished": epilogue.dst.register.type,
         "inner": apply_inner,
         "inner_is_bounded": is_bounded(inner),

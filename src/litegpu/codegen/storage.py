@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litegpu.codegen.half_range import note_range
+from litegpu.codegen.half_range import note_range, note_size
 from litegpu.codegen.registers import INT, KINDS, Register, register_of
 from litegpu.graph import DType
 
@@ -287,6 +287,10 @@ class TensorRef:
     def _load1(self, index: str) -> str:
         word = "LANE4" if self.storage.vector else "LOAD1"
         return f"{word}_{self.kind}({self.name}, {index})"
+
+    def note(self, size: str) -> str:
+        """Statement that notes a finite magnitude of what is rounded to be stored here."""
+        return note_size(self.name, size)
 
     def write(self, at: Position, s: str, value: str, bounded: bool = False) -> str:
         """Statements that store variable `value` as channel block `s`, zeroing padding channels.

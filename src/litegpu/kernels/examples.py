@@ -15,11 +15,12 @@ from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.matmul_spec import MatmulAttributes
+from litegpu.ops.pooled_conv import POOLED_CONV, PooledConvAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
-from litegpu.ops.window import DepthwiseAttributes, Shape4, Window
+from litegpu.ops.window import DepthwiseAttributes, PoolAttributes, Shape4, Window
 
 _BATCH = (1, 1, 1)
 
@@ -84,11 +85,14 @@ class ConvExample(Example):
     kernel: int = 1
     depthwise: bool = False
     """Whether a depthwise convolution of 3x3 makes the image, for one kernel that does both."""
+    pool: int = 0
+    """Size of the windows whose maxima alone are stored, in one kernel; 0: all is."""
 
     def __str__(self) -> str:
         depthwise = "depthwise 3×3, then " if self.depthwise else ""
         size = f"{self.kernel}×{self.kernel}"
-        return f"{_shape(self.image)}: {depthwise}{self.filters} filters of {size}"
+        pool = f", then maxima of {self.pool}×{self.pool}" if self.pool else ""
+        return f"{_shape(self.image)}: {depthwise}{self.filters} filters of {size}{pool}"
 
     def graph(self) -> Graph:
         sketch = _Sketch()
@@ -101,6 +105,8 @@ class ConvExample(Example):
         weights, bias = sketch.floats(*shape), sketch.floats(self.filters)
         attributes = ConvAttributes(window, weights, bias, shape)
         size = (n, height, width, self.filters)
+        if self.pool:
+            return sketch.graph(_pooled(sketch, source, attributes, size, self.pool))
         return sketch.graph(sketch.node("CONV_2D", (source,), size, attributes, DType.FLOAT32))
 
 
@@ -208,6 +214,15 @@ class QuantizedConvExample(Example):
 
 def _window(kernel: int) -> Window:
     return Window((kernel, kernel), (1, 1), pads=(kernel // 2, kernel // 2))
+
+
+def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, made: Shape4, size: int) -> int:
+    """Add a convolution with the maxima over windows that lie side by side."""
+    pool = PoolAttributes(Window((size, size), (size, size)))
+    attributes = PooledConvAttributes(conv, (), made, sketch.value(made), pool)
+    n, height, width, channels = made
+    shape = (n, height // size, width // size, channels)
+    return sketch.node(POOLED_CONV, (source,), shape, attributes, DType.FLOAT32)
 
 
 def _depthwise(sketch: _Sketch, source: int, kernel: int) -> int:

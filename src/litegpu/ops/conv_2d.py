@@ -109,8 +109,8 @@ def conv_nodes(
 
 def merged_values(node: Node) -> tuple[int, ...]:
     """Return the values that a node makes for itself: those of what passes merged into it."""
-    inner = getattr(node.attributes, "depthwise", None)
-    return () if inner is None else (inner.middle,)
+    inner = getattr(node.attributes, "depthwise", None) or node.attributes
+    return (inner.middle,) if hasattr(inner, "middle") else ()
 
 
 def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:

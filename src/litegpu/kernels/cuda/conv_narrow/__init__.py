@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from litegpu.ops.window import Pair, Window
 
 _FLOATS = npt.NDArray[np.float32]
 _Element = TypeVar("_Element", bound=np.generic)
+_Tile = TypeVar("_Tile", bound=NarrowTile)
 _MOST_CHANNELS = 4
 """Channels of an image, with its padding; more of them are chunks that other kernels take."""
 _MOST_STEPS = 48
@@ -44,27 +45,34 @@ class ConvNarrow(Implementation):
     small = ConvExample((1, 13, 21, 3), 8, kernel=5)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
-        found = obstacle_to_halves(spec, target)
-        if found is not None:
-            return found
-        src, dst = spec.src, spec.dst
-        if not _is_narrow(src, spec.window):
-            return Rejected("its windows are no runs of few channels")
-        rounded = spec.may_round(target)
-        problem = NarrowProblem(
-            image=(src.shape[1], src.shape[2]),
-            output=(dst.shape[1], dst.shape[2]),
-            batch=dst.shape[0],
-            channels=src.pitch,
-            outputs=dst.channel_blocks * 4,
-            view=spec.window,
-            stored=src.dtype.value,
-            whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
-            split_values=src.dtype is DType.FLOAT32 and not rounded,
-            split_weights=parts_of(spec.array, target, not rounded) > 1,
-        )
+        problem = narrow_problem(spec, target)
+        if isinstance(problem, Rejected):
+            return problem
         # What it rounds is better left in float32: half would put padding between the pixels.
-        return plan_tiles("conv_narrow", problem, target, partial(_kernel, spec=spec))
+        return plan_tiles("conv_narrow", problem, target, partial(narrow_kernel, spec=spec))
+
+
+def narrow_problem(spec: ConvSpec, target: Target) -> NarrowProblem | Rejected:
+    """Return what is to be computed, or why not by these kernels."""
+    found = obstacle_to_halves(spec, target)
+    if found is not None:
+        return found
+    src, dst = spec.src, spec.dst
+    if not _is_narrow(src, spec.window):
+        return Rejected("its windows are no runs of few channels")
+    rounded = spec.may_round(target)
+    return NarrowProblem(
+        image=(src.shape[1], src.shape[2]),
+        output=(dst.shape[1], dst.shape[2]),
+        batch=dst.shape[0],
+        channels=src.pitch,
+        outputs=dst.channel_blocks * 4,
+        view=spec.window,
+        stored=src.dtype.value,
+        whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
+        split_values=src.dtype is DType.FLOAT32 and not rounded,
+        split_weights=parts_of(spec.array, target, not rounded) > 1,
+    )
 
 
 def plan_tiles(
@@ -74,12 +82,19 @@ def plan_tiles(
     kernel: Callable[[Node, LowerContext, NarrowTile], KernelRequest],
 ) -> Plan | Rejected:
     """Return the tiles that are worth a measurement, if this kernel is to compute a problem."""
-    if problem.steps > _MOST_STEPS:
-        return TOO_LARGE
-    tiles = choose(candidates(problem, target), target, _TOO_FEW)
+    tiles = choose_tiles(problem, candidates(problem, target), target)
     if isinstance(tiles, Rejected):
         return tiles
     return TilePlan((name, problem), tiles, kernel, tiles[0].clocks(target), _MARGIN)
+
+
+def choose_tiles(
+    problem: NarrowProblem, tiles: Iterable[_Tile], target: Target
+) -> list[_Tile] | Rejected:
+    """Return the tiles that are worth a measurement, the best first."""
+    if problem.steps > _MOST_STEPS:
+        return TOO_LARGE
+    return choose(tiles, target, _TOO_FEW)
 
 
 def _is_narrow(src: Storage, view: Window) -> bool:
@@ -89,7 +104,8 @@ def _is_narrow(src: Storage, view: Window) -> bool:
     return unpadded and few and view.dilation[1] == 1 and view.plain
 
 
-def _kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpec) -> KernelRequest:
+def narrow_kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpec) -> KernelRequest:
+    """Return the launch of a tile."""
     problem = tile.problem
     halves = halves_of(spec.array, ctx.target, problem.split_weights)
     columns = tile.all_pairs * COLUMNS
@@ -108,8 +124,10 @@ def tile_variables(tile: NarrowTile) -> dict[str, Any]:
     return {
         "SPLIT_A": problem.split_values,
         "SPLIT_W": problem.split_weights,
+        "POOL": tile.pool_words,
         "ROWS": tile.rows,
         "ACROSS": tile.across,
+        "TILE": tile.extent,
         "WM": tile.warps_m,
         "WN": tile.warps_n,
         "PAIRS": tile.pairs,

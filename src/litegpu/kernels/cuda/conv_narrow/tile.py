@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from litegpu.codegen import round_up
 from litegpu.device_model import DeviceModel
@@ -17,7 +19,6 @@ _WEIGHT_REGISTERS = 80
 """Registers of a thread that weights may take up; more of them lie in shared memory."""
 _OTHER_REGISTERS = 32
 """Registers of a thread beside sums and weights."""
-_MOST_REGISTERS = 128
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
 _SHARED_BYTES = 72 << 10
@@ -63,6 +64,7 @@ class NarrowTile(Tile):
     warps_m: int
     warps_n: int
     pairs: int
+    most_registers: ClassVar[int] = 128
 
     @property
     def threads(self) -> int:
@@ -82,10 +84,15 @@ class NarrowTile(Tile):
         return Patch(self.problem, rows, width)
 
     @property
+    def extent(self) -> Pair:
+        """Rows and columns of the result from the first pixel of a tile to that of the next."""
+        return self.rows, self.across * WIDE
+
+    @property
     def tiles(self) -> Pair:
         """Return how many tiles lie below each other, and side by side."""
-        height, width = self.problem.output
-        return -(-height // self.rows), -(-width // (self.across * WIDE))
+        (height, width), (down, across) = self.problem.output, self.extent
+        return -(-height // down), -(-width // across)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -116,12 +123,18 @@ class NarrowTile(Tile):
         return 1 if self.in_registers else most
 
     @property
+    def held(self) -> int:
+        """Return the registers of a thread for what it keeps from one turn to the next."""
+        return 0
+
+    @property
     def registers(self) -> int:
         """Return the registers of a thread."""
         steps = self.problem.steps if self.in_registers else 2
         weights = steps * self.problem.parts * self.pairs * 4
         sums = self.sums * self.m_tiles + self.sums * self.problem.of_bytes
-        return min(round_up(weights + sums + _OTHER_REGISTERS, 8), _MOST_REGISTERS)
+        wanted = weights + sums + self.held + _OTHER_REGISTERS
+        return min(round_up(wanted, 8), self.most_registers)
 
     @property
     def weight_units(self) -> int:
@@ -132,6 +145,22 @@ class NarrowTile(Tile):
     @property
     def shared_bytes(self) -> int:
         return 16 * (self.patch.units_of_16 + self.weight_units)
+
+    @property
+    def finishing(self) -> float:
+        """Instructions of a turn that make what is stored of its sums."""
+        each = _STORE_BYTES_INSTRUCTIONS if self.problem.of_bytes else _STORE_INSTRUCTIONS
+        return self.pairs * 2 * each
+
+    @property
+    def stored(self) -> float:
+        """Bytes that a turn stores, which are counted as half, or bytes."""
+        return self.pairs * (512 >> self.problem.of_bytes)
+
+    @property
+    def pool_words(self) -> Mapping[str, Any] | None:
+        """Return what the template needs to know of a pool of what is made, if there is one."""
+        return None
 
     def min_blocks(self, model: DeviceModel) -> int:
         return model.resident_blocks(self.threads, self.registers, 0)
@@ -148,9 +177,7 @@ class NarrowTile(Tile):
         values = steps * 4 * (1 + problem.split_values)
         weights = steps * self.pairs * 4 * problem.parts / self.m_tiles
         weights *= not self.in_registers
-        stored = self.pairs * 2
-        finishing = _STORE_BYTES_INSTRUCTIONS if problem.of_bytes else _STORE_INSTRUCTIONS
-        issued = products + values + weights / 4 + stored * finishing + _TURN_INSTRUCTIONS
+        issued = products + values + weights / 4 + self.finishing + _TURN_INSTRUCTIONS
         fill = filled * _FILL_INSTRUCTIONS * (1 + problem.split_values / 2) / _ISSUED_PER_CLOCK
         each_turn = max(
             issued / _ISSUED_PER_CLOCK,
@@ -164,8 +191,8 @@ class NarrowTile(Tile):
         begin = warps * _BLOCK_INSTRUCTIONS / _ISSUED_PER_CLOCK
         begin += warps * steps * problem.parts * self.pairs * 4 * _SHARED_CLOCKS
         worked = begin + fill + turns * each_turn
-        # Outputs are counted as half, or bytes; weights are copied from the cache.
-        moved = read + turns * stored * (256 >> problem.of_bytes) / clocks.memory_bytes
+        # Weights are copied from the cache.
+        moved = read + turns * self.stored / clocks.memory_bytes
         moved += 16 * self.weight_units / clocks.cached_bytes
         # The more blocks there are, the more often one works while another waits for memory.
         busy = max(worked, moved) + min(worked, moved) / resident
@@ -178,18 +205,25 @@ class NarrowTile(Tile):
 def candidates(problem: NarrowProblem, target: Target) -> Iterator[NarrowTile]:
     """Yield the tiles for a problem that keep the device busy."""
     tiles_across = -(-problem.output[1] // WIDE)
+    for shape in shapes(problem, tiles_across, (1, 2, 4, 8)):
+        tile = NarrowTile(problem, *shape)
+        if is_possible(tile, target):
+            yield tile
+
+
+def shapes(
+    problem: NarrowProblem, tiles_across: int, heights: Iterable[int]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield what tiles may be: rows, tiles across, warps_m, warps_n, pairs."""
     widths = sorted({-(-tiles_across // parts) for parts in (1, 2, 3, 4, 8)})
     for warps_n, pairs in ((1, 1), (1, 2), (2, 2), (1, 4), (2, 1)):
         if warps_n * pairs >= 2 * problem.pairs:
             continue
-        for warps in (4, 8):
-            for rows in (1, 2, 4, 8):
-                for across in widths:
-                    tile = NarrowTile(problem, rows, across, warps // warps_n, warps_n, pairs)
-                    if _is_possible(tile, target):
-                        yield tile
+        for warps, rows, across in itertools.product((4, 8), heights, widths):
+            yield rows, across, warps // warps_n, warps_n, pairs
 
 
-def _is_possible(tile: NarrowTile, target: Target) -> bool:
+def is_possible(tile: NarrowTile, target: Target) -> bool:
+    """Whether there are blocks enough, and room for them."""
     busy = math.prod(tile.blocks) >= _BLOCKS_PER_UNIT * target.compute_units
     return busy and tile.turns >= _TURNS and tile.shared_bytes <= _SHARED_BYTES

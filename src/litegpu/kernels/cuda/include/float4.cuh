@@ -159,6 +159,17 @@ __device__ __forceinline__ float4 from_half4(uint2 v) {
     return make_float4(from_half(v.x & 0xffff), from_half(v.x >> 16), from_half(v.y & 0xffff),
                        from_half(v.y >> 16));
 }
+#if __CUDA_ARCH__ >= 800
+// The larger of two halves each; NaN is passed over.
+__device__ __forceinline__ unsigned int larger_halves(unsigned int a, unsigned int b) {
+    unsigned int h;
+    asm("max.f16x2 %0, %1, %2;" : "=r"(h) : "r"(a), "r"(b));
+    return h;
+}
+__device__ __forceinline__ uint2 larger_halves(uint2 a, uint2 b) {
+    return make_uint2(larger_halves(a.x, b.x), larger_halves(a.y, b.y));
+}
+#endif
 // No infinity is among the values.
 __device__ __forceinline__ uint2 to_bounded_half4(float4 v) {
 #if __CUDA_ARCH__ >= 800

@@ -1,0 +1,81 @@
+"""Convolutions of images with few channels, and maxima of their results: cuda/conv_narrow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from litegpu.graph import DType, Node
+from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.cuda.conv_mma import ConvMma
+from litegpu.kernels.cuda.conv_narrow import (
+    ConvNarrow,
+    choose_tiles,
+    narrow_kernel,
+    narrow_problem,
+)
+from litegpu.kernels.cuda.conv_narrow.pooled_tile import PooledProblem, PooledTile, candidates
+from litegpu.kernels.cuda.tiles import TilePlan
+from litegpu.kernels.examples import ConvExample
+from litegpu.ops.base import KernelRequest, LowerContext, Target
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.pooled_conv import PooledConvSpec
+from litegpu.ops.units import Unit
+
+_MARGIN = 0.85
+"""Which part of the time of two kernels the estimate may promise; none of them is exact."""
+
+
+@implements(PooledConvSpec)
+class PooledConvNarrow(Implementation):
+    """Keeps whole rows of an image with few channels on the chip, and what it makes of them."""
+
+    name = "cuda/conv_narrow"
+    example = ConvExample((64, 224, 224, 3), 64, kernel=5, pool=3)
+
+    def plan(self, spec: PooledConvSpec, target: Target) -> Plan | Rejected:
+        conv = narrow_problem(spec.conv, target)
+        if isinstance(conv, Rejected):
+            return conv
+        if {spec.dst.dtype, spec.conv.dst.dtype} != {DType.FLOAT16}:
+            return Rejected("its result, or the pool's, would not be stored as half")
+        problem = PooledProblem.of(conv, spec.pool, (spec.dst.shape[1], spec.dst.shape[2]))
+        if problem.strip < 1:
+            return Rejected("the pool's windows are wider than a matrix instruction")
+        tiles = choose_tiles(conv, candidates(problem, target), target)
+        if isinstance(tiles, Rejected):
+            return tiles
+        clocks, apart = tiles[0].clocks(target), _apart(spec, target)
+        if clocks > _MARGIN * apart:
+            return Rejected(
+                f"it should take {clocks:.0f} clocks, the two kernels {apart:.0f}: "
+                f"not less than {_MARGIN:.0%} of them"
+            )
+        kernel = partial(_kernel, spec=spec)
+        return TilePlan(("conv_narrow and pool", problem), tiles, kernel, clocks)
+
+
+def _apart(spec: PooledConvSpec, target: Target) -> float:
+    """Return the clocks of the convolution by itself, and of a pool that waits for memory."""
+    plans = (each.plan(spec.conv, target) for each in (ConvNarrow(), ConvMma()))
+    conv = min(plan.clocks for plan in plans if isinstance(plan, Plan))
+    moved = spec.conv.dst.nbytes + spec.dst.nbytes
+    return conv + moved / (target.compute_units * target.model.clocks.memory_bytes)
+
+
+def _kernel(node: Node, ctx: LowerContext, tile: PooledTile, spec: PooledConvSpec) -> KernelRequest:
+    conv, window = spec.conv, spec.pool.window
+    kernel = narrow_kernel(node, ctx, tile, _seen(conv, tile))
+    taps = window.kernel[0] * window.kernel[1]
+    return replace(
+        kernel,
+        variables={**kernel.variables, "middle": conv.dst.shape},
+        destination=spec.dst,
+        inner_epilogue=spec.epilogue,
+        work={**kernel.work, Unit.FP32: spec.dst.rows * spec.dst.channels * taps},
+    )
+
+
+def _seen(conv: ConvSpec, tile: PooledTile) -> ConvSpec:
+    """Return the convolution as it sees its image from where the first pool's window begins."""
+    return replace(conv, window=tile.problem.view)

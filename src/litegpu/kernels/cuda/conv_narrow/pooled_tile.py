@@ -1,0 +1,152 @@
+"""Tiles of cuda/conv_narrow where only maxima over windows of its result are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from litegpu.codegen import literal
+from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
+from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile, is_possible, shapes
+from litegpu.ops.base import Target
+from litegpu.ops.window import Pair, PoolAttributes
+
+_HEIGHTS = (1, 2, 4, 7, 8, 14)
+"""Rows of pooled pixels that a block may make."""
+_PADDING = 4
+"""Units of 8 bytes between the columns that a warp keeps, for neighbours in banks of their own."""
+_KEEP_INSTRUCTIONS = 17.0
+"""For 4 channels of a pixel, from sums to maxima of halves."""
+_FIND_INSTRUCTIONS = 40.0
+"""For 4 channels of a pooled pixel of a warp's lanes, from the columns to what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PooledProblem:
+    """A convolution that sees its image as if its result had the pool's padding, and the pool."""
+
+    conv: NarrowProblem
+    pool: PoolAttributes
+    pooled: Pair
+    """Height and width of what is stored."""
+
+    @classmethod
+    def of(cls, conv: NarrowProblem, pool: PoolAttributes, pooled: Pair) -> PooledProblem:
+        """Return the problem of a convolution and a pool by themselves."""
+        view, (y, x) = conv.view, pool.window.pads
+        pads = (view.pads[0] + y * view.stride[0], view.pads[1] + x * view.stride[1])
+        return cls(replace(conv, view=replace(view, pads=pads)), pool, pooled)
+
+    @property
+    def strip(self) -> int:
+        """Pooled pixels side by side whose windows lie in the pixels of a matrix instruction.
+
+        0 where not even one does. The next ones begin at an even value: see Patch.copies.
+        """
+        size, stride = self.pool.window.kernel[1], self.pool.window.stride[1]
+        found = (WIDE - size) // stride + 1
+        return found - (found * stride * self.conv.step) % 2
+
+
+@dataclass(frozen=True, slots=True)
+class PooledTile(NarrowTile):
+    """A block makes `rows` rows of pooled pixels, `across` strips wide.
+
+    Each warp walks down strips, and keeps the maxima of windows that are not finished.
+    """
+
+    pooled: PooledProblem
+    most_registers: ClassVar[int] = 168
+
+    @property
+    def lines(self) -> int:
+        """Rows of the convolution's result from a block's first window to its last one's end."""
+        window = self.pooled.pool.window
+        return (self.rows - 1) * window.stride[0] + window.kernel[0]
+
+    @property
+    def live(self) -> int:
+        """Windows that a row may leave unfinished."""
+        window = self.pooled.pool.window
+        return max(1, -(-(window.kernel[0] - 1) // window.stride[0]))
+
+    @property
+    def turns(self) -> int:
+        skipped = max(self.pooled.pool.window.stride[0] - self.pooled.pool.window.kernel[0], 0)
+        made = self.lines - skipped * (self.rows - 1)
+        return made * -(-self.across // self.warps_m)
+
+    @property
+    def extent(self) -> Pair:
+        down, across = self.pooled.pool.window.stride
+        return self.rows * down, self.across * self.pooled.strip * across
+
+    @property
+    def patch(self) -> Patch:
+        view, down = self.problem.view, self.lines
+        rows = (down - 1) * view.stride[0] + (view.kernel[0] - 1) * view.dilation[0] + 1
+        starts = (self.across - 1) * self.pooled.strip * self.pooled.pool.window.stride[1]
+        width = (starts + WIDE - 1) * self.problem.step + self.problem.run
+        return Patch(self.problem, rows, width)
+
+    @property
+    def tiles(self) -> Pair:
+        height, width = self.pooled.pooled
+        return -(-height // self.rows), -(-width // (self.across * self.pooled.strip))
+
+    @property
+    def m_tiles(self) -> int:
+        return 1
+
+    @property
+    def held(self) -> int:
+        return (self.live + 1) * self.pairs * 4
+
+    @property
+    def kept_units(self) -> int:
+        """Units of 16 bytes for the columns that warps look for maxima of."""
+        return self.warps_m * self.warps_n * WIDE * (self.pairs * 4 + _PADDING) // 2
+
+    @property
+    def shared_bytes(self) -> int:
+        return 16 * (self.patch.units_of_16 + self.weight_units + self.kept_units)
+
+    @property
+    def finishing(self) -> float:
+        rounds = -(-self.pooled.strip * self.pairs * 4 // 32)
+        found = rounds * _FIND_INSTRUCTIONS * self.rows / self.lines
+        return self.pairs * 2 * _KEEP_INSTRUCTIONS + found
+
+    @property
+    def stored(self) -> float:
+        return self.pooled.strip * self.pairs * 32 * self.rows / self.lines
+
+    @property
+    def pool_words(self) -> Mapping[str, Any]:
+        window, outside = self.pooled.pool.window, self.pooled.pool.outside
+        return {
+            "kernel": window.kernel,
+            "stride": window.stride,
+            "pads": window.pads,
+            "outside": "-INFINITY" if outside is None else literal(outside),
+            "rows": self.lines,
+            "across": self.pooled.strip,
+            "kept_at": self.patch.units_of_16 + self.weight_units,
+            "padding": _PADDING,
+            "live": self.live,
+        }
+
+
+def candidates(problem: PooledProblem, target: Target) -> Iterator[PooledTile]:
+    """Yield the tiles for a problem that keep the device busy."""
+    if problem.strip < 1:
+        return
+    strips = -(-problem.pooled[1] // problem.strip)
+    for shape in shapes(problem.conv, strips, _HEIGHTS):
+        tile = PooledTile(problem.conv, *shape, problem)
+        # Rows are read in whole units only if those of each block begin with one.
+        if tile.tiles[1] > 1 and tile.extent[1] * problem.conv.step % 4:
+            tile = replace(tile, problem=replace(problem.conv, whole=False))
+        if is_possible(tile, target):
+            yield tile

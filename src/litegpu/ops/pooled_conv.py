@@ -1,0 +1,67 @@
+"""POOLED_CONV_2D: a convolution and the maxima over windows of its result, in one kernel.
+
+Models have a CONV_2D and a MAX_POOL_2D; `passes/pool_into_convolution.py` merges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from litegpu.codegen import Storage
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import SELF, DType, EpilogueOp, Node, Value
+from litegpu.ops.base import InternalOp, SpecContext, register
+from litegpu.ops.conv_2d import ConvAttributes, conv_spec
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.placement import padded_storage
+from litegpu.ops.window import PoolAttributes
+
+POOLED_CONV = "POOLED_CONV_2D"
+
+
+@dataclass(frozen=True, slots=True)
+class PooledConvAttributes:
+    """A convolution, its element-wise ops, the shape [N, H, W, C] it makes, and the pool of that.
+
+    `middle` is the value that it was before.
+    """
+
+    conv: ConvAttributes
+    epilogue: tuple[EpilogueOp, ...]
+    shape: Shape4
+    middle: int
+    pool: PoolAttributes
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        operands = (v for each in self.epilogue for v in each.operands if v != SELF)
+        return (*self.conv.constants, *operands)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledConvSpec:
+    """Maxima over windows of what a convolution makes, after its `epilogue`.
+
+    The `dst` of the convolution is where its result would lie, were it stored.
+    """
+
+    conv: ConvSpec
+    epilogue: tuple[EpilogueOp, ...]
+    pool: PoolAttributes
+    dst: Storage
+
+
+@register
+class PooledConv(InternalOp):
+    """Maxima over windows of a convolution's result, which is never stored."""
+
+    name = POOLED_CONV
+
+    def specs(self, node: Node, ctx: SpecContext) -> Sequence[PooledConvSpec]:
+        attributes: PooledConvAttributes = node.attributes
+        conv = conv_spec(replace(node, attributes=attributes.conv), ctx, image=True)
+        middle = Value(attributes.middle, "", attributes.shape, DType.FLOAT32)
+        between = padded_storage(middle, ctx.target.policy)
+        made = replace(conv, dst=between)
+        return (PooledConvSpec(made, attributes.epilogue, attributes.pool, conv.dst),)
