@@ -25,9 +25,9 @@ from litegpu.kernels.cuda.conv_narrow import pooled
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16_ALL
 from litegpu.ops.base import COPY
-from op_runner import MODES, Outcome, forced, run
+from op_runner import MODES, Mode, Outcome, forced, run
 
-HALVES = MODES[3]
+FLOATS, HALVES = MODES[2], MODES[3]
 ALONE = dataclasses.replace(INFO, compute_units=1)
 KERNEL = "cuda_conv_narrow"
 
@@ -43,13 +43,14 @@ def check(
     device: EmulatedDevice,
     scale: Scale = op_runner.UNSCALED,
     margin: float = 1e9,
+    mode: Mode = HALVES,
 ) -> Outcome:
-    """Run a case where all is stored as half."""
+    """Run a case."""
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
     monkeypatch.setattr(pooled, "_MARGIN", margin)
     monkeypatch.setattr(conv_narrow, "_MARGIN", 1e9)
     monkeypatch.setattr(op_runner, "compile_partition", unstaged)
-    outcome = run((dataclasses.replace(case, items=SMALL),), INFO, HALVES, scale)
+    outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode, scale)
     (found,) = outcome.values()
     if isinstance(found, Exception):
         raise found
@@ -60,17 +61,20 @@ def check(
 
 @needs_emulator
 @pytest.mark.parametrize(
-    ("case", "number"),
-    [(case, number) for turn, case in enumerate(CASES) for number in (0, 1 + turn % 5)],
-    ids=lambda given: given.name if isinstance(given, PooledConv) else "",
+    ("case", "number", "mode"),
+    [
+        *((case, 0, HALVES) for case in CASES),
+        *((case, 1 + turn % 5, (HALVES, FLOATS)[turn % 2]) for turn, case in enumerate(CASES)),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
 )
 def test_numbers_are_those_of_two_kernels(
-    case: PooledConv, number: int, monkeypatch: pytest.MonkeyPatch
+    case: PooledConv, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with forced(number):
-        together = check(case, monkeypatch, EmulatedDevice())
+        together = check(case, monkeypatch, EmulatedDevice(), mode=mode)
     assert [name.rpartition("_")[0] for name in together.kernels[:-1]] == [KERNEL]
-    apart = check(case, monkeypatch, EmulatedDevice(), margin=0.0)
+    apart = check(case, monkeypatch, EmulatedDevice(), margin=0.0, mode=mode)
     assert len(apart.kernels) == 3
     assert np.array_equal(together.got[0], apart.got[0])
 

@@ -56,7 +56,7 @@ CASES: tuple[Case, ...] = (
     PooledConv(image=(2, 13, 37, 2), filters=9, by=(1, 1), padding="VALID"),
     PooledConv(image=(2, 12, 35, 3), filters=17, pool=(2, 3), by=(3, 2), activation="RELU6"),
     PooledConv(image=(3, 11, 40, 4), filters=33, pool=(3, 2), by=(2, 1), pool_padding="VALID"),
-    PooledConv(image=(1, 13, 41, 1), pool=(1, 1), by=(3, 3), pool_padding="VALID"),
+    PooledConv(image=(1, 13, 41, 1), pool=(1, 2), by=(3, 3), pool_padding="VALID"),
     PooledConv(image=(1, 17, 38, 3), filters=70, pool=(5, 9), by=(2, 3), activation="TANH"),
     PooledConv(image=(1, 9, 47, 1), filters=20, kernel=(2, 9), pool=(4, 2), by=(1, 1)),
     # The convolution's
