@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import op_runner
-from cases.base import SMALL, Scale
-from cases.pooled_conv import CASES, PooledConv
+from cases.base import SMALL, Case, Scale
+from cases.pooled_conv import CASES
 from comparing import mismatch
 from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
@@ -38,7 +38,7 @@ def unstaged(*args: Any, stage_boundary: bool, **rest: Any) -> Any:
 
 
 def check(
-    case: PooledConv,
+    case: Case,
     monkeypatch: pytest.MonkeyPatch,
     device: EmulatedDevice,
     scale: Scale = op_runner.UNSCALED,
@@ -69,7 +69,7 @@ def check(
     ids=lambda given: getattr(given, "name", ""),
 )
 def test_numbers_are_those_of_two_kernels(
-    case: PooledConv, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch
+    case: Case, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with forced(number):
         together = check(case, monkeypatch, EmulatedDevice(), mode=mode)
@@ -83,7 +83,7 @@ def test_numbers_are_those_of_two_kernels(
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("case", CASES[:3], ids=lambda case: case.name)
 def test_it_waits_and_keeps_to_its_memory(
-    case: PooledConv, order: int, monkeypatch: pytest.MonkeyPatch
+    case: Case, order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(case, monkeypatch, EmulatedDevice(checked=True, order=order))
 
@@ -122,9 +122,9 @@ def computed(built: BuiltProgram, image: Any, shape: tuple[int, ...], checked: b
     """Return what the program gives; beside values it has words that tell of their range."""
     result = np.full(shape, np.nan, np.float32)
     given = [np.zeros(each.size, np.uint8) for each in built.program.inputs[1:]]
-    told = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
+    reported = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
     context = EmulatedDevice(ALONE, checked=checked).compile(built.program).context()
-    context.run(Bindings.of([image, *given], [result, *told]))
+    context.run(Bindings.of([image, *given], [result, *reported]))
     return result
 
 

@@ -66,28 +66,28 @@ def test_the_convolution_takes_the_pool_and_both_keep_their_epilogues() -> None:
 
 
 def _output(builder: GraphBuilder) -> Graph:
-    made = _conv(builder)
-    return builder.graph(_pool(builder, made), made)
+    middle = _conv(builder)
+    return builder.graph(_pool(builder, middle), middle)
 
 
 def _two_readers(builder: GraphBuilder) -> Graph:
-    made = _conv(builder)
-    return builder.graph(_pool(builder, made), builder.elementwise(made, RELU))
+    middle = _conv(builder)
+    return builder.graph(_pool(builder, middle), builder.elementwise(middle, RELU))
 
 
 def _twice(builder: GraphBuilder) -> Graph:
-    made = _conv(builder)
-    output = _pool(builder, made)
-    added = EpilogueOp("ADD", (made,))
+    middle = _conv(builder)
+    output = _pool(builder, middle)
+    added = EpilogueOp("ADD", (middle,))
     builder.nodes[-1] = replace(builder.nodes[-1], epilogue=(added,))
     return builder.graph(output)
 
 
 def _computed_operand(builder: GraphBuilder) -> Graph:
     gate = builder.input(1, 1, 1, 32)
-    made = _conv(builder)
+    middle = _conv(builder)
     builder.nodes[-1] = replace(builder.nodes[-1], epilogue=(EpilogueOp("MUL", (gate,)),))
-    return _inside(builder, _pool(builder, made))
+    return _inside(builder, _pool(builder, middle))
 
 
 _ALONE = "not read by one pool alone"
@@ -115,9 +115,9 @@ def test_it_declines_where_nothing_may_be_rounded() -> None:
 
 def test_it_declines_where_two_kernels_are_as_fast() -> None:
     builder = GraphBuilder()
-    made = _conv(builder)
+    middle = _conv(builder)
     wide = PoolAttributes(Window((9, 13), (1, 1)))
-    graph = _inside(builder, builder.node("MAX_POOL_2D", [made], (16, 89, 85, 32), (), wide))
+    graph = _inside(builder, builder.node("MAX_POOL_2D", [middle], (16, 89, 85, 32), (), wide))
     (reason,) = untouched(merge, graph).declined
     assert "not less than" in reason
 

@@ -29,11 +29,11 @@ class PooledConv(Windowed):
         image = sheet.input(self.image)
         shape = (self.filters, *self.kernel, self.image[3])
         weights = sheet.operands(shape, "constant", self.bias)
-        made = sheet.fused("CONV_2D", [image, *weights], self.activation, self.window())
+        middle = sheet.fused("CONV_2D", [image, *weights], self.activation, self.window())
         if self.zeros:
             around = (self.zeros, self.zeros)
-            made = sheet.op(
-                "PAD", [made, sheet.constant(((0, 0), around, around, (0, 0)), "int32")]
+            middle = sheet.op(
+                "PAD", [middle, sheet.constant(((0, 0), around, around, (0, 0)), "int32")]
             )
         options = {
             "padding": self.pool_padding,
@@ -42,7 +42,7 @@ class PooledConv(Windowed):
             "filter_height": self.pool[0],
             "filter_width": self.pool[1],
         }
-        result = sheet.fused("MAX_POOL_2D", [made], self.after, options)
+        result = sheet.fused("MAX_POOL_2D", [middle], self.after, options)
         single = {"stride_h": 1, "stride_w": 1, "filter_height": 1, "filter_width": 1}
         sheet.output(
             sheet.fused("AVERAGE_POOL_2D", [result], "NONE", {"padding": "VALID", **single})

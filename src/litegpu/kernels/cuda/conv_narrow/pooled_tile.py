@@ -78,8 +78,8 @@ class PooledTile(NarrowTile):
     @property
     def turns(self) -> int:
         skipped = max(self.pooled.pool.window.stride[0] - self.pooled.pool.window.kernel[0], 0)
-        made = self.lines - skipped * (self.rows - 1)
-        return made * -(-self.across // self.warps_m)
+        computed = self.lines - skipped * (self.rows - 1)
+        return computed * -(-self.across // self.warps_m)
 
     @property
     def extent(self) -> Pair:
@@ -104,18 +104,18 @@ class PooledTile(NarrowTile):
         return 1
 
     @property
-    def held(self) -> int:
+    def retained(self) -> int:
         return (self.live + 1) * self.pairs * 2 * self.pooled.size
 
     @property
-    def kept_units(self) -> int:
+    def staged_units(self) -> int:
         """Units of 16 bytes for the columns that warps look for maxima of."""
         columns = self.warps_m * self.warps_n * WIDE
         return columns * (self.pairs * 4 + _PADDING) * self.pooled.size // 4
 
     @property
     def shared_bytes(self) -> int:
-        return 16 * (self.patch.units_of_16 + self.weight_units + self.kept_units)
+        return 16 * (self.patch.units_of_16 + self.weight_units + self.staged_units)
 
     @property
     def finishing(self) -> float:
@@ -137,7 +137,7 @@ class PooledTile(NarrowTile):
             "outside": "-INFINITY" if outside is None else literal(outside),
             "rows": self.lines,
             "across": self.pooled.strip,
-            "kept_at": self.patch.units_of_16 + self.weight_units,
+            "staged_at": self.patch.units_of_16 + self.weight_units,
             "padding": _PADDING,
             "live": self.live,
         }
