@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import op_runner
-from cases.base import SMALL, Scale
-from cases.pooled_conv import CASES, PooledConv
+from cases.base import SMALL, Case, Scale
+from cases.pooled_conv import CASES
 from comparing import mismatch
 from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
@@ -25,9 +25,9 @@ from litegpu.kernels.cuda.conv_narrow import pooled
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16_ALL
 from litegpu.ops.base import COPY
-from op_runner import MODES, Outcome, forced, run
+from op_runner import MODES, Mode, Outcome, forced, run
 
-HALVES = MODES[3]
+FLOATS, HALVES = MODES[2], MODES[3]
 ALONE = dataclasses.replace(INFO, compute_units=1)
 KERNEL = "cuda_conv_narrow"
 
@@ -38,18 +38,19 @@ def unstaged(*args: Any, stage_boundary: bool, **rest: Any) -> Any:
 
 
 def check(
-    case: PooledConv,
+    case: Case,
     monkeypatch: pytest.MonkeyPatch,
     device: EmulatedDevice,
     scale: Scale = op_runner.UNSCALED,
     margin: float = 1e9,
+    mode: Mode = HALVES,
 ) -> Outcome:
-    """Run a case where all is stored as half."""
+    """Run a case."""
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
     monkeypatch.setattr(pooled, "_MARGIN", margin)
     monkeypatch.setattr(conv_narrow, "_MARGIN", 1e9)
     monkeypatch.setattr(op_runner, "compile_partition", unstaged)
-    outcome = run((dataclasses.replace(case, items=SMALL),), INFO, HALVES, scale)
+    outcome = run((dataclasses.replace(case, items=SMALL),), INFO, mode, scale)
     (found,) = outcome.values()
     if isinstance(found, Exception):
         raise found
@@ -60,17 +61,20 @@ def check(
 
 @needs_emulator
 @pytest.mark.parametrize(
-    ("case", "number"),
-    [(case, number) for turn, case in enumerate(CASES) for number in (0, 1 + turn % 5)],
-    ids=lambda given: given.name if isinstance(given, PooledConv) else "",
+    ("case", "number", "mode"),
+    [
+        *((case, 0, HALVES) for case in CASES),
+        *((case, 1 + turn % 5, (HALVES, FLOATS)[turn % 2]) for turn, case in enumerate(CASES)),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
 )
 def test_numbers_are_those_of_two_kernels(
-    case: PooledConv, number: int, monkeypatch: pytest.MonkeyPatch
+    case: Case, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with forced(number):
-        together = check(case, monkeypatch, EmulatedDevice())
+        together = check(case, monkeypatch, EmulatedDevice(), mode=mode)
     assert [name.rpartition("_")[0] for name in together.kernels[:-1]] == [KERNEL]
-    apart = check(case, monkeypatch, EmulatedDevice(), margin=0.0)
+    apart = check(case, monkeypatch, EmulatedDevice(), margin=0.0, mode=mode)
     assert len(apart.kernels) == 3
     assert np.array_equal(together.got[0], apart.got[0])
 
@@ -79,7 +83,7 @@ def test_numbers_are_those_of_two_kernels(
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("case", CASES[:3], ids=lambda case: case.name)
 def test_it_waits_and_keeps_to_its_memory(
-    case: PooledConv, order: int, monkeypatch: pytest.MonkeyPatch
+    case: Case, order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(case, monkeypatch, EmulatedDevice(checked=True, order=order))
 
@@ -118,9 +122,9 @@ def computed(built: BuiltProgram, image: Any, shape: tuple[int, ...], checked: b
     """Return what the program gives; beside values it has words that tell of their range."""
     result = np.full(shape, np.nan, np.float32)
     given = [np.zeros(each.size, np.uint8) for each in built.program.inputs[1:]]
-    told = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
+    reported = [np.zeros(each.size, np.uint8) for each in built.program.outputs[1:]]
     context = EmulatedDevice(ALONE, checked=checked).compile(built.program).context()
-    context.run(Bindings.of([image, *given], [result, *told]))
+    context.run(Bindings.of([image, *given], [result, *reported]))
     return result
 
 

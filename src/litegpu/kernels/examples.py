@@ -216,13 +216,13 @@ def _window(kernel: int) -> Window:
     return Window((kernel, kernel), (1, 1), pads=(kernel // 2, kernel // 2))
 
 
-def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, made: Shape4, size: int) -> int:
+def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, shape: Shape4, size: int) -> int:
     """Add a convolution with the maxima over windows that lie side by side."""
     pool = PoolAttributes(Window((size, size), (size, size)))
-    attributes = PooledConvAttributes(conv, (), made, sketch.value(made), pool)
-    n, height, width, channels = made
-    shape = (n, height // size, width // size, channels)
-    return sketch.node(POOLED_CONV, (source,), shape, attributes, DType.FLOAT32)
+    attributes = PooledConvAttributes(conv, (), shape, sketch.value(shape), pool)
+    n, height, width, channels = shape
+    pooled = (n, height // size, width // size, channels)
+    return sketch.node(POOLED_CONV, (source,), pooled, attributes, DType.FLOAT32)
 
 
 def _depthwise(sketch: _Sketch, source: int, kernel: int) -> int:

@@ -1,4 +1,4 @@
-"""POOLED_CONV_2D: a convolution and the maxima over windows of its result, in one kernel.
+"""POOLED_CONV: a convolution and the maxima over windows of its result, in one kernel.
 
 Models have a CONV_2D and a MAX_POOL_2D; `passes/pool_into_convolution.py` merges them.
 """
@@ -17,7 +17,7 @@ from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.placement import padded_storage
 from litegpu.ops.window import PoolAttributes
 
-POOLED_CONV = "POOLED_CONV_2D"
+POOLED_CONV = "POOLED_CONV"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +63,5 @@ class PooledConv(InternalOp):
         conv = conv_spec(replace(node, attributes=attributes.conv), ctx, image=True)
         middle = Value(attributes.middle, "", attributes.shape, DType.FLOAT32)
         between = padded_storage(middle, ctx.target.policy)
-        made = replace(conv, dst=between)
-        return (PooledConvSpec(made, attributes.epilogue, attributes.pool, conv.dst),)
+        alone = replace(conv, dst=between)
+        return (PooledConvSpec(alone, attributes.epilogue, attributes.pool, conv.dst),)

@@ -29,11 +29,11 @@ class PooledConv(Windowed):
         image = sheet.input(self.image)
         shape = (self.filters, *self.kernel, self.image[3])
         weights = sheet.operands(shape, "constant", self.bias)
-        made = sheet.fused("CONV_2D", [image, *weights], self.activation, self.window())
+        middle = sheet.fused("CONV_2D", [image, *weights], self.activation, self.window())
         if self.zeros:
             around = (self.zeros, self.zeros)
-            made = sheet.op(
-                "PAD", [made, sheet.constant(((0, 0), around, around, (0, 0)), "int32")]
+            middle = sheet.op(
+                "PAD", [middle, sheet.constant(((0, 0), around, around, (0, 0)), "int32")]
             )
         options = {
             "padding": self.pool_padding,
@@ -42,7 +42,7 @@ class PooledConv(Windowed):
             "filter_height": self.pool[0],
             "filter_width": self.pool[1],
         }
-        result = sheet.fused("MAX_POOL_2D", [made], self.after, options)
+        result = sheet.fused("MAX_POOL_2D", [middle], self.after, options)
         single = {"stride_h": 1, "stride_w": 1, "filter_height": 1, "filter_width": 1}
         sheet.output(
             sheet.fused("AVERAGE_POOL_2D", [result], "NONE", {"padding": "VALID", **single})
@@ -56,7 +56,7 @@ CASES: tuple[Case, ...] = (
     PooledConv(image=(2, 13, 37, 2), filters=9, by=(1, 1), padding="VALID"),
     PooledConv(image=(2, 12, 35, 3), filters=17, pool=(2, 3), by=(3, 2), activation="RELU6"),
     PooledConv(image=(3, 11, 40, 4), filters=33, pool=(3, 2), by=(2, 1), pool_padding="VALID"),
-    PooledConv(image=(1, 13, 41, 1), pool=(1, 1), by=(3, 3), pool_padding="VALID"),
+    PooledConv(image=(1, 13, 41, 1), pool=(1, 2), by=(3, 3), pool_padding="VALID"),
     PooledConv(image=(1, 17, 38, 3), filters=70, pool=(5, 9), by=(2, 3), activation="TANH"),
     PooledConv(image=(1, 9, 47, 1), filters=20, kernel=(2, 9), pool=(4, 2), by=(1, 1)),
     # The convolution's

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from litegpu.graph import DType, Node
+from litegpu.graph import Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_narrow import (
@@ -37,11 +37,10 @@ class PooledConvNarrow(Implementation):
         conv = narrow_problem(spec.conv, target)
         if isinstance(conv, Rejected):
             return conv
-        if {spec.dst.dtype, spec.conv.dst.dtype} != {DType.FLOAT16}:
-            return Rejected("its result, or the pool's, would not be stored as half")
-        problem = PooledProblem.of(conv, spec.pool, (spec.dst.shape[1], spec.dst.shape[2]))
+        dst = spec.dst
+        problem = PooledProblem.of(conv, spec.pool, (dst.shape[1], dst.shape[2]), dst.dtype.size)
         if problem.strip < 1:
-            return Rejected("the pool's windows are wider than a matrix instruction")
+            return Rejected("the pool's windows are wider than what a warp makes at a time")
         tiles = choose_tiles(conv, candidates(problem, target), target)
         if isinstance(tiles, Rejected):
             return tiles

@@ -15,7 +15,7 @@ from litegpu.ops.window import Pair, PoolAttributes
 _HEIGHTS = (1, 2, 4, 7, 8, 14)
 """Rows of pooled pixels that a block may make."""
 _PADDING = 4
-"""Units of 8 bytes between the columns that a warp keeps, for neighbours in banks of their own."""
+"""Blocks of 4 numbers between the columns that a warp keeps: neighbours have their own banks."""
 _KEEP_INSTRUCTIONS = 17.0
 """For 4 channels of a pixel, from sums to maxima of halves."""
 _FIND_INSTRUCTIONS = 40.0
@@ -30,13 +30,17 @@ class PooledProblem:
     pool: PoolAttributes
     pooled: Pair
     """Height and width of what is stored."""
+    size: int
+    """Bytes of a number that is stored."""
 
     @classmethod
-    def of(cls, conv: NarrowProblem, pool: PoolAttributes, pooled: Pair) -> PooledProblem:
+    def of(
+        cls, conv: NarrowProblem, pool: PoolAttributes, pooled: Pair, size: int
+    ) -> PooledProblem:
         """Return the problem of a convolution and a pool by themselves."""
         view, (y, x) = conv.view, pool.window.pads
         pads = (view.pads[0] + y * view.stride[0], view.pads[1] + x * view.stride[1])
-        return cls(replace(conv, view=replace(view, pads=pads)), pool, pooled)
+        return cls(replace(conv, view=replace(view, pads=pads)), pool, pooled, size)
 
     @property
     def strip(self) -> int:
@@ -74,8 +78,8 @@ class PooledTile(NarrowTile):
     @property
     def turns(self) -> int:
         skipped = max(self.pooled.pool.window.stride[0] - self.pooled.pool.window.kernel[0], 0)
-        made = self.lines - skipped * (self.rows - 1)
-        return made * -(-self.across // self.warps_m)
+        computed = self.lines - skipped * (self.rows - 1)
+        return computed * -(-self.across // self.warps_m)
 
     @property
     def extent(self) -> Pair:
@@ -100,17 +104,18 @@ class PooledTile(NarrowTile):
         return 1
 
     @property
-    def held(self) -> int:
-        return (self.live + 1) * self.pairs * 4
+    def retained(self) -> int:
+        return (self.live + 1) * self.pairs * 2 * self.pooled.size
 
     @property
-    def kept_units(self) -> int:
+    def staged_units(self) -> int:
         """Units of 16 bytes for the columns that warps look for maxima of."""
-        return self.warps_m * self.warps_n * WIDE * (self.pairs * 4 + _PADDING) // 2
+        columns = self.warps_m * self.warps_n * WIDE
+        return columns * (self.pairs * 4 + _PADDING) * self.pooled.size // 4
 
     @property
     def shared_bytes(self) -> int:
-        return 16 * (self.patch.units_of_16 + self.weight_units + self.kept_units)
+        return 16 * (self.patch.units_of_16 + self.weight_units + self.staged_units)
 
     @property
     def finishing(self) -> float:
@@ -120,7 +125,7 @@ class PooledTile(NarrowTile):
 
     @property
     def stored(self) -> float:
-        return self.pooled.strip * self.pairs * 32 * self.rows / self.lines
+        return self.pooled.strip * self.pairs * 16 * self.pooled.size * self.rows / self.lines
 
     @property
     def pool_words(self) -> Mapping[str, Any]:
@@ -132,7 +137,7 @@ class PooledTile(NarrowTile):
             "outside": "-INFINITY" if outside is None else literal(outside),
             "rows": self.lines,
             "across": self.pooled.strip,
-            "kept_at": self.patch.units_of_16 + self.weight_units,
+            "staged_at": self.patch.units_of_16 + self.weight_units,
             "padding": _PADDING,
             "live": self.live,
         }

@@ -123,7 +123,7 @@ class NarrowTile(Tile):
         return 1 if self.in_registers else most
 
     @property
-    def held(self) -> int:
+    def retained(self) -> int:
         """Return the registers of a thread for what it keeps from one turn to the next."""
         return 0
 
@@ -133,7 +133,7 @@ class NarrowTile(Tile):
         steps = self.problem.steps if self.in_registers else 2
         weights = steps * self.problem.parts * self.pairs * 4
         sums = self.sums * self.m_tiles + self.sums * self.problem.of_bytes
-        wanted = weights + sums + self.held + _OTHER_REGISTERS
+        wanted = weights + sums + self.retained + _OTHER_REGISTERS
         return min(round_up(wanted, 8), self.most_registers)
 
     @property
