@@ -18,7 +18,6 @@ from litegpu.kernels.cuda.conv_narrow.pooled_tile import PooledProblem, PooledTi
 from litegpu.kernels.cuda.tiles import TilePlan
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ops.conv_spec import ConvSpec
 from litegpu.ops.pooled_conv import PooledConvSpec
 from litegpu.ops.units import Unit
 
@@ -57,14 +56,16 @@ class PooledConvNarrow(Implementation):
 def _apart(spec: PooledConvSpec, target: Target) -> float:
     """Return the clocks of the convolution by itself, and of a pool that waits for memory."""
     plans = (each.plan(spec.conv, target) for each in (ConvNarrow(), ConvMma()))
-    conv = min(plan.clocks for plan in plans if isinstance(plan, Plan))
+    # Where nothing is known of the convolution, it counts as nothing: the two stay apart.
+    conv = min((plan.clocks for plan in plans if isinstance(plan, Plan)), default=0.0)
     moved = spec.conv.dst.nbytes + spec.dst.nbytes
     return conv + moved / (target.compute_units * target.model.clocks.memory_bytes)
 
 
 def _kernel(node: Node, ctx: LowerContext, tile: PooledTile, spec: PooledConvSpec) -> KernelRequest:
     conv, window = spec.conv, spec.pool.window
-    kernel = narrow_kernel(node, ctx, tile, _seen(conv, tile))
+    # The image is seen from where the first window of the pool begins.
+    kernel = narrow_kernel(node, ctx, tile, replace(conv, window=tile.problem.view))
     taps = window.kernel[0] * window.kernel[1]
     return replace(
         kernel,
@@ -73,8 +74,3 @@ def _kernel(node: Node, ctx: LowerContext, tile: PooledTile, spec: PooledConvSpe
         inner_epilogue=spec.epilogue,
         work={**kernel.work, Unit.FP32: spec.dst.rows * spec.dst.channels * taps},
     )
-
-
-def _seen(conv: ConvSpec, tile: PooledTile) -> ConvSpec:
-    """Return the convolution as it sees its image from where the first pool's window begins."""
-    return replace(conv, window=tile.problem.view)
