@@ -71,6 +71,7 @@ def test_runs_come_after_what_was_asked_for_just_before() -> None:
         for count in range(1, 9):
             for _ in range(count):
                 negate.run()
+                application.memory_barrier()  # what follows reads what this has written
             x = x * (-1) ** count
             model.run_by_index(0, inputs, outputs)
             np.testing.assert_array_equal(found(), -x)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from litegpu.backends import opengl_buffers
+from litegpu.backends import opengl_library as library
 from litegpu.backends.base import Backend, Device, DeviceInfo
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.execution import Executable
@@ -267,7 +268,11 @@ class OpenGLDevice(Device):
 
         None where that is not current on this thread.
         """
-        return self.gl.fence() if self._followed and current() == self._followed else None
+        if not self._followed or current() != self._followed:
+            return None
+        # What its shaders have written is to be there for copies.
+        self.gl.call.glMemoryBarrier(library.BUFFER_UPDATE_BARRIER)
+        return self.gl.fence()
 
     def __del__(self) -> None:
         """Let the thread end, and release the context there."""
