@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.diagonal import CHANNELS, PIXELS, Staging
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.conv_spec import pixels_of
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
 ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
-CHANNELS = 32
-"""Channels of a k-tile."""
+_MOST_BUFFERS = 3
+"""k-tiles of an image in shared memory, all but one of them on their way."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
 _REGISTERS = 128
@@ -45,6 +46,8 @@ class SeparableProblem:
     """What the depthwise convolution makes."""
     outputs: int
     window: Window
+    diagonal: bool = False
+    """Whether tensor cores make the depthwise convolution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class SeparableTile(Tile):
     """k-tiles that are multiplied in one step."""
     prefetch: int
     """Steps whose weights are on their way while those of one are multiplied."""
+    buffers: int = 0
+    """k-tiles of the image that lie in shared memory, where tensor cores read them there."""
 
     @property
     def threads(self) -> int:
@@ -72,6 +77,12 @@ class SeparableTile(Tile):
     def tiles(self) -> Pair:
         """Return how many patches lie below each other, and side by side."""
         return _tiles_of(self.patch, self.problem.middle)
+
+    @property
+    def staging(self) -> Staging:
+        """Return where a k-tile of the image lies in shared memory."""
+        problem = self.problem
+        return Staging(problem.window, self.patch, round_up(problem.middle[1], ITEM[0]))
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -100,10 +111,12 @@ class SeparableTile(Tile):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for the patch, the weights and the bias."""
+        """Bytes for the patch, the weights, the bias, and what tensor cores read."""
         weights = self.stages * self.depth * self.columns
         bias = 4 * self.column_blocks * self.columns
-        return (self.k_tiles * self.pixels + weights) * CHANNELS * 2 + bias
+        taps = math.prod(self.problem.window.kernel) * self.k_tiles if self.buffers else 0
+        image = self.buffers * self.staging.bytes
+        return (self.k_tiles * self.pixels + weights + taps) * CHANNELS * 2 + bias + image
 
     def min_blocks(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
@@ -117,16 +130,24 @@ class SeparableTile(Tile):
         middle, window = self.problem.middle, self.problem.window
         resident = self.min_blocks(target.model)
         rounds = self.blocks[1] / (target.compute_units * resident)
-        items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
-        loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
-        products = 4 * math.prod((*ITEM, *window.kernel))
         columns = self.column_blocks * self.columns
-        busy = items * (products + 9 * loads + 150) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
-        waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
+        if self.buffers:
+            # Turns of 16 pixels x 8 channels, and copies.
+            items = self.pixels // PIXELS * self.k_tiles * 4 * 32
+            each = 5 * -(-math.prod(window.kernel) // 2) + 40
+            copies = 4 * self.staging.pixels * self.k_tiles
+            busy = items * each + copies * 15
+            waits = (2 if self.buffers > 1 else self.k_tiles) * _LOAD_CLOCKS
+        else:
+            items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
+            loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
+            busy = items * (4 * math.prod((*ITEM, *window.kernel)) + 9 * loads + 150)
+            waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
+        busy += self.pixels * columns / 4 * _SUM_INSTRUCTIONS
         waits += self.steps * _STEP_CLOCKS
-        each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
+        round_clocks = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
         # Many rounds flow into each other; of few, the last is as long as a full one.
-        return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
+        return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * round_clocks
 
 
 def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
@@ -161,5 +182,10 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
 def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
     """Return a tile with as many weights on their way as let most blocks lie side by side."""
     depth = 1 if tile.k_tiles % 2 else 2
-    found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
+    most = min(_MOST_BUFFERS, tile.k_tiles) if tile.problem.diagonal else 0
+    found = [
+        replace(tile, depth=depth, prefetch=prefetch, buffers=buffers)
+        for buffers in range(most, min(most, 1) - 1, -1)
+        for prefetch in (3, 2, 1)
+    ]
     return max(found, key=lambda each: each.min_blocks(model))
