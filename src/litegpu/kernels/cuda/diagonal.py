@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.codegen import round_up
 from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.ops.base import Target
 from litegpu.ops.halves import as_halves
@@ -68,6 +69,18 @@ class Staging:
     def bytes(self) -> int:
         """Bytes for CHANNELS of each pixel."""
         return self.pixels * self.pitch
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes for the places of all pixels."""
+        return round_up(4 * self.pixels, 16)
+
+    def tile_offset(self, tile: int) -> int:
+        """Return how many bytes behind its first tile a warp's next ones begin."""
+        line, column = divmod(tile * PIXELS, self.patch[1])
+        segment, rest = divmod(line, self.segment)
+        row = segment * self.rows + rest * self.window.stride[0]
+        return (row * self.row_pixels + column) * self.pitch
 
     def pairs(self) -> Iterator[tuple[tuple[int, int], tuple[int, int | None]]]:
         """Yield what an instruction multiplies: (offset in bytes, tap) twice.

@@ -115,7 +115,8 @@ class SeparableTile(Tile):
         weights = self.stages * self.depth * self.columns
         bias = 4 * self.column_blocks * self.columns
         taps = math.prod(self.problem.window.kernel) * self.k_tiles if self.buffers else 0
-        image = self.buffers * self.staging.bytes
+        staging = self.staging
+        image = self.buffers * staging.bytes + (staging.table_bytes if self.buffers else 0)
         return (self.k_tiles * self.pixels + weights + taps) * CHANNELS * 2 + bias + image
 
     def min_blocks(self, model: DeviceModel) -> int:
