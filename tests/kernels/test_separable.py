@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from cases.base import Scale
 from cases.separable import Separable
 from comparing import mismatch
+from conv_graphs import built
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.base import DeviceInfo
+from litegpu.backends.buffers import Bindings
 from litegpu.codegen.storage import Shape4
 from litegpu.engine import partition
 from litegpu.engine.layout import assign
 from litegpu.engine.program import build_program
 from litegpu.engine.target import DeviceTarget
+from litegpu.graph import DType
 from litegpu.kernels.cuda import separable
 from litegpu.kernels.cuda.separable.tile import SeparableProblem, candidates
-from litegpu.numeric_policy import FP16, FP32
+from litegpu.kernels.examples import ConvExample
+from litegpu.numeric_policy import FP16, FP16_ALL, FP32
 from litegpu.ops.window import Window
-from op_runner import MODES, Mode, forced, kept_busy_by, run
+from op_runner import MODES, Mode, Outcome, forced, kept_busy_by, run
 from passes.graphs import RELU, GraphBuilder
 
 FLOATS, HALVES = MODES[2], MODES[3]
@@ -33,6 +39,11 @@ CASES = [
     Separable(image=(1, 33, 35, 24), filters=140, dilation=(2, 3)),
     Separable(image=(1, 37, 16, 8), filters=8, stride=(2, 1), activation="TANH"),
     Separable(image=(1, 16, 16, 256), filters=130),
+    # Tensor cores make the depthwise convolution of halves whose channels lie in eights.
+    Separable(image=(1, 33, 35, 24), filters=33, stride=(2, 2), activation="RELU"),
+    Separable(image=(2, 13, 37, 40), filters=33, stride=(3, 2), dilation=(1, 2), padding="VALID"),
+    Separable(image=(2, 14, 17, 72), filters=33, kernel=(5, 5), activation="NONE", added=True),
+    Separable(image=(3, 7, 9, 8), filters=24, kernel=(1, 2), activation="TANH"),
 ]
 
 
@@ -61,6 +72,60 @@ def test_numbers(case: Separable, number: int, mode: Mode, monkeypatch: pytest.M
     assert not outcome.faults
     problem = mismatch(outcome.expected[0], outcome.got[0], case.limit(half=True))
     assert not problem
+
+
+def computed_by(
+    case: Separable, mode: Mode, monkeypatch: pytest.MonkeyPatch, scale: Scale
+) -> Outcome:
+    """Run a case, however small, by cuda/separable."""
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
+    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+        monkeypatch.setattr(separable, name, 0)
+    monkeypatch.setattr(separable, "_is_half", lambda *_: True)
+    with kept_busy_by(128):
+        outcome = run((case,), INFO, mode, scale)[case.name]
+    assert not isinstance(outcome, Exception)
+    assert all(name.startswith("cuda_separable") for name in outcome.kernels), outcome.kernels
+    return outcome
+
+
+@needs_emulator
+@pytest.mark.parametrize("scale", [Scale(1e3, 1e-6), Scale(1e-3, 1e4), Scale(1.0, 1e-12)])
+@pytest.mark.parametrize("added", [False, True])
+def test_weights_that_half_does_not_hold(
+    scale: Scale, added: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Separable(image=(2, 9, 17, 40), filters=33, activation="NONE", added=added)
+    outcome = computed_by(case, HALVES, monkeypatch, scale)
+    assert not mismatch(outcome.expected[0], outcome.got[0], case.limit(half=True))
+
+
+@needs_emulator
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_spares_other_channels(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A diagonal matrix has zeros for them, and infinity times zero is no number."""
+    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+        monkeypatch.setattr(separable, name, 0)
+    image = np.random.default_rng(0).uniform(-1, 1, (1, 9, 17, 40)).astype(np.float16)
+    image[0, 4, 8, 21] = value
+    # Nodes made by hand have their attributes.
+    monkeypatch.setattr(partition, "normalize", lambda graph: graph)
+    graph = ConvExample((1, 9, 17, 40), 33, depthwise=True).graph()
+    graph = partition.rewrite(graph, DeviceTarget(INFO, FP16_ALL))
+    program = built(graph, FP16_ALL, INFO, DType.FLOAT16, 8)
+    assert [launch.template for launch in program.launches] == ["cuda/separable"]
+    result = np.full((1, 9, 17, 33), np.nan, np.float32)
+    given = [np.zeros(each.size, np.uint8) for each in program.program.inputs[1:]]
+    told = [np.zeros(each.size, np.uint8) for each in program.program.outputs[1:]]
+    context = EmulatedDevice().compile(program.program).context()
+    context.run(Bindings.of([image, *given], [result, *told]))
+    reached = np.zeros((9, 17), bool)
+    reached[3:6, 7:10] = True
+    assert np.isfinite(result[0, ~reached]).all()
+    assert (np.isnan if np.isnan(value) else np.isinf)(result[0, reached]).all()
 
 
 def chosen(shape: Shape4, outputs: int, device: DeviceInfo, half: bool, kernel: int = 3) -> str:
