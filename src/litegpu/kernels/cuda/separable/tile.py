@@ -81,8 +81,7 @@ class SeparableTile(Tile):
     @property
     def staging(self) -> Staging:
         """Return where a k-tile of the image lies in shared memory."""
-        problem = self.problem
-        return Staging(problem.window, self.patch, round_up(problem.middle[1], ITEM[0]))
+        return _staging(self.problem, self.patch)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -151,6 +150,10 @@ class SeparableTile(Tile):
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * round_clocks
 
 
+def _staging(problem: SeparableProblem, patch: Pair) -> Staging:
+    return Staging(problem.window, patch, round_up(problem.middle[1], ITEM[0]))
+
+
 def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
     """Return how many patches lie below each other, and side by side."""
     n, height, width, _ = middle
@@ -173,7 +176,13 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
     middle, outputs = problem.middle, problem.outputs
     for pixels, warps in ((128, 4), (128, 8), (256, 8)):
         # The smaller the rim of a patch, the fewer pixels are read twice.
-        best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, middle), sum(patch)))
+        best = min(
+            patches(pixels),
+            key=lambda patch: (
+                wasted_pixels(patch, middle),
+                _staging(problem, patch).pixels if problem.diagonal else sum(patch),
+            ),
+        )
         for columns in (128, 64, 32):
             few = pixels * columns <= 32 * warps * _MOST_SUMS
             if few and columns < max(2 * outputs, 33):

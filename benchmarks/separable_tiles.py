@@ -1,0 +1,140 @@
+"""Times the tiles that cuda/separable could use for layers of large batches, beside its cost model.
+
+    python benchmarks/separable_tiles.py measure --out benchmarks/results/h200_separable_tiles.json
+    python benchmarks/separable_tiles.py compare benchmarks/results/h200_separable_tiles.json
+
+`measure` needs a GPU with groups of warps (Hopper): microseconds of a launch, in a chain of
+24 that overlap as in a run, for 64 pictures whose values are halves. `compare` needs none: what the
+model chooses for each layer, beside the best tile that was measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import machine
+from conv_tiles import PAPER, chain_microseconds, constants, run_commands, window
+from litegpu import GpuDelegate
+from litegpu.kernels.cuda import separable
+from litegpu.kernels.cuda.separable.tile import SeparableProblem, SeparableTile, candidates
+from litegpu.ops.window import Window
+from litegpu.tools.runtime import interpreter
+from litegpu.zoo.writer import ModelWriter
+
+BATCH = 64
+Layer = tuple[int, int, int, int, int]
+"""Height and width, channels, outputs, kernel and stride of the depthwise convolution."""
+LAYERS: dict[str, Layer] = {
+    f"{size}{'/2' if stride == 2 else ''} {inputs}>{outputs} {kernel}x{kernel}": (
+        *(size, inputs, outputs, kernel, stride),
+    )
+    for size, inputs, outputs, kernel, stride in (
+        *((112, 32, 64, 3, 1), (112, 64, 128, 3, 2), (56, 128, 128, 3, 1), (56, 128, 256, 3, 2)),
+        *((28, 256, 256, 3, 1), (112, 32, 16, 3, 1), (112, 96, 24, 3, 2), (56, 144, 24, 3, 1)),
+        *((56, 144, 32, 3, 2), (28, 192, 32, 3, 1), (56, 72, 40, 5, 2), (28, 120, 40, 5, 1)),
+    )
+}
+
+
+def write(layer: Layer) -> bytes:
+    """Return a model whose last two convolutions are the layer, which reads halves from memory."""
+    size, inputs, outputs, kernel, stride = layer
+    random, writer = np.random.default_rng(0), ModelWriter()
+    value = writer.input((BATCH, size, size, 8), name="x")
+    before = random.normal(0, 1 / math.sqrt(8), (inputs, 1, 1, 8))
+    shape = (BATCH, size, size, inputs)
+    operands = [value, *constants(writer, before, inputs, "before")]
+    value = writer.op("CONV_2D", operands, [shape], options=window(1))
+    taps = random.normal(0, 1 / kernel, (1, kernel, kernel, inputs))
+    size = -(-size // stride)
+    operands = [value, *constants(writer, taps, inputs, "depthwise")]
+    options = window(stride) | {"depth_multiplier": 1}
+    value = writer.op("DEPTHWISE_CONV_2D", operands, [(BATCH, size, size, inputs)], options=options)
+    weights = random.normal(0, 1 / math.sqrt(inputs), (outputs, 1, 1, inputs))
+    operands = [value, *constants(writer, weights, outputs, "layer")]
+    shape = (BATCH, size, size, outputs)
+    writer.output(writer.op("CONV_2D", operands, [shape], options=window(1)))
+    return writer.build()
+
+
+def problem_of(layer: Layer) -> SeparableProblem:
+    """Return the problem that the layer poses."""
+    size, inputs, outputs, kernel, stride = layer
+    output = -(-size // stride)
+    pads = max((output - 1) * stride + kernel - size, 0) // 2
+    seen = Window((kernel, kernel), (stride, stride), pads=(pads, pads))
+    image, middle = (BATCH, size, size, inputs), (BATCH, output, output, inputs)
+    return SeparableProblem(image, "float16", middle, outputs, seen, diagonal=True)
+
+
+def microseconds(layer: Layer, precision: str, tile: SeparableTile) -> float:
+    """Return the device's time of one launch of a tile in a chain."""
+    delegate = GpuDelegate(backend="cuda", precision=precision, cache=False)
+    with mock.patch.object(separable, "candidates", lambda *_: [tile]):
+        target = interpreter(write(layer), delegate)
+    return chain_microseconds(target, 1)
+
+
+def measure(out: Path, precision: str, part: str) -> None:
+    """Time all tiles of all layers with `part` in their name and write them down."""
+    result: dict[str, Any] = {
+        "machine": machine.facts(),
+        "commit": machine.commit(),
+        "precision": precision,
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "layers": {},
+    }
+    for name, layer in LAYERS.items():
+        if part in name:
+            rows = [
+                {"us": microseconds(layer, precision, tile), "tile": _shape(tile)}
+                for tile in _tiles(layer)
+            ]
+            result["layers"][name] = sorted(rows, key=lambda row: row["us"])
+            print(f"{name:20} {_text(result['layers'][name])}", flush=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _tiles(layer: Layer) -> list[SeparableTile]:
+    tiles = dict.fromkeys(candidates(problem_of(layer), PAPER.model))
+    return [tile for tile in tiles if tile.fits(PAPER)]
+
+
+def _shape(tile: SeparableTile) -> dict[str, Any]:
+    """Return what tells a tile from others of its problem."""
+    names = ("patch", "columns", "warps", "prefetch", "buffers")
+    return json.loads(json.dumps({name: getattr(tile, name) for name in names}))
+
+
+def _text(rows: Iterable[dict[str, Any]]) -> str:
+    return "  ".join(
+        "{patch[0]}x{patch[1]}x{columns}/{warps}:{buffers}".format(**row["tile"])
+        + f" {row['us']:.1f}"
+        for row in rows
+    )
+
+
+def compare(path: Path) -> float:
+    """Print what the model chooses; return how much longer it takes than the best, in the mean."""
+    losses = []
+    for name, rows in json.loads(path.read_text(encoding="utf-8"))["layers"].items():
+        chosen = _shape(min(_tiles(LAYERS[name]), key=lambda tile: tile.clocks(PAPER)))
+        (time,) = (row["us"] for row in rows if row["tile"] == chosen)
+        losses.append(math.log(time / rows[0]["us"]))
+        print(f"{name:20} chosen {time:6.2f} us of  {_text(rows)}")
+    mean = math.expm1(statistics.mean(losses))
+    print(f"in the mean {mean:.1%} longer than the best of a layer")
+    return mean
+
+
+if __name__ == "__main__":
+    run_commands(__doc__, measure, compare)
