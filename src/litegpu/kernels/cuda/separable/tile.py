@@ -131,19 +131,19 @@ class SeparableTile(Tile):
         resident = self.min_blocks(target.model)
         rounds = self.blocks[1] / (target.compute_units * resident)
         columns = self.column_blocks * self.columns
+        busy = self.pixels * columns / 4 * _SUM_INSTRUCTIONS
         if self.buffers:
             # Turns of 16 pixels x 8 channels, and copies.
             items = self.pixels // PIXELS * self.k_tiles * 4 * 32
             each = 5 * -(-math.prod(window.kernel) // 2) + 40
             copies = 4 * self.staging.pixels * self.k_tiles
-            busy = items * each + copies * 15
+            busy += items * each + copies * 15
             waits = (2 if self.buffers > 1 else self.k_tiles) * _LOAD_CLOCKS
         else:
             items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
             loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
-            busy = items * (4 * math.prod((*ITEM, *window.kernel)) + 9 * loads + 150)
+            busy += items * (4 * math.prod((*ITEM, *window.kernel)) + 9 * loads + 150)
             waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
-        busy += self.pixels * columns / 4 * _SUM_INSTRUCTIONS
         waits += self.steps * _STEP_CLOCKS
         round_clocks = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
         # Many rounds flow into each other; of few, the last is as long as a full one.
