@@ -73,7 +73,7 @@ def problem_of(layer: Layer) -> SeparableProblem:
     pads = max((output - 1) * stride + kernel - size, 0) // 2
     seen = Window((kernel, kernel), (stride, stride), pads=(pads, pads))
     image, middle = (BATCH, size, size, inputs), (BATCH, output, output, inputs)
-    return SeparableProblem(image, "float16", middle, outputs, seen, diagonal=True)
+    return SeparableProblem(image, "float16", middle, outputs, seen)
 
 
 def microseconds(layer: Layer, precision: str, tile: SeparableTile) -> float:
@@ -111,14 +111,13 @@ def _tiles(layer: Layer) -> list[SeparableTile]:
 
 def _shape(tile: SeparableTile) -> dict[str, Any]:
     """Return what tells a tile from others of its problem."""
-    names = ("patch", "columns", "warps", "prefetch", "buffers")
-    return json.loads(json.dumps({name: getattr(tile, name) for name in names}))
+    names = ("columns", "warps", "depth", "prefetch")
+    return {"patch": list(tile.patch)} | {name: getattr(tile, name) for name in names}
 
 
 def _text(rows: Iterable[dict[str, Any]]) -> str:
     return "  ".join(
-        "{patch[0]}x{patch[1]}x{columns}/{warps}:{buffers}".format(**row["tile"])
-        + f" {row['us']:.1f}"
+        "{patch[0]}x{patch[1]}x{columns}/{warps}".format(**row["tile"]) + f" {row['us']:.1f}"
         for row in rows
     )
 

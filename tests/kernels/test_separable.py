@@ -39,7 +39,6 @@ CASES = [
     Separable(image=(1, 33, 35, 24), filters=140, dilation=(2, 3)),
     Separable(image=(1, 37, 16, 8), filters=8, stride=(2, 1), activation="TANH"),
     Separable(image=(1, 16, 16, 256), filters=130),
-    # Tensor cores make the depthwise convolution of halves whose channels lie in eights.
     Separable(image=(1, 33, 35, 24), filters=33, stride=(2, 2), activation="RELU"),
     Separable(image=(2, 13, 37, 40), filters=33, stride=(3, 2), dilation=(1, 2), padding="VALID"),
     Separable(image=(2, 14, 17, 72), filters=33, kernel=(5, 5), activation="NONE", added=True),
@@ -102,7 +101,7 @@ def test_weights_that_half_does_not_hold(
 
 @needs_emulator
 def test_what_is_infinite_spares_other_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A diagonal matrix has zeros for them, and infinity times zero is no number."""
+    """What is bounded in between is finite, as on the CPU."""
     for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     # Nodes made by hand have their attributes.

@@ -35,11 +35,6 @@ class EpilogueText:
     register: Register = FLOAT
     limits: tuple[int, int] | None = None
 
-    @property
-    def depends_on_place(self) -> bool:
-        """Whether it does not do the same to every element."""
-        return bool(self.operands) or "{i}" in self.expression
-
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
@@ -201,7 +196,6 @@ def render(
         "finished": epilogue.dst.register.type,
         "inner": apply_inner,
         "inner_is_bounded": is_bounded(inner),
-        "inner_is_plain": not any(each.depends_on_place for each in inner),
         "at": _position,
         "at_row": _row_of,
     }

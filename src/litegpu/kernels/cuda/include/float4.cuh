@@ -7,13 +7,6 @@ __device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p) {
                  : "=&r"(v.x), "=&r"(v.y) : "r"((int)wanted), "l"(p));
     return v;
 }
-__device__ __forceinline__ uint4 load_if(bool wanted, const uint4 *p) {
-    uint4 v;
-    asm volatile("{ .reg .pred q; setp.ne.b32 q, %4, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
-                 "mov.b32 %2, 0; mov.b32 %3, 0; @q ld.global.v4.u32 {%0, %1, %2, %3}, [%5]; }"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "r"((int)wanted), "l"(p));
-    return v;
-}
 __device__ __forceinline__ float4 load_if(bool wanted, const float4 *p) {
     float4 v;
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %4, 0; mov.b32 %0, 0; mov.b32 %1, 0; "

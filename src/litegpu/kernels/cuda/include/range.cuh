@@ -15,7 +15,6 @@ __device__ __forceinline__ float with_rests(float sum, float rests) {
 __device__ __forceinline__ float4 with_rests(float4 sum, float4 rests) {
     return FMA4(rests, splat4(1.0f / 2048.0f), sum);
 }
-__device__ __forceinline__ float4 twice(float2 v) { return make_float4(v.x, v.y, v.x, v.y); }
 __device__ __forceinline__ unsigned int to_halves(float2 v) { return to_half2(v.x, v.y); }
 __device__ __forceinline__ uint2 to_halves(float4 v) { return to_half4(v); }
 __device__ __forceinline__ unsigned int to_bounded_halves(float2 v) {

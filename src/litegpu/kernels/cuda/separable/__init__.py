@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
-from litegpu.graph import DType, Node
+from litegpu.graph import Node
 from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
-from litegpu.kernels.cuda.diagonal import CHANNELS, pack_taps
 from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.kernels.cuda.packing import pack_tiles
 from litegpu.kernels.cuda.separable.tile import (
@@ -61,10 +59,8 @@ class Separable(Implementation):
         if found is not None:
             return found
         src, dst = spec.src, spec.dst
-        # Where values outside of the image are no zeros, or channels no eights: by threads.
-        diagonal = src.dtype is DType.FLOAT16 and src.aligned(8)
         problem = SeparableProblem(
-            src.shape, src.dtype.value, middle.shape, dst.channels, middle.window, diagonal
+            src.shape, src.dtype.value, middle.shape, dst.channels, middle.window
         )
         tiles = choose(candidates(problem, target.model), target, error=_ERROR)
         if isinstance(tiles, Rejected):
@@ -115,22 +111,11 @@ def _kernel(
     halves = halves_of(spec.array, ctx.target, exact=False)
     weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns, in_fours=True)
     packed = Packed(weights, halves.back, spec.weights.bias, tile.column_blocks * tile.columns)
-    constants: dict[str, npt.NDArray[Any]] = {"taps": padded(taps, channel_blocks * 4)}
-    if middle.bias is not None:
-        constants["taps_bias"] = padded(middle.bias, tile.k_tiles * CHANNELS)
-    if tile.buffers:
-        constants["half_taps"], back = pack_taps(taps, ctx.target, tile.k_tiles * CHANNELS)
-        if back is not None:
-            constants["taps_back"] = back
     variables = {
         "THREADS": tile.threads,
         "BM": tile.pixels,
         "BN": tile.columns,
         "PATCH": tile.patch,
-        "DIAGONAL": tile.buffers > 0,
-        "BUFFERS": tile.buffers,
-        "staging": tile.staging,
-        "pairs": list(tile.staging.pairs()),
         "ROWS": ITEM[0],
         "COLUMNS": ITEM[1],
         "PREFETCH": tile.prefetch,
@@ -139,7 +124,7 @@ def _kernel(
         "STAGES": tile.stages,
         "K_TILES": tile.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,
-        "LINES": tile.staging.image_lines,
+        "LINES": round_up(middle.shape[1], ITEM[0]),
         "across": tile.tiles[1],
         "input_blocks": channel_blocks,
         "tap_blocks": channel_blocks,
@@ -147,14 +132,16 @@ def _kernel(
         "columns": readers(window, 1, ITEM[1]),
         "one_by_one": (readers(window, 0, 1), readers(window, 1, 1)),
         "has_taps_bias": middle.bias is not None,
-        "SCALED_TAPS": "taps_back" in constants,
         "middle": middle.shape,
         **window.words(src.shape[1:3]),
     }
     kernel = conv_kernel(Separable.name, node, spec, tile, ctx.target, packed, variables)
+    constants = {"weights": weights, "taps": padded(taps, channel_blocks * 4), **kernel.constants}
+    if middle.bias is not None:
+        constants["taps_bias"] = padded(middle.bias, channel_blocks * 4)
     return replace(
         kernel,
-        constants={**constants, **kernel.constants},
+        constants=constants,
         inner_epilogue=middle.epilogue,
         work={
             **kernel.work,

@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.device_model import DeviceModel
-from litegpu.kernels.cuda.diagonal import CHANNELS, PIXELS, Staging
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.conv_spec import pixels_of
 from litegpu.ops.window import LOADS_AT_ONCE, Pair, Window, readers
 
 ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
-_MOST_BUFFERS = 3
-"""k-tiles of an image in shared memory, all but one of them on their way."""
+CHANNELS = 32
+"""Channels of a k-tile."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
 _REGISTERS = 128
@@ -46,8 +45,6 @@ class SeparableProblem:
     """What the depthwise convolution makes."""
     outputs: int
     window: Window
-    diagonal: bool = False
-    """Whether tensor cores make the depthwise convolution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,6 @@ class SeparableTile(Tile):
     """k-tiles that are multiplied in one step."""
     prefetch: int
     """Steps whose weights are on their way while those of one are multiplied."""
-    buffers: int = 0
-    """k-tiles of the image that lie in shared memory, where tensor cores read them there."""
 
     @property
     def threads(self) -> int:
@@ -77,11 +72,6 @@ class SeparableTile(Tile):
     def tiles(self) -> Pair:
         """Return how many patches lie below each other, and side by side."""
         return _tiles_of(self.patch, self.problem.middle)
-
-    @property
-    def staging(self) -> Staging:
-        """Return where a k-tile of the image lies in shared memory."""
-        return _staging(self.problem, self.patch)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -110,13 +100,10 @@ class SeparableTile(Tile):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for the patch, the weights, the bias, and what tensor cores read."""
+        """Bytes for the patch, the weights and the bias."""
         weights = self.stages * self.depth * self.columns
         bias = 4 * self.column_blocks * self.columns
-        taps = math.prod(self.problem.window.kernel) * self.k_tiles if self.buffers else 0
-        staging = self.staging
-        image = self.buffers * staging.bytes + (staging.table_bytes if self.buffers else 0)
-        return (self.k_tiles * self.pixels + weights + taps) * CHANNELS * 2 + bias + image
+        return (self.k_tiles * self.pixels + weights) * CHANNELS * 2 + bias
 
     def min_blocks(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
@@ -130,28 +117,16 @@ class SeparableTile(Tile):
         middle, window = self.problem.middle, self.problem.window
         resident = self.min_blocks(target.model)
         rounds = self.blocks[1] / (target.compute_units * resident)
+        items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
+        loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
+        products = 4 * math.prod((*ITEM, *window.kernel))
         columns = self.column_blocks * self.columns
-        busy = self.pixels * columns / 4 * _SUM_INSTRUCTIONS
-        if self.buffers:
-            # Turns of 16 pixels x 8 channels, and copies.
-            items = self.pixels // PIXELS * self.k_tiles * 4 * 32
-            each = 5 * -(-math.prod(window.kernel) // 2) + 40
-            copies = 4 * self.staging.pixels * self.k_tiles
-            busy += items * each + copies * 15
-            waits = (2 if self.buffers > 1 else self.k_tiles) * _LOAD_CLOCKS
-        else:
-            items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
-            loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
-            busy += items * (4 * math.prod((*ITEM, *window.kernel)) + 9 * loads + 150)
-            waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
+        busy = items * (products + 9 * loads + 150) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
+        waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
-        round_clocks = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
+        each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
         # Many rounds flow into each other; of few, the last is as long as a full one.
-        return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * round_clocks
-
-
-def _staging(problem: SeparableProblem, patch: Pair) -> Staging:
-    return Staging(problem.window, patch, round_up(problem.middle[1], ITEM[0]))
+        return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
 def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
@@ -176,13 +151,7 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
     middle, outputs = problem.middle, problem.outputs
     for pixels, warps in ((128, 4), (128, 8), (256, 8)):
         # The smaller the rim of a patch, the fewer pixels are read twice.
-        best = min(
-            patches(pixels),
-            key=lambda patch: (
-                wasted_pixels(patch, middle),
-                _staging(problem, patch).pixels if problem.diagonal else sum(patch),
-            ),
-        )
+        best = min(patches(pixels), key=lambda patch: (wasted_pixels(patch, middle), sum(patch)))
         for columns in (128, 64, 32):
             few = pixels * columns <= 32 * warps * _MOST_SUMS
             if few and columns < max(2 * outputs, 33):
@@ -192,10 +161,5 @@ def candidates(problem: SeparableProblem, model: DeviceModel) -> Iterator[Separa
 def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
     """Return a tile with as many weights on their way as let most blocks lie side by side."""
     depth = 1 if tile.k_tiles % 2 else 2
-    most = min(_MOST_BUFFERS, tile.k_tiles) if tile.problem.diagonal else 0
-    found = [
-        replace(tile, depth=depth, prefetch=prefetch, buffers=buffers)
-        for buffers in range(most, min(most, 1) - 1, -1)
-        for prefetch in (3, 2, 1)
-    ]
+    found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
     return max(found, key=lambda each: each.min_blocks(model))
