@@ -20,11 +20,13 @@ from conv_graphs import built, convolution, product
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.buffers import Bindings
+from litegpu.codegen import HALF_MAX
 from litegpu.engine import compile_partition
-from litegpu.graph import DType, Graph
+from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.kernels.cuda import conv_narrow
 from litegpu.kernels.cuda.conv_narrow.patch import NarrowProblem
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
+from litegpu.ops.base import COPY
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, Mode, forced, run
 
@@ -225,6 +227,39 @@ def test_values_beyond_half_keep_their_magnitude() -> None:
     graph = convolution((1, 8, 32, 3), 12, Window((3, 3), (1, 1)))
     values = np.full((1, 8, 32, 3), 1e5, np.float32)
     assert not mismatch(product(graph, values), computed(graph, values), 1e-3)
+
+
+@needs_emulator
+@pytest.mark.parametrize("number", [0, 1, 3, 5])
+@pytest.mark.parametrize(
+    ("image", "filters"), [((1, 8, 41, 3), 12), ((1, 10, 34, 3), 32), ((1, 8, 40, 3), 64)]
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_beside_an_infinity_halves_stay_finite(
+    image: tuple[int, ...], filters: int, number: int
+) -> None:
+    """Lanes store one block of channels or two, of tiles that fill the result or do not."""
+    alone = convolution(image, filters, Window((3, 3), (1, 1)))
+    (output,) = alone.outputs
+    last = dataclasses.replace(alone.values[output], id=max(alone.values) + 1)
+    # What lies inside of the graph is half.
+    after = Node(1, COPY, 1, (output,), (last.id,), epilogue=(EpilogueOp("ABS"),))
+    graph = Graph({**alone.values, last.id: last}, (*alone.nodes, after), alone.inputs, (last.id,))
+    single = dataclasses.replace(INFO, compute_units=1)
+    with mock.patch.object(conv_narrow, "_MARGIN", 1e9), forced(number):
+        program = built(graph, FP16_ALL, single).program
+    values = np.random.default_rng(2).uniform(-1e5, 1e5, image).astype(np.float32)
+    values[0, 4, 17], values[0, 1, 30] = np.inf, np.nan
+    expected = np.abs(product(alone, values))
+    result = np.empty(expected.shape, np.float32)
+    given = [np.zeros(each.size, np.uint8) for each in program.inputs[1:]]
+    noted = [np.zeros(each.size, np.uint8) for each in program.outputs[1:]]
+    bindings = Bindings.of([values, *given], [result, *noted])
+    EmulatedDevice(single, checked=True).compile(program).context().run(bindings)
+    finite = np.isfinite(expected)
+    assert np.array_equal(finite, np.isfinite(result))
+    assert np.abs(expected[finite]).max() > HALF_MAX
+    assert not mismatch(np.minimum(expected[finite], HALF_MAX), result[finite], 2e-3)
 
 
 # When it is chosen

@@ -29,16 +29,19 @@ _TELLERS = 32
 
 
 def note_range(name: str, value: str, bounded: bool = False, elements: int = 0) -> str:
-    """Statement that notes the largest finite magnitude of a float4 that tensor `name` gets.
+    """Statement that notes the largest finite magnitude of a float4 that tensor `name` gets."""
+    return note_size(name, size_to_note(value, bounded, elements))
+
+
+def size_to_note(value: str, bounded: bool, elements: int) -> str:
+    """Text of the largest finite magnitude of a float4 of a tensor of so many `elements`.
 
     `bounded` values are not infinite, and not too large. That all of them are tiny a quarter of
-    many `elements` tells as well.
+    many elements tells as well.
     """
     if bounded and elements >= _MANY:
-        size = f"ABS4({value}).x"
-    else:
-        size = f"LANE_MAX(ABS4({value}))" if bounded else f"FINITE_SIZE4({value})"
-    return note_size(name, size)
+        return f"ABS4({value}).x"
+    return f"LANE_MAX(ABS4({value}))" if bounded else f"FINITE_SIZE4({value})"
 
 
 def note_size(name: str, size: str) -> str:

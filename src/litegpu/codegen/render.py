@@ -193,6 +193,7 @@ def render(
         "byte_operands": epilogue.byte_operands,
         "write": epilogue.write,
         "is_plain": not epilogue.ops,
+        "is_bounded": is_bounded(epilogue.ops),
         "finished": epilogue.dst.register.type,
         "inner": apply_inner,
         "inner_is_bounded": is_bounded(inner),

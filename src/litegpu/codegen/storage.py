@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litegpu.codegen.half_range import note_range, note_size
+from litegpu.codegen.half_range import note_range, note_size, size_to_note
 from litegpu.codegen.registers import INT, KINDS, Register, register_of
 from litegpu.graph import DType
 
@@ -287,6 +287,10 @@ class TensorRef:
     def _load1(self, index: str) -> str:
         word = "LANE4" if self.storage.vector else "LOAD1"
         return f"{word}_{self.kind}({self.name}, {index})"
+
+    def size_to_note(self, value: str, bounded: bool) -> str:
+        """Text of a finite magnitude that tells of a float4 what `note` needs to know."""
+        return size_to_note(value, bounded, self.storage.elements)
 
     def note(self, size: str) -> str:
         """Statement that notes a finite magnitude of what is rounded to be stored here."""

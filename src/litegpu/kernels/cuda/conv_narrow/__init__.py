@@ -109,11 +109,11 @@ def narrow_kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpe
     problem = tile.problem
     halves = halves_of(spec.array, ctx.target, problem.split_weights)
     columns = tile.all_pairs * COLUMNS
-    packed = Packed(
-        pack_quads(halves.parts, problem, columns), halves.back, spec.weights.bias, columns
-    )
+    together = tile.together(spec.dst)
+    weights = pack_quads(halves.parts, problem, columns, max(1, together))
+    packed = Packed(weights, halves.back, spec.weights.bias, columns)
     ranged = spec.src.dtype is DType.FLOAT32
-    variables = {**tile_variables(tile), "RANGED": ranged, "TOGETHER": False}
+    variables = {**tile_variables(tile), "RANGED": ranged, "TOGETHER": together}
     target, name = ctx.target, ConvNarrow.name
     return conv_kernel(name, node, spec, tile, target, packed, variables, products=problem.products)
 
@@ -143,14 +143,14 @@ def tile_variables(tile: NarrowTile) -> dict[str, Any]:
     }
 
 
-def pack_quads(parts: list[_FLOATS], problem: NarrowProblem, columns: int) -> LazyArray:
+def pack_quads(parts: list[_FLOATS], problem: NarrowProblem, columns: int, pairs: int) -> LazyArray:
     """Arrange [O, H, W, I] as the kernel multiplies it: see arrange_quads, pack_halves."""
-    arranged = [arrange_quads(weights, problem, columns) for weights in parts]
+    arranged = [arrange_quads(weights, problem, columns, pairs) for weights in parts]
     return pack_halves([each[:, None, None] for each in arranged], problem.steps, columns)
 
 
 def arrange_quads(
-    weights: npt.NDArray[_Element], problem: NarrowProblem, columns: int, pairs: int = 1
+    weights: npt.NDArray[_Element], problem: NarrowProblem, columns: int, pairs: int
 ) -> npt.NDArray[_Element]:
     """Arrange [O, H, W, I] as [columns, inputs], as NarrowProblem.quads has the inputs.
 

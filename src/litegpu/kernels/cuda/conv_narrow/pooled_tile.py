@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from litegpu.codegen import literal
+from litegpu.codegen import Storage, literal
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
 from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile, is_possible, shapes
 from litegpu.ops.base import Target
@@ -126,6 +126,10 @@ class PooledTile(NarrowTile):
     @property
     def stored(self) -> float:
         return self.pooled.strip * self.pairs * 16 * self.pooled.size * self.rows / self.lines
+
+    def together(self, dst: Storage) -> int:
+        """Return 0: what a lane has is not what it stores."""
+        return 0
 
     @property
     def pool_words(self) -> Mapping[str, Any]:

@@ -64,14 +64,14 @@ def _kernel(
     node: Node, ctx: LowerContext, tile: NarrowTile, spec: QuantizedConvSpec
 ) -> KernelRequest:
     problem, columns, dst = tile.problem, tile.all_pairs * COLUMNS, spec.dst
-    weights = _pack(spec.weights, problem, columns, tile.pairs)
+    together = tile.together(dst) if dst.dtype.size == 1 else 0
+    weights = _pack(spec.weights, problem, columns, max(1, together))
     ones = _ones(spec.weights, problem) if spec.weight_zero else None
     packed = Packed(weights, None, spec.as_stored.folded_bias, columns, ones)
-    channels = tile.pairs * 4
     variables = {
         **tile_variables(tile),
         "RANGED": False,
-        "TOGETHER": dst.dtype.size == 1 and dst.channels % channels == 0 and dst.aligned(channels),
+        "TOGETHER": together,
         **quantized.variables_of(spec),
     }
     name, target = QuantizedConvNarrow.name, ctx.target

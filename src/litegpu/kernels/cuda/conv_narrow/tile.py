@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from litegpu.codegen import round_up
+from litegpu.codegen import Storage, round_up
 from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
@@ -156,6 +156,19 @@ class NarrowTile(Tile):
     def stored(self) -> float:
         """Bytes that a turn stores, which are counted as half, or bytes."""
         return self.pairs * (512 >> self.problem.of_bytes)
+
+    def together(self, dst: Storage) -> int:
+        """Return how many blocks of 4 channels, bytes or halves, a lane stores as whole words.
+
+        They lie side by side and are up to 16 bytes. 0 where even one is no whole words.
+        """
+        most = min(self.pairs, 4 // dst.dtype.size)
+        fitting = (
+            blocks
+            for blocks in (4, 2, 1)
+            if blocks <= most and not dst.channels % (blocks * 4) and dst.aligned(blocks * 4)
+        )
+        return next(fitting, 0) if dst.dtype.size < 4 else 0
 
     @property
     def pool_words(self) -> Mapping[str, Any] | None:

@@ -53,6 +53,11 @@ template <int M, int N> __device__ __forceinline__ void sums_done(int4 (&d)[M][N
         for (int j = 0; j < N; ++j)
             asm volatile("" : "+r"(d[i][j].x), "+r"(d[i][j].y), "+r"(d[i][j].z), "+r"(d[i][j].w) :: "memory");
 }
+// A number that stays in a register: the compiler would rather compute it again in each turn of a loop.
+__device__ __forceinline__ int in_register(int v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
 // Copy 16 bytes (or zeros) from global to shared memory, without passing through registers.
 __device__ __forceinline__ void copy_async(uint4 *to, const uint4 *from, int bytes) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
