@@ -64,6 +64,8 @@ def is_usable() -> bool:
     return True
 
 
+NOTHING_AHEAD = (0, 0)
+"""What each launch tells of constants of later ones, after its arguments: there are none."""
 ORDERS = range(3)
 """Orders of threads: one after the other, backwards, and in one that is drawn for each turn."""
 
@@ -118,7 +120,7 @@ class EmulatedContext(HostContext):
         for launch in self.program.launches:
             pairs = zip(launch.global_size, launch.local_size, strict=True)
             x, y, z = (-(-whole // part) for whole, part in pairs)
-            pointers = [self._memory.at(part) for part in launch.ranges]
+            pointers = [*(self._memory.at(part) for part in launch.ranges), *NOTHING_AHEAD]
             positions = self._memory.places(launch)
             kernel = (self._kernels, launch.kernel)
             call_kernel(*kernel, pointers, (y, x, z), launch.local_size, positions, self._order)

@@ -195,6 +195,8 @@ class CUDADevice(Device):
         """Take a context, or retain the primary one. Raises CudaError when the driver refuses."""
         self.info = info
         self.capability = _capability(info.index)
+        self.cache_bytes = _attribute(info.index, "L2_CACHE_SIZE")
+        """What the cache of all multiprocessors holds."""
         self.holders = Living[object]()
         """What has memory here, or code."""
         self.context = _primary_context(info.index) if context is None else context

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from litegpu.backends.buffers import Bindings, Bytes, HostBuffer, MemoryKind
+from litegpu.backends.cuda_ahead import constants_ahead, part_ahead
 from litegpu.backends.cuda_buffers import NO_TIMES, PINNED, UNIT, provide
 from litegpu.backends.cuda_driver import TITLE, Handles, KernelNode, call, driver, ready
 from litegpu.backends.cuda_ends import Ends, staged
@@ -155,13 +156,14 @@ class CUDAContext(ExecutionContext):
         self, direct: Mapping[tuple[int, int], int], overlap: bool
     ) -> Iterator[KernelNode]:
         """Yield the program's launches. `direct` see Graph, `overlap` see _launch."""
-        for number, launch in enumerate(self.program.launches):
+        later = constants_ahead(self.program, self.device.cache_bytes)
+        for number, (launch, ahead) in enumerate(zip(self.program.launches, later, strict=True)):
             pointers = tuple(
                 direct.get((number, argument)) or self.address(part)
                 for argument, part in enumerate(launch.ranges)
             )
             sizes = (launch.global_size, launch.local_size)
-            yield self._launch(launch.kernel, pointers, *sizes, overlap)
+            yield self._launch(launch.kernel, pointers, *sizes, overlap, ahead)
 
     def _transfer(self, source: int, target: int, nbytes: int) -> KernelNode:
         kernel = transfer_kernel(nbytes)
@@ -175,8 +177,12 @@ class CUDAContext(ExecutionContext):
         items: _Sizes,
         local: _Sizes,
         overlap: bool = True,
+        ahead: BufferRange | None = None,
     ) -> KernelNode:
-        """Return one launch; with `overlap` it may begin while the kernel before it runs."""
+        """Return one launch; with `overlap` it may begin while the kernel before it runs.
+
+        It asks the cache for the bytes `ahead`.
+        """
         cu = driver()
         config = cu.CUlaunchConfig()
         sizes = [g // b for g, b in zip(items, local, strict=True)]
@@ -193,7 +199,8 @@ class CUDAContext(ExecutionContext):
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs = [attribute]
             config.numAttrs = 1
-        arguments = (pointers, (ctypes.c_void_p,) * len(pointers))
+        given = (*pointers, *((self.address(ahead), part_ahead(ahead, sizes)) if ahead else (0, 0)))
+        arguments = (given, (ctypes.c_void_p,) * len(given))
         return config, self.executable.functions[kernel], arguments
 
     def pinned(self) -> Bindings:

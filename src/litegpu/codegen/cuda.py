@@ -34,7 +34,7 @@ class CUDADialect(Dialect):
         """Return the entry point as a CUDA kernel."""
         given = text.attributes
         x, y, z = text.local_size
-        arguments = ", ".join(_declare(argument) for argument in text.arguments)
+        arguments = "".join(f"{_declare(argument)}, " for argument in text.arguments)
         # Templates written for CUDA begin by themselves, after loading what never changes.
         begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
         # Blocks of a cluster are neighbours on the template's x axis.
@@ -42,10 +42,15 @@ class CUDADialect(Dialect):
         limit = f", {given.min_blocks}" if given.min_blocks > 1 else ""
         written = (
             f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z}{limit})\n'
-            f"{text.name}({arguments}) {{\n{_leave(text)}{_declare_shared(text)}{begin}"
+            f"{text.name}({arguments}{_AHEAD}) {{\n    READ_AHEAD();\n"
+            f"{_leave(text)}{_declare_shared(text)}{begin}"
             f"{text.body}}}\n"
         )
         return written if given.folded is None else _folded(text, written)
+
+
+_AHEAD = "const char *ahead, unsigned long long ahead_part"
+"""What a launch says of constants that a later one reads: where they are, and bytes for a block."""
 
 
 def _leave(text: KernelText) -> str:

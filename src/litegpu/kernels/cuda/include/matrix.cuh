@@ -97,6 +97,13 @@ __device__ __forceinline__ void round_tf32(unsigned int &word) {
 }
 #endif
 #if __CUDA_ARCH__ >= 900
+// Ask for what a later kernel reads, before there is anything to do: each block for `part` bytes.
+__device__ __forceinline__ void read_ahead(const char *from, unsigned long long part) {
+    if (part == 0 || (threadIdx.x | threadIdx.y | threadIdx.z)) return;
+    const unsigned int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :: "l"(from + block * part), "r"((unsigned int)part) : "memory");
+}
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -42,3 +42,8 @@
 #else
 #define BEGIN_KERNEL()
 #endif
+#if __CUDA_ARCH__ >= 900
+#define READ_AHEAD() read_ahead(ahead, ahead_part)
+#else
+#define READ_AHEAD()
+#endif
