@@ -32,6 +32,10 @@ def test_the_largest_constants_of_the_launch_after_the_next_one() -> None:
     assert constants_ahead(program(0), (8 << 20) - 1) == [*WEIGHTS[2:], None, None]
 
 
+def test_nothing_where_values_are_more_than_constants() -> None:
+    assert constants_ahead(program((4 << 20) + 1), 1 << 20) == [None] * 4
+
+
 def test_nothing_where_a_run_finds_all_in_the_cache() -> None:
     assert constants_ahead(program(0), 8 << 20) == [None] * 4
 

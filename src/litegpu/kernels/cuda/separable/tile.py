@@ -17,6 +17,8 @@ ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 CHANNELS = 32
 """Channels of a k-tile."""
+_SUMS_BYTES = 16 * 40 * 4 // 32
+"""Memory for each thread that sums pass through: a warp stores 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
 _REGISTERS = 128
@@ -31,7 +33,7 @@ _STEP_CLOCKS = 325
 """What groups wait for a tile of weights and for each other."""
 _BLOCK_CLOCKS = 230
 _SUM_INSTRUCTIONS = 25
-"""For 4 sums, until they are stored."""
+"""For 4 sums, from shared memory to where they are stored."""
 _MANY_ROUNDS = 4
 
 
@@ -100,10 +102,11 @@ class SeparableTile(Tile):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for the patch, the weights and the bias."""
+        """Bytes for the patch, the weights, the bias, and the sums on their way to memory."""
         weights = self.stages * self.depth * self.columns
         bias = 4 * self.column_blocks * self.columns
-        return (self.k_tiles * self.pixels + weights) * CHANNELS * 2 + bias
+        tiles = (self.k_tiles * self.pixels + weights) * CHANNELS * 2
+        return tiles + self.threads * _SUMS_BYTES + bias
 
     def min_blocks(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
