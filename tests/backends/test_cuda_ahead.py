@@ -56,14 +56,14 @@ def test_blocks_share_out_whole_units(size: int, blocks: tuple[int, ...], part: 
 
 @needs_emulator
 def test_what_is_asked_for_are_constants_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
+    requested: list[tuple[int, int]] = []
     launch = SimulatedDriver._capture_kernel
 
     def note(self: SimulatedDriver, config: Any, function: Any, arguments: Any, extra: int) -> Any:
         *_, first, part = arguments[0]
         if part:
             blocks = config.gridDimX * config.gridDimY * config.gridDimZ
-            asked.append((first, first + blocks * part))
+            requested.append((first, first + blocks * part))
         return launch(self, config, function, arguments, extra)
 
     monkeypatch.setattr(SimulatedDriver, "_capture_kernel", note)
@@ -71,6 +71,6 @@ def test_what_is_asked_for_are_constants_in_memory(monkeypatch: pytest.MonkeyPat
     content = resolve_model("zoo:mobilenet_v1_0.25_128")
     target = interpreter(content, GpuDelegate(backend="cuda", cache=False))
     spaces = [(at, at + array.nbytes) for at, array in driver._arrays.items()]
-    assert asked
-    assert all(any(a <= first and end <= b for a, b in spaces) for first, end in asked)
+    assert requested
+    assert all(any(a <= first and end <= b for a, b in spaces) for first, end in requested)
     del target

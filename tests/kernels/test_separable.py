@@ -120,9 +120,9 @@ def test_what_is_infinite_spares_other_channels(monkeypatch: pytest.MonkeyPatch)
         image[0, 4, 8, 21] = value
         results.append(np.full((1, 9, 17, 33), np.nan, np.float32))
         given = [np.zeros(each.size, np.uint8) for each in program.program.inputs[1:]]
-        told = [np.zeros(each.size, np.uint8) for each in program.program.outputs[1:]]
+        reported = [np.zeros(each.size, np.uint8) for each in program.program.outputs[1:]]
         context = EmulatedDevice().compile(program.program).context()
-        context.run(Bindings.of([image, *given], [results[-1], *told]))
+        context.run(Bindings.of([image, *given], [results[-1], *reported]))
     large, infinite = results
     assert not mismatch(large, infinite, 2e-3)
 
