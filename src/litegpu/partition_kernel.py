@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
+from litegpu.backends.execution import without_streams
 from litegpu.cache import CacheFolder, Wanted, find_or_compile
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
@@ -284,13 +285,16 @@ class PartitionKernel:
         """Read or write a buffer in the place of a tensor, from the next invoke on; None: neither.
 
         `v` is one of `bindable`. Invokes begin after what is on the `stream` of CUDA's then. Raises
-        BindingError for a buffer of another device, and for a state.
+        BindingError for a buffer of another device, for a state, and for a stream where the device
+        has none.
         """
         if v in self.compiled.states:
             raise BindingError(
                 f"Tensor {v} is a state, which the interpreter keeps between invokes. Bind inputs "
                 "and outputs."
             )
+        if stream is not None and not self.compiled.context.has_streams:
+            raise without_streams()
         if buffer is None:
             self._buffers.pop(v, None)
         else:
