@@ -79,6 +79,8 @@ class PartitionKernel:
         """Whether no other node of its graph runs beside it."""
         self.number: int | None = None
         """Which graph of the model it is of; None where that is not known."""
+        self.home = 0
+        """The context of the main graph of the interpreter that holds it, 0 for none."""
         self.bindable: frozenset[int] = frozenset()
         """The model's inputs and outputs that only this partition reads and writes."""
         self._buffers: dict[int, Buffer] = {}
@@ -319,15 +321,11 @@ class PartitionKernel:
         return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
 
     @contextlib.contextmanager
-    def idle(self) -> Iterator[list[None]]:
-        """Let invokes do nothing for a while but extend the list that this yields, by an item each.
-
-        What they still take is spent elsewhere.
-        """
-        calls: list[None] = []
-        run, self._run = self._run, lambda: calls.append(None)
+    def idle(self) -> Iterator[None]:
+        """Let invokes do nothing for a while: what they still take is spent elsewhere."""
+        run, self._run = self._run, _skip
         try:
-            yield calls
+            yield
         finally:
             self._run = run
 
@@ -357,6 +355,7 @@ class PartitionKernel:
 
     def close(self, context: int = 0) -> None:
         """Release everything on the device; `context` is that of tensors it was bound to."""
+        self.home = 0  # the interpreter may go now
         self._zero_copy.unbind(context)
         self.compiled.close()
 
