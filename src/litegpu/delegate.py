@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
-from litegpu.bound_tensors import bind_tensor
 from litegpu.backends.process import Living
+from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
+from litegpu.held_kernels import check_uses, held_by
 from litegpu.ops.support import check_support
 from litegpu.ops.types import is_quantized
-from litegpu.held_kernels import check_uses, held_by
 from litegpu.options import (
     GpuDelegateKeywords,
     GpuDelegateOptions,

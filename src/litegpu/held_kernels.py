@@ -12,6 +12,7 @@ from litegpu.partition_kernel import PartitionKernel
 from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.reader import tensor_at
 
+
 def check_uses(interpreter: Any, delegate: object, call: str) -> None:
     """Raise InterpreterError for what is no interpreter that was made with the delegate.
 

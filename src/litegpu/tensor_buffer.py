@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -198,7 +198,7 @@ class TensorBuffer:
 
     def read(
         self,
-        num_elements: int | Sequence[int] | None = None,
+        num_elements: SupportsIndex | Sequence[SupportsIndex] | None = None,
         output_dtype: npt.DTypeLike | None = None,
     ) -> Array:
         """Return a copy of the first elements; without a number all, in their shape.

@@ -27,7 +27,8 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
         return None
     if isinstance(source, cl.Buffer):
         device = _device_of(source.context, devices)
-        return _adopted(OpenCLBorrowedBuffer(device, source, 0, source.size, source))
+        buffer = OpenCLBorrowedBuffer(device, source, 0, source.size, source)
+        return Adopted(buffer, output=_is_output(buffer))
     arrays = sys.modules.get("pyopencl.array")
     if arrays is None or not isinstance(source, arrays.Array):
         return None
@@ -44,13 +45,13 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
     device = _device_of(source.base_data.context, devices)
     source.finish()
     span = (source.base_data, source.offset, source.nbytes)
-    return _adopted(OpenCLBorrowedBuffer(device, *span, source), source.dtype, source.shape)
+    buffer = OpenCLBorrowedBuffer(device, *span, source)
+    return Adopted(buffer, source.dtype, source.shape, output=_is_output(buffer))
 
 
-def _adopted(buffer: OpenCLBorrowedBuffer, *kind: Any) -> Adopted:
-    """Kernels must not write a buffer that was made for them to read; the host may."""
-    read_only = buffer.handle.flags & buffer.device.cl.mem_flags.READ_ONLY
-    return Adopted(buffer, *kind, output=not read_only)
+def _is_output(buffer: OpenCLBorrowedBuffer) -> bool:
+    """Whether a buffer was not made for kernels to read only; the host may write all."""
+    return not buffer.handle.flags & buffer.device.cl.mem_flags.READ_ONLY
 
 
 def _device_of(context: Any, devices: Iterable[OpenCLDevice]) -> OpenCLDevice:
