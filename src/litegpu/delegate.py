@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
+from litegpu.backends.process import Living
 from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
+from litegpu.held_kernels import check_uses, held_by
 from litegpu.ops.support import check_support
 from litegpu.ops.types import is_quantized
 from litegpu.options import (
@@ -26,7 +28,7 @@ from litegpu.options import (
     make_options,
 )
 from litegpu.partition_kernel import PartitionKernel
-from litegpu.profiling import Profile, check_uses, nothing_to_profile, take_profile
+from litegpu.profiling import Profile, nothing_to_profile, take_profile
 from litegpu.progress import OnProgress
 from litegpu.report import DelegationReport, Partition, rejected_nodes
 from litegpu.runtime_abi.bridge import NativeDelegate
@@ -91,7 +93,8 @@ class GpuDelegate:
         self.error: BaseException | None = None
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
-        self._kernels: list[weakref.ref[PartitionKernel]] = []
+        self._kernels = Living[PartitionKernel]()
+        """Those of all interpreters."""
         self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
         self._described = weakref.WeakKeyDictionary()
         self._on_progress = on_progress
@@ -157,7 +160,7 @@ class GpuDelegate:
         """Choose and compile the partitions of an interpreter's graph."""
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
-            self._kernels, self._budget, self._unrolled = [], ReadBudget(), set()
+            self._budget, self._unrolled = ReadBudget(), set()
         if context in self._unrolled:
             return []  # the body of a loop that runs in a partition
         file = None if self.model is None else ModelFile.open(self.model)
@@ -248,23 +251,21 @@ class GpuDelegate:
         )
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
-        """Measure where the time goes in the interpreter that applied this delegate last.
+        """Measure where the time goes in an interpreter, without one in that which came last.
 
-        With that `interpreter` whole invokes are timed too, on whatever its inputs hold; the
+        With an `interpreter` whole invokes are timed too, on whatever its inputs hold; the
         partitions by themselves run on seeded noise where they can. All times are medians of
         `repeats` runs. `peaks` measures what the device can do at most, for the kernels' floors.
         No other thread may invoke meanwhile.
 
         Raises InterpreterError before the delegate was applied and for what is no interpreter that
-        it was applied to last, ModelError when nothing runs on
-        the GPU (with the reasons), OptionsError for `repeats` below 1, ExecutionError when the
-        device fails.
+        it was applied to, ModelError when nothing runs on the GPU (with the reasons), OptionsError
+        for `repeats` below 1, ExecutionError when the device fails.
         """
-        kernels = self._living()
+        held = interpreter is not None
+        kernels = self._held_by(interpreter, "profile()") if held else self._living()
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
-        if interpreter is not None:
-            check_uses(interpreter, self, "profile()")
         return take_profile(
             self._device, self.precision, kernels, interpreter, repeats=repeats, peaks=peaks
         )
@@ -278,15 +279,20 @@ class GpuDelegate:
         TensorBuffer, or an array that TensorBuffer.of takes; None gives the tensor back. `stream`
         is CUDA's: invokes begin after what is on it then.
 
-        Raises InterpreterError for what is not the interpreter that applied the delegate last, and
-        BindingError for a tensor that is none of the model's inputs and outputs, or that the CPU
-        reads or writes, and for a buffer that does not fit it.
+        Raises InterpreterError for what is no interpreter that has this delegate, and BindingError
+        for a tensor that is none of the model's inputs and outputs, or that the CPU reads or
+        writes, for a buffer that does not fit it, and for a `stream` on another device.
         """
-        check_uses(interpreter, self, "bind_buffer()")
-        bind_tensor(interpreter, self._living(), tensor_index, buffer, stream)
+        kernels = self._held_by(interpreter, "bind_buffer()")
+        bind_tensor(interpreter, kernels, tensor_index, buffer, stream)
+
+    def _held_by(self, interpreter: Any, call: str) -> list[PartitionKernel]:
+        check_uses(interpreter, self, call)
+        return held_by(interpreter, self._kernels)
 
     def _living(self) -> list[PartitionKernel]:
-        return [kernel for reference in self._kernels if (kernel := reference()) is not None]
+        """Return the kernels of the interpreter that applied the delegate last."""
+        return [kernel for kernel in self._kernels if kernel.home == self._primary]
 
     def _whole(self, number: int = 0) -> PartitionKernel | None:
         """Return what runs all of that graph of the model it was applied to last, if one does."""
@@ -297,7 +303,8 @@ class GpuDelegate:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
         kernel.number = self._numbers.get(context)
-        self._kernels.append(weakref.ref(kernel))
+        kernel.home = self._primary or context
+        self._kernels.add(kernel)
         kernel.changed = weakref.WeakMethod(self._changed)
         return kernel
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
+from litegpu.backends.execution import without_streams
 from litegpu.cache import CacheFolder, Wanted, find_or_compile
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
@@ -78,6 +79,8 @@ class PartitionKernel:
         """Whether no other node of its graph runs beside it."""
         self.number: int | None = None
         """Which graph of the model it is of; None where that is not known."""
+        self.home = 0
+        """The context of the main graph of the interpreter that holds it, 0 for none."""
         self.bindable: frozenset[int] = frozenset()
         """The model's inputs and outputs that only this partition reads and writes."""
         self._buffers: dict[int, Buffer] = {}
@@ -284,13 +287,16 @@ class PartitionKernel:
         """Read or write a buffer in the place of a tensor, from the next invoke on; None: neither.
 
         `v` is one of `bindable`. Invokes begin after what is on the `stream` of CUDA's then. Raises
-        BindingError for a buffer of another device, and for a state.
+        BindingError for a buffer of another device, for a state, and for a stream where the device
+        has none.
         """
         if v in self.compiled.states:
             raise BindingError(
                 f"Tensor {v} is a state, which the interpreter keeps between invokes. Bind inputs "
                 "and outputs."
             )
+        if stream is not None and not self.compiled.context.has_streams:
+            raise without_streams()
         if buffer is None:
             self._buffers.pop(v, None)
         else:
@@ -315,15 +321,11 @@ class PartitionKernel:
         return profile_partition(self.compiled, ops, repeats, peaks, zero_copy=self.alone)
 
     @contextlib.contextmanager
-    def idle(self) -> Iterator[list[None]]:
-        """Let invokes do nothing for a while but extend the list that this yields, by an item each.
-
-        What they still take is spent elsewhere.
-        """
-        calls: list[None] = []
-        run, self._run = self._run, lambda: calls.append(None)
+    def idle(self) -> Iterator[None]:
+        """Let invokes do nothing for a while: what they still take is spent elsewhere."""
+        run, self._run = self._run, _skip
         try:
-            yield calls
+            yield
         finally:
             self._run = run
 
@@ -353,6 +355,7 @@ class PartitionKernel:
 
     def close(self, context: int = 0) -> None:
         """Release everything on the device; `context` is that of tensors it was bound to."""
+        self.home = 0  # the interpreter may go now
         self._zero_copy.unbind(context)
         self.compiled.close()
 

@@ -176,13 +176,9 @@ def take_profile(
     if interpreter is not None:
         whole = _median_seconds(interpreter.invoke, repeats)
         with contextlib.ExitStack() as idle:
-            calls = [idle.enter_context(kernel.idle()) for kernel in kernels]
+            for kernel in kernels:
+                idle.enter_context(kernel.idle())
             outside = _median_seconds(interpreter.invoke, repeats)
-        if not any(calls):
-            raise InterpreterError(
-                "invoke() of this interpreter runs none of the delegate's partitions: the delegate "
-                "was applied to another interpreter since. Give each a delegate of its own."
-            )
     return Profile(
         backend=device.info.backend,
         device=device.info.name,
@@ -193,23 +189,6 @@ def take_profile(
         invoke_seconds=whole,
         outside_seconds=outside,
     )
-
-
-def check_uses(interpreter: Any, delegate: object, call: str) -> None:
-    """Raise InterpreterError for what is no interpreter that was made with the delegate.
-
-    `call` is what it was given to.
-    """
-    if not callable(getattr(interpreter, "invoke", None)):
-        raise InterpreterError(
-            f"{call} takes the interpreter that this delegate was given to, not {interpreter!r}."
-        )
-    given = getattr(interpreter, "_delegates", None)  # by every runtime that there is
-    if given is not None and not any(each is delegate for each in given):
-        raise InterpreterError(
-            f"This interpreter was made without this delegate. Give {call} the one that has it "
-            "in experimental_delegates."
-        )
 
 
 def _median_seconds(function: Callable[[], object], repeats: int) -> float:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends import BACKENDS, DeviceInfo
 from litegpu.backends.buffers import Adopted, Buffer, DeviceBuffer, HostBuffer, MemoryKind
-from litegpu.backends.dlpack import DeviceType, borrow, lend
+from litegpu.backends.dlpack import ON_HOST, DeviceType, borrow, lend
 from litegpu.errors import BindingError, CompiledModelError
 
 Array = npt.NDArray[Any]
@@ -30,9 +31,14 @@ class TensorBuffer:
     """
 
     def __init__(
-        self, memory: Any, dtype: npt.DTypeLike, shape: Sequence[int], writable: bool = True
+        self,
+        memory: Any,
+        dtype: npt.DTypeLike,
+        shape: Sequence[int],
+        writable: bool = True,
+        output: bool = True,
     ) -> None:
-        """Take a Buffer for a tensor; CompiledModel does that."""
+        """Take a Buffer for a tensor; CompiledModel does that. See Adopted for the last two."""
         self._memory: Buffer | None = memory
         self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
         self._array: Array | None = None
@@ -40,22 +46,18 @@ class TensorBuffer:
         if isinstance(memory, HostBuffer):
             self._array = _view(memory, self._dtype, self._shape)
             self._array.flags.writeable = writable
-        self._writable = writable
+        self._writable, self._output = writable, output
 
     @classmethod
     def create_from_host_memory(cls, data_array: Array) -> TensorBuffer:
         """Return a buffer that is an array's memory: what is written there later is seen, too.
 
-        Raises CompiledModelError for what is no array in C order without gaps.
+        Raises CompiledModelError for what is no array in C order without gaps, and for elements
+        that no tensor has.
         """
         if not isinstance(data_array, np.ndarray):
             raise CompiledModelError("data_array must be a NumPy array")
-        if not data_array.flags.c_contiguous:
-            raise CompiledModelError(
-                "data_array must be C-contiguous: copy it with np.ascontiguousarray."
-            )
-        facts = (data_array.dtype, data_array.shape, data_array.flags.writeable)
-        return cls(HostBuffer.of(data_array), *facts)
+        return cls.of(data_array)
 
     @classmethod
     def of(
@@ -68,23 +70,30 @@ class TensorBuffer:
 
         `source` is an array of NumPy, PyTorch, CuPy, JAX, Numba or any other library that has
         `__dlpack__` or `__cuda_array_interface__`, a pyopencl array, or a pyopencl.Buffer,
-        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer; these are told `dtype` and `shape`.
+        wgpu.GPUBuffer, moderngl.Buffer or litegpu.GLBuffer; these are told `dtype` and `shape`. An
+        array that is told them is taken as the bytes that it has.
         What that library has enqueued for an array comes before what the model does with it; what
         it enqueues later does if it is on the `stream` of a run, or in the OpenGL context that is
         current.
 
-        Raises CompiledModelError for anything else, BindingError for memory that a model cannot
-        use: with gaps, of another context, of a type that no tensor has.
+        Raises CompiledModelError for anything else, for a `dtype` or `shape` that it cannot have,
+        and BindingError for memory that a model cannot use: with gaps, of another context or kind
+        of device, of a type that no tensor has.
         """
         if isinstance(source, np.ndarray):
-            return cls.create_from_host_memory(source)
-        found = adopted(source) or _on_host(source)
-        known = found.dtype if dtype is None else np.dtype(dtype)
-        sizes = found.shape if shape is None else tuple(shape)
+            found = _of_numpy(source)
+        else:
+            found = adopted(source) or _on_host(source)
+        known = found.dtype if dtype is None else _dtype_of(dtype)
+        sizes = found.shape if shape is None else _sizes_of(shape, "shape")
         if known is None or sizes is None:
             raise CompiledModelError(
                 f"A {type(source).__name__} has no type of elements and no shape. Give `dtype` and "
                 "`shape`."
+            )
+        if known.kind in "OSUMm" or known.names is not None:
+            raise CompiledModelError(
+                f"Unsupported dtype: no buffer has elements of {known}. Convert them to numbers."
             )
         needed = known.itemsize * int(np.prod(sizes, dtype=np.int64))
         if needed > found.buffer.nbytes:
@@ -92,7 +101,7 @@ class TensorBuffer:
                 f"{known} of {[*sizes]} takes {needed} bytes, and the {type(source).__name__} has "
                 f"{found.buffer.nbytes}. Give the shape that it is for."
             )
-        return cls(found.buffer, known, sizes, found.writable)
+        return cls(found.buffer, known, sizes, found.writable, found.output)
 
     @classmethod
     def from_dlpack(cls, source: Any) -> TensorBuffer:
@@ -134,7 +143,7 @@ class TensorBuffer:
     @property
     def writable(self) -> bool:
         """Whether a run may write here."""
-        return self._writable
+        return self._writable and self._output
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -188,24 +197,29 @@ class TensorBuffer:
             np.copyto(target.reshape(data_array.shape), data_array)
 
     def read(
-        self, num_elements: int | None = None, output_dtype: npt.DTypeLike | None = None
+        self,
+        num_elements: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        output_dtype: npt.DTypeLike | None = None,
     ) -> Array:
-        """Return a copy of the first elements in a row; without a number all, in their shape.
+        """Return a copy of the first elements; without a number all, in their shape.
 
-        Raises CompiledModelError for another type than the tensor's, and for more than there are.
+        A number gives them in a row, several are the shape that they get. Raises
+        CompiledModelError for another type than the tensor's, and for more than there are.
         """
         memory = self.memory
         if output_dtype is not None:
-            self._check_type(np.dtype(output_dtype))
-        if num_elements is not None and num_elements > self._size:
+            self._check_type(_dtype_of(output_dtype))
+        sizes = self._shape if num_elements is None else _sizes_of(num_elements, "num_elements")
+        count = int(np.prod(sizes, dtype=np.int64))
+        if count > self._size:
             raise CompiledModelError(
-                f"read: {num_elements} elements are more than the {self._size} that the tensor "
-                "buffer has."
+                f"read: {count} elements are more than the {self._size} that the tensor buffer "
+                "has. Read no more than these."
             )
         whole = self._array
         if whole is None:
             whole = memory.read()[: self.nbytes].view(self._dtype).reshape(self._shape)
-        return whole.copy() if num_elements is None else whole.reshape(-1)[:num_elements].copy()
+        return whole.reshape(-1)[:count].reshape(sizes).copy()
 
     def get_tensor_details(self) -> dict[str, Any]:
         """Return the `dtype` and the `shape`."""
@@ -339,11 +353,40 @@ def stream_number(stream: Any) -> int:
 READ_ONLY = "This buffer is of memory that may only be read. Make a copy of it, or another buffer."
 
 
+def _dtype_of(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise CompiledModelError(
+            f"Unsupported dtype: {dtype!r}. Give a type of NumPy's, such as np.float32."
+        ) from error
+
+
+def _sizes_of(given: Any, what: str) -> tuple[int, ...]:
+    """Return a shape; a number alone is that of a row."""
+    try:
+        sizes = tuple(map(operator.index, given if np.iterable(given) else (given,)))
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise CompiledModelError(f"{what}={given!r}: give whole numbers from 0 on.")
+    return sizes
+
+
 def adopted(source: Any) -> Adopted | None:
     """Return a device's memory that another library has made, None for anything else."""
     with _typed_refusals(source):
         found = (backend.adopt(source) for backend in BACKENDS.values())
         return next((each for each in found if each is not None), None)
+
+
+def _of_numpy(array: Array) -> Adopted:
+    """Return the memory of an array. Raises CompiledModelError for one with gaps."""
+    if not array.flags.c_contiguous:
+        raise CompiledModelError(
+            "data_array must be C-contiguous: copy it with np.ascontiguousarray."
+        )
+    return Adopted(HostBuffer.of(array), array.dtype, array.shape, array.flags.writeable)
 
 
 def _on_host(source: Any) -> Adopted:
@@ -354,7 +397,7 @@ def _on_host(source: Any) -> Adopted:
             "PyTorch, CuPy, JAX, Numba, pyopencl or wgpu."
         )
     with _typed_refusals(source):
-        array = borrow(source, None)
+        array = borrow(source, None, ON_HOST)
     buffer = HostBuffer(ctypes.c_void_p(array.address), array.nbytes, owner=array)
     return Adopted(buffer, array.dtype, array.shape, array.writable)
 

@@ -18,6 +18,7 @@ from litegpu.backends import list_devices
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
 from litegpu.zoo.writer import ModelWriter
+from places import python_path
 from small_models import CPU_ONLY, chain
 
 BACKENDS = sorted({each.backend for each in list_devices()})
@@ -195,7 +196,9 @@ def test_a_program_that_just_ends(way: str, status: int, tmp_path: Path) -> None
     path = tmp_path / "model.tflite"
     path.write_bytes(chain(["ABS"]))
     command = [sys.executable, "-c", PROGRAM, str(path), way]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == "128.0\n"
-    assert done.returncode == status, done.stderr
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert (done.stdout, done.returncode) == ("128.0\n", status), done.stderr
     assert ("CompiledModelError: Input buffer size mismatch" in done.stderr) == (way == "fails")

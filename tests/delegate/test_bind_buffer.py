@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from every_backend import REAL
 from litegpu import BindingError, GpuDelegate, InterpreterError, TensorBuffer
 from litegpu.backends import BACKENDS
 from litegpu.zoo.writer import ModelWriter
-from small_models import ALL_HALF, CPU_ONLY, ONE, chain, interpreter, reference, scaled
+from small_models import ALL_HALF, CPU_ONLY, ONE, RUNTIME, chain, interpreter, reference, scaled
 
 SHAPE = (1, 4, 4, 4)
 X = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
@@ -108,6 +110,67 @@ def test_what_cannot_be_bound() -> None:
             gpu.bind_buffer(target, source, TensorBuffer(memory, np.float32, SHAPE))
     gpu.bind_buffer(target, source, X)
     target.invoke()
+
+
+def test_the_tensor_is_that_of_the_interpreter(backend: str) -> None:
+    gpu = GpuDelegate(backend=backend)
+    targets = [interpreter(chain(["ABS", "NEG"]), gpu) for _ in range(3)]
+    source, result = ends(targets[0])
+    for scale, target in enumerate(targets, 1):
+        target.set_tensor(source, X * scale)
+        gpu.bind_buffer(target, source, X * 7 * scale)
+    gpu.bind_buffer(targets[1], source, None)
+    del target, targets[2]
+    gc.collect()
+    for target, scale in zip(targets, (7, 2), strict=True):
+        target.invoke()
+        np.testing.assert_array_equal(target.get_tensor(result), -np.abs(X * scale))
+    gpu.bind_buffer(targets[0], source, None)
+    targets[0].invoke()
+    np.testing.assert_array_equal(targets[0].get_tensor(result), -np.abs(X))
+
+
+def test_interpreters_that_are_not_allocated_look_alike() -> None:
+    gpu = GpuDelegate()
+    make = partial(RUNTIME.Interpreter, model_content=chain(["ABS"]), experimental_delegates=[gpu])
+    target = make()
+    source, result = ends(target)
+    gpu.bind_buffer(target, source, X)  # there is no other one
+    other = make()
+    with pytest.raises(InterpreterError, match=r"2 interpreters use .* Call allocate_tensors\(\)"):
+        gpu.bind_buffer(other, source, X * 2)
+    other.allocate_tensors()
+    gpu.bind_buffer(other, source, X * 2)
+    target.allocate_tensors()
+    for each, scale in ((target, 1), (other, 2)):
+        each.invoke()
+        np.testing.assert_array_equal(each.get_tensor(result), np.abs(X) * scale)
+
+
+def test_a_model_that_only_the_cpu_runs_has_no_tensor_to_bind() -> None:
+    gpu = GpuDelegate()
+    running = interpreter(chain(["ABS"]), gpu)
+    target = interpreter(chain([CPU_ONLY]), gpu)
+    with pytest.raises(BindingError, match=r"cannot be bound: .* Those are \[\]"):
+        gpu.bind_buffer(target, ends(target)[0], X)
+    gpu.close()
+    with pytest.raises(BindingError, match=r"cannot be bound: .* Those are \[\]"):
+        gpu.bind_buffer(running, ends(running)[0], X)
+
+
+def test_streams_are_cudas(backend: str) -> None:
+    gpu = GpuDelegate(backend=backend)
+    target = interpreter(chain(["ABS"]), gpu)
+    source, result = ends(target)
+    if backend == "cuda":
+        gpu.bind_buffer(target, source, X, stream=0)
+        gpu.bind_buffer(target, source, None)
+    else:
+        with pytest.raises(BindingError, match=r"This device has no streams"):
+            gpu.bind_buffer(target, source, X, stream=3)
+    target.set_tensor(source, X * 2)
+    target.invoke()  # nothing is bound
+    np.testing.assert_array_equal(target.get_tensor(result), np.abs(X) * 2)
 
 
 def test_tensors_that_the_cpu_reads_stay_its_own() -> None:

@@ -257,10 +257,11 @@ def test_an_interpreter_without_this_delegate() -> None:
 
 def test_an_interpreter_that_is_not_the_last() -> None:
     delegate = GpuDelegate()
-    first, second = (interpreter(chain(["ABS"]), delegate) for _ in range(2))
-    with pytest.raises(InterpreterError, match="was applied to another interpreter since"):
-        delegate.profile(first, repeats=1, peaks=False)
-    assert delegate.profile(second, repeats=1, peaks=False).invoke_seconds
+    first, second = (interpreter(chain([op]), delegate) for op in ("ABS", "EXP"))
+    for target, op in ((first, "ABS"), (second, "EXP"), (None, "EXP")):
+        profile = delegate.profile(target, repeats=1, peaks=False)
+        assert [each.op for each in profile.by_op()] == [op]
+        assert (profile.invoke_seconds is None) == (target is None)
 
 
 def test_a_delegate_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,15 @@ def test_models_that_take_no_picture(content: bytes, options: Any, text: str) ->
         ({"mean": float("nan"), "std": 1}, "mean=nan: give a finite number"),
         ({"input": 2}, "input=2: the model has 1 inputs"),
         ({"input": "picture"}, "Unknown input 'picture'"),
+        ({"input": None}, "Unknown input None. Known: x"),
+        ({"input_format": None}, "Unknown input_format None. .*Known: rgb8, bgr8"),
+        ({"input_format": 3}, "Unknown input_format 3"),
+        ({"resize": ["nearest"], "size": "any"}, "Unknown resize .'nearest'."),
+        ({"size": 100}, "size=100 is no height and width. Give two whole numbers"),
+        ({"size": (4, "5")}, "is no height and width"),
+        ({"size": (4, float("inf"))}, "is no height and width"),
+        ({"mean": "a", "std": 1}, "mean='a': give a finite number"),
+        ({"mean": 0, "std": (1, None, 1)}, "std=.*a finite number other than 0"),
     ],
 )
 def test_arguments_that_cannot_be(options: Any, text: str) -> None:

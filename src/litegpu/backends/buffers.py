@@ -171,6 +171,9 @@ class Adopted:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
     writable: bool = True
+    """Whether anybody may write there."""
+    output: bool = True
+    """Whether kernels may, too."""
 
 
 class _Part(DeviceBuffer):

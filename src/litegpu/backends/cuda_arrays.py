@@ -11,13 +11,20 @@ import numpy as np
 from litegpu.backends.buffers import Adopted, HostBuffer, MemoryKind
 from litegpu.backends.cuda_buffers import CUDABorrowedBuffer
 from litegpu.backends.cuda_driver import call, driver
-from litegpu.backends.dlpack import Borrowed, DeviceType, borrow, check_dense, device_of
+from litegpu.backends.dlpack import (
+    ON_CUDA,
+    ON_HOST,
+    Borrowed,
+    DeviceType,
+    borrow,
+    check_dense,
+    device_of,
+)
 from litegpu.errors import BindingError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
 
-_ON_GPU = (DeviceType.CUDA, DeviceType.CUDA_MANAGED)
 _Open = Callable[[int], "CUDADevice"]
 
 
@@ -27,15 +34,14 @@ def adopt(source: Any, open_device: _Open) -> Adopted | None:
     `open_device` returns the device of a number of CUDA's. Raises BindingError. See Backend.adopt.
     """
     kind, number = device_of(source) if hasattr(source, "__dlpack_device__") else (0, 0)
-    if kind in _ON_GPU:
+    if kind in ON_CUDA:
         device = open_device(number)
         stream = device.arrivals()
-        return _adopted(borrow(source, stream), device, stream)
+        return _adopted(borrow(source, stream, ON_CUDA), device, stream)
     if kind == DeviceType.CUDA_HOST:
-        return _pinned(borrow(source, None))
-    if hasattr(source, "__cuda_array_interface__"):
-        return _of_interface(source, source.__cuda_array_interface__, open_device)
-    return None
+        return _pinned(borrow(source, None, ON_HOST))
+    facts = getattr(source, "__cuda_array_interface__", None)
+    return None if facts is None else _of_interface(source, facts, open_device)
 
 
 def _adopted(array: Borrowed, device: CUDADevice, stream: int) -> Adopted:
@@ -50,15 +56,25 @@ def _pinned(array: Borrowed) -> Adopted:
 
 def _of_interface(source: Any, facts: dict[str, Any], open_device: _Open) -> Adopted:
     """Return what `__cuda_array_interface__` tells, version 3 and older."""
-    dtype, shape = np.dtype(facts["typestr"]), tuple(map(int, facts["shape"]))
-    address, read_only = facts["data"]
-    if facts.get("mask") is not None:
+    try:
+        dtype, shape = np.dtype(facts["typestr"]), tuple(map(int, facts["shape"]))
+        start, read_only = facts["data"]
+        address, strides = int(start or 0), facts.get("strides")
+        steps = None if strides is None else [stride // dtype.itemsize for stride in strides]
+        mask, stream = facts.get("mask"), facts.get("stream")
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BindingError(
+            f"A {type(source).__name__} has the __cuda_array_interface__ {facts!r}, which names no "
+            "typestr, shape and data as CUDA's libraries do. Take its __dlpack__, or its host's "
+            "memory."
+        ) from error
+    if mask is not None:
         raise BindingError("An array has a mask, which no tensor has. Fill it before.")
-    if (strides := facts.get("strides")) is not None:
-        check_dense(shape, [stride // dtype.itemsize for stride in strides])
-    device = open_device(_number_of(int(address or 0)))
+    if steps is not None:
+        check_dense(shape, steps)
+    device = open_device(_number_of(address))
     nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    buffer = CUDABorrowedBuffer(device, int(address or 0), nbytes, source, facts.get("stream"))
+    buffer = CUDABorrowedBuffer(device, address, nbytes, source, stream)
     return Adopted(buffer, dtype, shape, not read_only)
 
 

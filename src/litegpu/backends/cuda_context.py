@@ -57,6 +57,7 @@ class CUDAContext(ExecutionContext):
     """Memory, pinned staging buffers, and a stream for captured graphs."""
 
     executable: CUDAExecutable
+    has_streams = True
 
     def __init__(self, executable: CUDAExecutable) -> None:
         """Allocate and capture. Raises DeviceMemoryError, CudaError or DeviceLostError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,22 @@ _READ_ONLY = 1
 
 
 class DeviceType(enum.IntEnum):
-    """Where memory lies, by DLPack's numbers; those that are known here."""
+    """Where memory lies, by DLPack's numbers."""
 
     CPU = 1
     CUDA = 2
     CUDA_HOST = 3
+    OPENCL = 4
+    VULKAN = 7
+    METAL = 8
+    ROCM = 10
     CUDA_MANAGED = 13
+    ONEAPI = 14
+    WEBGPU = 15
+
+
+ON_HOST = (DeviceType.CPU, DeviceType.CUDA_HOST)
+ON_CUDA = (DeviceType.CUDA, DeviceType.CUDA_MANAGED)
 
 
 class _DataType(ctypes.Structure):
@@ -120,11 +130,12 @@ class Borrowed:
             _DELETER(self._managed.deleter)(ctypes.addressof(self._managed))
 
 
-def borrow(source: Any, stream: int | None) -> Borrowed:
+def borrow(source: Any, stream: int | None, places: Collection[DeviceType]) -> Borrowed:
     """Return the memory of an object with `__dlpack__`, once what is being done to it is ordered.
 
     `stream` is the number of the stream, of CUDA, on which it will be used; None on the CPU.
-    Raises BindingError for what has no memory that can be used, and what the object raises.
+    Raises BindingError for what has no memory that can be used, such as in none of the `places`,
+    and what the object raises.
     """
     keywords: dict[str, Any] = {} if stream is None else {"stream": stream}
     try:
@@ -141,7 +152,9 @@ def borrow(source: Any, stream: int | None) -> Borrowed:
                     f"{_VERSION[0]} is known. Update litegpu."
                 )
             _RENAME(capsule, _NAMES[name])
-            return Borrowed(managed)
+            found = Borrowed(managed)
+            _check_place(source, found.device, places)
+            return found
     raise BindingError(f"{_name_of(source)} gave no DLPack capsule that is unused.")
 
 
@@ -151,19 +164,28 @@ def device_of(source: Any) -> tuple[int, int]:
     return int(kind), int(number)
 
 
+def _check_place(source: Any, device: tuple[int, int], places: Collection[DeviceType]) -> None:
+    """Raise BindingError for memory elsewhere: its address means nothing here."""
+    kind, number = device
+    if kind not in places:
+        known = next((each.name for each in DeviceType if each == kind), f"device type {kind}")
+        raise BindingError(
+            f"A {_name_of(source)} lies on DLPack's {known} {number}, where litegpu reaches no "
+            "arrays. Copy it to the host, such as by cpu() in PyTorch, or to a GPU of CUDA."
+        )
+
+
 def check_dense(shape: Sequence[int], strides: Sequence[int]) -> None:
     """Raise BindingError unless elements lie in C order without gaps; `strides` are in elements."""
-    expected = 1
-    if 0 in shape:
-        return
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size > 1 and stride != expected:
-            raise BindingError(
-                f"An array of the shape {[*shape]} with strides of {[*strides]} elements is not "
-                "in C order without gaps. Copy it: contiguous() in PyTorch, ascontiguousarray in "
-                "CuPy."
-            )
-        expected *= size
+    expected = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    pairs = zip(shape, strides, expected, strict=False)
+    dense = all(size <= 1 or stride == wanted for size, stride, wanted in pairs)
+    if 0 not in shape and not (dense and len(strides) == len(shape)):
+        raise BindingError(
+            f"An array of the shape {[*shape]} with strides of {[*strides]} elements is not "
+            "in C order without gaps. Copy it: contiguous() in PyTorch, ascontiguousarray in "
+            "CuPy."
+        )
 
 
 def _dtype(found: _DataType) -> np.dtype[Any]:

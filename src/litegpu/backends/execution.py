@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.calls import wait_until
@@ -101,6 +102,8 @@ class ExecutionContext(ABC):
     After that long it raises InvokeTimeoutError, the device is lost, and memory that it may still
     touch is never freed. What is bound before it is changed keeps its limit.
     """
+    has_streams: ClassVar[bool] = False
+    """Whether `bind_after` knows streams that others may have."""
     in_flight: Event | None = None
     """What was submitted last, until its end was seen."""
 
@@ -118,9 +121,7 @@ class ExecutionContext(ABC):
 
         Raises BindingError where there are no streams that others could have, and as `bind` does.
         """
-        raise BindingError(
-            "This device has no streams. Wait for what makes the inputs, and run without `stream`."
-        )
+        raise without_streams()
 
     def bind_kept(self, bindings: Bindings, stream: int | None = None) -> Submission:
         """Prepare runs as `bind` does, or `bind_after`, of which there will be many.
@@ -164,6 +165,13 @@ class ExecutionContext(ABC):
             with contextlib.suppress(Exception):
                 event.wait()
             self.in_flight = None
+
+
+def without_streams() -> BindingError:
+    """Return the error for a stream on a device that has none."""
+    return BindingError(
+        "This device has no streams. Wait for what makes the inputs, and run without `stream`."
+    )
 
 
 class Submission(ABC):

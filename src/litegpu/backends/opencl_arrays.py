@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu.backends.buffers import Adopted
 from litegpu.backends.opencl_buffers import OpenCLBorrowedBuffer
+from litegpu.backends.opencl_library import TITLE
+from litegpu.backends.process import touch
 from litegpu.errors import BindingError
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
         return None
     if isinstance(source, cl.Buffer):
         device = _device_of(source.context, devices)
-        return Adopted(OpenCLBorrowedBuffer(device, source, 0, source.size))
+        buffer = OpenCLBorrowedBuffer(device, source, 0, source.size, source)
+        return Adopted(buffer, output=_is_output(buffer))
     arrays = sys.modules.get("pyopencl.array")
     if arrays is None or not isinstance(source, arrays.Array):
         return None
@@ -34,13 +37,25 @@ def adopt(source: Any, devices: Iterable[OpenCLDevice]) -> Adopted | None:
             f"An array of the shape {[*source.shape]} is not in C order without gaps. Copy it: "
             "array.copy(order='C')."
         )
-    source.finish()
+    if not isinstance(source.base_data, cl.MemoryObjectHolder):
+        raise BindingError(
+            f"An array lies in a {type(source.base_data).__name__}, which is no buffer of "
+            "OpenCL's. Make it without an allocator of shared virtual memory."
+        )
     device = _device_of(source.base_data.context, devices)
+    source.finish()
     span = (source.base_data, source.offset, source.nbytes)
-    return Adopted(OpenCLBorrowedBuffer(device, *span, source), source.dtype, source.shape)
+    buffer = OpenCLBorrowedBuffer(device, *span, source)
+    return Adopted(buffer, source.dtype, source.shape, output=_is_output(buffer))
+
+
+def _is_output(buffer: OpenCLBorrowedBuffer) -> bool:
+    """Whether a buffer was not made for kernels to read only; the host may write all."""
+    return not buffer.handle.flags & buffer.device.cl.mem_flags.READ_ONLY
 
 
 def _device_of(context: Any, devices: Iterable[OpenCLDevice]) -> OpenCLDevice:
+    touch(TITLE)
     for device in devices:
         if device.context == context:
             return device

@@ -16,7 +16,7 @@ from litegpu.backends.buffers import (
     MemoryKind,
 )
 from litegpu.backends.opencl_library import TITLE
-from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.process import is_inherited, keep_in_children, touch
 
 if TYPE_CHECKING:
     from litegpu.backends.opencl import OpenCLDevice
@@ -35,6 +35,7 @@ class _OpenCLMemory(DeviceBuffer):
 
     def _copy(self, target: Any, source: Any, **offset: int) -> None:
         device = self.device
+        touch(TITLE)
         try:
             queue = device.cl.CommandQueue(device.context)
             device.cl.enqueue_copy(queue, target, source, is_blocking=True, **offset)
@@ -59,7 +60,23 @@ class OpenCLBuffer(_OpenCLMemory):
 
 
 class OpenCLBorrowedBuffer(BorrowedBuffer, _OpenCLMemory):
-    """A buffer that another library has made with pyopencl, in the device's context."""
+    """A buffer that another library has made with pyopencl, in the device's context.
+
+    It has a reference of its own to the memory: pyopencl's objects can be released by hand.
+    """
+
+    def __init__(
+        self, device: OpenCLDevice, memory: Any, offset: int, nbytes: int, owner: object
+    ) -> None:
+        """Take pyopencl's object for memory that is ready to be used, and what it is a part of."""
+        handle = device.cl.Buffer.from_int_ptr(memory.int_ptr, retain=True)
+        super().__init__(device, handle, offset, nbytes, owner)
+        keep_in_children(self)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if not is_inherited(TITLE):
+            super().close()
 
 
 class OpenCLPinnedBuffer(HostBuffer):

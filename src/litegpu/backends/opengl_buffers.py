@@ -118,7 +118,22 @@ class OpenGLBuffer(_OpenGLMemory):
 class OpenGLBorrowedBuffer(BorrowedBuffer, _OpenGLMemory):
     """A buffer of the application's context. What that has asked for comes before each copy."""
 
+    def check_there(self) -> None:
+        """Raise BindingError if the application has deleted the buffer. On the worker.
+
+        Its number may be that of another one by now, which moderngl's object tells.
+        """
+        released = type(getattr(self.owner, "mglo", None)).__name__ == "InvalidObject"
+        found = None if released else self.device.gl.bytes_of(self.handle)
+        if found is None or found < self.nbytes:
+            now = "deleted" if found is None else f"one of {found} bytes now"
+            raise BindingError(
+                f"OpenGL's buffer {self.handle} of {self.nbytes} bytes, which is in use here, is "
+                f"{now}. Keep it for as long as models use it, or bind another one."
+            )
+
     def _copy(self, function: str, offset: int, nbytes: int, address: int) -> None:
+        self.check_there()
         super()._copy(function, offset, nbytes, address)
         self.device.gl.call.glFinish()  # for the application's context
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from litegpu.errors import UnsupportedDeviceError
+from litegpu.errors import BindingError, UnsupportedDeviceError
 
 _VERSION = (4, 3)
 _WHAT = "A context that shares its buffers with the application's"
@@ -23,6 +23,15 @@ class GLBuffer:
     """A buffer of the application's OpenGL context, by the number that glGenBuffers gave."""
 
     number: int
+
+    def __post_init__(self) -> None:
+        """Raise BindingError for what can be no buffer's number."""
+        if not hasattr(self.number, "__index__") or not 0 <= int(self.number) < 1 << 32:
+            raise BindingError(
+                f"GLBuffer({self.number!r}) is no buffer's number: glGenBuffers gives whole ones, "
+                "from 1 on."
+            )
+        object.__setattr__(self, "number", int(self.number))  # OpenGL takes none of NumPy's
 
 
 @dataclass(frozen=True, slots=True)

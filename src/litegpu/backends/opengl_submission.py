@@ -11,6 +11,7 @@ from litegpu.backends import opengl_library as library
 from litegpu.backends.buffers import Bindings, DeviceBuffer, HostBuffer
 from litegpu.backends.calls import bound
 from litegpu.backends.execution import Submission
+from litegpu.backends.opengl_buffers import OpenGLBorrowedBuffer
 
 if TYPE_CHECKING:
     from litegpu.backends.opengl_context import OpenGLContext
@@ -38,7 +39,8 @@ class OpenGLSubmission(Submission):
         self._work: list[_Call] = [*self._copies_in(bindings), *launches, *collect]
         self._fetch: list[_Call] = fetch
         if self._shares:
-            self._work.insert(0, self._follow)
+            theirs = [each for each in buffers if isinstance(each, OpenGLBorrowedBuffer)]
+            self._work[:0] = [self._follow, *(each.check_there for each in theirs)]
         if self._shares or not fetch:
             self._fetch.append(bound(context.gl.call.glFinish))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from litegpu.backends.buffers import Adopted, BorrowedBuffer, Bytes, DeviceBuffer
-from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.process import is_inherited, keep_in_children, touch
 from litegpu.backends.shaders import too_little_memory
 from litegpu.backends.webgpu_library import TITLE
 from litegpu.codegen import round_up
@@ -119,6 +119,7 @@ class _WebGPUMemory(DeviceBuffer):
 
     def _write(self, offset: int, data: Bytes) -> None:
         check_words(offset)
+        touch(TITLE)
         device = self.device
         with device.lock, Typed(device, (self.nbytes,)):
             queue, end = device.device.queue, words(data.nbytes)
@@ -131,6 +132,7 @@ class _WebGPUMemory(DeviceBuffer):
 
     def _read(self, offset: int, host: Bytes) -> None:
         check_words(offset)
+        touch(TITLE)
         device = self.device
         with device.lock, Typed(device, (self.nbytes,)):
             size = words(host.nbytes)
@@ -161,6 +163,16 @@ class WebGPUBuffer(_WebGPUMemory):
 class WebGPUBorrowedBuffer(BorrowedBuffer, _WebGPUMemory):
     """A buffer that another library has made with wgpu-py, on the same device."""
 
+    def check_open(self) -> None:
+        """Raise BindingError after `close`, and if the application has taken the memory away."""
+        super().check_open()
+        state = self.device.calls.unusable(self.handle)
+        if state is not None:
+            raise BindingError(
+                f"A WebGPU buffer that is in use here is {state}. Unmap it before a run, destroy "
+                "it only when nothing uses it any more, or bind another one."
+            )
+
 
 def adopt(source: Any, devices: Iterable[WebGPUDevice]) -> Adopted | None:
     """Return a wgpu.GPUBuffer as a buffer, None for anything else.
@@ -172,6 +184,7 @@ def adopt(source: Any, devices: Iterable[WebGPUDevice]) -> Adopted | None:
         return None
     for device in devices:
         if device.device is source._device:
+            touch(TITLE)
             _check_usage(source, device)
             return Adopted(WebGPUBorrowedBuffer(device, source, 0, source.size))
     raise BindingError(

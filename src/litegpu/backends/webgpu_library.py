@@ -61,6 +61,20 @@ class NativeCalls:
         data = self.ffi.cast("uint8_t *", address)
         self.checked.wgpuQueueWriteBuffer(queue._internal, buffer._internal, offset, data, nbytes)
 
+    def unusable(self, buffer: Any) -> str | None:
+        """Return why a buffer must not be submitted: it is "mapped" or "destroyed"; None: it may.
+
+        The library ends the process for such a one, and tells nobody before. What it says to an
+        unmapping does: it fails for a buffer that is not mapped, for each reason with a text.
+        """
+        if buffer.map_state != "unmapped":
+            return "mapped"
+        try:
+            self.checked.wgpuBufferUnmap(buffer._internal)
+        except self.error as error:
+            return "destroyed" if "has been destroyed" in str(error) else None
+        return None
+
     def wait(self, device: Any) -> None:
         """Wait until a device has done everything that was submitted.
 

@@ -25,6 +25,8 @@ class WebGPUSubmission(Submission):
         self._on = context
         self._bindings = bindings  # keeps the memory
         program, memory, results = context.program, context.memory, context.results
+        ends = (*bindings.inputs, *bindings.outputs)
+        self._on_device = [each for each in ends if isinstance(each, DeviceBuffer)]
         self._writes: list[tuple[BufferRange, HostBuffer]] = []
         self._reads: list[tuple[HostBuffer, int, int]] = []
         """For the host: where to, from where among the results, and bytes."""
@@ -62,6 +64,8 @@ class WebGPUSubmission(Submission):
         with context.device.lock:
             reader = context.open_reader()
             reader.release_mapping()
+            for buffer in self._on_device:  # the library ends the process for one that is gone
+                buffer.check_open()
             self._write()
             context.commands.submit(self._before, self._after)
             reader.map()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Generator
 from typing import Any
 
 from litegpu.backends.calls import wait_until
 from litegpu.compiled_model.contexts import Flight
-from litegpu.errors import InvokeTimeoutError
+from litegpu.errors import ForkedProcessError, InvokeTimeoutError
 
 
 class ModelFuture:
@@ -20,13 +21,27 @@ class ModelFuture:
     def __init__(self, flight: Flight, results: Callable[[], Any]) -> None:
         """Take a run, and what gives its results after its end; CompiledModel does that."""
         self._flight, self._results = flight, results
+        self._pid = os.getpid()
 
     def done(self) -> bool:
-        """Return whether `result` would take no time."""
+        """Return whether `result` would take no time. Raises ForkedProcessError."""
+        self._check_process()
         return self._flight.is_done()
 
+    def _check_process(self) -> None:
+        """Raise ForkedProcessError in a child that was forked while the run was in flight."""
+        if self._pid != os.getpid() and not self._flight.over:
+            raise ForkedProcessError(
+                "This run was begun before the process was forked, and ends in the parent. Wait "
+                'for it there; start children with multiprocessing.get_context("spawn").'
+            )
+
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, for `timeout` seconds at most; return whether it has come."""
+        """Wait for the end, for `timeout` seconds at most; return whether it has come.
+
+        Raises ForkedProcessError in a child that was forked before the end.
+        """
+        self._check_process()
         if timeout is not None and not wait_until(self.done, timeout):
             return False
         self._flight.end()

@@ -56,8 +56,12 @@ class CompiledModel(ModelTensors):
             if not isinstance(count, int) or count < 1:
                 raise CompiledModelError(f"{name} is {count!r}. Use a number from 1 on.")
         requested = wanted(hardware_accel, options)
-        if "input_format" in delegate:
-            picture = {name: delegate.pop(name) for name in KEYWORDS if name in delegate}
+        if picture := {name: delegate.pop(name) for name in KEYWORDS if name in delegate}:
+            if "input_format" not in picture:
+                raise CompiledModelError(
+                    f"{', '.join(picture)}: these are for pictures. Give their input_format, too, "
+                    "such as 'rgb8'."
+                )
             try:
                 content = with_picture_input(content, **picture)
             except ModelError as error:

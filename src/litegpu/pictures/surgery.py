@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import struct
 from collections.abc import Iterable, Sequence
@@ -116,17 +117,15 @@ def _parsed(content: bytes) -> Any:
 def _position(model: Any, wanted: int | str) -> int:
     graph = model.subgraphs[0]
     tensors = [int(t) for t in graph.inputs]
-    if isinstance(wanted, int):
-        if 0 <= wanted < len(tensors):
-            return wanted
+    if hasattr(wanted, "__index__"):
+        if 0 <= int(wanted) < len(tensors):
+            return int(wanted)
         raise OptionsError(f"input={wanted}: the model has {len(tensors)} inputs, from 0 on.")
     names = {(graph.tensors[t].name or b"").decode(errors="replace"): t for t in tensors}
     for signature in model.signatureDefs or ():
         for entry in signature.inputs or () if signature.subgraphIndex == 0 else ():
             names.setdefault(entry.name.decode(errors="replace"), int(entry.tensorIndex))
-    if wanted not in names:
-        raise OptionsError(f"Unknown input '{wanted}'.{did_you_mean(wanted, names)}")
-    return tensors.index(names[wanted])
+    return tensors.index(_known(names, wanted, "input"))
 
 
 def _target(model: Any, position: int) -> Input:
@@ -163,9 +162,9 @@ def _quantization(table: Any, name: str) -> Quantization:
     return Quantization((scales[0],), (zeros[0],))
 
 
-def _known(table: Any, word: str, what: str) -> Any:
-    if word not in table:
-        raise OptionsError(f"Unknown {what} '{word}'.{did_you_mean(word, table)}")
+def _known(table: Any, word: Any, what: str) -> Any:
+    if not isinstance(word, str) or word not in table:
+        raise OptionsError(f"Unknown {what} {word!r}.{did_you_mean(str(word), table)}")
     return table[word]
 
 
@@ -194,10 +193,13 @@ def _size(size: Size, target: Input, input_format: str) -> tuple[int, int]:
 
 
 def _pair(size: Sequence[int]) -> tuple[int, int]:
-    pair = tuple(size)
-    if len(pair) != 2 or any(int(each) != each or each < 1 for each in pair):
-        raise OptionsError(f"size={size} is no height and width. Give two whole numbers above 0.")
-    return int(pair[0]), int(pair[1])
+    try:
+        pair = tuple(map(int, size))
+        if len(pair) == 2 and pair == tuple(size) and min(pair) > 0:
+            return pair
+    except (TypeError, ValueError, OverflowError):  # of tuple() and int()
+        pass
+    raise OptionsError(f"size={size!r} is no height and width. Give two whole numbers above 0.")
 
 
 def _scales(mean: Scale | None, std: Scale | None, target: Input) -> Any:
@@ -211,13 +213,18 @@ def _scales(mean: Scale | None, std: Scale | None, target: Input) -> Any:
         return _array(stored.zero_point[0]), np.float32(1) / _array(stored.scale[0])
     for what, value in (("mean", mean), ("std", std)):
         entries = list(value) if isinstance(value, Iterable) else [value]
-        wrong = [x for x in entries if not math.isfinite(x) or (what == "std" and x == 0)]
+        wrong = [x for x in entries if not _is_finite(x) or (what == "std" and x == 0)]
         if len(entries) not in (1, target.colors) or wrong:
+            but = " other than 0" if what == "std" else ""
             raise OptionsError(
-                f"{what}={value}: give a finite number{' other than 0' * (what == 'std')}, or one "
-                f"for each of {target.colors} channels."
+                f"{what}={value!r}: give a finite number{but}, or one for each of {target.colors} "
+                "channels."
             )
     return _array(mean), _array(std)
+
+
+def _is_finite(entry: Any) -> bool:
+    return isinstance(entry, numbers.Real) and math.isfinite(entry)
 
 
 def _array(value: Any) -> NDArray[np.float32]:
