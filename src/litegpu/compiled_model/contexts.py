@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer
-from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.fitting import check, grown
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.direct_run import DirectRun, Ends, KernelContext
@@ -112,14 +112,17 @@ class ModelContext:
             if number in key[_FIRST_BUFFER:]:
                 self._runs.pop(key, None)
 
-    def on_arrays(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Run:
-        """Return the run of the first signature on arrays of the host that fit its tensors."""
+    def on_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> Run:
+        """Return the run of the first signature on arrays of the host that fit its tensors.
+
+        An interpreter gives arrays of its own, which are then in the place of `outputs`.
+        """
         if self._on_arrays is None:
             signature = self.instance.signatures[0]
             if not self.instance.runs_directly(signature):
-                buffers = [*map(TensorBuffer.create_from_host_memory, (*inputs, *outputs))]
-                ends = buffers[: len(inputs)], buffers[len(inputs) :]
-                return _InterpreterRun(self.instance, signature, *ends, self._thread)
+                return self._interpreted(
+                    signature, lambda: inputs, partial(_replace, signature, outputs)
+                )
             self._on_arrays = _ArrayRun(signature)
         moving = self._on_arrays
         moving.take(inputs, outputs)
@@ -147,7 +150,20 @@ class ModelContext:
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
                 "tells what the CPU runs of this one. Wait for the stream, and run without it."
             )
-        return _InterpreterRun(instance, signature, inputs, outputs, self._thread)
+        read = partial(_contents, signature, inputs)
+        return self._interpreted(signature, read, partial(_put, signature, outputs))
+
+    def _interpreted(
+        self,
+        signature: Signature,
+        read: Callable[[], Sequence[Array]],
+        write: Callable[[list[Array]], None],
+    ) -> Run:
+        def work() -> None:
+            with self.instance.lock:
+                write(signature.run(read()))
+
+        return _InterpreterRun(work, self._thread)
 
     def _direct(
         self,
@@ -221,28 +237,16 @@ class _InterpreterRun:
     """A run through an interpreter, which copies."""
 
     def __init__(
-        self,
-        instance: Instance,
-        signature: Signature,
-        inputs: Buffers,
-        outputs: Buffers,
-        thread: Callable[[Callable[[], None]], Future[None]],
+        self, work: Callable[[], None], thread: Callable[[Callable[[], None]], Future[None]]
     ) -> None:
-        self._instance, self._signature = instance, signature
-        self._inputs, self._outputs = inputs, outputs
-        self._thread = thread
+        self._work, self._thread = work, thread
         self._future: Future[None] | None = None
 
     def __call__(self) -> None:
-        with self._instance.lock:
-            results = self._signature.run([_content(buffer) for buffer in self._inputs])
-            for number, (buffer, result) in enumerate(zip(self._outputs, results, strict=True)):
-                if result.nbytes != buffer.nbytes:
-                    raise self._signature.grown(number, result.shape)
-                _put(buffer, result)
+        self._work()
 
     def submit(self) -> None:
-        self._future = self._thread(self)
+        self._future = self._thread(self._work)
 
     def is_done(self) -> bool:
         return self._future is None or self._future.done()
@@ -252,15 +256,31 @@ class _InterpreterRun:
             self._future.result()
 
 
-def _content(buffer: TensorBuffer) -> Any:
-    return buffer.read() if buffer.kind == "device" else buffer.array
+def content(buffer: TensorBuffer, tensor: Tensor) -> Array:
+    """Return what a buffer holds, in the shape of its tensor: the buffer's own may be flat."""
+    array = buffer.read() if buffer.kind == "device" else buffer.array
+    return array.reshape(tensor.shape)
 
 
-def _put(buffer: TensorBuffer, result: Any) -> None:
-    if buffer.kind == "device":
-        buffer.write(result)
-    else:
-        np.copyto(buffer.array, result.reshape(buffer.shape))
+def _contents(signature: Signature, buffers: Buffers) -> list[Array]:
+    return [content(*pair) for pair in zip(buffers, signature.inputs, strict=True)]
+
+
+def _put(signature: Signature, buffers: Buffers, results: Sequence[Array]) -> None:
+    before = signature.outputs
+    signature.learn(results)
+    for tensor, buffer, result in zip(before, buffers, results, strict=True):
+        if result.nbytes != buffer.nbytes:
+            raise grown(tensor, result.shape)
+        if buffer.kind == "device":
+            buffer.write(result)
+        else:
+            np.copyto(buffer.array, result.reshape(buffer.shape))
+
+
+def _replace(signature: Signature, outputs: list[Array], results: Sequence[Array]) -> None:
+    signature.learn(results)
+    outputs[:] = results
 
 
 class ContextPool:

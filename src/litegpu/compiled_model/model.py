@@ -10,7 +10,7 @@ from typing import Any
 from litegpu.compiled_model.accelerators import wanted
 from litegpu.compiled_model.call import Call
 from litegpu.compiled_model.contexts import ContextPool, ModelContext, Run
-from litegpu.compiled_model.fitting import check_open
+from litegpu.compiled_model.fitting import check_open, count
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.pieces import Pieces
@@ -52,9 +52,7 @@ class CompiledModel(ModelTensors):
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        for name, count in (("contexts", contexts), ("pieces", pieces)):
-            if not isinstance(count, int) or count < 1:
-                raise CompiledModelError(f"{name} is {count!r}. Use a number from 1 on.")
+        pieces = count("pieces", pieces)
         requested = wanted(hardware_accel, options)
         if "input_format" in delegate:
             picture = {name: delegate.pop(name) for name in KEYWORDS if name in delegate}
@@ -124,10 +122,11 @@ class CompiledModel(ModelTensors):
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
         """Return the same model for inputs with so many rows, compiled apart from this one.
 
-        Raises CompiledModelError for a model whose inputs cannot have them; see
-        zoo.batch.with_batch.
+        Its inputs have the other sizes that they have here now. Raises CompiledModelError for a
+        model whose inputs cannot have them; see zoo.batch.with_batch.
         """
         self._open()
+        rows = count("rows", rows)
         content, gpu, threads = self._source
         try:
             changed = with_batch(content, rows)
@@ -136,6 +135,15 @@ class CompiledModel(ModelTensors):
         other = copy.copy(self)
         other._source, other._pieces = (changed, gpu, threads), None
         ModelTensors.__init__(other, _contexts(other._source, contexts))
+        try:
+            for number, (now, stated) in enumerate(
+                zip(self.signature.inputs, other.signature.inputs, strict=True)
+            ):
+                if now.shape[1:] != stated.shape[1:]:
+                    other.resize_input_tensor(number, (rows, *now.shape[1:]), strict=False)
+        except BaseException:
+            other.close()
+            raise
         return other
 
     def __enter__(self) -> CompiledModel:
@@ -267,7 +275,7 @@ class CompiledModel(ModelTensors):
 
         Raises CompiledModelError for other shapes: `resize_input_tensor` changes them.
         """
-        call = Call(self._main, inputs, named)
+        call = Call(self.signature.inputs, inputs, named)
         self.check_process()
         self._pool.use(lambda context: self._call_run(context, call)())
         return call.results()
@@ -279,7 +287,7 @@ class CompiledModel(ModelTensors):
         until its end. As many runs are in flight as there are `contexts`; one more waits for the
         oldest. Raises for inputs as the call does; a run that fails tells its own future.
         """
-        call = Call(self._main, inputs, named, keep=True)
+        call = Call(self.signature.inputs, inputs, named, keep=True)
         return self._submitted(lambda context: self._call_run(context, call), call.results)
 
     def _call_run(self, context: ModelContext, call: Call) -> Run:
@@ -299,13 +307,14 @@ _Source = tuple[bytes, Mapping[str, Any] | None, int | None]
 """A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
 
 
-def _contexts(source: _Source, count: int) -> ContextPool:
+def _contexts(source: _Source, wanted: int) -> ContextPool:
+    number = count("contexts", wanted)
     main = _instance(*source)
     if all(map(main.runs_directly, main.signatures)):
-        instances = [main] * count
+        instances = [main] * number
     else:
-        instances = [main, *(_instance(*source) for _ in range(count - 1))]
-    return ContextPool(ModelContext(each, number) for number, each in enumerate(instances))
+        instances = [main, *(_instance(*source) for _ in range(number - 1))]
+    return ContextPool(ModelContext(*each) for each in zip(instances, range(number), strict=True))
 
 
 def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None) -> Instance:
