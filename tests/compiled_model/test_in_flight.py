@@ -130,7 +130,7 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(future.result(), -np.abs(X))
 
 
-@pytest.mark.parametrize("contexts", [0, -1, 1.5, "2"])
+@pytest.mark.parametrize("contexts", [0, -1, 1.5, "2", True])
 def test_how_many_contexts_there_may_be(contexts: Any) -> None:
     with pytest.raises(CompiledModelError, match=r"contexts is .*. Use a number from 1 on"):
         CompiledModel.from_buffer(chain(WHOLE), contexts=contexts)
