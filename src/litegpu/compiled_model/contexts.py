@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_void_p
@@ -18,18 +17,14 @@ import numpy.typing as npt
 from litegpu.backends.buffers import Buffer, HostBuffer
 from litegpu.compiled_model.fitting import check, grown
 from litegpu.compiled_model.instance import Instance
+from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.direct_run import DirectRun, Ends, KernelContext
 from litegpu.errors import BindingError, CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
-_MOST_BOUND = 16
-"""Sets of buffers whose runs a context keeps prepared."""
-_FIRST_BUFFER = 3
-"""Where the buffers begin in the key of a run."""
 _numbers = itertools.count()
 _Result = TypeVar("_Result")
-Buffers = Sequence[TensorBuffer]
 Array = npt.NDArray[Any]
 
 
@@ -57,7 +52,7 @@ class ModelContext:
         self.instance, self._number = instance, number
         self._on_kernels: dict[int | None, KernelContext] = {}
         """By the numbers of the graphs."""
-        self._runs = OrderedDict[tuple[object, ...], DirectRun]()
+        self._runs = KeptRuns[DirectRun]()
         self._on_arrays: _ArrayRun | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
@@ -94,23 +89,14 @@ class ModelContext:
 
     def bound(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
         """Return the run of a signature on buffers, prepared once for as long as these live."""
-        key = (index, len(inputs), stream, *map(id, inputs), *map(id, outputs))
-        found = self._runs.get(key)
+        key = key_of(index, inputs, outputs, stream)
+        found = self._runs.find(key)
         if found is not None:
             return found
         run = self.prepared(index, inputs, outputs, stream, repeated=True)
         if isinstance(run, DirectRun):
-            self._runs[key] = run
-            for buffer in {*inputs, *outputs}:
-                buffer.when_gone(self, partial(self._forget_buffer, id(buffer)))
-            if len(self._runs) > _MOST_BOUND:
-                self._runs.popitem(last=False)
+            self._runs.keep(key, run, (*inputs, *outputs))
         return run
-
-    def _forget_buffer(self, number: int) -> None:
-        for key in [*self._runs]:
-            if number in key[_FIRST_BUFFER:]:
-                self._runs.pop(key, None)
 
     def on_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> Run:
         """Return the run of the first signature on arrays of the host that fit its tensors.

@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections import OrderedDict
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from litegpu.backends.buffers import DeviceBuffer, HostBuffer
 from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.rows import check_independent, check_outputs
 from litegpu.errors import CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
@@ -21,10 +19,6 @@ from litegpu.tensor_buffer import TensorBuffer
 if TYPE_CHECKING:
     from litegpu.compiled_model.future import ModelFuture
     from litegpu.compiled_model.model import CompiledModel
-
-_MOST_CUT = 16
-"""Sets of buffers whose pieces are kept."""
-Buffers = Sequence[TensorBuffer]
 
 
 class Pieces:
@@ -49,7 +43,7 @@ class Pieces:
             )
         self._whole = whole
         self.model = whole.at_batch(min(rows) // count, contexts=count)
-        self._runs = OrderedDict[tuple[object, ...], PiecedRun]()
+        self._runs = KeptRuns[PiecedRun]()
         try:
             check_outputs(whole, min(rows))
             check_outputs(self.model, min(rows) // count)
@@ -64,22 +58,14 @@ class Pieces:
 
     def bound(self, inputs: Buffers, outputs: Buffers, stream: int | None) -> PiecedRun:
         """Return the run on buffers, cut once for as long as these live."""
-        key = (stream, *map(id, inputs), *map(id, outputs))
-        found = self._runs.get(key)
+        key = key_of(0, inputs, outputs, stream)
+        found = self._runs.find(key)
         if found is None:
             check("Input", self._whole.signature.inputs, inputs)
             check("Output", self._whole.signature.outputs, outputs)
-            found = self._runs[key] = PiecedRun(self.model, inputs, outputs, stream)
-            for buffer in {*inputs, *outputs}:
-                buffer.when_gone(self, partial(self._forget, id(buffer)))
-            if len(self._runs) > _MOST_CUT:
-                self._runs.popitem(last=False)
+            found = PiecedRun(self.model, inputs, outputs, stream)
+            self._runs.keep(key, found, (*inputs, *outputs))
         return found
-
-    def _forget(self, number: int) -> None:
-        for key in [*self._runs]:
-            if number in key[1:]:
-                self._runs.pop(key, None)
 
     def close(self) -> None:
         """Release what was compiled for pieces."""
