@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from queue import Empty, SimpleQueue
@@ -19,6 +17,7 @@ import numpy as np
 from litegpu.compiled_model.arrays import Array, fitting
 from litegpu.compiled_model.call import ordered
 from litegpu.compiled_model.fitting import count
+from litegpu.compiled_model.future import AwaitedFuture
 from litegpu.compiled_model.model import CompiledModel
 from litegpu.compiled_model.rows import check_independent, check_outputs
 from litegpu.errors import CompiledModelError
@@ -29,19 +28,11 @@ _SETS = 2
 _WATCH = "litegpu-batcher-end"
 
 
-class BatchedFuture(Future[Any]):
-    """The result of a request; a Future as those of concurrent.futures, which may be awaited."""
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Return the result, while the event loop goes on."""
-        return asyncio.wrap_future(self).__await__()
-
-
 @dataclass(frozen=True, slots=True)
 class _Request:
     arrays: Sequence[Array]
     rows: int
-    future: BatchedFuture
+    future: AwaitedFuture
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +126,7 @@ class Batcher:
         """Return what the model returns for these inputs. Raises as CompiledModel's call does."""
         return self.submit(*inputs, **named).result()
 
-    def submit(self, *inputs: Any, **named: Any) -> BatchedFuture:
+    def submit(self, *inputs: Any, **named: Any) -> AwaitedFuture:
         """Hand a request in; arrays may change afterwards.
 
         Raises CompiledModelError for inputs that do not fit, and after `close`.
@@ -146,7 +137,7 @@ class Batcher:
         given = [np.asarray(each) for each in ordered(self._inputs, inputs, named)]
         rows = _rows(self._max_batch, self._inputs, given)
         arrays = [fitting(*pair, keep=True) for pair in zip(self._inputs, given, strict=True)]
-        future = BatchedFuture()
+        future = AwaitedFuture()
         self._requests.put(_Request(arrays, rows, future))
         # `close` may have come since: after the end of the thread nobody would answer. What is put
         # before it ends it refuses itself.
@@ -230,7 +221,7 @@ def _closed() -> CompiledModelError:
     return CompiledModelError("The batcher was closed. Make another one.")
 
 
-_END = _Request((), 0, BatchedFuture())
+_END = _Request((), 0, AwaitedFuture())
 """In the place of a request after which none comes."""
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
 

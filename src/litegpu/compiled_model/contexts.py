@@ -55,6 +55,7 @@ class ModelContext:
         self._runs = KeptRuns[DirectRun]()
         self._on_arrays: _ArrayRun | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._watcher: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
         self.busy = False
         """Whether somebody seems to use the context; only the lock knows."""
@@ -175,6 +176,15 @@ class ModelContext:
             self._threads = ThreadPoolExecutor(1, "litegpu-model")
         return self._threads.submit(function)
 
+    def watch(self, end: Callable[[], None]) -> None:
+        """Have a thread of this context's, whose flights come one by one, call the `end` of one."""
+        if self._watcher is None:
+            self._watcher = ThreadPoolExecutor(1, "litegpu-watch")
+        try:
+            self._watcher.submit(end)
+        except RuntimeError:  # the context was closed, or the program ends
+            end()
+
     def forget(self) -> None:
         """Forget all prepared runs: shapes have changed."""
         self._runs.clear()
@@ -187,6 +197,8 @@ class ModelContext:
             each.close()
         if self._threads is not None:
             self._threads.shutdown()
+        if self._watcher is not None:
+            self._watcher.shutdown(wait=False)  # it may be waiting for whoever closes this
 
 
 def _by_index(tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[int, list[Buffer]]:
@@ -343,6 +355,10 @@ class Flight:
         if not self.over:
             self._context.check_entry()
             self._context.use(lambda _: None)
+
+    def watch(self, end: Callable[[], None]) -> None:
+        """Have a thread call what waits for the end."""
+        self._context.watch(end)
 
     def finish(self) -> None:
         """End it, for whoever has its context."""
