@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.tensor_buffer import KINDS, TensorBuffer, adopted
+
+if TYPE_CHECKING:
+    from litegpu.compiled_model.pieces import Pieces
 
 
 class Call:
@@ -36,8 +39,11 @@ class Call:
         self._tensors: Sequence[Tensor] = ()
         self._outputs: list[Any] = []
 
-    def run_on(self, context: ModelContext) -> Run:
-        """Return the run of this call on a context. Raises CompiledModelError or BindingError."""
+    def run_on(self, context: ModelContext, pieces: Pieces | None = None) -> Run:
+        """Return the run of this call on a context, in pieces unless a device has its inputs.
+
+        Raises CompiledModelError or BindingError.
+        """
         instance = context.instance
         signature = instance.signatures[0]
         # Again, for the model may have been resized since: only now its shapes stay.
@@ -48,15 +54,17 @@ class Call:
         for tensor in self._tensors:
             refuse_strings(tensor)
         if any(isinstance(each, TensorBuffer) for each in self._inputs):
-            if instance.runs_directly(signature):
-                return self._on_buffers(context)
-            check("Input", signature.inputs, self._buffers())
+            buffers = self._buffers()
+            on_device = any(each.kind == "device" for each in buffers)
+            if instance.runs_directly(signature) and (on_device or pieces is None):
+                return self._on_buffers(context, buffers, "device" if on_device else "host")
+            check("Input", signature.inputs, buffers)
         arrays = [
             content(source, tensor) if isinstance(source, TensorBuffer) else source
             for tensor, source in zip(signature.inputs, self._inputs, strict=True)
         ]
         self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
-        return context.on_arrays(arrays, self._outputs)
+        return (pieces or context).on_arrays(arrays, self._outputs)
 
     def _buffers(self) -> list[TensorBuffer]:
         return [
@@ -64,9 +72,7 @@ class Call:
             for each in self._inputs
         ]
 
-    def _on_buffers(self, context: ModelContext) -> Run:
-        buffers = self._buffers()
-        kind = "device" if any(each.kind == "device" for each in buffers) else "host"
+    def _on_buffers(self, context: ModelContext, buffers: list[TensorBuffer], kind: str) -> Run:
         results = [
             new_buffer(tensor, context.instance, kind, zeros=False) for tensor in self._tensors
         ]

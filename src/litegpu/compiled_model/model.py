@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from litegpu.compiled_model.accelerators import wanted
+from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.call import Call
 from litegpu.compiled_model.contexts import ContextPool, ModelContext, Run
 from litegpu.compiled_model.fitting import check_open, count
@@ -109,15 +110,22 @@ class CompiledModel(ModelTensors):
         the CPU the rest. Further keywords are those of GpuDelegate: `backend="cuda"`,
         `precision="fp16"`, `cache=True`; or, with `input_format`, those of
         `pictures.with_picture_input`: the model then takes a picture's bytes.
-        `environment` is kept for who asks for it. `contexts` is how many runs may be in flight:
+        `environment` is kept for whoever asks for it. `contexts` is how many runs may be in flight:
         each has memory for activations of its own, and all share the weights where the GPU has the
-        whole model. With `pieces` runs on buffers of the host are cut into so many shares of the
+        whole model. With `pieces` runs on memory of the host are cut into so many shares of the
         batch, so that copies of one and kernels of another take place at the same time.
 
         Raises CompiledModelError for what is no model and for accelerators that do not exist, and
         what GpuDelegate raises.
         """
-        return cls(bytes(model_data), hardware_accel, environment, options, **delegate)
+        try:
+            content = memoryview(model_data).tobytes()
+        except TypeError as error:
+            raise CompiledModelError(
+                f"A {type(model_data).__name__} is no content of a .tflite file. Give its bytes, "
+                "or its path to from_file."
+            ) from error
+        return cls(content, hardware_accel, environment, options, **delegate)
 
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
         """Return the same model for inputs with so many rows, compiled apart from this one.
@@ -172,7 +180,12 @@ class CompiledModel(ModelTensors):
 
     @property
     def environment(self) -> Any:
-        """What was passed as the environment."""
+        """What was passed as the environment; else one of LiteRT's, made when it is asked for.
+
+        None where LiteRT is not installed. Nothing of litegpu needs it.
+        """
+        if self._environment is None:
+            self._environment = runtime.environment()
         return self._environment
 
     def _resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
@@ -213,8 +226,8 @@ class CompiledModel(ModelTensors):
     ) -> ModelFuture:
         """Begin what run_by_index does; `result` of what this returns waits, and gives None.
 
-        Host memory that is not pinned is read now; all other buffers belong to the run until its
-        end. With as many runs in flight as there are contexts the oldest one is waited for.
+        Buffers belong to the run until its end, whatever memory they are of. With as many runs in
+        flight as there are contexts the oldest one is waited for.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
         return self._submitted(lambda context: self._kept_run(context, *ends), lambda: None)
@@ -251,17 +264,16 @@ class CompiledModel(ModelTensors):
     ) -> None:
         """Run a signature once, from buffers into buffers, by the names of its tensors.
 
-        See run_by_index.
+        Other names in the maps are left alone, as LiteRT does. See run_by_index.
         """
         signature = self._named(signature_key)
         sides = ((signature.inputs, input_map, "input"), (signature.outputs, output_map, "output"))
         for tensors, given, side in sides:
             names = {tensor.key for tensor in tensors}
-            if names != set(given):
-                missing, unknown = sorted(names - set(given)), sorted(set(given) - names)
+            if missing := sorted(names - set(given)):
                 raise CompiledModelError(
-                    f"The given map is missing some {side} TensorBuffers or has others: missing "
-                    f"{missing}, unknown {unknown}. Give one for each of {sorted(names)}."
+                    f"The given map is missing some {side} TensorBuffers: {missing}; it has "
+                    f"{[*given]}. Give one for each of {sorted(names)}."
                 )
         ordered = [[given[t.key] for t in tensors] for tensors, given, _ in sides]
         self.run_by_index(self.get_signature_index(signature_key), ordered[0], ordered[1], stream)
@@ -292,7 +304,11 @@ class CompiledModel(ModelTensors):
 
     def _call_run(self, context: ModelContext, call: Call) -> Run:
         self._open()
-        return call.run_on(context)
+        return call.run_on(context, self._pieces)
+
+    def _submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
+        """Begin a run of the first signature on arrays of the host that fit its tensors."""
+        return self._submitted(lambda context: context.on_arrays(inputs, outputs), lambda: None)
 
     def check_process(self) -> None:
         """Raise ForkedProcessError in a child of the process that compiled the model."""
