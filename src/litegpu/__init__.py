@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         MissingDependencyError,
         ModelError,
         OptionsError,
+        RunTimeoutError,
         UnsupportedDeviceError,
     )
     from litegpu.options import (
@@ -89,6 +90,7 @@ __all__ = [
     "Progress",
     "QuantizedSupport",
     "RejectedNode",
+    "RunTimeoutError",
     "Split",
     "TensorBuffer",
     "UnsupportedDeviceError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
 class LitegpuError(Exception):
@@ -47,6 +48,13 @@ class DeviceLostError(ExecutionError):
 
 class InvokeTimeoutError(ExecutionError):
     """An invoke took longer than `invoke_timeout_ms`; the device is given up as lost."""
+
+
+class RunTimeoutError(InvokeTimeoutError, FutureTimeoutError):
+    """A run that was submitted has not ended in the time that its `result` was given; it goes on.
+
+    What concurrent.futures raises, too: TimeoutError (in Python 3.10 its own class of that name).
+    """
 
 
 class BindingError(LitegpuError, ValueError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, SupportsIndex
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,13 @@ Array = npt.NDArray[Any]
 KINDS = {"host": MemoryKind.HOST, "pinned": MemoryKind.PINNED, "device": MemoryKind.DEVICE}
 """Where memory may lie, as people name it."""
 _ON_CPU = (int(DeviceType.CPU), 0)
+
+
+class BufferUser(Protocol):
+    """Who has prepared something for buffers."""
+
+    def forget_buffer(self, number: int, /) -> None:
+        """Let go of what is prepared for the buffer of that id."""
 
 
 class TensorBuffer:
@@ -42,7 +50,7 @@ class TensorBuffer:
         self._memory: Buffer | None = memory
         self._dtype, self._shape = np.dtype(dtype), tuple(map(int, shape))
         self._array: Array | None = None
-        self._users: dict[int, Callable[[], object]] = {}
+        self._users = weakref.WeakSet[BufferUser]()
         if isinstance(memory, HostBuffer):
             self._array = _view(memory, self._dtype, self._shape)
             self._array.flags.writeable = writable
@@ -229,13 +237,13 @@ class TensorBuffer:
     def destroy(self) -> None:
         """Let go of the memory. Harmless when repeated."""
         self._memory = self._array = None
-        while self._users:
-            _, forget = self._users.popitem()
-            forget()
+        for user in [*self._users]:
+            user.forget_buffer(id(self))
+        self._users.clear()
 
-    def when_gone(self, user: object, forget: Callable[[], object]) -> None:
-        """Call `forget` once nothing can use the buffer any more: what `user` has of it may go."""
-        self._users[id(user)] = forget
+    def when_gone(self, user: BufferUser) -> None:
+        """Tell a user once nothing can use the buffer any more. It lives no longer for that."""
+        self._users.add(user)
 
     def __del__(self) -> None:
         """Let go of the memory, and of what was prepared for it."""

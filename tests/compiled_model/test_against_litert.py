@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,12 @@ def script(module: Any, content: bytes, place: dict[str, Any]) -> list[Any]:
             dict(zip(names["outputs"], outputs, strict=True)),
         ),
         lambda: outputs[0].read(24, np.float32),
+        lambda: model.run_by_name(
+            key,
+            {**dict(zip(names["inputs"], inputs, strict=True)), "other": inputs[0]},
+            {**dict(zip(names["outputs"], outputs, strict=True)), "another": outputs[0]},
+        ),
+        lambda: outputs[1].read(24, np.float32),
         lambda: model.resize_input_tensor_by_name("none", "a", SHAPE),
         lambda: model.resize_input_tensor_by_name(key, "none", SHAPE),
         lambda: model.resize_input_tensor(0, [2, *SHAPE[1:]]),
@@ -126,6 +133,26 @@ def test_a_script_for_litert_gives_the_same(signature: bool, place: dict[str, An
             assert isinstance(own, type(other)), f"call {number}: {other}"
         else:
             assert own == other, f"call {number}"
+
+
+@pytest.mark.parametrize("number", [0, 8])
+def test_accelerators_that_there_are_not(number: int) -> None:
+    for module in (ours, theirs):
+        with pytest.raises(RuntimeError):
+            module.CompiledModel.from_buffer(two_by_two(False), hardware_accel=number)
+
+
+def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = two_by_two(False)
+    model = ours.CompiledModel.from_buffer(content)
+    made = model.environment
+    assert isinstance(made, ours.Environment)
+    assert model.environment is made
+    shared = ours.CompiledModel.from_buffer(content, environment=made)
+    assert shared.environment is made
+    assert theirs.CompiledModel.from_buffer(content, 1, environment=made).environment is made
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.environment", None)
+    assert ours.CompiledModel.from_buffer(content).environment is None
 
 
 def test_options_of_litert_are_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -128,6 +128,21 @@ def test_a_request_that_is_wrong_fails_alone(monkeypatch: pytest.MonkeyPatch) ->
         batcher.submit(row(5))
 
 
+def test_a_request_beside_close_is_answered() -> None:
+    class Closes:
+        """Arrays of it are made at the worst time."""
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            batcher.close()
+            return row(0)
+
+    with model_of(WHOLE) as model:
+        batcher = Batcher(model, max_batch=2)
+        late = batcher.submit(Closes())
+        with pytest.raises(CompiledModelError, match=r"The batcher was closed. Make another"):
+            late.result(timeout=10)
+
+
 def test_several_inputs_and_outputs_by_name() -> None:
     writer = ModelWriter()
     a, b = writer.input(ROW, name="a"), writer.input(ROW, name="b")
@@ -160,11 +175,24 @@ def test_what_makes_no_sense() -> None:
         for wrong in (0, -1, 2.5):
             with pytest.raises(CompiledModelError, match=r"max_batch is .*. Use a number from 1"):
                 Batcher(model, max_batch=wrong)  # type: ignore[arg-type]
-        for delay in (-1, float("inf"), float("nan")):
+        for delay in (-1, float("inf"), float("nan"), None, "1"):
             with pytest.raises(CompiledModelError, match=r"max_delay_ms is .*. Use 0 or more"):
-                Batcher(model, max_delay_ms=delay)
+                Batcher(model, max_delay_ms=delay)  # type: ignore[arg-type]
         with pytest.raises(CompiledModelError, match=r"batch_sizes has 9. Use numbers from 1 to"):
             Batcher(model, max_batch=8, batch_sizes=(1, 9))
+        with pytest.raises(CompiledModelError, match=r"batch_sizes is 3. Use several numbers, as"):
+            Batcher(model, batch_sizes=3)  # type: ignore[arg-type]
+        with pytest.raises(CompiledModelError, match=r"size of batch_sizes is 0. Use a number fr"):
+            Batcher(model, batch_sizes=[0])
+        with pytest.raises(CompiledModelError, match=r"A str is no CompiledModel. Make one of a"):
+            Batcher("model.tflite")  # type: ignore[arg-type]
+        for rows in (0, "2", True, None):
+            with pytest.raises(CompiledModelError, match=r"rows is .*. Use a number from 1 on"):
+                model.at_batch(rows)  # type: ignore[arg-type]
+        with pytest.raises(CompiledModelError, match=r"contexts is 0. Use a number from 1 on"):
+            model.at_batch(2, contexts=0)
+        with model.at_batch(np.int64(2), contexts=np.int64(1)) as two:  # type: ignore[arg-type]
+            assert two.signature.inputs[0].shape[0] == 2
 
 
 def reduced(shape: tuple[int, ...], keep: bool) -> bytes:

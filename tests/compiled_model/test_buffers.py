@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -365,3 +366,20 @@ def test_buffers_that_nobody_holds_leave_nothing() -> None:
             gc.collect()
             assert not context._runs
         assert len(outputs[0]._users) == 1
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_buffer_keeps_no_model(backend: str, pieces: int, closed: bool) -> None:
+    shape = (2, *SHAPE[1:])
+    (inputs, outputs) = ([TensorBuffer.of(np.zeros(shape, np.float32))] for _ in range(2))
+    model = CompiledModel.from_buffer(chain(["ABS"], shape), backend=backend, pieces=pieces)
+    model.run_by_index(0, inputs, outputs)
+    instance = weakref.ref(model._main)
+    if closed:
+        model.close()
+    del model
+    gc.collect()
+    assert instance() is None
+    assert not inputs[0]._users
+    assert not outputs[0]._users

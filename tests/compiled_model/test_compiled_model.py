@@ -124,6 +124,14 @@ def test_what_cannot_be() -> None:
         model.run_by_index(0, [TensorBuffer.create_from_host_memory(noise())], outputs)
     with pytest.raises(CompiledModelError, match="hardware_accel is NPU alone"):
         CompiledModel.from_buffer(content, hardware_accel=4)
+    for number in (0, 8, -1, "gpu"):
+        with pytest.raises(CompiledModelError, match=r"hardware_accel is .*. Use CPU \(1\), GPU"):
+            CompiledModel.from_buffer(content, hardware_accel=number)  # type: ignore[arg-type]
+    for data in (5, "model.tflite", None):
+        with pytest.raises(CompiledModelError, match=r"is no content of a .tflite file. Give its"):
+            CompiledModel.from_buffer(data)  # type: ignore[arg-type]
+    with CompiledModel.from_buffer(np.frombuffer(content, np.uint8)) as taken:  # type: ignore
+        assert taken.get_num_signatures() == 1
     with pytest.raises(CompiledModelError, match="precision: these are for the GPU"):
         CompiledModel.from_buffer(content, hardware_accel=1, precision="fp16")
     with pytest.raises(CompiledModelError, match="nowhere"):

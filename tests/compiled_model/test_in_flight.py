@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 
 from litegpu import CompiledModel, CompiledModelError, ModelFuture, TensorBuffer
-from litegpu.errors import ExecutionError, InvokeTimeoutError
+from litegpu.errors import ExecutionError, InvokeTimeoutError, RunTimeoutError
 from places import python_path
 from small_models import ALL_HALF, CPU_ONLY, ONE, chain, reference, scaled
 
@@ -85,6 +88,100 @@ def test_what_half_cannot_hold_is_widened_for_all(backend: str, contexts: int) -
         assert model.report.partitions[0].kept_float32 == ("scaled",)
 
 
+def in_flight(model: CompiledModel, number: int) -> ModelFuture:
+    """Return a run's future, whose end nobody has asked for yet."""
+    return model.submit(X * number)
+
+
+@pytest.mark.parametrize("ops", [WHOLE, PARTLY])
+def test_a_future_of_concurrent_futures(backend: str, ops: list[str]) -> None:
+    with CompiledModel.from_buffer(chain(ops), backend=backend, contexts=2) as model:
+        expected = [model(X * number) for number in range(6)]
+        many = [in_flight(model, number) for number in range(6)]
+        assert concurrent.futures.wait(many, timeout=60) == ({*many}, set())
+        many = [in_flight(model, number) for number in range(6)]
+        assert {*concurrent.futures.as_completed(many, timeout=60)} == {*many}
+        for number, future in enumerate(many):
+            assert isinstance(future, concurrent.futures.Future)
+            assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
+            np.testing.assert_array_equal(future.result(), expected[number])
+        told: list[Any] = []
+        event = threading.Event()
+        future = in_flight(model, 5)
+        assert not future.cancel()
+        future.add_done_callback(told.append)
+        future.add_done_callback(lambda _: event.set())
+        assert event.wait(60)
+        future.add_done_callback(told.append)
+        assert told == [future, future]
+        np.testing.assert_array_equal(told[0].result(), expected[5])
+        last = in_flight(model, 4)
+    last.add_done_callback(told.append)  # after the model was closed
+    assert told[-1] is last
+
+
+def test_callbacks_may_use_the_model() -> None:
+    told: list[Any] = []
+    ended = threading.Event()
+    model = CompiledModel.from_buffer(chain(WHOLE))
+
+    def again(future: Any) -> None:
+        told.append(future.result())
+        if len(told) < 3:
+            model.submit(X).add_done_callback(again)
+        else:
+            model.close()
+            ended.set()
+
+    model.submit(X).add_done_callback(again)
+    assert ended.wait(60)
+    np.testing.assert_array_equal(told, [-np.abs(X)] * 3)
+    with pytest.raises(CompiledModelError, match=r"The model was closed"):
+        model(X)
+
+
+def test_a_close_beside_callbacks() -> None:
+    for _ in range(20):
+        model = CompiledModel.from_buffer(chain(PARTLY), contexts=2)
+        ended: list[Any] = []
+        for number in range(4):
+            in_flight(model, number).add_done_callback(ended.append)
+        model.close()
+        assert len(concurrent.futures.wait(ended, timeout=60).done) == len(ended)
+
+
+def test_futures_go_with_the_last_reference() -> None:
+    with CompiledModel.from_buffer(chain(WHOLE)) as model:
+        future = model.submit(X)
+        future.result()
+        gone = weakref.ref(future)
+        gc.disable()
+        try:
+            del future
+            assert gone() is None
+        finally:
+            gc.enable()
+
+
+def test_many_coroutines_need_no_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CompiledModel.from_buffer(chain(WHOLE), contexts=2) as model:
+
+        async def one(number: int) -> Any:
+            return await asyncio.wrap_future(model.submit(X * number))
+
+        async def many() -> int:
+            monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", None)
+            found = await asyncio.gather(*map(one, range(20)), *map(waited, range(20)))
+            for number, result in enumerate(found):
+                np.testing.assert_array_equal(result, -np.abs(X * (number % 20)))
+            return len(found)
+
+        async def waited(number: int) -> Any:
+            return await model.submit(X * number)
+
+        assert asyncio.run(many()) == 40
+
+
 def test_await(backend: str) -> None:
     with CompiledModel.from_buffer(chain(WHOLE), backend=backend, contexts=2) as model:
 
@@ -111,6 +208,7 @@ def test_a_run_that_fails_fails_alone(ops: list[str], monkeypatch: pytest.Monkey
             with pytest.raises(ExecutionError, match=r"The device failed. Test"):
                 bad.result()
         assert isinstance(bad.exception(), ExecutionError)
+        assert concurrent.futures.wait([bad]).done == {bad}
         np.testing.assert_array_equal(good.result(), model(X))
         with pytest.raises(CompiledModelError, match=r"has the shape"):
             model.submit(X[0])
@@ -127,10 +225,13 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not future.wait(0.01)
             with pytest.raises(InvokeTimeoutError, match=r"not ended after 0.01 seconds. It goes"):
                 future.result(0.01)
+            for kind in (concurrent.futures.TimeoutError, RunTimeoutError):
+                with pytest.raises(kind):
+                    future.exception(0.01)
         np.testing.assert_array_equal(future.result(), -np.abs(X))
 
 
-@pytest.mark.parametrize("contexts", [0, -1, 1.5, "2"])
+@pytest.mark.parametrize("contexts", [0, -1, 1.5, "2", True])
 def test_how_many_contexts_there_may_be(contexts: Any) -> None:
     with pytest.raises(CompiledModelError, match=r"contexts is .*. Use a number from 1 on"):
         CompiledModel.from_buffer(chain(WHOLE), contexts=contexts)

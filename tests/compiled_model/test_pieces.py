@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from cuda_emulator import needs_emulator
 from litegpu import CompiledModel, CompiledModelError
+from litegpu.compiled_model.pieces import PiecedRun
 from litegpu.errors import ExecutionError
 from simulated_cuda import SimulatedDriver, put_in_place
 from small_models import CPU_ONLY, chain
@@ -39,7 +41,34 @@ def test_pieces_are_the_whole(backend: str, kinds: str, count: int) -> None:
             else:
                 model.run_by_index(0, inputs, outputs)
             np.testing.assert_array_equal(outputs[0].read(), -np.abs(X * factor))
-        np.testing.assert_array_equal(model(X), -np.abs(X), "arrays go as a whole")
+
+
+def test_calls_go_in_pieces(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[PiecedRun] = []
+    begin = PiecedRun.submit
+
+    def submit(run: PiecedRun) -> None:
+        begun.append(run)
+        begin(run)
+
+    with compiled(backend, 3) as model:
+        monkeypatch.setattr(PiecedRun, "submit", submit)
+        (buffer,) = model.create_input_buffers()
+        buffer.write(X)
+        ways: list[Callable[[Any], Any]] = [model, lambda x: model.submit(x).result()]
+        for way in ways:
+            for source in (X, X.tolist(), buffer):
+                np.testing.assert_array_equal(way(source), -np.abs(X))
+        futures = [model.submit(X * number) for number in range(4)]
+        for number, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(), -np.abs(X * number))
+        assert len(begun) == 10
+        (device,) = model.create_input_buffers(memory="device")
+        device.write(X)
+        found = model(device)
+        assert found.kind == "device"
+        np.testing.assert_array_equal(found.read(), -np.abs(X))
+        assert len(begun) == 10, "nothing is copied that could overlap"
 
 
 def test_many_runs_in_threads(backend: str) -> None:
@@ -122,18 +151,20 @@ def test_a_piece_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         inputs, outputs = model.create_input_buffers(), model.create_output_buffers()
         inputs[0].write(X)
         model.run_by_index(0, inputs, outputs)
-        submit, calls = type(model).submit_by_index, []
+        submit, calls = type(model)._submitted, []
 
-        def fails(self: CompiledModel, *ends: Any, **stream: Any) -> Any:
-            calls.append(ends)
-            if len(calls) == 2:
+        def fails(self: CompiledModel, *work: Any) -> Any:
+            calls.append(work)
+            if len(calls) % 3 == 2:
                 raise ExecutionError("the second one cannot begin")
-            return submit(self, *ends, **stream)
+            return submit(self, *work)
 
         with monkeypatch.context() as patched:
-            patched.setattr(type(model), "submit_by_index", fails)
-            with pytest.raises(ExecutionError, match=r"the second one cannot begin"):
-                model.run_by_index(0, inputs, outputs)
+            patched.setattr(type(model), "_submitted", fails)
+            for run in (lambda: model.run_by_index(0, inputs, outputs), lambda: model(X)):
+                calls.clear()
+                with pytest.raises(ExecutionError, match=r"the second one cannot begin"):
+                    run()
         outputs[0].write(np.full(SHAPE, np.nan, np.float32))
         model.run_by_index(0, inputs, outputs)
         np.testing.assert_array_equal(outputs[0].read(), -np.abs(X))

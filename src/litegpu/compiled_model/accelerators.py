@@ -22,6 +22,9 @@ class HardwareAccelerator(enum.IntFlag):
     NPU = 4
 
 
+_ALL = HardwareAccelerator.CPU | HardwareAccelerator.GPU | HardwareAccelerator.NPU
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Whether the GPU takes part, and what LiteRT's options say beside."""
@@ -60,7 +63,13 @@ def wanted(accelerators: int | None, options: Any) -> Wanted:
 
 
 def _has_gpu(accelerators: int) -> bool:
-    found = HardwareAccelerator(int(accelerators))
+    number = accelerators if isinstance(accelerators, int) else 0
+    if not 0 < number <= _ALL:
+        raise CompiledModelError(
+            f"hardware_accel is {accelerators!r}. Use CPU (1), GPU (2), NPU (4) of "
+            "HardwareAccelerator, or several of them with |."
+        )
+    found = HardwareAccelerator(number)
     if found == HardwareAccelerator.NPU:
         raise CompiledModelError(
             "hardware_accel is NPU alone, and litegpu has none. Add GPU, or CPU."

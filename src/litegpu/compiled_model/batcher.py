@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from litegpu.compiled_model.arrays import Array, fitting
 from litegpu.compiled_model.call import ordered
+from litegpu.compiled_model.fitting import count
+from litegpu.compiled_model.future import AwaitedFuture
 from litegpu.compiled_model.model import CompiledModel
 from litegpu.compiled_model.rows import check_independent, check_outputs
 from litegpu.errors import CompiledModelError
@@ -25,23 +25,14 @@ from litegpu.tensor_buffer import TensorBuffer
 
 _SETS = 2
 """Sets of buffers of each size: one is filled and read while the other one runs."""
-Array = npt.NDArray[Any]
 _WATCH = "litegpu-batcher-end"
-
-
-class BatchedFuture(Future[Any]):
-    """The result of a request; a Future as those of concurrent.futures, which may be awaited."""
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Return the result, while the event loop goes on."""
-        return asyncio.wrap_future(self).__await__()
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
     arrays: Sequence[Array]
     rows: int
-    future: BatchedFuture
+    future: AwaitedFuture
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +61,10 @@ class Batcher:
         with Batcher(model, max_batch=16, max_delay_ms=2) as batcher:
             scores = batcher(picture)  # from any thread, with any others
 
-    A request is what the model takes, with one row (its first dimension) or a few. It waits
-    `max_delay_ms` at most for others; a batch that is full does not wait. The model is compiled for
-    each of `batch_sizes` (default: powers of two up to `max_batch`), and a batch runs in the
-    smallest that holds it, on zeros for what is left.
+    A request is what the model takes, with one row (its first dimension) or a few; its other sizes
+    are those of when the batcher was made. It waits `max_delay_ms` at most for others; a batch that
+    is full does not wait. The model is compiled for each of `batch_sizes` (default: powers of two
+    up to `max_batch`), and a batch runs in the smallest that holds it, on zeros for what is left.
 
     Raises CompiledModelError for a model whose batch cannot be changed, and for numbers that make
     no sense.
@@ -87,18 +78,25 @@ class Batcher:
         batch_sizes: Iterable[int] | None = None,
     ) -> None:
         """Compile the model for each size; the model itself stays as it is."""
-        if not isinstance(max_batch, int) or max_batch < 1:
-            raise CompiledModelError(f"max_batch is {max_batch!r}. Use a number from 1 on.")
-        if not 0 <= max_delay_ms < float("inf"):
+        if not isinstance(model, CompiledModel):
+            raise CompiledModelError(
+                f"A {type(model).__name__} is no CompiledModel. Make one of a file: "
+                "CompiledModel.from_file(path)."
+            )
+        self._max_batch = count("max_batch", max_batch)
+        if not isinstance(max_delay_ms, (int, float, np.number)) or not 0 <= max_delay_ms < float(
+            "inf"
+        ):
             raise CompiledModelError(f"max_delay_ms is {max_delay_ms!r}. Use 0 or more.")
-        sizes = _sizes(max_batch, batch_sizes)
-        self._max_batch, self._delay = max_batch, max_delay_ms / 1e3
+        self._delay = max_delay_ms / 1e3
+        sizes = _sizes(self._max_batch, batch_sizes)
         self._model = model
         self._sizes = [_Size(model.at_batch(rows, contexts=_SETS), rows) for rows in sizes]
         check_independent(self._sizes[-1].model)
+        self._inputs = self._sizes[-1].model.signature.inputs
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._running: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._closed = False
+        self._closed = self._ended = False
         self._threads = [
             threading.Thread(target=work, name=f"litegpu-batcher-{name}", daemon=True)
             for name, work in (("gather", self._gather), ("deliver", self._deliver))
@@ -128,27 +126,27 @@ class Batcher:
         """Return what the model returns for these inputs. Raises as CompiledModel's call does."""
         return self.submit(*inputs, **named).result()
 
-    def submit(self, *inputs: Any, **named: Any) -> BatchedFuture:
+    def submit(self, *inputs: Any, **named: Any) -> AwaitedFuture:
         """Hand a request in; arrays may change afterwards.
 
         Raises CompiledModelError for inputs that do not fit, and after `close`.
         """
         self._model.check_process()
         if self._closed:
-            raise CompiledModelError("The batcher was closed. Make another one.")
-        tensors = self._model.signature.inputs
-        arrays = [np.array(each) for each in ordered(tensors, inputs, named)]
-        rows = _rows(self._max_batch, tensors, arrays)
-        fitting = [
-            np.ascontiguousarray(array, tensor.dtype)
-            for tensor, array in zip(tensors, arrays, strict=True)
-        ]
-        future = BatchedFuture()
-        self._requests.put(_Request(fitting, rows, future))
+            raise _closed()
+        given = [np.asarray(each) for each in ordered(self._inputs, inputs, named)]
+        rows = _rows(self._max_batch, self._inputs, given)
+        arrays = [fitting(*pair, keep=True) for pair in zip(self._inputs, given, strict=True)]
+        future = AwaitedFuture()
+        self._requests.put(_Request(arrays, rows, future))
+        # `close` may have come since: after the end of the thread nobody would answer. What is put
+        # before it ends it refuses itself.
+        if self._ended:
+            self._refuse()
         return future
 
     def _gather(self) -> None:
-        """Collect requests, and run them. The work of a thread."""
+        """Collect requests, and run them; refuse those that come too late. A thread's work."""
         left: _Request | None = None
         while (first := left or self._requests.get()) is not None:
             batch, left = self._collect(first)
@@ -156,6 +154,16 @@ class Batcher:
             if left is _END:
                 break
         self._running.put(None)
+        self._ended = True
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Answer requests that came after the last one."""
+        with contextlib.suppress(Empty):
+            while True:
+                request = self._requests.get_nowait()
+                if request is not None and request.future.set_running_or_notify_cancel():
+                    request.future.set_exception(_closed())
 
     def _collect(self, first: _Request) -> tuple[list[_Request], _Request | None]:
         """Return a batch, and the request that has come but has no place in it."""
@@ -209,7 +217,11 @@ class Batcher:
             deliver()
 
 
-_END = _Request((), 0, BatchedFuture())
+def _closed() -> CompiledModelError:
+    return CompiledModelError("The batcher was closed. Make another one.")
+
+
+_END = _Request((), 0, AwaitedFuture())
 """In the place of a request after which none comes."""
 _open: weakref.WeakSet[Batcher] = weakref.WeakSet()
 
@@ -239,11 +251,13 @@ def _sizes(max_batch: int, wanted: Iterable[int] | None) -> list[int]:
     ([1, 2, 4, 8, 12], [4, 12])
     """
     powers = [1 << bit for bit in range(max_batch.bit_length())]
-    sizes = powers if wanted is None else [*wanted]
+    if not isinstance(wanted, Iterable | None):
+        raise CompiledModelError(f"batch_sizes is {wanted!r}. Use several numbers, as in (1, 4).")
+    sizes = powers if wanted is None else [count("a size of batch_sizes", each) for each in wanted]
     for size in sizes:
-        if not isinstance(size, int) or not 1 <= size <= max_batch:
+        if size > max_batch:
             raise CompiledModelError(
-                f"batch_sizes has {size!r}. Use numbers from 1 to max_batch, {max_batch}."
+                f"batch_sizes has {size}. Use numbers from 1 to max_batch, {max_batch}."
             )
     return sorted({*sizes, max_batch})
 
@@ -256,10 +270,6 @@ def _rows(most: int, tensors: Sequence[Any], arrays: Sequence[Array]) -> int:
             raise CompiledModelError(
                 f"Input '{tensor.key}' has the shape {[-1, *tensor.shape[1:]]}, and was given "
                 f"{[*array.shape]}. Use that shape, -1 being the rows of the request."
-            )
-        if not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
-            raise CompiledModelError(
-                f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
             )
     if len(rows) != 1 or not 1 <= min(rows) <= most:
         raise CompiledModelError(

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
-from litegpu.compiled_model.contexts import ModelContext, Run
+from litegpu.compiled_model.arrays import Array, check_shape, fitting
+from litegpu.compiled_model.contexts import ModelContext, Run, content
+from litegpu.compiled_model.fitting import check
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.tensor_buffer import KINDS, TensorBuffer, adopted
 
+if TYPE_CHECKING:
+    from litegpu.compiled_model.pieces import Pieces
+
 
 class Call:
-    """The buffers of one call of an instance's first signature."""
+    """The buffers of one call of a model's first signature."""
 
     def __init__(
         self,
-        instance: Instance,
+        tensors: Sequence[Tensor],
         inputs: Sequence[Any],
         named: Mapping[str, Any],
         keep: bool = False,
@@ -30,27 +34,47 @@ class Call:
 
         Raises CompiledModelError for those that do not fit.
         """
-        signature = instance.signatures[0]
-        tensors = signature.inputs
         given = ordered(tensors, inputs, named)
-        self._instance, self._tensors = instance, signature.outputs
         self._inputs = [_source(*pair, keep) for pair in zip(tensors, given, strict=True)]
+        self._tensors: Sequence[Tensor] = ()
         self._outputs: list[Any] = []
 
-    def run_on(self, context: ModelContext) -> Run:
-        """Return the run of this call on a context. Raises CompiledModelError or BindingError."""
-        arrays = [each for each in self._inputs if isinstance(each, np.ndarray)]
-        if len(arrays) == len(self._inputs) and not any(map(holds_strings, self._tensors)):
-            self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
-            return context.on_arrays(arrays, self._outputs)
-        buffers = [
+    def run_on(self, context: ModelContext, pieces: Pieces | None = None) -> Run:
+        """Return the run of this call on a context, in pieces unless a device has its inputs.
+
+        Raises CompiledModelError or BindingError.
+        """
+        instance = context.instance
+        signature = instance.signatures[0]
+        # Again, for the model may have been resized since: only now its shapes stay.
+        for tensor, source in zip(signature.inputs, self._inputs, strict=True):
+            if isinstance(source, np.ndarray):
+                check_shape(tensor, source.shape)
+        self._tensors = signature.outputs
+        for tensor in self._tensors:
+            refuse_strings(tensor)
+        if any(isinstance(each, TensorBuffer) for each in self._inputs):
+            buffers = self._buffers()
+            on_device = any(each.kind == "device" for each in buffers)
+            if instance.runs_directly(signature) and (on_device or pieces is None):
+                return self._on_buffers(context, buffers, "device" if on_device else "host")
+            check("Input", signature.inputs, buffers)
+        arrays = [
+            content(source, tensor) if isinstance(source, TensorBuffer) else source
+            for tensor, source in zip(signature.inputs, self._inputs, strict=True)
+        ]
+        self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
+        return (pieces or context).on_arrays(arrays, self._outputs)
+
+    def _buffers(self) -> list[TensorBuffer]:
+        return [
             TensorBuffer.create_from_host_memory(each) if isinstance(each, np.ndarray) else each
             for each in self._inputs
         ]
-        on_device = any(each.kind == "device" for each in buffers)
-        kind = "device" if on_device and self._instance.device() is not None else "host"
+
+    def _on_buffers(self, context: ModelContext, buffers: list[TensorBuffer], kind: str) -> Run:
         results = [
-            new_buffer(tensor, self._instance, kind, zeros=False) for tensor in self._tensors
+            new_buffer(tensor, context.instance, kind, zeros=False) for tensor in self._tensors
         ]
         self._outputs = results if kind == "device" else [each.array for each in results]
         return context.prepared(0, buffers, results, None)
@@ -76,49 +100,33 @@ def ordered(
     return [*inputs, *(named[key] for key in later)]
 
 
-def _source(tensor: Tensor, data: Any, keep: bool) -> npt.NDArray[Any] | TensorBuffer:
+def _source(tensor: Tensor, data: Any, keep: bool) -> Array | TensorBuffer:
     """Return what an input of a call is read from, a copy if others may change it and `keep`."""
     if isinstance(data, TensorBuffer):
         return data
     if not isinstance(data, (np.ndarray, list, tuple, int, float)) and adopted(data) is not None:
         buffer = TensorBuffer.of(data)
-        _check_shape(tensor, buffer.shape)
+        check_shape(tensor, buffer.shape)
         return buffer
-    return _fitting(tensor, np.asarray(data), keep)
+    given = np.asarray(data)
+    check_shape(tensor, given.shape)
+    return fitting(tensor, given, keep)
 
 
-def _fitting(tensor: Tensor, array: npt.NDArray[Any], keep: bool) -> npt.NDArray[Any]:
-    if array.dtype != tensor.dtype and not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
+def refuse_strings(tensor: Tensor) -> None:
+    """Raise CompiledModelError where elements are no numbers, so that no buffer holds them."""
+    if tensor.dtype.hasobject or tensor.dtype.kind in "SU":
         raise CompiledModelError(
-            f"Input '{tensor.key}' is {tensor.dtype}, and was given {array.dtype}. Convert it."
+            f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
+            "interpreter for this model."
         )
-    _check_shape(tensor, array.shape)
-    fitting = np.ascontiguousarray(array, tensor.dtype)
-    return fitting.copy() if keep and np.may_share_memory(fitting, array) else fitting
-
-
-def _check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if shape != tensor.shape:
-        raise CompiledModelError(
-            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given "
-            f"{[*shape]}. Use that shape, or resize_input_tensor."
-        )
-
-
-def holds_strings(tensor: Tensor) -> bool:
-    """Whether elements are no numbers, so that no buffer holds them."""
-    return tensor.dtype.hasobject or tensor.dtype.kind in "SU"
 
 
 def new_buffer(
     tensor: Tensor, instance: Instance, memory: str | None, zeros: bool = True
 ) -> TensorBuffer:
     """Return a buffer for a tensor; `memory` see CompiledModel.create_input_buffers."""
-    if holds_strings(tensor):
-        raise CompiledModelError(
-            f"'{tensor.key}' holds strings, for which there are no buffers. Use the "
-            "interpreter for this model."
-        )
+    refuse_strings(tensor)
     if memory is not None and memory not in KINDS:
         hint = did_you_mean(memory, KINDS)
         raise CompiledModelError(f"There is no memory '{memory}'. Use one of {[*KINDS]}.{hint}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_void_p
@@ -16,20 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer
-from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.fitting import check, grown
 from litegpu.compiled_model.instance import Instance
+from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.direct_run import DirectRun, Ends, KernelContext
 from litegpu.errors import BindingError, CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
 
-_MOST_BOUND = 16
-"""Sets of buffers whose runs a context keeps prepared."""
-_FIRST_BUFFER = 3
-"""Where the buffers begin in the key of a run."""
 _numbers = itertools.count()
 _Result = TypeVar("_Result")
-Buffers = Sequence[TensorBuffer]
 Array = npt.NDArray[Any]
 
 
@@ -57,9 +52,10 @@ class ModelContext:
         self.instance, self._number = instance, number
         self._on_kernels: dict[int | None, KernelContext] = {}
         """By the numbers of the graphs."""
-        self._runs = OrderedDict[tuple[object, ...], DirectRun]()
+        self._runs = KeptRuns[DirectRun]()
         self._on_arrays: _ArrayRun | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._watcher: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
         self.busy = False
         """Whether somebody seems to use the context; only the lock knows."""
@@ -94,32 +90,26 @@ class ModelContext:
 
     def bound(self, index: int, inputs: Buffers, outputs: Buffers, stream: int | None) -> Run:
         """Return the run of a signature on buffers, prepared once for as long as these live."""
-        key = (index, len(inputs), stream, *map(id, inputs), *map(id, outputs))
-        found = self._runs.get(key)
+        key = key_of(index, inputs, outputs, stream)
+        found = self._runs.find(key)
         if found is not None:
             return found
         run = self.prepared(index, inputs, outputs, stream, repeated=True)
         if isinstance(run, DirectRun):
-            self._runs[key] = run
-            for buffer in {*inputs, *outputs}:
-                buffer.when_gone(self, partial(self._forget_buffer, id(buffer)))
-            if len(self._runs) > _MOST_BOUND:
-                self._runs.popitem(last=False)
+            self._runs.keep(key, run, (*inputs, *outputs))
         return run
 
-    def _forget_buffer(self, number: int) -> None:
-        for key in [*self._runs]:
-            if number in key[_FIRST_BUFFER:]:
-                self._runs.pop(key, None)
+    def on_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> Run:
+        """Return the run of the first signature on arrays of the host that fit its tensors.
 
-    def on_arrays(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Run:
-        """Return the run of the first signature on arrays of the host that fit its tensors."""
+        An interpreter gives arrays of its own, which are then in the place of `outputs`.
+        """
         if self._on_arrays is None:
             signature = self.instance.signatures[0]
             if not self.instance.runs_directly(signature):
-                buffers = [*map(TensorBuffer.create_from_host_memory, (*inputs, *outputs))]
-                ends = buffers[: len(inputs)], buffers[len(inputs) :]
-                return _InterpreterRun(self.instance, signature, *ends, self._thread)
+                return self._interpreted(
+                    signature, lambda: inputs, partial(_replace, signature, outputs)
+                )
             self._on_arrays = _ArrayRun(signature)
         moving = self._on_arrays
         moving.take(inputs, outputs)
@@ -147,7 +137,20 @@ class ModelContext:
                 "A `stream` is for models that one kernel list on CUDA runs whole; the report "
                 "tells what the CPU runs of this one. Wait for the stream, and run without it."
             )
-        return _InterpreterRun(instance, signature, inputs, outputs, self._thread)
+        read = partial(_contents, signature, inputs)
+        return self._interpreted(signature, read, partial(_put, signature, outputs))
+
+    def _interpreted(
+        self,
+        signature: Signature,
+        read: Callable[[], Sequence[Array]],
+        write: Callable[[list[Array]], None],
+    ) -> Run:
+        def work() -> None:
+            with self.instance.lock:
+                write(signature.run(read()))
+
+        return _InterpreterRun(work, self._thread)
 
     def _direct(
         self,
@@ -173,6 +176,15 @@ class ModelContext:
             self._threads = ThreadPoolExecutor(1, "litegpu-model")
         return self._threads.submit(function)
 
+    def watch(self, end: Callable[[], None]) -> None:
+        """Have a thread of this context's, whose flights come one by one, call the `end` of one."""
+        if self._watcher is None:
+            self._watcher = ThreadPoolExecutor(1, "litegpu-watch")
+        try:
+            self._watcher.submit(end)
+        except RuntimeError:  # the context was closed, or the program ends
+            end()
+
     def forget(self) -> None:
         """Forget all prepared runs: shapes have changed."""
         self._runs.clear()
@@ -185,6 +197,8 @@ class ModelContext:
             each.close()
         if self._threads is not None:
             self._threads.shutdown()
+        if self._watcher is not None:
+            self._watcher.shutdown(wait=False)  # it may be waiting for whoever closes this
 
 
 def _by_index(tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[int, list[Buffer]]:
@@ -221,28 +235,16 @@ class _InterpreterRun:
     """A run through an interpreter, which copies."""
 
     def __init__(
-        self,
-        instance: Instance,
-        signature: Signature,
-        inputs: Buffers,
-        outputs: Buffers,
-        thread: Callable[[Callable[[], None]], Future[None]],
+        self, work: Callable[[], None], thread: Callable[[Callable[[], None]], Future[None]]
     ) -> None:
-        self._instance, self._signature = instance, signature
-        self._inputs, self._outputs = inputs, outputs
-        self._thread = thread
+        self._work, self._thread = work, thread
         self._future: Future[None] | None = None
 
     def __call__(self) -> None:
-        with self._instance.lock:
-            results = self._signature.run([_content(buffer) for buffer in self._inputs])
-            for number, (buffer, result) in enumerate(zip(self._outputs, results, strict=True)):
-                if result.nbytes != buffer.nbytes:
-                    raise self._signature.grown(number, result.shape)
-                _put(buffer, result)
+        self._work()
 
     def submit(self) -> None:
-        self._future = self._thread(self)
+        self._future = self._thread(self._work)
 
     def is_done(self) -> bool:
         return self._future is None or self._future.done()
@@ -252,15 +254,31 @@ class _InterpreterRun:
             self._future.result()
 
 
-def _content(buffer: TensorBuffer) -> Any:
-    return buffer.read() if buffer.kind == "device" else buffer.array
+def content(buffer: TensorBuffer, tensor: Tensor) -> Array:
+    """Return what a buffer holds, in the shape of its tensor: the buffer's own may be flat."""
+    array = buffer.read() if buffer.kind == "device" else buffer.array
+    return array.reshape(tensor.shape)
 
 
-def _put(buffer: TensorBuffer, result: Any) -> None:
-    if buffer.kind == "device":
-        buffer.write(result)
-    else:
-        np.copyto(buffer.array, result.reshape(buffer.shape))
+def _contents(signature: Signature, buffers: Buffers) -> list[Array]:
+    return [content(*pair) for pair in zip(buffers, signature.inputs, strict=True)]
+
+
+def _put(signature: Signature, buffers: Buffers, results: Sequence[Array]) -> None:
+    before = signature.outputs
+    signature.learn(results)
+    for tensor, buffer, result in zip(before, buffers, results, strict=True):
+        if result.nbytes != buffer.nbytes:
+            raise grown(tensor, result.shape)
+        if buffer.kind == "device":
+            buffer.write(result)
+        else:
+            np.copyto(buffer.array, result.reshape(buffer.shape))
+
+
+def _replace(signature: Signature, outputs: list[Array], results: Sequence[Array]) -> None:
+    signature.learn(results)
+    outputs[:] = results
 
 
 class ContextPool:
@@ -337,6 +355,10 @@ class Flight:
         if not self.over:
             self._context.check_entry()
             self._context.use(lambda _: None)
+
+    def watch(self, end: Callable[[], None]) -> None:
+        """Have a thread call what waits for the end."""
+        self._context.watch(end)
 
     def finish(self) -> None:
         """End it, for whoever has its context."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from litegpu.tensor_buffer import READ_ONLY, TensorBuffer
 
 _HOST_MEMORY = 1
 """LiteRT's number for buffers in memory of the host."""
+_LARGEST = 2**31 - 1
+"""What the runtime stores as a size."""
 _Item = TypeVar("_Item")
 
 
@@ -21,6 +24,30 @@ def at(items: Sequence[_Item], index: int, what: str) -> _Item:
             f"{what} index out of range: {index} of {len(items)}. The first one is 0."
         )
     return items[index]
+
+
+def count(name: str, value: Any) -> int:
+    """Return how many of something there are to be. Raises CompiledModelError below 1."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise CompiledModelError(f"{name} is {value!r}. Use a number from 1 on.")
+    return number
+
+
+def sizes(dims: Sequence[Any]) -> list[int]:
+    """Return a shape's sizes. Raises CompiledModelError for what no tensor has."""
+    try:
+        found = [*map(operator.index, dims)]
+    except TypeError:
+        found = [-1]
+    if not all(0 <= size <= _LARGEST for size in found):
+        raise CompiledModelError(
+            f"An input cannot have the shape {dims!r}. Use whole numbers from 0 to {_LARGEST}."
+        )
+    return found
 
 
 def called(tensors: Sequence[Tensor], name: str, what: str) -> Tensor:
@@ -53,6 +80,14 @@ def check(side: str, tensors: Sequence[Tensor], buffers: Sequence[TensorBuffer])
             )
         if side == "Output" and not buffer.writable:
             raise CompiledModelError(f"Output '{tensor.key}': {READ_ONLY}")
+
+
+def grown(tensor: Tensor, shape: tuple[int, ...]) -> CompiledModelError:
+    """Return the error for an output's buffer where a run gave the output another size."""
+    return CompiledModelError(
+        f"The output '{tensor.key}' has the shape {[*shape]} now, and its buffer is for "
+        f"{[*tensor.shape]}. Create the buffer anew, and run again."
+    )
 
 
 def check_open(buffer: TensorBuffer) -> None:

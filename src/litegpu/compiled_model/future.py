@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from litegpu.backends.calls import wait_until
 from litegpu.compiled_model.contexts import Flight
-from litegpu.errors import ForkedProcessError, InvokeTimeoutError
+from litegpu.errors import ForkedProcessError, RunTimeoutError
 
 
-class ModelFuture:
+class AwaitedFuture(Future[Any]):
+    """A Future as those of concurrent.futures, which may be awaited."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Return the result, while the event loop goes on."""
+        return asyncio.wrap_future(self).__await__()
+
+
+class ModelFuture(AwaitedFuture):
     """A run in flight: wait for it from any thread, or `await` it.
 
-    A failed run fails alone. Runs whose future nobody keeps are brought to their end all the same.
+    It is a Future of concurrent.futures. A failed run fails alone, and one that was begun cannot be
+    cancelled. Runs whose future nobody keeps are brought to their end all the same.
     """
 
     def __init__(self, flight: Flight, results: Callable[[], Any]) -> None:
         """Take a run, and what gives its results after its end; CompiledModel does that."""
+        super().__init__()
+        self.set_running_or_notify_cancel()
         self._flight, self._results = flight, results
         self._pid = os.getpid()
+        # wait() and as_completed() of concurrent.futures ask to be told here.
+        self._waiters: list[Any] = _Waiters(weakref.ref(self))
 
     def done(self) -> bool:
         """Return whether `result` would take no time. Raises ForkedProcessError."""
@@ -36,6 +51,10 @@ class ModelFuture:
                 'for it there; start children with multiprocessing.get_context("spawn").'
             )
 
+    def running(self) -> bool:
+        """Return whether `result` would take time."""
+        return not self.done()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, for `timeout` seconds at most; return whether it has come.
 
@@ -44,13 +63,13 @@ class ModelFuture:
         self._check_process()
         if timeout is not None and not wait_until(self.done, timeout):
             return False
-        self._flight.end()
+        self._end()
         return True
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Wait as `result` does; return what went wrong, None if nothing did."""
         if not self.wait(timeout):
-            raise InvokeTimeoutError(
+            raise RunTimeoutError(
                 f"The run has not ended after {timeout} seconds. It goes on: ask again."
             )
         return self._flight.error
@@ -58,13 +77,48 @@ class ModelFuture:
     def result(self, timeout: float | None = None) -> Any:
         """Return what the call would have returned, after `timeout` seconds at most.
 
-        Raises InvokeTimeoutError when the run has not ended by then, and what went wrong in it.
+        Raises RunTimeoutError, which is a TimeoutError, when the run has not ended by then, and
+        what went wrong in it.
         """
         error = self.exception(timeout)
         if error is not None:
             raise error.with_traceback(None)
         return self._results()
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Return the result, while the event loop goes on."""
-        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call `fn` with this future at the end of the run, in whichever thread sees it."""
+        super().add_done_callback(fn)
+        self.watch()
+
+    def watch(self) -> None:
+        """Have a thread see the end, of which nobody else may take note before it is needed."""
+        if not super().done():
+            self._flight.watch(self._end)
+
+    def _end(self) -> None:
+        """Wait for the end, and tell those who wait, once."""
+        self._flight.end()
+        if super().done():
+            return
+        error = self._flight.error
+        try:
+            if error is None:
+                self.set_result(self._results())
+            else:
+                self.set_exception(error)
+        except InvalidStateError:
+            pass  # another thread was first
+
+
+class _Waiters(list[Any]):
+    """Those who wait for a future, which is watched once somebody does."""
+
+    def __init__(self, future: weakref.ref[ModelFuture]) -> None:
+        super().__init__()
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        super().append(waiter)
+        future = self._future()
+        if future is not None:
+            future.watch()

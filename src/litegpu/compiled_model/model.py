@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from litegpu.compiled_model.accelerators import wanted
+from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.call import Call
 from litegpu.compiled_model.contexts import ContextPool, ModelContext, Run
-from litegpu.compiled_model.fitting import check_open
+from litegpu.compiled_model.fitting import check_open, count
 from litegpu.compiled_model.future import ModelFuture
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.pieces import Pieces
@@ -52,9 +53,7 @@ class CompiledModel(ModelTensors):
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        for name, count in (("contexts", contexts), ("pieces", pieces)):
-            if not isinstance(count, int) or count < 1:
-                raise CompiledModelError(f"{name} is {count!r}. Use a number from 1 on.")
+        pieces = count("pieces", pieces)
         requested = wanted(hardware_accel, options)
         if picture := {name: delegate.pop(name) for name in KEYWORDS if name in delegate}:
             if "input_format" not in picture:
@@ -115,23 +114,31 @@ class CompiledModel(ModelTensors):
         the CPU the rest. Further keywords are those of GpuDelegate: `backend="cuda"`,
         `precision="fp16"`, `cache=True`; or, with `input_format`, those of
         `pictures.with_picture_input`: the model then takes a picture's bytes.
-        `environment` is kept for who asks for it. `contexts` is how many runs may be in flight:
+        `environment` is kept for whoever asks for it. `contexts` is how many runs may be in flight:
         each has memory for activations of its own, and all share the weights where the GPU has the
-        whole model. With `pieces` runs on buffers of the host are cut into so many shares of the
+        whole model. With `pieces` runs on memory of the host are cut into so many shares of the
         batch, so that copies of one and kernels of another take place at the same time.
 
         Raises CompiledModelError for what is no model and for accelerators that do not exist, and
         what GpuDelegate raises.
         """
-        return cls(bytes(model_data), hardware_accel, environment, options, **delegate)
+        try:
+            content = memoryview(model_data).tobytes()
+        except TypeError as error:
+            raise CompiledModelError(
+                f"A {type(model_data).__name__} is no content of a .tflite file. Give its bytes, "
+                "or its path to from_file."
+            ) from error
+        return cls(content, hardware_accel, environment, options, **delegate)
 
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
         """Return the same model for inputs with so many rows, compiled apart from this one.
 
-        Raises CompiledModelError for a model whose inputs cannot have them; see
-        zoo.batch.with_batch.
+        Its inputs have the other sizes that they have here now. Raises CompiledModelError for a
+        model whose inputs cannot have them; see zoo.batch.with_batch.
         """
         self._open()
+        rows = count("rows", rows)
         content, gpu, threads = self._source
         try:
             changed = with_batch(content, rows)
@@ -140,6 +147,15 @@ class CompiledModel(ModelTensors):
         other = copy.copy(self)
         other._source, other._pieces = (changed, gpu, threads), None
         ModelTensors.__init__(other, _contexts(other._source, contexts))
+        try:
+            for number, (now, stated) in enumerate(
+                zip(self.signature.inputs, other.signature.inputs, strict=True)
+            ):
+                if now.shape[1:] != stated.shape[1:]:
+                    other.resize_input_tensor(number, (rows, *now.shape[1:]), strict=False)
+        except BaseException:
+            other.close()
+            raise
         return other
 
     def __enter__(self) -> CompiledModel:
@@ -168,7 +184,12 @@ class CompiledModel(ModelTensors):
 
     @property
     def environment(self) -> Any:
-        """What was passed as the environment."""
+        """What was passed as the environment; else one of LiteRT's, made when it is asked for.
+
+        None where LiteRT is not installed. Nothing of litegpu needs it.
+        """
+        if self._environment is None:
+            self._environment = runtime.environment()
         return self._environment
 
     def _resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:
@@ -209,8 +230,8 @@ class CompiledModel(ModelTensors):
     ) -> ModelFuture:
         """Begin what run_by_index does; `result` of what this returns waits, and gives None.
 
-        Host memory that is not pinned is read now; all other buffers belong to the run until its
-        end. With as many runs in flight as there are contexts the oldest one is waited for.
+        Buffers belong to the run until its end, whatever memory they are of. With as many runs in
+        flight as there are contexts the oldest one is waited for.
         """
         ends = (signature_index, input_buffers, output_buffers, stream)
         return self._submitted(lambda context: self._kept_run(context, *ends), lambda: None)
@@ -247,17 +268,16 @@ class CompiledModel(ModelTensors):
     ) -> None:
         """Run a signature once, from buffers into buffers, by the names of its tensors.
 
-        See run_by_index.
+        Other names in the maps are left alone, as LiteRT does. See run_by_index.
         """
         signature = self._named(signature_key)
         sides = ((signature.inputs, input_map, "input"), (signature.outputs, output_map, "output"))
         for tensors, given, side in sides:
             names = {tensor.key for tensor in tensors}
-            if names != set(given):
-                missing, unknown = sorted(names - set(given)), sorted(set(given) - names)
+            if missing := sorted(names - set(given)):
                 raise CompiledModelError(
-                    f"The given map is missing some {side} TensorBuffers or has others: missing "
-                    f"{missing}, unknown {unknown}. Give one for each of {sorted(names)}."
+                    f"The given map is missing some {side} TensorBuffers: {missing}; it has "
+                    f"{[*given]}. Give one for each of {sorted(names)}."
                 )
         ordered = [[given[t.key] for t in tensors] for tensors, given, _ in sides]
         self.run_by_index(self.get_signature_index(signature_key), ordered[0], ordered[1], stream)
@@ -271,7 +291,7 @@ class CompiledModel(ModelTensors):
 
         Raises CompiledModelError for other shapes: `resize_input_tensor` changes them.
         """
-        call = Call(self._main, inputs, named)
+        call = Call(self.signature.inputs, inputs, named)
         self.check_process()
         self._pool.use(lambda context: self._call_run(context, call)())
         return call.results()
@@ -283,12 +303,16 @@ class CompiledModel(ModelTensors):
         until its end. As many runs are in flight as there are `contexts`; one more waits for the
         oldest. Raises for inputs as the call does; a run that fails tells its own future.
         """
-        call = Call(self._main, inputs, named, keep=True)
+        call = Call(self.signature.inputs, inputs, named, keep=True)
         return self._submitted(lambda context: self._call_run(context, call), call.results)
 
     def _call_run(self, context: ModelContext, call: Call) -> Run:
         self._open()
-        return call.run_on(context)
+        return call.run_on(context, self._pieces)
+
+    def _submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
+        """Begin a run of the first signature on arrays of the host that fit its tensors."""
+        return self._submitted(lambda context: context.on_arrays(inputs, outputs), lambda: None)
 
     def check_process(self) -> None:
         """Raise ForkedProcessError in a child of the process that compiled the model."""
@@ -303,13 +327,14 @@ _Source = tuple[bytes, Mapping[str, Any] | None, int | None]
 """A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
 
 
-def _contexts(source: _Source, count: int) -> ContextPool:
+def _contexts(source: _Source, wanted: int) -> ContextPool:
+    number = count("contexts", wanted)
     main = _instance(*source)
     if all(map(main.runs_directly, main.signatures)):
-        instances = [main] * count
+        instances = [main] * number
     else:
-        instances = [main, *(_instance(*source) for _ in range(count - 1))]
-    return ContextPool(ModelContext(each, number) for number, each in enumerate(instances))
+        instances = [main, *(_instance(*source) for _ in range(number - 1))]
+    return ContextPool(ModelContext(*each) for each in zip(instances, range(number), strict=True))
 
 
 def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None) -> Instance:

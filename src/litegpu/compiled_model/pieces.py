@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from litegpu.backends.buffers import DeviceBuffer, HostBuffer
+from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.fitting import check
+from litegpu.compiled_model.kept import Buffers, KeptRuns, key_of
 from litegpu.compiled_model.rows import check_independent, check_outputs
 from litegpu.errors import CompiledModelError
 from litegpu.tensor_buffer import TensorBuffer
@@ -21,10 +24,6 @@ from litegpu.tensor_buffer import TensorBuffer
 if TYPE_CHECKING:
     from litegpu.compiled_model.future import ModelFuture
     from litegpu.compiled_model.model import CompiledModel
-
-_MOST_CUT = 16
-"""Sets of buffers whose pieces are kept."""
-Buffers = Sequence[TensorBuffer]
 
 
 class Pieces:
@@ -49,7 +48,7 @@ class Pieces:
             )
         self._whole = whole
         self.model = whole.at_batch(min(rows) // count, contexts=count)
-        self._runs = OrderedDict[tuple[object, ...], PiecedRun]()
+        self._runs = KeptRuns[PiecedRun]()
         try:
             check_outputs(whole, min(rows))
             check_outputs(self.model, min(rows) // count)
@@ -64,22 +63,31 @@ class Pieces:
 
     def bound(self, inputs: Buffers, outputs: Buffers, stream: int | None) -> PiecedRun:
         """Return the run on buffers, cut once for as long as these live."""
-        key = (stream, *map(id, inputs), *map(id, outputs))
-        found = self._runs.get(key)
+        key = key_of(0, inputs, outputs, stream)
+        found = self._runs.find(key)
         if found is None:
             check("Input", self._whole.signature.inputs, inputs)
             check("Output", self._whole.signature.outputs, outputs)
-            found = self._runs[key] = PiecedRun(self.model, inputs, outputs, stream)
-            for buffer in {*inputs, *outputs}:
-                buffer.when_gone(self, partial(self._forget, id(buffer)))
-            if len(self._runs) > _MOST_CUT:
-                self._runs.popitem(last=False)
+            begin, count = self.model.submit_by_index, len(self.model._pool.all)
+            found = PiecedRun(
+                [
+                    partial(begin, 0, _cut(inputs, n, count), _cut(outputs, n, count), stream)
+                    for n in range(count)
+                ]
+            )
+            self._runs.keep(key, found, (*inputs, *outputs))
         return found
 
-    def _forget(self, number: int) -> None:
-        for key in [*self._runs]:
-            if number in key[1:]:
-                self._runs.pop(key, None)
+    def on_arrays(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> PiecedRun:
+        """Return the run on arrays of the host that fit the whole model's tensors."""
+        count = len(self.model._pool.all)
+        cut = [[np.split(array, count) for array in side] for side in (inputs, outputs)]
+        return PiecedRun(
+            [
+                partial(self.model._submit_arrays, *([each[n] for each in side] for side in cut))
+                for n in range(count)
+            ]
+        )
 
     def close(self) -> None:
         """Release what was compiled for pieces."""
@@ -88,18 +96,11 @@ class Pieces:
 
 
 class PiecedRun:
-    """A prepared run of all pieces of some buffers; one thread at a time uses it."""
+    """A prepared run of all pieces; one thread at a time uses it."""
 
-    def __init__(
-        self, model: CompiledModel, inputs: Buffers, outputs: Buffers, stream: int | None
-    ) -> None:
-        """Cut buffers for a model of fewer rows, which has a context for each piece."""
-        self._model, self._stream = model, stream
-        count = len(model._pool.all)
-        self._ends = [
-            tuple([_piece(each, number, count) for each in side] for side in (inputs, outputs))
-            for number in range(count)
-        ]
+    def __init__(self, begin: Sequence[Callable[[], ModelFuture]]) -> None:
+        """Take what begins the run of each piece."""
+        self._begin = begin
         self._futures: list[ModelFuture] = []
 
     def __call__(self) -> None:
@@ -111,9 +112,8 @@ class PiecedRun:
         """Begin to run. Raises what the first piece that cannot begin raises, after the others."""
         self._futures = []
         try:
-            for inputs, outputs in self._ends:
-                flight = self._model.submit_by_index(0, inputs, outputs, stream=self._stream)
-                self._futures.append(flight)
+            for begin in self._begin:
+                self._futures.append(begin())
         except BaseException:
             for each in self._futures:
                 each.wait()
@@ -129,6 +129,10 @@ class PiecedRun:
         self._futures = []
         if failed:
             raise failed[0]
+
+
+def _cut(buffers: Buffers, number: int, count: int) -> list[TensorBuffer]:
+    return [_piece(each, number, count) for each in buffers]
 
 
 def _piece(buffer: TensorBuffer, number: int, count: int) -> TensorBuffer:

@@ -74,15 +74,13 @@ class Signature(ABC):
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once; return an array for each output."""
 
-    def grown(self, number: int, shape: tuple[int, ...]) -> CompiledModelError:
-        """Take note of the shape that an output got in a run; return the error for its buffer."""
-        before = self.outputs[number]
-        now = dataclasses.replace(before, shape=shape)
-        self.outputs = [*self.outputs[:number], now, *self.outputs[number + 1 :]]
-        return CompiledModelError(
-            f"The output '{now.key}' has the shape {[*shape]} now, and its buffer is for "
-            f"{[*before.shape]}. Create the buffer anew, and run again."
-        )
+    def learn(self, results: Sequence[Array]) -> None:
+        """Take note of the shapes that outputs got in a run."""
+        if any(each.shape != t.shape for each, t in zip(results, self.outputs, strict=True)):
+            self.outputs = [
+                dataclasses.replace(tensor, shape=each.shape)
+                for tensor, each in zip(self.outputs, results, strict=True)
+            ]
 
 
 class MainSignature(Signature):
@@ -117,9 +115,9 @@ class MainSignature(Signature):
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. See Signature.run."""
-        for tensor, array in zip(self.inputs, inputs, strict=True):
-            self._interpreter.set_tensor(tensor.index, array)
         try:
+            for tensor, array in zip(self.inputs, inputs, strict=True):
+                self._interpreter.set_tensor(tensor.index, array)
             self._interpreter.invoke()
         except (RuntimeError, ValueError) as error:
             raise _failed(self.key, error) from error
@@ -150,11 +148,10 @@ class OtherSignature(Signature):
         if strict and not fits:
             raise _refused(tensor, ValueError(f"it states {[*map(int, stated)]}."), shape)
         shapes = [shape if each is tensor else each.shape for each in self.inputs]
-        # The runner takes shapes from what it runs on.
-        arrays = [np.zeros(n, t.dtype) for n, t in zip(shapes, self.inputs, strict=True)]
         try:
-            self.run(arrays)
-        except CompiledModelError as error:
+            # The runner takes shapes from what it runs on.
+            self.run([np.zeros(n, t.dtype) for n, t in zip(shapes, self.inputs, strict=True)])
+        except (ValueError, MemoryError) as error:
             raise _refused(tensor, error, shape) from error
         self.refresh()
 

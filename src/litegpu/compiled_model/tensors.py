@@ -7,7 +7,7 @@ from typing import Any
 
 from litegpu.compiled_model.call import new_buffer
 from litegpu.compiled_model.contexts import ContextPool
-from litegpu.compiled_model.fitting import at, called, requirements
+from litegpu.compiled_model.fitting import at, called, requirements, sizes
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
@@ -134,7 +134,7 @@ class ModelTensors:
         """
         signature = self._signature(signature_index)
         at(signature.inputs, input_index, "Input")
-        shape = [*map(int, dims)]
+        shape = sizes(dims)
         self._pool.use_all(lambda: self._resize(signature_index, input_index, shape, strict))
 
     def _resize(self, index: int, number: int, shape: Sequence[int], strict: bool) -> None:

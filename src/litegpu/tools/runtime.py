@@ -41,6 +41,16 @@ def load() -> Any:
     raise missing_dependency("ai-edge-litert", "runtime", "Running a model")
 
 
+def environment() -> Any:
+    """Return an environment as LiteRT makes one for its own models, None where it has none."""
+    try:
+        module = importlib.import_module("ai_edge_litert.environment")
+    except ImportError:  # it is not installed, or older
+        return None
+    folder = os.path.dirname(str(module.__file__))
+    return module.Environment.create(options=module.EnvironmentOptions(runtime_path=folder))
+
+
 def default_threads() -> int:
     """Return how many threads the CPU's kernels get unless told otherwise: all this process has."""
     if hasattr(os, "sched_getaffinity"):

@@ -1,0 +1,65 @@
+"""Arrays that a model is given, in the types of its tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from litegpu.compiled_model.signatures import Tensor
+from litegpu.errors import CompiledModelError
+
+Array = npt.NDArray[Any]
+_INTEGERS = "iu"
+
+
+def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
+    """Return an array in a tensor's type and in C order; with `keep` never the given memory.
+
+    Raises CompiledModelError for a type or a value that would become another one.
+    """
+    array = given if given.dtype == tensor.dtype else _converted(tensor, given)
+    array = np.asarray(array, order="C")
+    return array.copy() if keep and np.may_share_memory(array, given) else array
+
+
+def check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise CompiledModelError unless a shape is the tensor's."""
+    if shape != tensor.shape:
+        raise CompiledModelError(
+            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given "
+            f"{[*shape]}. Use that shape, or resize_input_tensor."
+        )
+
+
+def _converted(tensor: Tensor, given: Array) -> Array:
+    source, target = given.dtype, tensor.dtype
+    if np.can_cast(source, target):
+        return given.astype(target)
+    if source.kind in _INTEGERS and target.kind in _INTEGERS:
+        limits = np.iinfo(target)
+        # As int: NumPy compares numbers with and without a sign as floats.
+        for value in (int(given.min()), int(given.max())) if given.size else ():
+            if not limits.min <= value <= limits.max:
+                raise _refused(tensor, value, f"which goes from {limits.min} to {limits.max}")
+        return given.astype(target)
+    if not np.can_cast(source, target, "same_kind"):
+        raise CompiledModelError(
+            f"Input '{tensor.key}' is {target}, and was given {source}. Convert it."
+        )
+    with np.errstate(over="ignore"):  # it is an error below
+        array = given.astype(target)
+    infinite = np.isinf(array)
+    if infinite.any():
+        lost = given[infinite & np.isfinite(given)]
+        if lost.size:
+            raise _refused(tensor, lost[0], "where that is infinite")
+    return array
+
+
+def _refused(tensor: Tensor, value: object, why: str) -> CompiledModelError:
+    return CompiledModelError(
+        f"Input '{tensor.key}' is {tensor.dtype}, {why}, and was given {value}. Give it numbers "
+        "that its type holds."
+    )
