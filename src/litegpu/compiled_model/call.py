@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from litegpu.adopted_memory import adopted
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.compiled_model.contexts import ModelContext, Run
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
-from litegpu.tensor_buffer import KINDS, TensorBuffer, adopted
+from litegpu.tensor_buffer import KINDS, TensorBuffer
 
 
 class Call:
