@@ -19,14 +19,10 @@ from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
-from litegpu.held_kernels import check_uses, held_by
+from litegpu.held_kernels import kernels_of
 from litegpu.ops.support import check_support
 from litegpu.ops.types import is_quantized
-from litegpu.options import (
-    GpuDelegateKeywords,
-    GpuDelegateOptions,
-    make_options,
-)
+from litegpu.options import GpuDelegateKeywords, GpuDelegateOptions, make_options
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, nothing_to_profile, take_profile
 from litegpu.progress import OnProgress
@@ -262,8 +258,10 @@ class GpuDelegate:
         it was applied to, ModelError when nothing runs on the GPU (with the reasons), OptionsError
         for `repeats` below 1, ExecutionError when the device fails.
         """
-        held = interpreter is not None
-        kernels = self._held_by(interpreter, "profile()") if held else self._living()
+        if interpreter is None:
+            kernels = self._living()
+        else:
+            kernels = kernels_of(interpreter, self, self._kernels, "profile()")
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
         return take_profile(
@@ -283,12 +281,8 @@ class GpuDelegate:
         for a tensor that is none of the model's inputs and outputs, or that the CPU reads or
         writes, for a buffer that does not fit it, and for a `stream` on another device.
         """
-        kernels = self._held_by(interpreter, "bind_buffer()")
+        kernels = kernels_of(interpreter, self, self._kernels, "bind_buffer()")
         bind_tensor(interpreter, kernels, tensor_index, buffer, stream)
-
-    def _held_by(self, interpreter: Any, call: str) -> list[PartitionKernel]:
-        check_uses(interpreter, self, call)
-        return held_by(interpreter, self._kernels)
 
     def _living(self) -> list[PartitionKernel]:
         """Return the kernels of the interpreter that applied the delegate last."""

@@ -13,7 +13,27 @@ from litegpu.runtime_abi import structs
 from litegpu.runtime_abi.reader import tensor_at
 
 
-def check_uses(interpreter: Any, delegate: object, call: str) -> None:
+def kernels_of(
+    interpreter: Any, delegate: object, kernels: Iterable[PartitionKernel], call: str
+) -> list[PartitionKernel]:
+    """Return those of a delegate's kernels that an interpreter holds.
+
+    Runtimes do not tell which context is whose, so an interpreter is known by where its inputs and
+    outputs lie. `call` is what it was given to. Raises InterpreterError where it has not the
+    delegate, and where several have no memory for their tensors yet.
+    """
+    _check_uses(interpreter, delegate, call)
+    kernels, places = [kernel for kernel in kernels if kernel.home], _places(interpreter)
+    homes = {kernel.home for kernel in kernels if _lie_there(kernel.home, places)}
+    if len(homes) > 1:
+        raise InterpreterError(
+            f"{len(homes)} interpreters use this delegate, and none of them has allocated its "
+            "tensors, so that they look alike. Call allocate_tensors() of this one before."
+        )
+    return [kernel for kernel in kernels if kernel.home in homes]
+
+
+def _check_uses(interpreter: Any, delegate: object, call: str) -> None:
     """Raise InterpreterError for what is no interpreter that was made with the delegate.
 
     `call` is what it was given to.
@@ -28,22 +48,6 @@ def check_uses(interpreter: Any, delegate: object, call: str) -> None:
             f"This interpreter was made without this delegate. Give {call} the one that has it "
             "in experimental_delegates."
         )
-
-
-def held_by(interpreter: Any, kernels: Iterable[PartitionKernel]) -> list[PartitionKernel]:
-    """Return those of these kernels that an interpreter holds.
-
-    Runtimes do not tell which context is whose, so an interpreter is known by where its inputs and
-    outputs lie. Raises InterpreterError where several have no memory for them yet.
-    """
-    kernels, places = [kernel for kernel in kernels if kernel.home], _places(interpreter)
-    homes = {kernel.home for kernel in kernels if _lie_there(kernel.home, places)}
-    if len(homes) > 1:
-        raise InterpreterError(
-            f"{len(homes)} interpreters use this delegate, and none of them has allocated its "
-            "tensors, so that they look alike. Call allocate_tensors() of this one before."
-        )
-    return [kernel for kernel in kernels if kernel.home in homes]
 
 
 def _places(interpreter: Any) -> Mapping[int, int]:

@@ -6,15 +6,16 @@ import contextlib
 import ctypes
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.backends import BACKENDS, DeviceInfo
-from litegpu.backends.buffers import Adopted, Buffer, DeviceBuffer, HostBuffer, MemoryKind
-from litegpu.backends.dlpack import ON_HOST, DeviceType, borrow, lend
+from litegpu.adopted_memory import adopted, of_numpy, on_host
+from litegpu.backends import DeviceInfo
+from litegpu.backends.buffers import Buffer, DeviceBuffer, HostBuffer, MemoryKind
+from litegpu.backends.dlpack import DeviceType, lend
 from litegpu.errors import BindingError, CompiledModelError
 
 Array = npt.NDArray[Any]
@@ -89,9 +90,9 @@ class TensorBuffer:
         of device, of a type that no tensor has.
         """
         if isinstance(source, np.ndarray):
-            found = _of_numpy(source)
+            found = of_numpy(source)
         else:
-            found = adopted(source) or _on_host(source)
+            found = adopted(source) or on_host(source)
         known = found.dtype if dtype is None else _dtype_of(dtype)
         sizes = found.shape if shape is None else _sizes_of(shape, "shape")
         if known is None or sizes is None:
@@ -379,43 +380,6 @@ def _sizes_of(given: Any, what: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes):
         raise CompiledModelError(f"{what}={given!r}: give whole numbers from 0 on.")
     return sizes
-
-
-def adopted(source: Any) -> Adopted | None:
-    """Return a device's memory that another library has made, None for anything else."""
-    with _typed_refusals(source):
-        found = (backend.adopt(source) for backend in BACKENDS.values())
-        return next((each for each in found if each is not None), None)
-
-
-def _of_numpy(array: Array) -> Adopted:
-    """Return the memory of an array. Raises CompiledModelError for one with gaps."""
-    if not array.flags.c_contiguous:
-        raise CompiledModelError(
-            "data_array must be C-contiguous: copy it with np.ascontiguousarray."
-        )
-    return Adopted(HostBuffer.of(array), array.dtype, array.shape, array.flags.writeable)
-
-
-def _on_host(source: Any) -> Adopted:
-    """Return another library's memory of the host. Raises CompiledModelError for none."""
-    if not hasattr(source, "__dlpack__"):
-        raise CompiledModelError(
-            f"A {type(source).__name__} is no array, and no buffer of a GPU's. Give one of NumPy, "
-            "PyTorch, CuPy, JAX, Numba, pyopencl or wgpu."
-        )
-    with _typed_refusals(source):
-        array = borrow(source, None, ON_HOST)
-    buffer = HostBuffer(ctypes.c_void_p(array.address), array.nbytes, owner=array)
-    return Adopted(buffer, array.dtype, array.shape, array.writable)
-
-
-@contextlib.contextmanager
-def _typed_refusals(source: Any) -> Iterator[None]:
-    try:
-        yield
-    except BufferError as error:
-        raise BindingError(f"A {type(source).__name__} lends no memory: {error}") from error
 
 
 def _view(memory: HostBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

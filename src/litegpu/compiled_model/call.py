@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from litegpu.adopted_memory import adopted
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
 from litegpu.compiled_model.arrays import Array, check_shape, fitting
 from litegpu.compiled_model.contexts import ModelContext, Run, content
@@ -14,7 +15,7 @@ from litegpu.compiled_model.fitting import check
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
-from litegpu.tensor_buffer import KINDS, TensorBuffer, adopted
+from litegpu.tensor_buffer import KINDS, TensorBuffer
 
 if TYPE_CHECKING:
     from litegpu.compiled_model.pieces import Pieces
