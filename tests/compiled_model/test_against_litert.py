@@ -145,12 +145,12 @@ def test_accelerators_that_there_are_not(number: int) -> None:
 def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     content = two_by_two(False)
     model = ours.CompiledModel.from_buffer(content)
-    made = model.environment
-    assert isinstance(made, ours.Environment)
-    assert model.environment is made
-    shared = ours.CompiledModel.from_buffer(content, environment=made)
-    assert shared.environment is made
-    assert theirs.CompiledModel.from_buffer(content, 1, environment=made).environment is made
+    default = model.environment
+    assert isinstance(default, ours.Environment)
+    assert model.environment is default
+    shared = ours.CompiledModel.from_buffer(content, environment=default)
+    assert shared.environment is default
+    assert theirs.CompiledModel.from_buffer(content, 1, environment=default).environment is default
     monkeypatch.setitem(sys.modules, "ai_edge_litert.environment", None)
     assert ours.CompiledModel.from_buffer(content).environment is None
 

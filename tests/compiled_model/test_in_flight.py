@@ -105,29 +105,29 @@ def test_a_future_of_concurrent_futures(backend: str, ops: list[str]) -> None:
             assert isinstance(future, concurrent.futures.Future)
             assert (future.done(), future.running(), future.cancelled()) == (True, False, False)
             np.testing.assert_array_equal(future.result(), expected[number])
-        told: list[Any] = []
+        seen: list[Any] = []
         event = threading.Event()
         future = in_flight(model, 5)
         assert not future.cancel()
-        future.add_done_callback(told.append)
+        future.add_done_callback(seen.append)
         future.add_done_callback(lambda _: event.set())
         assert event.wait(60)
-        future.add_done_callback(told.append)
-        assert told == [future, future]
-        np.testing.assert_array_equal(told[0].result(), expected[5])
+        future.add_done_callback(seen.append)
+        assert seen == [future, future]
+        np.testing.assert_array_equal(seen[0].result(), expected[5])
         last = in_flight(model, 4)
-    last.add_done_callback(told.append)  # after the model was closed
-    assert told[-1] is last
+    last.add_done_callback(seen.append)  # after the model was closed
+    assert seen[-1] is last
 
 
 def test_callbacks_may_use_the_model() -> None:
-    told: list[Any] = []
+    seen: list[Any] = []
     ended = threading.Event()
     model = CompiledModel.from_buffer(chain(WHOLE))
 
     def again(future: Any) -> None:
-        told.append(future.result())
-        if len(told) < 3:
+        seen.append(future.result())
+        if len(seen) < 3:
             model.submit(X).add_done_callback(again)
         else:
             model.close()
@@ -135,7 +135,7 @@ def test_callbacks_may_use_the_model() -> None:
 
     model.submit(X).add_done_callback(again)
     assert ended.wait(60)
-    np.testing.assert_array_equal(told, [-np.abs(X)] * 3)
+    np.testing.assert_array_equal(seen, [-np.abs(X)] * 3)
     with pytest.raises(CompiledModelError, match=r"The model was closed"):
         model(X)
 
