@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends import private_files
-from litegpu.backends.disk_cache import report_once
+from litegpu.backends.disk_cache import report_once, report_unkept
 from litegpu.backends.private_files import Folder, UnsafeFolderError
 from litegpu.cache.fingerprint import checksum
-from litegpu.errors import missing_dependency
+from litegpu.user_folders import user_cache, with_home
 
 SUFFIX = ".artifact"
 """How the names of artifacts end."""
@@ -125,9 +125,7 @@ class ArtifactStore:
         evict(self.folder, config.cache_limit(), newest)
 
     def _warn(self, error: OSError) -> None:
-        what = f"Compiled partitions cannot be kept in '{self.folder}'"
-        why = f"({type(error).__name__}: {error}); check serialization_dir or LITEGPU_CACHE."
-        report_once(logging.WARNING, what, why)
+        report_unkept("Compiled partitions", self.folder, error)
 
     def _report(self, path: Path, text: str) -> None:
         report_once(logging.INFO, f"Compiled partition: '{path}'", text)
@@ -136,16 +134,11 @@ class ArtifactStore:
 def default_folder() -> Path:
     """Return where artifacts of this user are kept that nobody asked to have elsewhere.
 
-    Raises MissingDependencyError where that takes a package that is not there.
+    Raises MissingDependencyError where that takes a package that is not there, OptionsError where
+    the user has no home folder.
     """
     named = config.cache_folder()
-    if named:
-        return Path(named).expanduser()
-    try:
-        import platformdirs
-    except ImportError as error:
-        raise missing_dependency("platformdirs", "tools", "cache=True") from error
-    return platformdirs.user_cache_path("litegpu", appauthor=False) / "partitions"
+    return Path(with_home(named)) if named else user_cache("partitions", "cache=True")
 
 
 def read(
