@@ -93,7 +93,8 @@ def replace(
     there in part, after a power cut. Raises UnsafeFolderError, and OSError when the file
     cannot be written; nothing unfinished is left then.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # what that is, `check_folder` tells
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = check_folder(path.parent, trusted)
     with contextlib.ExitStack() as claim:
         handle, temporary = _begin(path.parent, claim)
