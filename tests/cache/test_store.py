@@ -14,9 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from litegpu import config
 from litegpu.backends import disk_cache, private_files
+from litegpu.backends.disk_cache import DiskCache
+from litegpu.backends.private_files import Folder
 from litegpu.cache import store as store_module
-from litegpu.cache.store import ArtifactStore, DamagedError, default_folder, entries, evict, read
+from litegpu.cache.store import (
+    ArtifactStore,
+    DamagedError,
+    default_folder,
+    entries,
+    evict,
+    kernels,
+    read,
+)
 from litegpu.errors import MissingDependencyError
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
@@ -57,12 +68,15 @@ def test_folders_and_files_are_private(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("token", ["../../up", "/etc/passwd", "a/b\\c", "..", "", "\0", "é" * 200])
+@pytest.mark.parametrize(
+    "token", ["../../up", "/etc/passwd", "a/b\\c", "..", "", "\0", "é" * 200, "nul.x"]
+)
 def test_a_token_never_leaves_the_folder(tmp_path: Path, token: str) -> None:
     store = ArtifactStore(tmp_path / "folder", token)
     store.store(KEY, [DATA])
     assert loaded(store) == DATA
     (path,) = (tmp_path / "folder").iterdir()
+    assert "." not in path.stem, "Windows knows nul.txt as a device"
     assert path == store.path(KEY) and [*tmp_path.iterdir()] == [path.parent]
 
 
@@ -195,6 +209,32 @@ def test_the_least_recently_used_are_removed_first(
     store.store(keys[1], [DATA])
     assert [entry.path for entry in entries(tmp_path)] == [store.path(keys[1])]
     assert len(evict(tmp_path, 0)) == 1 and (tmp_path / "other.txt").exists()
+
+
+def test_kernels_count_and_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is of the user stays, whatever its name ends with."""
+    cache = DiskCache(Folder(str(tmp_path)), ".cubin")
+    for age, key in ((10, "used"), (20, "unused")):
+        cache.store(bytes(1 << 20), key)
+        for path in tmp_path.glob("*.cubin"):
+            if path.stat().st_mtime > 1000:
+                os.utime(path, (age, age))
+    assert cache.load("used") is not None
+    (tmp_path / "mine.artifact").write_bytes(DATA)
+    os.utime(tmp_path / "mine.artifact", (0, 0))
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "3")
+    ArtifactStore(tmp_path).store(KEY, [DATA[: 1 << 20]])
+    assert cache.load("used") is not None and cache.load("unused") is None
+    assert (tmp_path / "mine.artifact").exists()
+    assert [len(found) for found in (entries(tmp_path), kernels(tmp_path))] == [1, 1]
+
+
+def test_a_limit_that_is_no_number_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "half of it")
+    assert config.cache_limit() == config.cache_limit() == 4096 << 20
+    assert caplog.text.count("LITEGPU_CACHE_LIMIT is 'half of it', which is no whole number") == 1
 
 
 def test_threads_that_store_and_load_see_whole_files(tmp_path: Path) -> None:

@@ -75,7 +75,11 @@ class DiskCache:
         path = self._path(self._folder, digest)
         try:
             found = private_files.read(path, _HEADER.size + self._most_bytes, self._trusted)
-            return None if found is None else _verified(found, digest)
+            if found is None:
+                return None
+            data = _verified(found, digest)
+            private_files.touch(path)
+            return data
         except UnsafeFolderError as error:
             self._warn(error)
         except (OSError, _DamagedError) as error:

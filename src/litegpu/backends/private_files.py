@@ -115,6 +115,12 @@ def replace(
         _flush_names(path.parent)
 
 
+def touch(path: Path) -> None:
+    """Say that a file is used now, where this user may."""
+    with contextlib.suppress(OSError):  # a folder that is only read, say
+        os.utime(path)
+
+
 def remove_stale(folder: Path) -> None:
     """Remove what processes left unfinished that were killed while they wrote."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

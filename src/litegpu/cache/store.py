@@ -38,9 +38,12 @@ _MOST_BYTES = 1 << 34
 """Of one artifact."""
 _BEGINNING = 1 << 24
 """Bytes of an artifact that have room for its description."""
+_ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
+"""What `ArtifactStore` calls its files."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """What `DiskCache` calls its files."""
-_READABLE = re.compile(r"[^A-Za-z0-9._-]+")
+_UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
+"""What becomes _ in names: to Windows, "nul.txt-1.artifact" would be a device."""
 
 
 class DamagedError(Exception):
@@ -81,7 +84,7 @@ class ArtifactStore:
         self.folder = Path(folder)
         self._trusted = trusted
         # Whatever the token is, its readable part is no path; the fingerprint has all of it.
-        self._prefix = _READABLE.sub("_", token)[:48].strip("._-") or "model"
+        self._prefix = _UNREADABLE.sub("_", token)[:48].strip("_-") or "model"
 
     def path(self, key: bytes) -> Path:
         """Return where the artifact of a fingerprint lies."""
@@ -93,8 +96,7 @@ class ArtifactStore:
         try:
             found = read(path, key, self._trusted)
             if found is not None:
-                with contextlib.suppress(OSError):  # a folder that is only read, say
-                    os.utime(path)
+                private_files.touch(path)
             return found
         except UnsafeFolderError as error:
             self._warn(error)
@@ -178,10 +180,19 @@ def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None
 
 def entries(folder: Path) -> list[Entry]:
     """Return the artifacts of a folder, the least recently used first."""
+    return _entries(folder, _ARTIFACTS)
+
+
+def kernels(folder: Path) -> list[Entry]:
+    """Return what lies beside artifacts: kernels and choices; the least recently used first."""
+    return _entries(folder, _KERNELS)
+
+
+def _entries(folder: Path, names: re.Pattern[str]) -> list[Entry]:
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
-            if file.name.endswith(SUFFIX) and file.is_file(follow_symlinks=False):
+            if names.fullmatch(file.name) and file.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     status = file.stat(follow_symlinks=False)
                     found.append(Entry(Path(file.path), status.st_size, status.st_mtime))
@@ -189,23 +200,18 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Remove all that litegpu keeps in a folder, kernels and choices too; return the artifacts."""
+    """Remove all that litegpu keeps in a folder; return what it was."""
     removed = evict(folder, -1)
     private_files.remove_stale(folder)
-    with contextlib.suppress(OSError), os.scandir(folder) as files:
-        for file in files:
-            if _KERNELS.fullmatch(file.name):
-                with contextlib.suppress(OSError):
-                    os.unlink(file.path)
     return removed
 
 
 def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:
-    """Remove the least recently used artifacts beyond `limit` bytes, but not `newest`.
+    """Remove what was used least recently beyond `limit` bytes, kernels too, but not `newest`.
 
     Returns what was removed.
     """
-    present = entries(folder)
+    present = sorted([*entries(folder), *kernels(folder)], key=lambda entry: entry.used)
     total, removed = sum(entry.nbytes for entry in present), []
     for entry in present:
         if total <= limit:
