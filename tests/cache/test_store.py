@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -274,6 +275,29 @@ def test_the_usual_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[tools\]'"):
         default_folder()
+
+
+@posix
+def test_a_file_that_was_lengthened_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With holes it takes no room on the disk either; and what has no room is replaced, too."""
+    store, path = stored(tmp_path)
+    whole = path.read_bytes()
+    os.truncate(path, 1 << 33)
+    tracemalloc.start()
+    assert loaded(store) is None and tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert "its checksum is wrong: it was cut or changed" in caplog.text
+    path.write_bytes(whole)
+
+    def full(*_: object) -> None:
+        raise MemoryError("none is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", full)
+        assert loaded(store) is None and "none is left" in caplog.text
+    assert loaded(store) == DATA
 
 
 def test_no_file_is_larger_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

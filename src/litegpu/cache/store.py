@@ -42,6 +42,7 @@ _ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
 """What `ArtifactStore` calls its files."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """What `DiskCache` calls its files."""
+_CHANGED = "its checksum is wrong: it was cut or changed"
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
 """What becomes _ in names: to Windows, "nul.txt-1.artifact" would be a device."""
 
@@ -100,7 +101,7 @@ class ArtifactStore:
             return found
         except UnsafeFolderError as error:
             self._warn(error)
-        except (OSError, DamagedError) as error:
+        except (OSError, DamagedError, MemoryError) as error:
             self._report(path, f"is not used and will be replaced: {error}")
         return None
 
@@ -151,21 +152,27 @@ def read(
     They are read, not mapped: what was checked is what is used, and a file that somebody cuts
     meanwhile ends nobody. Raises DamagedError, where it is none of `key` too, and OSError.
     """
-    found = private_files.read_array(path, _MOST_BYTES, trusted)
+
+    def check(head: bytes, nbytes: int) -> None:
+        if len(head) < _HEADER.size:
+            raise DamagedError("it is cut")
+        magic, number, own, _, length = _HEADER.unpack_from(head)
+        if magic != _MAGIC:
+            raise DamagedError("it is no artifact of litegpu")
+        if number != _FORMAT:
+            raise DamagedError(f"it has format {number}, not {_FORMAT}")
+        if key is not None and own != key:
+            raise DamagedError("it is of another model, device, version or options")
+        if length != nbytes - _HEADER.size:
+            raise DamagedError(_CHANGED)
+
+    found = private_files.read_array(path, _MOST_BYTES, trusted, check=check)
     if found is None:
         return None
-    if len(found) < _HEADER.size:
-        raise DamagedError("it is cut")
-    magic, number, own, expected, length = _HEADER.unpack_from(found.data)
+    *_, expected, length = _HEADER.unpack_from(found.data)
     data = found[_HEADER.size :]
-    if magic != _MAGIC:
-        raise DamagedError("it is no artifact of litegpu")
-    if number != _FORMAT:
-        raise DamagedError(f"it has format {number}, not {_FORMAT}")
-    if key is not None and own != key:
-        raise DamagedError("it is of another model, device, version or options")
     if length != len(data) or expected != checksum(data.data):
-        raise DamagedError("its checksum is wrong: it was cut or changed")
+        raise DamagedError(_CHANGED)
     return data
 
 
