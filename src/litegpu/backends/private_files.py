@@ -68,7 +68,9 @@ def read_array(
     """Return the bytes of a file, or so many `first` ones; None if there is no file.
 
     `check` is called with the beginning of the file and with its size before there is memory for
-    all of it, and may raise. Raises RefusedFileError for what is no regular file or longer than `most_bytes`, for what could
+    all of it, and may raise.
+
+    Raises RefusedFileError for what is no regular file or longer than `most_bytes`, for what could
     have been written by another user unless its folder is `trusted`, UnsafeFolderError, and OSError
     when it cannot be read.
     """
