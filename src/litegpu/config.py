@@ -7,6 +7,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+
+_log = logging.getLogger("litegpu")
 
 VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
@@ -15,7 +18,7 @@ VARIABLES: Mapping[str, str] = {
     "LITEGPU_MODELS": "folder with real models",
     "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
     "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users may write to it",
-    "LITEGPU_CACHE_LIMIT": "MiB that artifacts in one folder may take together (default 4096)",
+    "LITEGPU_CACHE_LIMIT": "MiB that all that is kept in one folder may take (default 4096)",
     "LITEGPU_COMPILE_PROCESSES": "0 compiles CUDA kernels in one process, and OpenCL's at once",
 }
 """Name and meaning of each variable."""
@@ -60,9 +63,21 @@ def cache_folder() -> str | None:
 
 
 def cache_limit() -> int:
-    """Return how many bytes artifacts may take in a folder; what is no number is the default."""
-    value = text("LITEGPU_CACHE_LIMIT")
-    return (int(value) if value.isdecimal() else _CACHE_MIB) << 20
+    """Return how many bytes all in a cache folder may take; for no number, the default."""
+    return _mib(text("LITEGPU_CACHE_LIMIT")) << 20
+
+
+@cache
+def _mib(value: str) -> int:
+    """Return a number of MiB; a warning, once, if it is none."""
+    if value.isdecimal():
+        return int(value)
+    if value:
+        _log.warning(
+            "LITEGPU_CACHE_LIMIT is '%s', which is no whole number of MiB; it counts as %d.",
+            *(value, _CACHE_MIB),
+        )
+    return _CACHE_MIB
 
 
 def are_compilers_wanted() -> bool:

@@ -16,7 +16,8 @@ from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
 from litegpu.backends.process import Living
 from litegpu.bound_tensors import bind_tensor
-from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
+from litegpu.cache import CacheFolder
+from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError, OptionsError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
 from litegpu.held_kernels import kernels_of
@@ -77,10 +78,13 @@ class GpuDelegate:
         """Open the device."""
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
+        if not (on_progress is None or callable(on_progress)):
+            raise OptionsError(f"on_progress must be a function or None, not {on_progress!r}.")
         self.model = model
         """The file of the interpreter that applies the delegate next."""
         if unused := self.options.unused():
             _log.warning("%s", unused)
+        self._cache = _cache_folder(self.options)
         self.precision = self.options.resolved_precision()
         wanted = (self.options.resolved_backend(), self.options.device)
         self._device = backends.select(*wanted)
@@ -240,7 +244,7 @@ class GpuDelegate:
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
         options = self.options
         return PartitionKernel(
-            *(graph, self._device, options.numeric_policy(), options.cache_folder(), alone),
+            *(graph, self._device, options.numeric_policy(), self._cache, alone),
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
@@ -387,6 +391,15 @@ class GpuDelegate:
 @cache
 def _tell_once(text: str) -> None:
     _log.warning("%s", text)
+
+
+def _cache_folder(options: GpuDelegateOptions) -> CacheFolder | None:
+    """Return where compiled partitions are kept; a warning says why that is nowhere if it is."""
+    try:
+        return options.cache_folder()
+    except LitegpuError as error:
+        _log.warning("Nothing is kept on disk: %s", error)
+        return None
 
 
 def _known_name(op: str) -> str:

@@ -15,6 +15,7 @@ from litegpu.cache.store import CacheFolder, default_folder
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
+from litegpu.user_folders import with_home
 
 
 class InferencePreference(enum.IntEnum):
@@ -305,25 +306,30 @@ class GpuDelegateOptions:
         }
         missing = [name for name, given in parts.items() if not given]
         requested = enabled or self.unsafe_cache or len(missing) < len(parts)
-        if not requested or self.cache_folder() is not None:
+        if not requested or self._keeps():
             return ""
         if self.cache is False:
             return "Nothing is kept on disk: cache is False."
         return f"Nothing is kept on disk: {' and '.join(missing)} must be given too, or cache=True."
 
+    def _keeps(self) -> bool:
+        """Whether compiled partitions are to be kept."""
+        if self.cache is not None:
+            return self.cache
+        return bool(self.serialization_dir and self.model_token) or config.is_cache_wanted()
+
     def cache_folder(self) -> CacheFolder | None:
-        """Return where compiled partitions are kept, None if nowhere."""
-        folder, token = os.path.expanduser(self.serialization_dir or ""), self.model_token
-        if self.cache is False:
+        """Return where compiled partitions are kept, None if nowhere.
+
+        Raises OptionsError or MissingDependencyError where there is no such place.
+        """
+        if not self._keeps():
             return None
         trusted = self.unsafe_cache
         if trusted is None:
             trusted = config.is_unsafe_cache_allowed()
-        if folder and token:
-            return CacheFolder(folder, token, trusted)
-        if self.cache or config.is_cache_wanted():
-            return CacheFolder(folder or str(default_folder()), token or "", trusted)
-        return None
+        folder = with_home(self.serialization_dir or "") or str(default_folder())
+        return CacheFolder(folder, self.model_token or "", trusted)
 
 
 _INTEGERS = (

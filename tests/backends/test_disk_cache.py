@@ -80,6 +80,23 @@ def test_a_folder_that_cannot_be_written_is_one_warning(
     assert files(tmp_path / "file").load("source") is None
     expected = f"Compiled kernels cannot be kept in '{tmp_path / 'file'}'"
     assert caplog.text.count(expected) == 1 and "check serialization_dir" in caplog.text
+    assert f"('{tmp_path / 'file'}' is no folder)" in caplog.text
+
+
+def test_a_folder_that_is_only_read_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although each unfinished file has a name of its own."""
+    names = iter("ab")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", next(names))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    for key in ("source", "another"):
+        files(tmp_path).store(b"compiled", key)
+    text = f"Compiled kernels cannot be kept in '{tmp_path}' (Permission denied); check serial"
+    assert len(caplog.records) == 1 and text in caplog.text
 
 
 def test_another_version_of_litegpu_does_not_know_them(

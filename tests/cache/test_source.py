@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,23 @@ def test_what_is_changed_after_an_installation_counts(tmp_path: Path) -> None:
 def test_the_list_of_an_editable_installation_names_no_module(tmp_path: Path) -> None:
     where = installed(tmp_path / "a", "some.pth,sha256=a,5\n")
     assert digest_of(where, "1.0") == digest_of(where, "2.0")
+
+
+def test_of_a_package_in_a_file_the_file_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zip file that Python imports from, or a program that holds Python."""
+    whole, there = tmp_path / "app.pyz", package(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(whole))
+    for where, frozen in ((whole / "some", False), (tmp_path / "none", True), (there, True)):
+        monkeypatch.setattr(sys, "frozen", frozen, raising=False)
+        found = []
+        for text in ("first", "longer"):
+            whole.write_text(text)
+            found.append(digest_of(where, "1.0"))
+        assert found[0] != found[1]
+        (there / "unpacked.py").write_text("anew, at each start")
+        assert digest_of(where, "1.0") == found[1]
 
 
 def test_partitions_of_another_source_have_other_names(

@@ -8,15 +8,27 @@ import struct
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from litegpu import config
 from litegpu.backends import disk_cache, private_files
+from litegpu.backends.disk_cache import DiskCache
+from litegpu.backends.private_files import Folder
 from litegpu.cache import store as store_module
-from litegpu.cache.store import ArtifactStore, DamagedError, default_folder, entries, evict, read
+from litegpu.cache.store import (
+    ArtifactStore,
+    DamagedError,
+    default_folder,
+    entries,
+    evict,
+    kernels,
+    read,
+)
 from litegpu.errors import MissingDependencyError
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such owners, modes")
@@ -57,12 +69,15 @@ def test_folders_and_files_are_private(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("token", ["../../up", "/etc/passwd", "a/b\\c", "..", "", "\0", "é" * 200])
+@pytest.mark.parametrize(
+    "token", ["../../up", "/etc/passwd", "a/b\\c", "..", "", "\0", "é" * 200, "nul.x"]
+)
 def test_a_token_never_leaves_the_folder(tmp_path: Path, token: str) -> None:
     store = ArtifactStore(tmp_path / "folder", token)
     store.store(KEY, [DATA])
     assert loaded(store) == DATA
     (path,) = (tmp_path / "folder").iterdir()
+    assert "." not in path.stem, "Windows knows nul.txt as a device"
     assert path == store.path(KEY) and [*tmp_path.iterdir()] == [path.parent]
 
 
@@ -197,6 +212,32 @@ def test_the_least_recently_used_are_removed_first(
     assert len(evict(tmp_path, 0)) == 1 and (tmp_path / "other.txt").exists()
 
 
+def test_kernels_count_and_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is of the user stays, whatever its name ends with."""
+    cache = DiskCache(Folder(str(tmp_path)), ".cubin")
+    for age, key in ((10, "used"), (20, "unused")):
+        cache.store(bytes(1 << 20), key)
+        for path in tmp_path.glob("*.cubin"):
+            if path.stat().st_mtime > 1000:
+                os.utime(path, (age, age))
+    assert cache.load("used") is not None
+    (tmp_path / "mine.artifact").write_bytes(DATA)
+    os.utime(tmp_path / "mine.artifact", (0, 0))
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "3")
+    ArtifactStore(tmp_path).store(KEY, [DATA[: 1 << 20]])
+    assert cache.load("used") is not None and cache.load("unused") is None
+    assert (tmp_path / "mine.artifact").exists()
+    assert [len(found) for found in (entries(tmp_path), kernels(tmp_path))] == [1, 1]
+
+
+def test_a_limit_that_is_no_number_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "half of it")
+    assert config.cache_limit() == config.cache_limit() == 4096 << 20
+    assert caplog.text.count("LITEGPU_CACHE_LIMIT is 'half of it', which is no whole number") == 1
+
+
 def test_threads_that_store_and_load_see_whole_files(tmp_path: Path) -> None:
     contents = [bytes([number]) * (1 << 20) for number in range(4)]
     store, _ = stored(tmp_path, contents[0])
@@ -234,6 +275,29 @@ def test_the_usual_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'litegpu\[tools\]'"):
         default_folder()
+
+
+@posix
+def test_a_file_that_was_lengthened_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With holes it takes no room on the disk either; and what has no room is replaced, too."""
+    store, path = stored(tmp_path)
+    whole = path.read_bytes()
+    os.truncate(path, 1 << 33)
+    tracemalloc.start()
+    assert loaded(store) is None and tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert "its checksum is wrong: it was cut or changed" in caplog.text
+    path.write_bytes(whole)
+
+    def full(*_: object) -> None:
+        raise MemoryError("none is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", full)
+        assert loaded(store) is None and "none is left" in caplog.text
+    assert loaded(store) == DATA
 
 
 def test_no_file_is_larger_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from answering import DEVICES
-from litegpu import GpuDelegate, Progress, progress
+from litegpu import GpuDelegate, OptionsError, Progress, progress
 from litegpu.backends.base import DeviceInfo
 from places import SOURCE
 from small_models import CPU_ONLY, chain, interpreter
@@ -118,6 +118,11 @@ def test_a_listener_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixtu
     assert caplog.messages == [
         "on_progress raised ValueError: no bar today. It is not called again; the start goes on."
     ]
+
+
+def test_a_listener_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(OptionsError, match="on_progress must be a function or None, not 'bar'"):
+        GpuDelegate(on_progress="bar")  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("at_once")

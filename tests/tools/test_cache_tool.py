@@ -191,16 +191,57 @@ def test_limits_and_clearing_leave_what_is_not_litegpus(tmp_path: Path, capsys: 
         key = bytes([number]) * 32
         store.store(key, [bytes(1 << 20)])
         os.utime(store.path(key), (number, number))
-    other, kernels = tmp_path / "mine.txt", tmp_path / f"{'0' * 64}.cubin"
-    other.write_text("")
-    kernels.write_text("")
+    other, mine = tmp_path / "mine.txt", tmp_path / "mine.artifact"
+    kernels = tmp_path / f"{'0' * 64}.cubin"
+    for path in (other, mine, kernels):
+        path.write_text("")
+    os.utime(mine, (0, 0))
     assert in_folder(tmp_path, "--limit=2") == 0
     assert [entry.path for entry in entries(tmp_path)] == [store.path(bytes([2]) * 32)]
     assert "removed: 2 files, 2.0 MB" in capsys.readouterr().err.replace("MiB", "MB")
     capsys.readouterr()
     assert in_folder(tmp_path, "--clear", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["removed"] == [str(store.path(bytes([2]) * 32))]
-    assert [*tmp_path.iterdir()] == [other]
+    gone = [str(store.path(bytes([2]) * 32)), str(kernels)]
+    assert json.loads(capsys.readouterr().out)["removed"] == gone
+    assert {*tmp_path.iterdir()} == {other, mine}
+
+
+def test_kernels_by_themselves_are_counted(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / f"{'0' * 64}.glbin").write_bytes(bytes(2 << 20))
+    assert in_folder(tmp_path) == 0
+    assert "1 file of kernels and choices beside, 2.0 MB" in shown(capsys)
+    assert in_folder(tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kernels"] == {"files": 1, "bytes": 2 << 20}
+    assert in_folder(tmp_path, "--limit=1") == 0
+    assert "Nothing is kept in" in shown(capsys)
+
+
+def shown(capsys: Capture) -> str:
+    return capsys.readouterr().out.replace("MiB", "MB")
+
+
+def test_models_that_make_room_for_later_ones_are_not_warm(
+    tmp_path: Path, model: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.tflite"
+    other.write_bytes(chain(["ABS"]))
+    monkeypatch.setenv("LITEGPU_CACHE_LIMIT", "0")
+    assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 1
+    assert "1 file made room for later ones: all together may take 0 B." in capsys.readouterr().err
+    monkeypatch.delenv("LITEGPU_CACHE_LIMIT")
+    assert in_folder(tmp_path / "kept", f"--warm={model},{other}", "--backend=opencl") == 0
+    assert "made room" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no such modes")
+def test_a_folder_that_is_not_used_is_told(tmp_path: Path, capsys: Capture) -> None:
+    tmp_path.chmod(0o777)
+    assert in_folder(tmp_path) == 0
+    assert f"'{tmp_path}' is not used: other users may write to it" in capsys.readouterr().err
+    assert in_folder(tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["refused"].startswith("other users may write")
+    assert in_folder(tmp_path, "--unsafe_cache") == 0
+    assert "is not used" not in capsys.readouterr().err
 
 
 def test_what_cannot_be_removed_is_an_error(

@@ -227,10 +227,27 @@ def test_xnnpack_comes_last_in_any_order(order: int, capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_flag_that_changes_nothing_is_named(
-    flags: list[str], warning: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str],
+    warning: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.delenv("LITEGPU_CACHE", raising=False)
     make_delegates(parsed(*flags))
     assert capsys.readouterr().out == f"WARN: {warning}\n"
+
+
+def test_half_of_what_serialization_needs_serves_where_the_environment_asks_for_it(
+    options_of: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag, field in (("dir", "serialization_dir"), ("token", "model_token")):
+        flags = [f"--delegate_serialize_{flag}=given"]
+        monkeypatch.delenv("LITEGPU_CACHE", raising=False)
+        assert options_of(*flags) == options_of()
+        assert "Nothing is kept: " in capsys.readouterr().out
+        monkeypatch.setenv("LITEGPU_CACHE", "1")
+        assert options_of(*flags) == dataclasses.replace(options_of(), **{field: "given"})
+        assert "Nothing is kept" not in capsys.readouterr().out
 
 
 def test_parameters_are_named_as_the_original_does() -> None:

@@ -75,7 +75,11 @@ class DiskCache:
         path = self._path(self._folder, digest)
         try:
             found = private_files.read(path, _HEADER.size + self._most_bytes, self._trusted)
-            return None if found is None else _verified(found, digest)
+            if found is None:
+                return None
+            data = _verified(found, digest)
+            private_files.touch(path)
+            return data
         except UnsafeFolderError as error:
             self._warn(error)
         except (OSError, _DamagedError) as error:
@@ -116,9 +120,7 @@ class DiskCache:
         return folder / f"{digest.hex()}{self._suffix}"
 
     def _warn(self, error: OSError) -> None:
-        what = f"{self._content} cannot be kept in '{self._folder}'"
-        why = f"({type(error).__name__}: {error}); check serialization_dir."
-        report_once(logging.WARNING, what, why)
+        report_unkept(self._content, self._folder, error)
 
     def _report(self, level: int, path: Path, text: str) -> None:
         report_once(level, f"{self._content}: '{path}'", text)
@@ -144,6 +146,15 @@ def _verified(found: bytes, digest: bytes) -> bytes:
     if wrong:
         raise _DamagedError(f"another {' and '.join(wrong)} than expected")
     return data
+
+
+def report_unkept(content: str, folder: object, error: OSError) -> None:
+    """Warn that something cannot be kept in a folder, once for each reason.
+
+    The reason has no names of files: those of unfinished ones are new each time.
+    """
+    why = f"({error.strerror or error}); check serialization_dir or LITEGPU_CACHE."
+    report_once(logging.WARNING, f"{content} cannot be kept in '{folder}'", why)
 
 
 def report_once(level: int, what: str, text: str) -> None:

@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ _BEGIN, _END = ".litegpu-", ".tmp"
 _TRUST = ". If you trust all who may write there: unsafe_cache=True, or LITEGPU_CACHE_UNSAFE=1"
 _STALE_S = 3600.0
 """Unfinished files that old belong to nobody any more, where locks do not tell."""
+_HEAD_BYTES = 4096
 _READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
@@ -58,9 +59,16 @@ def read(path: Path, most_bytes: int, trusted: bool = False) -> bytes | None:
 
 
 def read_array(
-    path: Path, most_bytes: int, trusted: bool = False, first: int | None = None
+    path: Path,
+    most_bytes: int,
+    trusted: bool = False,
+    first: int | None = None,
+    check: Callable[[bytes, int], None] | None = None,
 ) -> npt.NDArray[np.uint8] | None:
     """Return the bytes of a file, or so many `first` ones; None if there is no file.
+
+    `check` is called with the beginning of the file and with its size before there is memory for
+    all of it, and may raise.
 
     Raises RefusedFileError for what is no regular file or longer than `most_bytes`, for what could
     have been written by another user unless its folder is `trusted`, UnsafeFolderError, and OSError
@@ -76,8 +84,12 @@ def read_array(
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
         _check_file(found, most_bytes, trusted)  # it might have been replaced meanwhile
-        data = np.empty(min(found.st_size, first or found.st_size), np.uint8)
-        end = 0
+        wanted = min(found.st_size, first or found.st_size)
+        head = file.read(min(wanted, _HEAD_BYTES))
+        if check is not None:
+            check(head, found.st_size)
+        data, end = np.empty(wanted, np.uint8), len(head)
+        data[:end] = np.frombuffer(head, np.uint8)
         while end < len(data) and (count := file.readinto(data.data[end:])):
             end += count
         return data[:end]
@@ -93,7 +105,8 @@ def replace(
     there in part, after a power cut. Raises UnsafeFolderError, and OSError when the file
     cannot be written; nothing unfinished is left then.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # what that is, `check_folder` tells
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = check_folder(path.parent, trusted)
     with contextlib.ExitStack() as claim:
         handle, temporary = _begin(path.parent, claim)
@@ -112,6 +125,12 @@ def replace(
             raise
     if durable:
         _flush_names(path.parent)
+
+
+def touch(path: Path) -> None:
+    """Say that a file is used now, where this user may."""
+    with contextlib.suppress(OSError):  # a folder that is only read, say
+        os.utime(path)
 
 
 def remove_stale(folder: Path) -> None:

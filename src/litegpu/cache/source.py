@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -31,8 +32,12 @@ def digest_of(package: Path, version: str) -> str:
 
     An installed package has a list of its files with their digests, the same on all machines; what
     was changed after that was written counts by name, size and time of change. So does all of a
-    checkout, where there is no list. No file but the list is read.
+    checkout, where there is no list. No file but the list is read. Of a package in a zip file, or
+    frozen into a program, that file counts.
     """
+    if getattr(sys, "frozen", False) or not package.is_dir():
+        whole = next(filter(Path.is_file, package.parents), Path(sys.executable))
+        return hashlib.sha256(os.fsencode(_line(os.fspath(whole), whole.stat()))).hexdigest()
     listed, written = _installed(package, version)
     lines = listed + sorted(_newer(os.fspath(package), written))
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
@@ -62,4 +67,8 @@ def _newer(folder: str, than: int) -> Iterator[str]:
                 with contextlib.suppress(FileNotFoundError):  # an editor's, gone meanwhile
                     found = entry.stat()
                     if found.st_mtime_ns > than:
-                        yield f"{entry.path},{found.st_size},{found.st_mtime_ns}"
+                        yield _line(entry.path, found)
+
+
+def _line(path: str, found: os.stat_result) -> str:
+    return f"{path},{found.st_size},{found.st_mtime_ns}"

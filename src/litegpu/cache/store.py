@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from litegpu import config
 from litegpu.backends import private_files
-from litegpu.backends.disk_cache import report_once
+from litegpu.backends.disk_cache import report_once, report_unkept
 from litegpu.backends.private_files import Folder, UnsafeFolderError
 from litegpu.cache.fingerprint import checksum
-from litegpu.errors import missing_dependency
+from litegpu.user_folders import user_cache, with_home
 
 SUFFIX = ".artifact"
 """How the names of artifacts end."""
@@ -38,9 +38,13 @@ _MOST_BYTES = 1 << 34
 """Of one artifact."""
 _BEGINNING = 1 << 24
 """Bytes of an artifact that have room for its description."""
+_ARTIFACTS = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{40}" + re.escape(SUFFIX))
+"""What `ArtifactStore` calls its files."""
 _KERNELS = re.compile(r"[0-9a-f]{64}\.(cubin|glbin|tuning)")
 """What `DiskCache` calls its files."""
-_READABLE = re.compile(r"[^A-Za-z0-9._-]+")
+_CHANGED = "its checksum is wrong: it was cut or changed"
+_UNREADABLE = re.compile(r"[^A-Za-z0-9_-]+")
+"""What becomes _ in names: to Windows, "nul.txt-1.artifact" would be a device."""
 
 
 class DamagedError(Exception):
@@ -81,7 +85,7 @@ class ArtifactStore:
         self.folder = Path(folder)
         self._trusted = trusted
         # Whatever the token is, its readable part is no path; the fingerprint has all of it.
-        self._prefix = _READABLE.sub("_", token)[:48].strip("._-") or "model"
+        self._prefix = _UNREADABLE.sub("_", token)[:48].strip("_-") or "model"
 
     def path(self, key: bytes) -> Path:
         """Return where the artifact of a fingerprint lies."""
@@ -93,12 +97,11 @@ class ArtifactStore:
         try:
             found = read(path, key, self._trusted)
             if found is not None:
-                with contextlib.suppress(OSError):  # a folder that is only read, say
-                    os.utime(path)
+                private_files.touch(path)
             return found
         except UnsafeFolderError as error:
             self._warn(error)
-        except (OSError, DamagedError) as error:
+        except (OSError, DamagedError, MemoryError) as error:
             self._report(path, f"is not used and will be replaced: {error}")
         return None
 
@@ -125,9 +128,7 @@ class ArtifactStore:
         evict(self.folder, config.cache_limit(), newest)
 
     def _warn(self, error: OSError) -> None:
-        what = f"Compiled partitions cannot be kept in '{self.folder}'"
-        why = f"({type(error).__name__}: {error}); check serialization_dir or LITEGPU_CACHE."
-        report_once(logging.WARNING, what, why)
+        report_unkept("Compiled partitions", self.folder, error)
 
     def _report(self, path: Path, text: str) -> None:
         report_once(logging.INFO, f"Compiled partition: '{path}'", text)
@@ -136,16 +137,11 @@ class ArtifactStore:
 def default_folder() -> Path:
     """Return where artifacts of this user are kept that nobody asked to have elsewhere.
 
-    Raises MissingDependencyError where that takes a package that is not there.
+    Raises MissingDependencyError where that takes a package that is not there, OptionsError where
+    the user has no home folder.
     """
     named = config.cache_folder()
-    if named:
-        return Path(named).expanduser()
-    try:
-        import platformdirs
-    except ImportError as error:
-        raise missing_dependency("platformdirs", "tools", "cache=True") from error
-    return platformdirs.user_cache_path("litegpu", appauthor=False) / "partitions"
+    return Path(with_home(named)) if named else user_cache("partitions", "cache=True")
 
 
 def read(
@@ -156,21 +152,27 @@ def read(
     They are read, not mapped: what was checked is what is used, and a file that somebody cuts
     meanwhile ends nobody. Raises DamagedError, where it is none of `key` too, and OSError.
     """
-    found = private_files.read_array(path, _MOST_BYTES, trusted)
+
+    def check(head: bytes, nbytes: int) -> None:
+        if len(head) < _HEADER.size:
+            raise DamagedError("it is cut")
+        magic, number, own, _, length = _HEADER.unpack_from(head)
+        if magic != _MAGIC:
+            raise DamagedError("it is no artifact of litegpu")
+        if number != _FORMAT:
+            raise DamagedError(f"it has format {number}, not {_FORMAT}")
+        if key is not None and own != key:
+            raise DamagedError("it is of another model, device, version or options")
+        if length != nbytes - _HEADER.size:
+            raise DamagedError(_CHANGED)
+
+    found = private_files.read_array(path, _MOST_BYTES, trusted, check=check)
     if found is None:
         return None
-    if len(found) < _HEADER.size:
-        raise DamagedError("it is cut")
-    magic, number, own, expected, length = _HEADER.unpack_from(found.data)
+    *_, expected, length = _HEADER.unpack_from(found.data)
     data = found[_HEADER.size :]
-    if magic != _MAGIC:
-        raise DamagedError("it is no artifact of litegpu")
-    if number != _FORMAT:
-        raise DamagedError(f"it has format {number}, not {_FORMAT}")
-    if key is not None and own != key:
-        raise DamagedError("it is of another model, device, version or options")
     if length != len(data) or expected != checksum(data.data):
-        raise DamagedError("its checksum is wrong: it was cut or changed")
+        raise DamagedError(_CHANGED)
     return data
 
 
@@ -185,10 +187,19 @@ def beginning(path: Path, trusted: bool = False) -> npt.NDArray[np.uint8] | None
 
 def entries(folder: Path) -> list[Entry]:
     """Return the artifacts of a folder, the least recently used first."""
+    return _entries(folder, _ARTIFACTS)
+
+
+def kernels(folder: Path) -> list[Entry]:
+    """Return what lies beside artifacts: kernels and choices; the least recently used first."""
+    return _entries(folder, _KERNELS)
+
+
+def _entries(folder: Path, names: re.Pattern[str]) -> list[Entry]:
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
-            if file.name.endswith(SUFFIX) and file.is_file(follow_symlinks=False):
+            if names.fullmatch(file.name) and file.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     status = file.stat(follow_symlinks=False)
                     found.append(Entry(Path(file.path), status.st_size, status.st_mtime))
@@ -196,23 +207,18 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Remove all that litegpu keeps in a folder, kernels and choices too; return the artifacts."""
+    """Remove all that litegpu keeps in a folder; return what it was."""
     removed = evict(folder, -1)
     private_files.remove_stale(folder)
-    with contextlib.suppress(OSError), os.scandir(folder) as files:
-        for file in files:
-            if _KERNELS.fullmatch(file.name):
-                with contextlib.suppress(OSError):
-                    os.unlink(file.path)
     return removed
 
 
 def evict(folder: Path, limit: int, newest: Path | None = None) -> list[Entry]:
-    """Remove the least recently used artifacts beyond `limit` bytes, but not `newest`.
+    """Remove what was used least recently beyond `limit` bytes, kernels too, but not `newest`.
 
     Returns what was removed.
     """
-    present = entries(folder)
+    present = sorted([*entries(folder), *kernels(folder)], key=lambda entry: entry.used)
     total, removed = sum(entry.nbytes for entry in present), []
     for entry in present:
         if total <= limit:

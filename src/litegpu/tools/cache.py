@@ -9,9 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from litegpu import GpuDelegate, GpuDelegateOptions
+from litegpu import GpuDelegate, GpuDelegateOptions, config
+from litegpu.backends.private_files import check_folder
 from litegpu.cache.artifact import Artifact, describe, made_by
-from litegpu.cache.store import DamagedError, Entry, beginning, clear, entries, evict, read
+from litegpu.cache.store import (
+    DamagedError,
+    Entry,
+    beginning,
+    clear,
+    entries,
+    evict,
+    kernels,
+    read,
+)
 from litegpu.errors import FileError, OptionsError
 from litegpu.tools.console import note, print_table, start_bar
 from litegpu.tools.delegation import DELEGATE_FLAGS, given_options, quietly
@@ -93,14 +103,22 @@ def main(args: argparse.Namespace) -> int:
     removed = _clear(folder) if args.clear else []
     removed += [] if args.limit is None else evict(folder, args.limit << 20)
     models = [] if args.warm is None else [*map(find_model, args.warm.split(","))]
-    warmed = all([_warm(model, folder, options) for model in models])
+    warmed = _warm_all(models, folder, options)
     seen = [_look(entry, args.verify, trusted) for entry in reversed(entries(folder))]
+    refused, beside = _refused(folder, trusted), kernels(folder)
     if prints_json(args):
-        files = [each.to_dict() for each in seen]
-        gone = [str(entry.path) for entry in removed]
-        write_json("json", args.json, {"folder": str(folder), "removed": gone, "files": files})
+        found = {
+            "folder": str(folder),
+            "refused": refused,
+            "removed": [str(entry.path) for entry in removed],
+            "files": [each.to_dict() for each in seen],
+            "kernels": {"files": len(beside), "bytes": _size(beside)},
+        }
+        write_json("json", args.json, found)
     else:
-        _print(folder, removed, seen, args.verify)
+        if refused:
+            note(f"'{folder}' is not used: {refused}.")
+        _print(folder, removed, seen, beside, args.verify)
     return 0 if warmed and not any(each.fault for each in seen) else 1
 
 
@@ -114,12 +132,39 @@ def _require_readable(folder: Path) -> None:
         ) from error
 
 
+def _refused(folder: Path, trusted: bool) -> str:
+    """Return why nothing is read from a folder or kept in it, nothing if both is done."""
+    try:
+        check_folder(folder, trusted)
+    except FileNotFoundError:  # it will be made
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _clear(folder: Path) -> list[Entry]:
     """Remove everything of litegpu's. Raises FileError where something stays."""
     removed = clear(folder)
-    if left := entries(folder):
+    if left := [*entries(folder), *kernels(folder)]:
         raise FileError(f"'{left[0].path}' cannot be removed. Check who owns the folder.")
     return removed
+
+
+def _warm_all(models: Sequence[FoundModel], folder: Path, options: dict[str, Any]) -> bool:
+    """Warm models, one after the other; return whether all of all of them is kept in the end."""
+    warmed, used = True, set[Path]()
+    for model in models:
+        before = {*entries(folder)}
+        warmed &= _warm(model, folder, options)
+        used |= {entry.path for entry in {*entries(folder)} - before}
+    if gone := used - {entry.path for entry in entries(folder)}:
+        limit = shown_size(config.cache_limit())
+        note(
+            f"{counted(len(gone), 'file')} made room for later ones: all together may take "
+            f"{limit}. A larger LITEGPU_CACHE_LIMIT (MiB) keeps them, here and where they serve."
+        )
+    return warmed and not gone
 
 
 def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
@@ -166,19 +211,33 @@ def _look(entry: Entry, whole: bool, trusted: bool = False) -> _Seen:
     return replace(seen, inputs=inputs, **origin)
 
 
-def _print(folder: Path, removed: Sequence[Entry], seen: Sequence[_Seen], whole: bool) -> None:
+def _size(files: Sequence[Entry]) -> int:
+    return sum(entry.nbytes for entry in files)
+
+
+def _print(
+    folder: Path,
+    removed: Sequence[Entry],
+    seen: Sequence[_Seen],
+    beside: Sequence[Entry],
+    whole: bool,
+) -> None:
     if removed:
-        nbytes = sum(entry.nbytes for entry in removed)
-        note(f"removed: {counted(len(removed), 'file')}, {shown_size(nbytes)}")
-    if not seen:
+        note(f"removed: {counted(len(removed), 'file')}, {shown_size(_size(removed))}")
+    if not seen and not beside:
         print(f"Nothing is kept in '{folder}'.")
         return
     damaged = sum(bool(each.fault) for each in seen)
     columns = (*_COLUMNS, "damage") if damaged else _COLUMNS
-    print_table(columns, (_row(each)[: len(columns)] for each in seen))
+    if seen:
+        print_table(columns, (_row(each)[: len(columns)] for each in seen))
+        print()
     found = f", {damaged or 'none'} damaged" if whole else ""
-    total = sum(each.entry.nbytes for each in seen)
-    print(f"\n{counted(len(seen), 'file')}, {shown_size(total)} in '{folder}'{found}")
+    size = shown_size(_size([each.entry for each in seen]))
+    print(f"{counted(len(seen), 'file')}, {size} in '{folder}'{found}")
+    if beside:
+        what = counted(len(beside), "file")
+        print(f"{what} of kernels and choices beside, {shown_size(_size(beside))}")
 
 
 _COLUMNS = ("file", ">size", "last used", "inputs", "precision", "?device", "?version")

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu.errors import DownloadError, missing_dependency
+from litegpu.errors import DownloadError
+from litegpu.user_folders import user_cache
 
 TIMEOUT_S = 20
 CHUNK_BYTES = 1 << 20
@@ -28,11 +29,7 @@ class Asset:
 
 def cache_folder() -> Path:
     """Return the folder that downloaded files are kept in (it may not exist yet)."""
-    try:
-        import platformdirs
-    except ImportError as error:
-        raise missing_dependency("platformdirs", "tools", "Downloading a model") from error
-    return platformdirs.user_cache_path("litegpu", appauthor=False) / "downloads"
+    return user_cache("downloads", "Downloading a model")
 
 
 def cached(asset: Asset, folder: Path | None = None) -> Path | None:

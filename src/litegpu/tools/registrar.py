@@ -13,7 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from litegpu import ExperimentalFlags, GpuDelegate, InferencePreference, InferencePriority
+from litegpu import (
+    ExperimentalFlags,
+    GpuDelegate,
+    InferencePreference,
+    InferencePriority,
+    config,
+)
 from litegpu.errors import DelegateLibraryError, MissingDependencyError, UnsupportedDeviceError
 from litegpu.tools import foreign, runtime
 from litegpu.tools.console import start_bar
@@ -241,7 +247,8 @@ def _warn_of_unused(args: argparse.Namespace) -> None:
                     f"`--{provider.flag}={provider.example}` must be set for the provided "
                     f"{LOG_NAMES[flag.name]} ({shown_value(getattr(args, flag.name))}) to be used."
                 )
-    if bool(args.delegate_serialize_dir) != bool(args.delegate_serialize_token):
+    half = bool(args.delegate_serialize_dir) != bool(args.delegate_serialize_token)
+    if half and not config.is_cache_wanted():
         warn(
             "Nothing is kept: --delegate_serialize_dir and --delegate_serialize_token must both "
             "be set."
@@ -294,9 +301,9 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
     }
     if "gpu_unsafe_cache" in args.given:  # else LITEGPU_CACHE_UNSAFE tells
         options["unsafe_cache"] = args.gpu_unsafe_cache
-    if serialized:
-        options["serialization_dir"] = args.delegate_serialize_dir
-        options["model_token"] = args.delegate_serialize_token
+    if serialized or config.is_cache_wanted():  # which asks for neither
+        options["serialization_dir"] = args.delegate_serialize_dir or None
+        options["model_token"] = args.delegate_serialize_token or None
     if args.gpu_inference_for_sustained_speed:
         options["inference_preference"] = InferencePreference.SUSTAINED_SPEED
     if args.gpu_precision_loss_allowed:

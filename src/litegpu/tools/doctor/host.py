@@ -11,7 +11,7 @@ from pathlib import Path
 
 from litegpu import config
 from litegpu.backends import ALIASES, BACKENDS, SHORT, private_files
-from litegpu.cache.store import default_folder, entries
+from litegpu.cache.store import default_folder, entries, kernels
 from litegpu.errors import LitegpuError, did_you_mean
 from litegpu.tools.doctor.findings import Finding, Machine
 from litegpu.tools.runtime import RUNTIMES
@@ -136,7 +136,7 @@ def cache_folder(machine: Machine) -> Iterator[Finding]:
         return
     try:
         private_files.check_folder(folder, config.is_unsafe_cache_allowed())
-        size = sum(entry.nbytes for entry in entries(folder))
+        size = sum(entry.nbytes for entry in (*entries(folder), *kernels(folder)))
     except OSError as error:
         text = f"{folder} is not used: {error.strerror or error}"
         yield Finding("cache", "problem", text, _chmod(folder))
