@@ -16,8 +16,7 @@ from litegpu import backends, config, host_cpu, progress
 from litegpu.advice import advise
 from litegpu.backends.process import Living
 from litegpu.bound_tensors import bind_tensor
-from litegpu.cache import CacheFolder
-from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError, OptionsError
+from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
 from litegpu.held_kernels import kernels_of
@@ -78,13 +77,11 @@ class GpuDelegate:
         """Open the device."""
         config.show_debug_messages()
         self.options = make_options(options, kwargs)
-        if not (on_progress is None or callable(on_progress)):
-            raise OptionsError(f"on_progress must be a function or None, not {on_progress!r}.")
         self.model = model
         """The file of the interpreter that applies the delegate next."""
         if unused := self.options.unused():
             _log.warning("%s", unused)
-        self._cache = _cache_folder(self.options)
+        self._cache = self.options.usable_cache_folder()
         self.precision = self.options.resolved_precision()
         wanted = (self.options.resolved_backend(), self.options.device)
         self._device = backends.select(*wanted)
@@ -97,7 +94,7 @@ class GpuDelegate:
         """Those of all interpreters."""
         self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
         self._described = weakref.WeakKeyDictionary()
-        self._on_progress = on_progress
+        self._on_progress = progress.checked(on_progress)
         self._closed = False
         self._pid = os.getpid()
         self._budget = ReadBudget()
@@ -391,15 +388,6 @@ class GpuDelegate:
 @cache
 def _tell_once(text: str) -> None:
     _log.warning("%s", text)
-
-
-def _cache_folder(options: GpuDelegateOptions) -> CacheFolder | None:
-    """Return where compiled partitions are kept; a warning says why that is nowhere if it is."""
-    try:
-        return options.cache_folder()
-    except LitegpuError as error:
-        _log.warning("Nothing is kept on disk: %s", error)
-        return None
 
 
 def _known_name(op: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import logging
 import operator
 import os
 from collections.abc import Mapping
@@ -13,9 +14,11 @@ from typing import Any, Literal, TypedDict
 from litegpu import config
 from litegpu.cache.store import CacheFolder, default_folder
 from litegpu.engine.tuning import Tuning
-from litegpu.errors import OptionsError, did_you_mean
+from litegpu.errors import LitegpuError, OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
 from litegpu.user_folders import with_home
+
+_log = logging.getLogger("litegpu")
 
 
 class InferencePreference(enum.IntEnum):
@@ -300,12 +303,9 @@ class GpuDelegateOptions:
     def unused(self) -> str:
         """Return a sentence about options that have no effect without others, or nothing."""
         enabled = bool(self.experimental_flags & ExperimentalFlags.ENABLE_SERIALIZATION)
-        parts = {
-            "serialization_dir": bool(self.serialization_dir),
-            "model_token": bool(self.model_token),
-        }
-        missing = [name for name, given in parts.items() if not given]
-        requested = enabled or self.unsafe_cache or len(missing) < len(parts)
+        named = ("serialization_dir", "model_token")
+        missing = [name for name in named if not getattr(self, name)]
+        requested = enabled or self.unsafe_cache or len(missing) < len(named)
         if not requested or self._keeps():
             return ""
         if self.cache is False:
@@ -330,6 +330,14 @@ class GpuDelegateOptions:
             trusted = config.is_unsafe_cache_allowed()
         folder = with_home(self.serialization_dir or "") or str(default_folder())
         return CacheFolder(folder, self.model_token or "", trusted)
+
+    def usable_cache_folder(self) -> CacheFolder | None:
+        """Return what `cache_folder` does, or None after a warning where that raises."""
+        try:
+            return self.cache_folder()
+        except LitegpuError as error:
+            _log.warning("Nothing is kept on disk: %s", error)
+            return None
 
 
 _INTEGERS = (

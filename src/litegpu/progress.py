@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeVar
 
+from litegpu.errors import OptionsError
+
 _log = logging.getLogger("litegpu")
 
 Item = TypeVar("Item")
@@ -53,6 +55,13 @@ class Progress:
 
 OnProgress = Callable[[Progress], object]
 """What is called with each Progress."""
+
+
+def checked(on_progress: OnProgress | None) -> OnProgress | None:
+    """Return a listener, if there is one. Raises OptionsError for what cannot be called."""
+    if not (on_progress is None or callable(on_progress)):
+        raise OptionsError(f"on_progress must be a function or None, not {on_progress!r}.")
+    return on_progress
 
 
 class _Watch:
