@@ -30,7 +30,7 @@ from litegpu.report import DelegationReport, Partition, rejected_nodes
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.file import ModelFile, ModelSource
-from litegpu.runtime_abi.opcodes import CUSTOM, code_of
+from litegpu.runtime_abi.opcodes import code_of, known_name
 from litegpu.runtime_abi.reader import graph_numbers, loop_contexts, read_graph, thread_count
 from litegpu.runtime_abi.seats import SeatedKernel
 from litegpu.selection import Selection, quantized_support
@@ -373,7 +373,7 @@ class GpuDelegate:
             return
         for code in sorted({code_of(node.op) for node in report.rejected}):
             _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
-        reasons = {f"{_known_name(node.op)}: {node.reason}" for node in report.rejected}
+        reasons = {f"{known_name(node.op)}: {node.reason}" for node in report.rejected}
         lines = sorted(map(printable, reasons))
         _log.warning(
             "Following operations are not supported by GPU delegate:\n%s\n%s",
@@ -388,11 +388,6 @@ class GpuDelegate:
 @cache
 def _tell_once(text: str) -> None:
     _log.warning("%s", text)
-
-
-def _known_name(op: str) -> str:
-    """Return an operation's name as users of TensorFlow Lite know it."""
-    return f"CUSTOM {op}" if code_of(op) == CUSTOM else op
 
 
 def _closed() -> InterpreterError:

@@ -236,3 +236,8 @@ def code_of(name: str) -> int:
     if name.startswith(_UNNAMED) and name[len(_UNNAMED) :].isdecimal():
         return int(name[len(_UNNAMED) :])
     return _CODES.get(name, CUSTOM)
+
+
+def known_name(name: str) -> str:
+    """Return an operator's name as users of TensorFlow Lite know it."""
+    return f"CUSTOM {name}" if code_of(name) == CUSTOM else name
