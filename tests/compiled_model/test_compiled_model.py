@@ -130,6 +130,8 @@ def test_what_cannot_be() -> None:
     for data in (5, "model.tflite", None):
         with pytest.raises(CompiledModelError, match=r"is no content of a .tflite file. Give its"):
             CompiledModel.from_buffer(data)  # type: ignore[arg-type]
+        with pytest.raises(CompiledModelError, match=r"or its path to from_file"):
+            CompiledModel(data)  # type: ignore[arg-type]
     with CompiledModel.from_buffer(np.frombuffer(content, np.uint8)) as model:  # type: ignore
         assert model.get_num_signatures() == 1
     with pytest.raises(CompiledModelError, match="precision: these are for the GPU"):

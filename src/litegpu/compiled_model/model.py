@@ -53,7 +53,7 @@ class CompiledModel(ModelTensors):
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        pieces = count("pieces", pieces)
+        content, pieces = _content_of(content), count("pieces", pieces)
         requested = wanted(hardware_accel, options)
         if picture := {name: delegate.pop(name) for name in KEYWORDS if name in delegate}:
             if "input_format" not in picture:
@@ -122,14 +122,7 @@ class CompiledModel(ModelTensors):
         Raises CompiledModelError for what is no model and for accelerators that do not exist, and
         what GpuDelegate raises.
         """
-        try:
-            content = memoryview(model_data).tobytes()
-        except TypeError as error:
-            raise CompiledModelError(
-                f"A {type(model_data).__name__} is no content of a .tflite file. Give its bytes, "
-                "or its path to from_file."
-            ) from error
-        return cls(content, hardware_accel, environment, options, **delegate)
+        return cls(model_data, hardware_accel, environment, options, **delegate)
 
     def at_batch(self, rows: int, contexts: int = 1) -> CompiledModel:
         """Return the same model for inputs with so many rows, compiled apart from this one.
@@ -321,6 +314,17 @@ class CompiledModel(ModelTensors):
                 "This model was compiled before the process was forked. Compile it in the "
                 'child; start children with multiprocessing.get_context("spawn").'
             )
+
+
+def _content_of(model_data: Any) -> bytes:
+    """Return bytes, whatever has them. Raises CompiledModelError for what is none."""
+    try:
+        return model_data if isinstance(model_data, bytes) else memoryview(model_data).tobytes()
+    except TypeError as error:
+        raise CompiledModelError(
+            f"A {type(model_data).__name__} is no content of a .tflite file. Give its bytes, "
+            "or its path to from_file."
+        ) from error
 
 
 _Source = tuple[bytes, Mapping[str, Any] | None, int | None]
