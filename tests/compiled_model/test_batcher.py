@@ -143,6 +143,23 @@ def test_a_request_beside_close_is_answered() -> None:
             late.result(timeout=10)
 
 
+def test_a_callback_cannot_close_the_batcher() -> None:
+    """It runs on a thread that `close` waits for."""
+    refused: list[bool] = []
+
+    def end(_: Any) -> None:
+        with pytest.raises(CompiledModelError, match=r"which waits for its end. Close it from ano"):
+            batcher.close()
+        refused.append(True)
+
+    with model_of(WHOLE) as model, Batcher(model, max_batch=2, max_delay_ms=300) as batcher:
+        future = batcher.submit(row(0))  # waits for another one
+        future.add_done_callback(end)
+        future.result(timeout=10)
+        np.testing.assert_array_equal(batcher(row(1)), -np.abs(row(1)))
+    assert refused == [True]
+
+
 def test_several_inputs_and_outputs_by_name() -> None:
     writer = ModelWriter()
     a, b = writer.input(ROW, name="a"), writer.input(ROW, name="b")

@@ -113,7 +113,15 @@ class Batcher:
         self.close()
 
     def close(self) -> None:
-        """Answer all requests, and release what was compiled. Harmless when repeated."""
+        """Answer all requests, and release what was compiled. Harmless when repeated.
+
+        Raises CompiledModelError in a callback of a request, for it would wait for itself.
+        """
+        if threading.current_thread() in self._threads:
+            raise CompiledModelError(
+                "A callback of a request cannot close the batcher, which waits for its end. Close "
+                "it from another thread."
+            )
         if not self._closed:
             self._closed = True
             self._requests.put(None)
