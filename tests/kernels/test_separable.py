@@ -39,10 +39,8 @@ CASES = [
     Separable(image=(1, 33, 35, 24), filters=140, dilation=(2, 3)),
     Separable(image=(1, 37, 16, 8), filters=8, stride=(2, 1), activation="TANH"),
     Separable(image=(1, 16, 16, 256), filters=130),
-    Separable(image=(1, 33, 35, 24), filters=33, stride=(2, 2), activation="RELU"),
     Separable(image=(2, 13, 37, 40), filters=33, stride=(3, 2), dilation=(1, 2), padding="VALID"),
     Separable(image=(2, 14, 17, 72), filters=33, kernel=(5, 5), activation="NONE", added=True),
-    Separable(image=(3, 7, 9, 8), filters=24, kernel=(1, 2), activation="TANH"),
 ]
 
 
@@ -90,11 +88,8 @@ def computed_by(
 
 @needs_emulator
 @pytest.mark.parametrize("scale", [Scale(1e3, 1e-6), Scale(1e-3, 1e4), Scale(1.0, 1e-12)])
-@pytest.mark.parametrize("added", [False, True])
-def test_weights_that_half_does_not_hold(
-    scale: Scale, added: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Separable(image=(2, 9, 17, 40), filters=33, activation="NONE", added=added)
+def test_weights_that_half_does_not_hold(scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Separable(image=(2, 9, 17, 40), filters=33, activation="NONE")
     outcome = computed_by(case, HALVES, monkeypatch, scale)
     assert not mismatch(outcome.expected[0], outcome.got[0], case.limit(half=True))
 
