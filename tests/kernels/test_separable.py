@@ -44,7 +44,16 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let cuda/separable run what is too small for it to pay."""
+    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
+        monkeypatch.setattr(separable, name, 0)
+    monkeypatch.setattr(separable, "_is_half", lambda *_: True)
+
+
 @needs_emulator
+@pytest.mark.usefixtures("however_small")
 @pytest.mark.parametrize(
     ("case", "number", "mode"),
     [
@@ -57,10 +66,6 @@ CASES = [
 def test_numbers(case: Separable, number: int, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedDevice(checked=case is CASES[0])
     monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
-    monkeypatch.setattr(separable, "_FILLED", 0.0)
-    monkeypatch.setattr(separable, "_FEWEST_PIXELS", 0)
-    monkeypatch.setattr(separable, "_FEWEST_ELEMENTS", 0)
-    monkeypatch.setattr(separable, "_is_half", lambda *_: True)
     with kept_busy_by(128), forced(number):
         outcome = run((case,), INFO, mode)[case.name]
     if isinstance(outcome, Exception):
@@ -71,34 +76,23 @@ def test_numbers(case: Separable, number: int, mode: Mode, monkeypatch: pytest.M
     assert not problem
 
 
-def computed_by(
-    case: Separable, mode: Mode, monkeypatch: pytest.MonkeyPatch, scale: Scale
-) -> Outcome:
-    """Run a case, however small, by cuda/separable."""
-    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
-    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
-        monkeypatch.setattr(separable, name, 0)
-    monkeypatch.setattr(separable, "_is_half", lambda *_: True)
-    with kept_busy_by(128):
-        outcome = run((case,), INFO, mode, scale)[case.name]
-    assert not isinstance(outcome, Exception)
-    assert all(name.startswith("cuda_separable") for name in outcome.kernels), outcome.kernels
-    return outcome
-
-
 @needs_emulator
+@pytest.mark.usefixtures("however_small")
 @pytest.mark.parametrize("scale", [Scale(1e3, 1e-6), Scale(1e-3, 1e4), Scale(1.0, 1e-12)])
 def test_weights_that_half_does_not_hold(scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
     case = Separable(image=(2, 9, 17, 40), filters=33, activation="NONE")
-    outcome = computed_by(case, HALVES, monkeypatch, scale)
+    with kept_busy_by(128):
+        outcome = run((case,), INFO, HALVES, scale)[case.name]
+    assert not isinstance(outcome, Exception)
+    assert all(name.startswith("cuda_separable") for name in outcome.kernels), outcome.kernels
     assert not mismatch(outcome.expected[0], outcome.got[0], case.limit(half=True))
 
 
 @needs_emulator
+@pytest.mark.usefixtures("however_small")
 def test_what_is_infinite_spares_other_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is bounded in between is finite, as on the CPU."""
-    for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
-        monkeypatch.setattr(separable, name, 0)
     # Nodes made by hand have their attributes.
     monkeypatch.setattr(partition, "normalize", lambda graph: graph)
     graph = ConvExample((1, 9, 17, 40), 33, depthwise=True).graph()
