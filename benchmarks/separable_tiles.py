@@ -10,18 +10,13 @@ model chooses for each layer, beside the best tile that was measured.
 
 from __future__ import annotations
 
-import datetime
-import json
 import math
-import statistics
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-import machine
 from conv_tiles import PAPER, chain_microseconds, constants, run_commands, window
 from litegpu import GpuDelegate
 from litegpu.kernels.cuda import separable
@@ -29,6 +24,7 @@ from litegpu.kernels.cuda.separable.tile import SeparableProblem, SeparableTile,
 from litegpu.ops.window import Window
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
+from tile_measurements import TileMeasurements
 
 BATCH = 64
 Layer = tuple[int, int, int, int, int]
@@ -84,26 +80,6 @@ def microseconds(layer: Layer, precision: str, tile: SeparableTile) -> float:
     return chain_microseconds(target, 1)
 
 
-def measure(out: Path, precision: str, part: str) -> None:
-    """Time all tiles of all layers with `part` in their name and write them down."""
-    result: dict[str, Any] = {
-        "machine": machine.facts(),
-        "commit": machine.commit(),
-        "precision": precision,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "layers": {},
-    }
-    for name, layer in LAYERS.items():
-        if part in name:
-            rows = [
-                {"us": microseconds(layer, precision, tile), "tile": _shape(tile)}
-                for tile in _tiles(layer)
-            ]
-            result["layers"][name] = sorted(rows, key=lambda row: row["us"])
-            print(f"{name:20} {_text(result['layers'][name])}", flush=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
 def _tiles(layer: Layer) -> list[SeparableTile]:
     tiles = dict.fromkeys(candidates(problem_of(layer), PAPER.model))
     return [tile for tile in tiles if tile.fits(PAPER)]
@@ -115,25 +91,12 @@ def _shape(tile: SeparableTile) -> dict[str, Any]:
     return {"patch": list(tile.patch)} | {name: getattr(tile, name) for name in names}
 
 
-def _text(rows: Iterable[dict[str, Any]]) -> str:
-    return "  ".join(
-        "{patch[0]}x{patch[1]}x{columns}/{warps}".format(**row["tile"]) + f" {row['us']:.1f}"
-        for row in rows
-    )
+def _text(tile: Mapping[str, Any]) -> str:
+    return "{patch[0]}x{patch[1]}x{columns}/{warps}".format(**tile)
 
 
-def compare(path: Path) -> float:
-    """Print what the model chooses; return how much longer it takes than the best, in the mean."""
-    losses = []
-    for name, rows in json.loads(path.read_text(encoding="utf-8"))["layers"].items():
-        chosen = _shape(min(_tiles(LAYERS[name]), key=lambda tile: tile.clocks(PAPER)))
-        (time,) = (row["us"] for row in rows if row["tile"] == chosen)
-        losses.append(math.log(time / rows[0]["us"]))
-        print(f"{name:20} chosen {time:6.2f} us of  {_text(rows)}")
-    mean = math.expm1(statistics.mean(losses))
-    print(f"in the mean {mean:.1%} longer than the best of a layer")
-    return mean
+MEASUREMENTS = TileMeasurements(LAYERS, _tiles, microseconds, _shape, _text)
 
 
 if __name__ == "__main__":
-    run_commands(__doc__, measure, compare)
+    run_commands(__doc__, MEASUREMENTS.measure, MEASUREMENTS.compare)

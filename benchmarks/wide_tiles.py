@@ -10,25 +10,21 @@ model chooses for each layer, beside the best tile that was measured.
 
 from __future__ import annotations
 
-import datetime
-import json
 import math
-import statistics
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-import machine
-from conv_tiles import PAPER, chain_microseconds, constants, run_commands, window
+from conv_tiles import chain_microseconds, constants, run_commands, window
 from litegpu import GpuDelegate
 from litegpu.kernels.cuda import conv_tile
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile
 from litegpu.kernels.cuda.conv_tile.tile import candidates as tile_candidates
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
+from tile_measurements import TileMeasurements
 
 BATCH = 64
 Layer = tuple[int, int, int, int, int]
@@ -91,52 +87,20 @@ def microseconds(layer: Layer, precision: str, tile: WideTile) -> float:
     return chain_microseconds(target, 1)
 
 
-def measure(out: Path, precision: str, part: str) -> None:
-    """Time all tiles of all layers with `part` in their name and write them down."""
-    result: dict[str, Any] = {
-        "machine": machine.facts(),
-        "commit": machine.commit(),
-        "precision": precision,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "layers": {},
-    }
-    for name, layer in LAYERS.items():
-        if part in name:
-            tiles = tile_candidates(problem_of(layer), True)
-            rows = [
-                {"us": microseconds(layer, precision, tile), "tile": _shape(tile)} for tile in tiles
-            ]
-            result["layers"][name] = sorted(rows, key=lambda row: row["us"])
-            print(f"{name:20} {_text(result['layers'][name])}", flush=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
 def _shape(tile: WideTile) -> dict[str, Any]:
     """Return what tells a tile of warp groups from others of its problem."""
     return {"pixels": tile.pixels, "columns": tile.columns, "alone": tile.alone}
 
 
-def _text(rows: Iterable[dict[str, Any]]) -> str:
-    return "  ".join(
-        f"{row['tile']['pixels']}x{row['tile']['columns']}{' alone' * row['tile']['alone']} "
-        f"{row['us']:.1f}"
-        for row in rows
-    )
+def _text(tile: Mapping[str, Any]) -> str:
+    return f"{tile['pixels']}x{tile['columns']}{' alone' * tile['alone']}"
 
 
-def compare(path: Path) -> float:
-    """Print what the model chooses; return how much longer it takes than the best, in the mean."""
-    losses = []
-    for name, rows in json.loads(path.read_text(encoding="utf-8"))["layers"].items():
-        tiles = tile_candidates(problem_of(LAYERS[name]), True)
-        chosen = _shape(min(tiles, key=lambda tile: tile.clocks(PAPER)))
-        (time,) = (row["us"] for row in rows if row["tile"] == chosen)
-        losses.append(math.log(time / rows[0]["us"]))
-        print(f"{name:20} chosen {time:6.2f} us of  {_text(rows)}")
-    mean = math.expm1(statistics.mean(losses))
-    print(f"in the mean {mean:.1%} longer than the best of a layer")
-    return mean
+MEASUREMENTS = TileMeasurements(
+    LAYERS, lambda layer: [*tile_candidates(problem_of(layer), True)], microseconds, _shape, _text
+)
+compare = MEASUREMENTS.compare
 
 
 if __name__ == "__main__":
-    run_commands(__doc__, measure, compare)
+    run_commands(__doc__, MEASUREMENTS.measure, compare)

@@ -107,7 +107,7 @@ def test_short_sums_take_the_tiles_that_were_the_best_in_networks(wide_tiles: An
         if problem.taps == 1 and problem.k_tiles in (2, 4):
             of_groups = [tile for tile in row["tiles"] if tile["warp_groups"]]
             fastest = min(of_groups, key=lambda tile: tile["us"])
-            best = min(candidates(problem, True), key=lambda tile: tile.clocks(wide_tiles.PAPER))
+            best = min(candidates(problem, True), key=lambda tile: tile.clocks(wide_tiles.MEASUREMENTS.paper))
             chosen.append((best.pixels, best.columns, best.alone))
             assert chosen[-1] == (fastest["pixels"], fastest["columns"], fastest["alone"]), row
     assert chosen == [(128, 64, True)] * 13
@@ -118,7 +118,7 @@ def test_sums_that_fill_no_k_tile_are_multiplied_by_single_warps(
     wide_tiles: Any, inputs: int, groups: bool
 ) -> None:
     problem = _problem("float16", (64, 56, 56, 144), (144, 1, 1, inputs))
-    plan = plan_tiles(problem, wide_tiles.PAPER, cast(Any, pytest.fail))
+    plan = plan_tiles(problem, wide_tiles.MEASUREMENTS.paper, cast(Any, pytest.fail))
     assert isinstance(plan, TilePlan)
     assert plan.tiles[0].warp_groups == groups  # type: ignore[attr-defined]
 
@@ -135,5 +135,5 @@ def test_how_many_tiles_keep_the_device_busy(
 ) -> None:
     """Three quarters of 132 multiprocessors for halves, all of them for floats and bytes."""
     problem = _problem(stored, (1, rows, 128, 32), (32, 1, 1, 256))
-    plan = plan_tiles(problem, wide_tiles.PAPER, cast(Any, pytest.fail))
+    plan = plan_tiles(problem, wide_tiles.MEASUREMENTS.paper, cast(Any, pytest.fail))
     assert (plan is not TOO_FEW) == enough
