@@ -19,8 +19,8 @@ def test_what_is_measured_can_be_compared(
         module.MEASUREMENTS, microseconds=lambda *_: float(next(calls)), text_of=lambda _: "tile"
     )
     out = tmp_path / "tiles.json"
-    timed.measure(out, "fp16", "56 ")
-    assert capsys.readouterr().out.startswith("56 128>128 3x3")
+    timed.measure(out, "fp16", "32 3x3")
+    assert capsys.readouterr().out.startswith("56/2 144>32 3x3")
     loss = timed.compare(out)
     printed = capsys.readouterr().out
     assert printed.count("chosen") == 2

@@ -107,7 +107,10 @@ def test_short_sums_take_the_tiles_that_were_the_best_in_networks(wide_tiles: An
         if problem.taps == 1 and problem.k_tiles in (2, 4):
             of_groups = [tile for tile in row["tiles"] if tile["warp_groups"]]
             fastest = min(of_groups, key=lambda tile: tile["us"])
-            best = min(candidates(problem, True), key=lambda tile: tile.clocks(wide_tiles.MEASUREMENTS.paper))
+            best = min(
+                candidates(problem, True),
+                key=lambda tile: tile.clocks(wide_tiles.MEASUREMENTS.paper),
+            )
             chosen.append((best.pixels, best.columns, best.alone))
             assert chosen[-1] == (fastest["pixels"], fastest["columns"], fastest["alone"]), row
     assert chosen == [(128, 64, True)] * 13
