@@ -24,24 +24,18 @@ from litegpu.kernels.cuda.separable.tile import SeparableProblem, SeparableTile,
 from litegpu.ops.window import Window
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
-from tile_measurements import TileMeasurements
+from tile_measurements import BATCH, Sizes, TileMeasurements, by_name
 
-BATCH = 64
-Layer = tuple[int, int, int, int, int]
-"""Height and width, channels, outputs, kernel and stride of the depthwise convolution."""
-LAYERS: dict[str, Layer] = {
-    f"{size}{'/2' if stride == 2 else ''} {inputs}>{outputs} {kernel}x{kernel}": (
-        *(size, inputs, outputs, kernel, stride),
-    )
-    for size, inputs, outputs, kernel, stride in (
+LAYERS = by_name(
+    (
         *((112, 32, 64, 3, 1), (112, 64, 128, 3, 2), (56, 128, 128, 3, 1), (56, 128, 256, 3, 2)),
         *((28, 256, 256, 3, 1), (112, 32, 16, 3, 1), (112, 96, 24, 3, 2), (56, 144, 24, 3, 1)),
         *((56, 144, 32, 3, 2), (28, 192, 32, 3, 1), (56, 72, 40, 5, 2), (28, 120, 40, 5, 1)),
     )
-}
+)
 
 
-def write(layer: Layer) -> bytes:
+def write(layer: Sizes) -> bytes:
     """Return a model whose last two convolutions are the layer, which reads halves from memory."""
     size, inputs, outputs, kernel, stride = layer
     random, writer = np.random.default_rng(0), ModelWriter()
@@ -62,7 +56,7 @@ def write(layer: Layer) -> bytes:
     return writer.build()
 
 
-def problem_of(layer: Layer) -> SeparableProblem:
+def problem_of(layer: Sizes) -> SeparableProblem:
     """Return the problem that the layer poses."""
     size, inputs, outputs, kernel, stride = layer
     output = -(-size // stride)
@@ -72,7 +66,7 @@ def problem_of(layer: Layer) -> SeparableProblem:
     return SeparableProblem(image, "float16", middle, outputs, seen)
 
 
-def microseconds(layer: Layer, precision: str, tile: SeparableTile) -> float:
+def microseconds(layer: Sizes, precision: str, tile: SeparableTile) -> float:
     """Return the device's time of one launch of a tile in a chain."""
     delegate = GpuDelegate(backend="cuda", precision=precision, cache=False)
     with mock.patch.object(separable, "candidates", lambda *_: [tile]):
@@ -80,7 +74,7 @@ def microseconds(layer: Layer, precision: str, tile: SeparableTile) -> float:
     return chain_microseconds(target, 1)
 
 
-def _tiles(layer: Layer) -> list[SeparableTile]:
+def _tiles(layer: Sizes) -> list[SeparableTile]:
     tiles = dict.fromkeys(candidates(problem_of(layer), PAPER.model))
     return [tile for tile in tiles if tile.fits(PAPER)]
 

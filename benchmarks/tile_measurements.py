@@ -18,6 +18,23 @@ from litegpu.kernels.cuda.tiles import Tile
 _Layer = TypeVar("_Layer")
 _Tile = TypeVar("_Tile", bound=Tile)
 Row = Mapping[str, Any]
+BATCH = 64
+"""Pictures of large batches."""
+Sizes = tuple[int, int, int, int, int]
+"""Of a layer: height and width, inputs, outputs, kernel and stride."""
+
+
+def by_name(layers: Sequence[Sizes]) -> dict[str, Sizes]:
+    """Return layers by the names that result files have.
+
+    >>> by_name([(56, 64, 128, 3, 2)])
+    {'56/2 64>128 3x3': (56, 64, 128, 3, 2)}
+    """
+    names = (
+        f"{size}{'/2' if stride == 2 else ''} {inputs}>{outputs} {kernel}x{kernel}"
+        for size, inputs, outputs, kernel, stride in layers
+    )
+    return dict(zip(names, layers, strict=True))
 
 
 @dataclass(frozen=True)

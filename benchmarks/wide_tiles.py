@@ -24,16 +24,10 @@ from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile
 from litegpu.kernels.cuda.conv_tile.tile import candidates as tile_candidates
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo.writer import ModelWriter
-from tile_measurements import TileMeasurements
+from tile_measurements import BATCH, Sizes, TileMeasurements, by_name
 
-BATCH = 64
-Layer = tuple[int, int, int, int, int]
-"""Height and width, inputs, outputs, kernel and stride."""
-LAYERS: dict[str, Layer] = {
-    f"{size}{'/2' if stride == 2 else ''} {inputs}>{outputs} {kernel}x{kernel}": (
-        *(size, inputs, outputs, kernel, stride),
-    )
-    for size, inputs, outputs, kernel, stride in (
+LAYERS = by_name(
+    (
         *((56, 64, 64, 3, 1), (56, 64, 64, 3, 2), (28, 128, 128, 3, 1), (28, 128, 128, 3, 2)),
         *((14, 256, 256, 3, 1), (14, 256, 256, 3, 2), (7, 512, 512, 3, 1), (16, 64, 64, 3, 1)),
         *((33, 96, 96, 3, 1), (32, 64, 64, 5, 1), (56, 128, 128, 2, 1)),
@@ -44,10 +38,10 @@ LAYERS: dict[str, Layer] = {
         *((7, 1024, 1024, 1, 1), (7, 512, 1024, 1, 1), (14, 96, 576, 1, 1), (14, 64, 384, 1, 1)),
         *((7, 160, 960, 1, 1), (28, 32, 192, 1, 1), (14, 192, 768, 1, 1), (14, 768, 192, 1, 1)),
     )
-}
+)
 
 
-def write(layer: Layer) -> bytes:
+def write(layer: Sizes) -> bytes:
     """Return a model whose second convolution is the layer, which reads halves from memory."""
     size, inputs, outputs, kernel, stride = layer
     random, writer = np.random.default_rng(0), ModelWriter()
@@ -64,7 +58,7 @@ def write(layer: Layer) -> bytes:
     return writer.build()
 
 
-def problem_of(layer: Layer) -> WideProblem:
+def problem_of(layer: Sizes) -> WideProblem:
     """Return the problem that the layer poses."""
     size, inputs, outputs, kernel, stride = layer
     output = -(-size // stride)
@@ -72,7 +66,7 @@ def problem_of(layer: Layer) -> WideProblem:
     return WideProblem(image, "float16", result, (outputs, kernel, kernel, inputs), False)
 
 
-def microseconds(layer: Layer, precision: str, tile: WideTile) -> float:
+def microseconds(layer: Sizes, precision: str, tile: WideTile) -> float:
     """Return the device's time of one launch of a tile in a chain."""
 
     def only(problem: WideProblem, groups: bool) -> Iterator[WideTile]:
