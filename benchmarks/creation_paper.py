@@ -30,9 +30,9 @@ from unittest import mock
 import machine
 from creation import MODELS
 from litegpu import CompilationError, GpuDelegate, __version__, list_devices, partition_kernel
-from litegpu.backends import cuda_driver
+from litegpu.backends import cuda_compiler
 from litegpu.backends.base import Compilation, DeviceInfo
-from litegpu.backends.cuda_driver import (
+from litegpu.backends.cuda_compiler import (
     BESIDE_OTHERS,
     KernelCompiler,
     compile_source,
@@ -193,7 +193,7 @@ def estimate(model: str, precision: str) -> Estimate:
 
     with (
         mock.patch.object(partition_kernel, "compile_partition", compile_on_paper),
-        mock.patch.object(cuda_driver, "compile_source", seconds_of),
+        mock.patch.object(cuda_compiler, "compile_source", seconds_of),
         mock.patch.dict(os.environ, LITEGPU_COMPILE_PROCESSES="0"),
         contextlib.suppress(ValueError),  # where the CPU lacks a kernel
     ):

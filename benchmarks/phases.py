@@ -20,7 +20,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "choose": ("litegpu.engine.lowering:Lowering.lower_all",),
     "render": ("litegpu.engine.lowering:render",),
     "pack": ("litegpu.engine.lowering:Constants.pack",),
-    "wait for compilers": ("litegpu.backends.cuda_driver:KernelCompiler.cubins",),
+    "wait for compilers": ("litegpu.backends.cuda_compiler:KernelCompiler.cubins",),
     "build, load, upload": (
         "litegpu.backends.cuda_executable:CUDAExecutable.__init__",
         "litegpu.backends.opencl_executable:OpenCLExecutable.__init__",

@@ -5,23 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from litegpu import backends, config, host_cpu, progress
+from litegpu import backends, config, progress
 from litegpu.advice import advise
 from litegpu.backends.process import Living
 from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
+from litegpu.exactness import exactness_notes
 from litegpu.graph import Graph
 from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
 from litegpu.held_kernels import kernels_of
 from litegpu.ops.support import check_support
-from litegpu.ops.types import is_quantized
 from litegpu.options import GpuDelegateKeywords, GpuDelegateOptions, make_options
 from litegpu.partition_kernel import PartitionKernel
 from litegpu.profiling import Profile, nothing_to_profile, take_profile
@@ -85,6 +85,8 @@ class GpuDelegate:
         self.precision = self.options.resolved_precision()
         wanted = (self.options.resolved_backend(), self.options.device)
         self._device = backends.select(*wanted)
+        if self.options.quick_start and not self._device.can_be_quick():
+            _log.info("quick_start changes nothing: %s has no quick compiler.", self.device.title)
         self._may_fall_back = backends.is_free(*wanted)
         self.report: DelegationReport | None = None
         self.error: BaseException | None = None
@@ -168,7 +170,8 @@ class GpuDelegate:
         selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
         with progress.watching(self._on_progress):
             choice, kernels, notes = self._compile_chosen(selection)
-        notes += self._notes_on_rounding(graph, choice)
+        if self.options.quantized_mode() == "exact":
+            notes += exactness_notes(graph, choice)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
         parts = [
             kernel.describe(subset.nodes, selection.costs.estimate(subset))
@@ -187,18 +190,6 @@ class GpuDelegate:
         delegated = [index for subset, _ in kernels for index in subset.nodes]
         self._unrolled.update(loop_contexts(context, graph, delegated))
         return delegated
-
-    def _notes_on_rounding(self, graph: Graph, choice: PartitionChoice) -> list[str]:
-        """Return what to know of exact results beside those of this machine's CPU."""
-        reason = host_cpu.other_rounding()
-        delegated = {index for subset in choice.delegated for index in subset.nodes}
-        exact = self.options.quantized_mode() == "exact" and any(
-            node.index in delegated and is_quantized(graph, node) for node in graph.nodes
-        )
-        if not reason or not exact:
-            return []
-        _tell_once(reason)
-        return [reason]
 
     def _compile_chosen(
         self, selection: Selection
@@ -245,7 +236,21 @@ class GpuDelegate:
             tuning=options.tuning(),
             timeout=options.timeout_seconds(),
             on_progress=self._on_progress,
+            quick=options.starts_quickly(),
         )
+
+    def wait_for_best_code(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is compiled beside the invokes, for `timeout` seconds at most.
+
+        That happens after a `quick_start`. Returns whether the next invoke of every interpreter
+        runs the best code that there is; False, too, where it could not be compiled.
+        """
+        ends = None if timeout is None else time.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if ends is None else max(ends - time.monotonic(), 0.0)
+
+        return all([kernel.wait_for_best_code(left()) for kernel in self._kernels])
 
     def profile(self, interpreter: Any = None, *, repeats: int = 20, peaks: bool = True) -> Profile:
         """Measure where the time goes in an interpreter, without one in that which came last.
@@ -263,6 +268,7 @@ class GpuDelegate:
             kernels = self._living()
         else:
             kernels = kernels_of(interpreter, self, self._kernels, "profile()")
+        self.wait_for_best_code()
         if not kernels:
             raise nothing_to_profile(self.report, self.error) from self.error
         return take_profile(
@@ -383,11 +389,6 @@ class GpuDelegate:
         if not report.partitions:
             for line in report.left_lines():
                 _log.warning("Left to the CPU: %s", line)
-
-
-@cache
-def _tell_once(text: str) -> None:
-    _log.warning("%s", text)
 
 
 def _closed() -> InterpreterError:

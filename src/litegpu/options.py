@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
-import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from litegpu.cache.store import CacheFolder, default_folder
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import LitegpuError, OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
+from litegpu.option_values import members, text, whole
 from litegpu.user_folders import with_home
 
 _log = logging.getLogger("litegpu")
@@ -77,6 +77,7 @@ class GpuDelegateKeywords(TypedDict, total=False):
 
     cache: bool | None
     unsafe_cache: bool | None
+    quick_start: bool | None
     backend: BackendName | None
     device: int | str | None
     precision: Precision | None
@@ -150,6 +151,11 @@ class GpuDelegateOptions:
     even if it belongs to another user or others may write to it, who may then choose what runs
     here, on the GPU and in the driver; None: if the environment has LITEGPU_CACHE_UNSAFE.
 
+    With `quick_start`, CUDA kernels that are not kept yet are compiled in a hurry, and again, as
+    fast as they get, while the first invokes run: those take several times as long, for a second or
+    two, and give the same results. None: where compiled partitions are kept, so that it happens
+    once, and without SUSTAINED_SPEED. See GpuDelegate.wait_for_best_code.
+
     `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
     follows from the rest; case does not matter. A number counts among the devices of the backend
     that is asked for, else in `list_devices()`. Raises OptionsError for values that cannot be used.
@@ -171,6 +177,7 @@ class GpuDelegateOptions:
 
     cache: bool | None = None
     unsafe_cache: bool | None = None
+    quick_start: bool | None = None
     backend: BackendName | None = None
     device: int | str | None = None
     precision: Precision | None = None
@@ -179,21 +186,21 @@ class GpuDelegateOptions:
     def __post_init__(self) -> None:
         """Validate every field; numbers become plain ints, paths become text."""
         for name in _INTEGERS:
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         for name in _TEXTS:
-            object.__setattr__(self, name, _text(name, getattr(self, name)))
+            object.__setattr__(self, name, text(name, getattr(self, name)))
         for name in _TRUTHS:
             if not isinstance(value := getattr(self, name), bool | None):
                 raise OptionsError(f"{name} must be True, False or None, not {value!r}.")
         if not isinstance(self.device, str | None):
-            object.__setattr__(self, "device", _whole("device", self.device))
+            object.__setattr__(self, "device", whole("device", self.device))
         for name in _OPTIONAL_INTEGERS:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _whole(name, getattr(self, name)))
+                object.__setattr__(self, name, whole(name, getattr(self, name)))
         if self.inference_preference not in set(InferencePreference):
             raise OptionsError(
                 f"inference_preference {self.inference_preference} is not one of "
-                f"{_members(InferencePreference)}."
+                f"{members(InferencePreference)}."
             )
         if self.invoke_timeout_ms is not None and self.invoke_timeout_ms < 1:
             raise OptionsError(
@@ -204,7 +211,7 @@ class GpuDelegateOptions:
         if self.experimental_flags & ~sum(ExperimentalFlags):
             raise OptionsError(
                 f"experimental_flags {self.experimental_flags} has unknown bits; known are "
-                f"{_members(ExperimentalFlags)}."
+                f"{members(ExperimentalFlags)}."
             )
         if isinstance(self.precision, str):
             object.__setattr__(self, "precision", self.precision.lower())
@@ -283,6 +290,12 @@ class GpuDelegateOptions:
         """Return how kernels are chosen."""
         return _TUNING[InferencePreference(self.inference_preference)]
 
+    def starts_quickly(self) -> bool:
+        """Return whether the first invokes may run code that was compiled in a hurry."""
+        if self.quick_start is not None:
+            return self.quick_start
+        return self._keeps() and self.tuning() is not Tuning.MEASURED
+
     def timeout_seconds(self) -> float | None:
         """Return how long an invoke may take; None for any time."""
         return None if self.invoke_timeout_ms is None else self.invoke_timeout_ms / 1000
@@ -352,23 +365,8 @@ _INTEGERS = (
     "last_delegate_node_index",
 )
 _OPTIONAL_INTEGERS = ("min_nodes_per_partition", "invoke_timeout_ms")
-_TRUTHS = ("cache", "unsafe_cache")
+_TRUTHS = ("cache", "unsafe_cache", "quick_start")
 _TEXTS = ("serialization_dir", "model_token", "backend")
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        kinds = "a device's number or part of its name" if name == "device" else "a whole number"
-        raise OptionsError(f"{name} must be {kinds}, not {value!r}.") from None
-
-
-def _text(name: str, value: Any) -> str | None:
-    path = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if path is None or (isinstance(path, str) and "\0" not in path):
-        return path
-    raise OptionsError(f"{name} must be text without null characters, not {value!r}.")
 
 
 def make_options(
@@ -393,7 +391,3 @@ def make_options(
         if name not in known:
             raise OptionsError(f"Unknown option '{name}'.{did_you_mean(str(name), known)}")
     return GpuDelegateOptions(**{**base, **changes})
-
-
-def _members(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
-    return ", ".join(f"{member.name} ({int(member)})" for member in names)

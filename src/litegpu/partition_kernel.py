@@ -12,7 +12,7 @@ from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
 from litegpu.backends.execution import without_streams
-from litegpu.cache import CacheFolder, Wanted, find_or_compile
+from litegpu.cache import CacheFolder, Wanted, find_or_compile, wait_for
 from litegpu.costs import Estimate
 from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.peaks import Peaks
@@ -51,12 +51,14 @@ class PartitionKernel:
         tuning: Tuning = Tuning.ESTIMATED,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
+        quick: bool = False,
     ) -> None:
         """Compile for the shapes that the graph has now, or take what `cache` has of that.
 
         `alone` tells that no other node of the model runs beside the partition. `tuning` is how
         kernels are chosen, for these shapes and for all that follow. `timeout` is how many seconds
         a run may take, None for any. `on_progress` hears of this and of all later compiling.
+        `quick` allows code that was compiled in a hurry, until there is better.
         Raises CompilationError or DeviceMemoryError.
         """
         self.graph = self._compiled_graph = graph
@@ -65,6 +67,7 @@ class PartitionKernel:
         self._cache = cache
         self._timeout = timeout
         self._on_progress = on_progress
+        self._quick = quick
         self._tuner = Tuner(device.info, cache.kernels if cache else None, tuning)
         self._precise: frozenset[int] = frozenset()
         self.kept_float32: tuple[str, ...] = ()
@@ -96,7 +99,8 @@ class PartitionKernel:
 
         That it is kept after it, too, lets binaries hold what is compiled only then.
         """
-        wanted = Wanted(graph, self._device, self._policy, self._tuner.facts(), self._precise)
+        tuned, precise = self._tuner.facts(), self._precise
+        wanted = Wanted(graph, self._device, self._policy, tuned, precise, self._quick)
         with progress.watching(self._on_progress):
             progress.at("load")
             compiled = find_or_compile(wanted, self._cache, lambda: self._compile_anew(graph))
@@ -112,6 +116,7 @@ class PartitionKernel:
             cache_dir=self._cache.kernels if self._cache else None,
             tuner=self._tuner,
             precise=self._precise,
+            quick=self._quick,
         )
         progress.at("run")
         try:
@@ -314,6 +319,10 @@ class PartitionKernel:
                 "Bind another one, or None."
             )
         return buffer
+
+    def wait_for_best_code(self, seconds: float | None) -> bool:
+        """Wait while better code is compiled; return whether there is none now."""
+        return wait_for(self.compiled.executable, seconds)
 
     def profile(self, repeats: int, peaks: Peaks | None) -> PartitionProfile:
         """Measure the partition by itself. Raises ExecutionError when the device fails."""

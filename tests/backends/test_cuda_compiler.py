@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
 import pytest
 
 from litegpu import CompilationError
-from litegpu.backends import cuda_driver, cuda_processes
+from litegpu.backends import cuda_compiler, cuda_processes
 from litegpu.backends.base import Compilation
-from litegpu.backends.cuda_driver import KernelCompiler, compile_kernels
+from litegpu.backends.cuda_compiler import KernelCompiler, compile_kernels
 from litegpu.backends.execution import Executable
+from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
@@ -40,12 +42,14 @@ class Compilers:
 
     def __init__(self) -> None:
         self.sources: list[str] = []
+        self.options: list[Sequence[str]] = []
         self.begun = threading.Semaphore(0)
         self.may_end = threading.Event()
         self.may_end.set()
 
-    def __call__(self, source: str, _options: Sequence[str]) -> bytes:
+    def __call__(self, source: str, options: Sequence[str]) -> bytes:
         self.sources.append(source)
+        self.options.append(options)
         self.begun.release()
         assert self.may_end.wait(30)
         if "refused" in source:
@@ -57,7 +61,7 @@ class Compilers:
 def compilers(monkeypatch: pytest.MonkeyPatch) -> Compilers:
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     found = Compilers()
-    monkeypatch.setattr(cuda_driver, "compile_source", found)
+    monkeypatch.setattr(cuda_compiler, "compile_source", found)
     return found
 
 
@@ -134,6 +138,44 @@ def test_what_was_begun_ends_with_the_block(compilers: Compilers) -> None:
         compiler.cubins([])
     threads = [each.name for each in threading.enumerate()]
     assert not [name for name in threads if name.startswith("litegpu-nvrtc")]
+
+
+def test_what_is_compiled_in_a_hurry_is_kept_by_nobody(
+    compilers: Compilers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cuda_compiler, "can_be_quick", lambda: True)
+    made_by = (CUDADialect(), (8, 0), Folder(str(tmp_path), False))
+
+    def hurried(quick: bool) -> tuple[bool, bool]:
+        """Return whether anything was hurried, and whether that is what was compiled last."""
+        with KernelCompiler(*made_by, quick=quick) as compiler:
+            compiler.cubins([long("first")])
+            return compiler.hurried, "--Ofast-compile=mid" in compilers.options[-1]
+
+    assert [hurried(quick) for quick in (True, True, False)] == [
+        (True, True),
+        (True, True),
+        (False, False),
+    ]
+    assert (hurried(True), len(compilers.sources)) == ((False, False), 3), "the better one is there"
+
+
+@pytest.mark.parametrize(
+    ("version", "possible", "quick"),
+    [((12, 8), True, False), ((12, 9), True, True), ((13, 0), True, True), ((13, 0), False, False)],
+)
+def test_where_there_is_a_quick_compiler(
+    version: tuple[int, int],
+    possible: bool,
+    quick: bool,
+    compilers: Compilers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda_compiler, "_nvrtc_version", lambda: version)
+    monkeypatch.setattr(cuda_processes, "are_possible", lambda: possible)
+    with KernelCompiler(CUDADialect(), (8, 0), None, quick=True) as compiler:
+        compiler.cubins([long("first")])
+    assert compiler.hurried == quick == cuda_compiler.can_be_quick()
 
 
 def test_engines_tell_kernels_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from fake_cuda import FakeDriver, Status, gives, install
 from litegpu import CompilationError, MissingDependencyError, UnsupportedDeviceError, backends
-from litegpu.backends import cuda, cuda_driver, cuda_presence
+from litegpu.backends import cuda, cuda_compiler, cuda_driver, cuda_presence
 from litegpu.backends.cuda_executable import find_functions, transfers
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import BufferRange, Program
@@ -65,11 +65,11 @@ def test_a_driver_whose_library_is_elsewhere(
 
 
 def test_without_nvrtc_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda_driver._nvrtc.cache_clear()
+    cuda_compiler._nvrtc.cache_clear()
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(MissingDependencyError, match=r"Compiling CUDA kernels needs .*cuda-nvrtc"):
-        cuda_driver.compile_source("", ())
-    cuda_driver._nvrtc.cache_clear()
+        cuda_compiler.compile_source("", ())
+    cuda_compiler._nvrtc.cache_clear()
 
 
 def test_without_a_driver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,13 +160,13 @@ def test_compiled_kernels_are_kept_where_asked(
     text = KernelText("kept", (Argument("dst", "F32", False, True),), (1, 1, 1), (), "dst[0] = 1;")
     folder = tmp_path / "cache"
     compile_it = partial(
-        cuda_driver.compile_kernels, CUDADialect(), [text], (8, 0), Folder(str(folder))
+        cuda_compiler.compile_kernels, CUDADialect(), [text], (8, 0), Folder(str(folder))
     )
     (first,) = compile_it()
     (path,) = folder.iterdir()
     cached = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(cuda_driver, "compile_source", refuse)
+        patch.setattr(cuda_compiler, "compile_source", refuse)
         assert compile_it() == [first]
         for damage in (cached[:-1], b"", cached[:-1] + bytes([cached[-1] ^ 1])):
             path.write_bytes(damage)
@@ -195,7 +195,7 @@ def test_modules_of_an_artifact_are_loaded_or_refused(
     def refuse(*_: Any) -> bytes:
         raise AssertionError("compiles")
 
-    monkeypatch.setattr(cuda_driver, "compile_source", refuse)
+    monkeypatch.setattr(cuda_compiler, "compile_source", refuse)
     again = device.load(program, binaries)
     assert again.binaries() == binaries
     again.close()
@@ -221,13 +221,13 @@ def test_kept_kernels_that_do_not_load_are_made_anew(
     device.compile(program, Folder(str(tmp_path))).close()
     (path,) = tmp_path.glob("*.cubin")
     compiled: list[str] = []
-    compile_source = cuda_driver.compile_source
+    compile_source = cuda_compiler.compile_source
 
     def compile_and_tell(source: str, options: Sequence[str]) -> bytes:
         compiled.append(source)
         return compile_source(source, options)
 
-    monkeypatch.setattr(cuda_driver, "compile_source", compile_and_tell)
+    monkeypatch.setattr(cuda_compiler, "compile_source", compile_and_tell)
     device.compile(program, Folder(str(tmp_path))).close()
     assert not compiled
     fails, invalid = [name], Status.CUDA_ERROR_INVALID_IMAGE

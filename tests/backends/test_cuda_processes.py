@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,9 +15,14 @@ from pathlib import Path
 import pytest
 
 from litegpu import CompilationError
-from litegpu.backends import cuda_driver, cuda_processes
-from litegpu.backends.cuda_compile_process import REQUEST, own_options
-from litegpu.backends.cuda_driver import KernelCompiler, compile_source, options_for
+from litegpu.backends import (
+    cuda_compile_process,
+    cuda_compiler,
+    cuda_driver,
+    cuda_processes,
+)
+from litegpu.backends.cuda_compile_process import ASIDE, REQUEST, own_options
+from litegpu.backends.cuda_compiler import KernelCompiler, compile_source, options_for
 from litegpu.backends.cuda_processes import CompilerProcesses, command
 from litegpu.backends.private_files import Folder
 from litegpu.codegen import KernelText
@@ -45,7 +52,7 @@ def group() -> Iterator[Group]:
 def real_command() -> tuple[str, ...]:
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     pytest.importorskip("cuda.pathfinder", reason="nothing tells where NVRTC is")
-    return command(cuda_driver.call(cuda_driver._nvrtc().nvrtcVersion))
+    return command(cuda_driver.call(cuda_compiler._nvrtc().nvrtcVersion))
 
 
 def kernel(name: str, body: str = "") -> KernelText:
@@ -54,7 +61,7 @@ def kernel(name: str, body: str = "") -> KernelText:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, processes: CompilerProcesses) -> None:
-    monkeypatch.setattr(cuda_processes, "processes", lambda _: processes)
+    monkeypatch.setattr(cuda_processes, "processes", lambda *_: processes)
 
 
 def compiled(*kernels: KernelText) -> list[bytes]:
@@ -89,7 +96,7 @@ def test_modules_are_compiled_beside_each_other(
     use(monkeypatch, processes)
     monkeypatch.setattr(processes, "compile", there)
     monkeypatch.setattr(cuda_processes, "cores", lambda: 2)
-    monkeypatch.setattr(cuda_driver, "compile_source", here)
+    monkeypatch.setattr(cuda_compiler, "compile_source", here)
     assert compiled(*kernels) == alone
 
 
@@ -126,7 +133,7 @@ def test_without_processes_this_one_compiles(
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
     use(monkeypatch, processes)
     monkeypatch.setattr(cuda_processes, "cores", lambda: 2)
-    monkeypatch.setattr(cuda_driver, "compile_source", here)
+    monkeypatch.setattr(cuda_compiler, "compile_source", here)
     assert len(compiled(kernel("f"), kernel("g"))) == 2
 
 
@@ -153,7 +160,7 @@ def test_the_end_of_a_start_waits_for_no_process(
     processes, errors = group(*SILENT), list[str]()
 
     def wait_for_cubin() -> None:
-        monkeypatch.setattr(cuda_driver, "compile_source", lambda *_: b"")
+        monkeypatch.setattr(cuda_compiler, "compile_source", lambda *_: b"")
         with KernelCompiler(CUDADialect(), CAPABILITY, None) as compiler:
             compiler._here.acquire()
             waiting = threading.Thread(target=refused, args=(compiler,))
@@ -213,11 +220,47 @@ def test_modules_are_smaller_where_others_compile_too(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
-    monkeypatch.setattr(cuda_driver, "compile_source", lambda source, _: source.encode())
+    monkeypatch.setattr(cuda_compiler, "compile_source", lambda source, _: source.encode())
     kernels = [KernelText(f"f{n}", (), (1, 1, 1), (), "// nothing\n" * 1000) for n in range(6)]
     for processes, modules in ((group(*SILENT, most=0), 2), (group("/nowhere"), 3)):
         use(monkeypatch, processes)
         assert len(compiled(*kernels)) == modules
+
+
+def test_aside_this_process_compiles_nothing(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_compiler, "compile_source", lambda *_: pytest.fail("here"))
+    here = compile_source(CUDADialect().source([kernel("f")]), OPTIONS)
+    use(monkeypatch, group(*real_command(), ASIDE, most=2))
+    with KernelCompiler(CUDADialect(), CAPABILITY, None, aside=True) as compiler:
+        threads = [each for each in threading.enumerate() if "nvrtc-aside" in each.name]
+        assert len(threads) == 2
+        assert all(each.daemon for each in threads)
+        assert compiler.cubins([kernel("f")]) == [here]
+    for processes in (group(*SILENT, most=0), group("/nowhere", most=1)):
+        use(monkeypatch, processes)
+        with (
+            KernelCompiler(CUDADialect(), CAPABILITY, None, aside=True) as compiler,
+            pytest.raises(CompilationError, match="No process of its own can compile a kernel"),
+        ):
+            compiler.cubins([kernel("f")])
+    for each in threads:
+        each.join(30)
+        assert not each.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="Windows has classes of priority")
+def test_processes_aside_leave_the_cores_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    nice: list[int] = []
+    ignored: list[tuple[object, ...]] = []
+    signals = vars(cuda_compile_process)["_signal"]
+    monkeypatch.setattr(os, "nice", nice.append)
+    monkeypatch.setattr(signals, "signal", lambda *of: ignored.append(of))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: pytest.fail("no library"))
+    for aside in ([], [ASIDE]):
+        with pytest.raises(pytest.fail.Exception, match="no library"):
+            cuda_compile_process.main("libnvrtc.so", "13.0", *aside)
+    assert nice == [10]
+    assert ignored == [(signal.SIGINT, signal.SIG_IGN)] * 2
 
 
 def test_processes_do_without_the_cache_of_nvrtc() -> None:
@@ -273,14 +316,22 @@ def test_older_bindings_do_not_tell_the_library(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("cores", "wanted", "most"), [(3, "", 0), (4, "", 3), (64, "1", 15), (64, "0", 0)]
+    ("cores", "wanted", "most", "aside"),
+    [(3, "", 0, 0), (4, "", 3, 2), (64, "1", 15, 8), (64, "0", 0, 0)],
 )
 def test_how_many_processes(
-    monkeypatch: pytest.MonkeyPatch, cores: int, wanted: str, most: int
+    monkeypatch: pytest.MonkeyPatch, cores: int, wanted: str, most: int, aside: int
 ) -> None:
     monkeypatch.setenv("LITEGPU_COMPILE_PROCESSES", wanted)
     monkeypatch.setattr(cuda_processes, "cores", lambda: cores)
-    assert cuda_processes.processes(lambda: (13, 0))._left == most
+    monkeypatch.setattr(cuda_processes, "_library", lambda: "libnvrtc.so")
+    for beside, number in ((False, most), (True, aside)):
+        found = cuda_processes.processes(lambda: (13, 0), beside)
+        assert found._left == number
+        assert (found._command()[-1] == ASIDE) == beside
+    assert cuda_processes.are_possible() == bool(most)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/blender")
+    assert not cuda_processes.are_possible() and found._command() == ()
 
 
 @pytest.mark.parametrize(

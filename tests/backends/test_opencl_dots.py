@@ -17,7 +17,7 @@ from cases.quantized_conv import QuantizedConv
 from cases.quantized_matmul import QuantizedMatmul
 from litegpu import DeviceLostError, MissingDependencyError
 from litegpu.backends import opencl, opencl_build, opencl_dots
-from litegpu.backends.cuda_driver import compile_source, options_for
+from litegpu.backends.cuda_compiler import compile_source, options_for
 from litegpu.backends.opencl import OpenCLDevice
 from litegpu.codegen.opencl import OpenCLDialect
 from litegpu.codegen.opencl_dots import ARM, ARM_ACCUMULATE, KHR, PLAIN, PTX, ByteDot

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from litegpu import GpuDelegate, delegate, host_cpu
+from litegpu import GpuDelegate, exactness, host_cpu
 from litegpu.tools import runtime
 from litegpu.zoo import kinds
 from small_models import chain
@@ -17,7 +17,7 @@ from small_models import chain
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """Forget what was found out about this CPU, before and after a test."""
-    caches = (host_cpu.other_rounding, delegate._tell_once)
+    caches = (host_cpu.other_rounding, exactness._tell_once)
     for each in caches:
         each.cache_clear()
     yield

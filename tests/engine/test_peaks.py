@@ -11,7 +11,7 @@ from backend_suite import ready
 from litegpu import DeviceMemoryError, ExecutionError, MissingDependencyError, backends
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Bindings
-from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.backends.cuda_compiler import compile_kernels, compile_source, options_for
 from litegpu.backends.execution import Executable
 from litegpu.backends.program import BufferRange
 from litegpu.codegen.cuda import CUDADialect

@@ -26,7 +26,7 @@ from litegpu import (
     partition_kernel,
 )
 from litegpu.backends.base import DeviceInfo
-from litegpu.backends.cuda_driver import compile_kernels, compile_source, options_for
+from litegpu.backends.cuda_compiler import compile_kernels, compile_source, options_for
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText

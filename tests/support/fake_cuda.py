@@ -75,7 +75,7 @@ class FakeDriver:
 
     CUresult = Status
     CUlaunchAttributeID = _names("CU_LAUNCH_ATTRIBUTE", "PROGRAMMATIC_STREAM_SERIALIZATION")
-    CUstreamCaptureMode = _names("CU_STREAM_CAPTURE_MODE", "THREAD_LOCAL")
+    CUstreamCaptureMode = _names("CU_STREAM_CAPTURE_MODE", "THREAD_LOCAL", "RELAXED")
     CUfunction_attribute = _names("CU_FUNC_ATTRIBUTE", "MAX_DYNAMIC_SHARED_SIZE_BYTES")
     CUdevice_attribute = _names(
         "CU_DEVICE_ATTRIBUTE",
@@ -149,6 +149,7 @@ class FakeDriver:
             "cuGraphLaunch": self._launch,
             "cuEventElapsedTime": gives(0.01),
             "cuPointerGetAttribute": gives(0),
+            "cuThreadExchangeStreamCaptureMode": gives("THREAD_LOCAL"),
             "cuModuleGetFunctionCount": lambda _module: (Status.CUDA_SUCCESS, len(self.kernels)),
             "cuModuleEnumerateFunctions": lambda *_: (Status.CUDA_SUCCESS, list(self.kernels)),
             "cuFuncGetName": lambda function: (Status.CUDA_SUCCESS, function.encode()),

@@ -155,10 +155,13 @@ class SimulatedDriver(FakeDriver):
 
 
 class _SimulatedCompiler:
-    """Stands in for cuda_driver.KernelCompiler: it compiles once all kernels are there."""
+    """Stands in for cuda_compiler.KernelCompiler: it compiles once all kernels are there."""
 
-    def __init__(self, driver: SimulatedDriver, *_: object, **__: object) -> None:
+    def __init__(
+        self, driver: SimulatedDriver, *_: object, quick: bool = False, **__: object
+    ) -> None:
         self.cubins = driver.compile_kernels
+        self.hurried = quick
 
     def __enter__(self) -> _SimulatedCompiler:
         return self

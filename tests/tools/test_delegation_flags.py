@@ -57,6 +57,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "last_delegate_node_index": ("7", 7),
     "cache": ("true", True),
     "unsafe_cache": ("1", True),
+    "quick_start": ("true", True),
     "serialization_dir": ("folder", "folder"),
     "model_token": ("name", "name"),
 }

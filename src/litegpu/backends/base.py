@@ -13,6 +13,7 @@ from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import Dialect, KernelText
 from litegpu.device_model import Capability, DeviceModel, model_of
+from litegpu.errors import CompilationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,25 @@ class Device(ABC):
         Raises CompilationError when a kernel is refused, DeviceMemoryError when memory is short.
         """
 
-    def compilation(self, cache_dir: Folder | None = None) -> Compilation:
-        """Return what compiles a program of which kernels are known before all of it is."""
+    def compilation(self, cache_dir: Folder | None = None, quick: bool = False) -> Compilation:
+        """Return what compiles a program of which kernels are known before all of it is.
+
+        With `quick` it may take less time for slower code, where a compiler knows how: the
+        executable tells, and `recompile` makes up for it.
+        """
         return Compilation(self, cache_dir)
+
+    def can_be_quick(self) -> bool:
+        """Return whether `compilation` knows how to be quick."""
+        return False
+
+    def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
+        """Return better binaries for `Executable.exchange` than those of a quick compilation.
+
+        Meant for a thread beside a program that runs: it has the cores first, and its end waits for
+        nothing here. Raises CompilationError.
+        """
+        raise CompilationError(f"{self.info.title} has no other binaries.")
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Make what `compile` does of the `binaries` that its executable gave.

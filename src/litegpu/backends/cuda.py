@@ -14,20 +14,19 @@ from litegpu.backends import cuda_arrays
 from litegpu.backends.base import Backend, Compilation, Device, DeviceInfo, pci_address
 from litegpu.backends.buffers import Adopted, Buffer, HostBuffer, MemoryKind
 from litegpu.backends.cuda_buffers import CUDABuffer, CUDAPinnedBuffer
+from litegpu.backends.cuda_compiler import KernelCompiler, can_be_quick, compiler_versions
 from litegpu.backends.cuda_driver import (
     FATAL,
     NOT_LOADED,
     TITLE,
     Handles,
-    KernelCompiler,
     call,
     checked,
-    compiler_versions,
     driver,
     failure,
     ready,
 )
-from litegpu.backends.cuda_executable import CUDAExecutable, transfers
+from litegpu.backends.cuda_executable import CUDAExecutable, numbered, refused, transfers
 from litegpu.backends.execution import Executable
 from litegpu.backends.folding import fold_launches
 from litegpu.backends.opened import OpenDevices
@@ -271,9 +270,30 @@ class CUDADevice(Device):
         with self.compilation(cache_dir) as compilation:
             return compilation.finish(program)
 
-    def compilation(self, cache_dir: Folder | None = None) -> Compilation:
+    def compilation(self, cache_dir: Folder | None = None, quick: bool = False) -> Compilation:
         """Compile what is added on all cores. See Device.compilation."""
-        return _CUDACompilation(self, cache_dir)
+        return _CUDACompilation(self, cache_dir, quick)
+
+    def can_be_quick(self) -> bool:
+        """Return whether NVRTC can, and processes are there for later."""
+        return can_be_quick()
+
+    def recompile(self, program: Program, cache_dir: Folder | None = None) -> Mapping[str, bytes]:
+        """Compile in other processes. See Device.recompile."""
+        made_by = (self.dialect, self.capability, cache_dir)
+        with KernelCompiler(*made_by, aside=True) as compiler:
+            return numbered(self.cubins(program, compiler))
+
+    def cubins(self, program: Program, compiler: KernelCompiler) -> list[bytes]:
+        """Return the modules of a program. Raises CompilationError."""
+        kernels = (*program.kernels, *transfers(program))
+        try:
+            return compiler.cubins(kernels)
+        except CompilationError as error:
+            names = ", ".join(kernel.name for kernel in kernels)
+            raise CompilationError(
+                f"CUDA device '{self.info.name}' refuses the kernels {names}: {error}"
+            ) from error
 
     def load(self, program: Program, binaries: Mapping[str, bytes]) -> Executable:
         """Load modules. See Device.load."""
@@ -282,9 +302,7 @@ class CUDADevice(Device):
         except CudaError as error:
             if error.code not in NOT_LOADED:
                 raise
-            raise CompilationError(
-                f"CUDA device '{self.info.name}' refuses kernels that were kept: {error}"
-            ) from error
+            raise refused(self.info.name, error) from error
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -303,9 +321,9 @@ class _CUDACompilation(Compilation):
 
     device: CUDADevice
 
-    def __init__(self, device: CUDADevice, cache_dir: Folder | None) -> None:
+    def __init__(self, device: CUDADevice, cache_dir: Folder | None, quick: bool) -> None:
         super().__init__(device, cache_dir)
-        self._compiler = KernelCompiler(device.dialect, device.capability, cache_dir)
+        self._compiler = KernelCompiler(device.dialect, device.capability, cache_dir, quick=quick)
 
     def expect(self, kernels: int) -> None:
         self._compiler.expect(kernels)
@@ -319,27 +337,21 @@ class _CUDACompilation(Compilation):
     def finish(self, program: Program) -> Executable:
         program = fold_launches(program, GRID_LIMITS)
         try:
-            return CUDAExecutable(self.device, program, self._cubins(program, self._compiler))
+            return self._executable(program, self._compiler)
         except CudaError as error:
             if self.cache_dir is None or error.code not in NOT_LOADED:
                 raise
             reason = str(error)
         made_by = (self.device.dialect, self.device.capability, self.cache_dir)
         with KernelCompiler(*made_by, unusable=reason) as compiler:
-            return CUDAExecutable(self.device, program, self._cubins(program, compiler))
+            return self._executable(program, compiler)
+
+    def _executable(self, program: Program, compiler: KernelCompiler) -> CUDAExecutable:
+        cubins = self.device.cubins(program, compiler)
+        return CUDAExecutable(self.device, program, cubins, compiler.hurried)
 
     def close(self) -> None:
         self._compiler.close()
-
-    def _cubins(self, program: Program, compiler: KernelCompiler) -> list[bytes]:
-        kernels = (*program.kernels, *transfers(program))
-        try:
-            return compiler.cubins(kernels)
-        except CompilationError as error:
-            names = ", ".join(kernel.name for kernel in kernels)
-            raise CompilationError(
-                f"CUDA device '{self.device.info.name}' refuses the kernels {names}: {error}"
-            ) from error
 
 
 def _release(owned: Handles, wait: Callable[[], object] | None) -> None:

@@ -1,13 +1,15 @@
 """The program of a process that compiles with NVRTC, see cuda_processes.
 
 It imports nothing of litegpu, and little of anything else, so that it is there soon. It
-takes the library's path and version, then on stdin one request after the other: the lengths of
-options and source, options with zeros between them, source. What it gives on stdout is NVRTC's
-status, the length of a cubin and the cubin. It ends with stdin, also within a compilation.
+takes the library's path and version, and perhaps that others come first, then on stdin one
+request after the other: the lengths of options and source, options with zeros between them,
+source. What it gives on stdout is NVRTC's status, the length of a cubin and the cubin. It ends
+with stdin, also within a compilation.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` takes as long as all others
 import _thread
 import ctypes
 import os
@@ -16,6 +18,9 @@ import sys
 from typing import Any, BinaryIO
 
 REQUEST, REPLY = struct.Struct("<II"), struct.Struct("<iI")
+ASIDE = "aside"
+"""The argument of a process that leaves the cores to others."""
+_NICENESS = 10
 _CACHE_SINCE = (12, 9)
 """The first NVRTC that keeps what it compiled, for which it loads CUDA's driver: 300 milliseconds
 of a process's first module on an H200's host, found there or not. litegpu keeps cubins itself.
@@ -68,8 +73,12 @@ def serve(nvrtc: Any, own: list[bytes], requests: BinaryIO, replies: BinaryIO) -
         _thread.start_new_thread(answer, (nvrtc, options.split(b"\0") + own, source, replies))
 
 
-def main(library: str, version: str) -> None:
-    """Serve with a library, unless its version is another one."""
+def main(library: str, version: str, aside: str = "") -> None:
+    """Serve with a library, unless its version is another one; perhaps `aside`."""
+    # Ctrl-C is for the program that asks: it says when this one is to end.
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    if aside and hasattr(os, "nice"):
+        os.nice(_NICENESS)
     if hasattr(os, "add_dll_directory"):
         os.add_dll_directory(os.path.dirname(library))
     nvrtc = ctypes.CDLL(library)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,7 @@ from litegpu.backends.cuda_profile import CUDAProfiler
 from litegpu.backends.cuda_submission import CUDASubmission
 from litegpu.backends.cuda_transfer import transfer_items, transfer_kernel
 from litegpu.backends.execution import ExecutionContext
-from litegpu.backends.process import is_inherited, keep_in_children
+from litegpu.backends.process import Living, is_inherited, keep_in_children
 from litegpu.backends.program import BufferRange
 from litegpu.codegen import round_up
 from litegpu.device_model import model_of
@@ -29,6 +30,7 @@ from litegpu.errors import CudaError, ExecutionError
 if TYPE_CHECKING:
     from litegpu.backends.cuda_executable import CUDAExecutable
 
+_log = logging.getLogger("litegpu")
 _Result = TypeVar("_Result")
 _Sizes = tuple[int, int, int]
 _DIRECT_BYTES = 4 << 10
@@ -39,17 +41,23 @@ from the GPU's memory, of which a kernel then copies them in 1 to 2 µs.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Graph:
-    """A captured graph that uses the memory of some inputs and outputs."""
+    """A captured graph that uses the memory of some inputs and outputs.
 
-    handle: Any
-    """The executable graph."""
-    copies_in: tuple[KernelNode, ...]
+    It is captured again when its executable has other code.
+    """
+
+    ends: Ends
+    owned: Handles
+    """What it goes with."""
+    handle: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
+    """The executable graph: whoever launches it reads it here each time."""
+    copies_in: tuple[KernelNode, ...] = ()
     """Launches in it that copy inputs."""
-    kernels: tuple[KernelNode, ...]
+    kernels: tuple[KernelNode, ...] = ()
     """The program's launches in it."""
-    direct: Mapping[tuple[int, int], int]
+    direct: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Where an argument of a launch, by their numbers, has other memory; see Program."""
 
 
@@ -69,6 +77,9 @@ class CUDAContext(ExecutionContext):
         self.wait: partial[int] = partial(int)
         """Waits for the stream; returns the status."""
         self._closed = False
+        self._code = executable.code
+        """What its graphs launch."""
+        self._captured = Living[Graph]()
         self._graphs: dict[Ends, Graph] = {}
         self._bound: Graph | None = None
         keep_in_children(self)
@@ -122,7 +133,14 @@ class CUDAContext(ExecutionContext):
         return graph
 
     def _graph_of(self, ends: Ends, owned: Handles | None = None) -> Graph:
-        inputs, outputs = ends
+        graph = Graph(ends, self.owned if owned is None else owned)
+        self._capture(graph)
+        self._captured.add(graph)
+        return graph
+
+    def _capture(self, graph: Graph) -> None:
+        """Capture a graph, in the place of an earlier one, which may be in flight and stays."""
+        inputs, outputs = graph.ends
         program = self.program
         direct: dict[tuple[int, int], int] = {}
         for number, writer in program.sole_writers.items():
@@ -146,8 +164,20 @@ class CUDAContext(ExecutionContext):
         ]
         kernels = tuple(self.kernel_nodes(direct, overlap=True))
         nodes = [*copies_in, *kernels, *copies_out]
-        holder = self.owned if owned is None else owned
-        return Graph(holder.capture(self.stream, nodes), copies_in, kernels, direct)
+        graph.handle.value = int(graph.owned.capture(self.stream, nodes))
+        graph.copies_in, graph.kernels, graph.direct = copies_in, kernels, direct
+
+    def look_again(self) -> None:
+        """Have the next run look whether the executable has other code. For any thread."""
+        self.ready = False
+
+    def _take_code(self) -> None:
+        """Capture all graphs with the executable's present code, between two runs."""
+        self._code = self.executable.code
+        try:
+            self.device.within(lambda: [*map(self._capture, self._captured)])
+        except CudaError as error:  # what was captured before still runs
+            _log.info("Code that was compiled in a hurry stays: %s", error)
 
     def address(self, part: BufferRange) -> int:
         """Return where a range lies in the GPU's memory."""
@@ -191,7 +221,7 @@ class CUDAContext(ExecutionContext):
         config.gridDimY, config.gridDimX, config.gridDimZ = sizes
         config.blockDimX, config.blockDimY, config.blockDimZ = local
         config.hStream = self.stream
-        config.sharedMemBytes = self.executable.shared[kernel]
+        config.sharedMemBytes = self._code.shared[kernel]
         if overlap and model_of(self.device.capability).overlapped_launches:
             attribute = cu.CUlaunchAttribute()
             attribute.id = (
@@ -202,7 +232,7 @@ class CUDAContext(ExecutionContext):
             config.numAttrs = 1
         given = (*pointers, *((self.address(ahead), part_ahead(ahead, sizes)) if ahead else (0, 0)))
         arguments = (given, (ctypes.c_void_p,) * len(given))
-        return config, self.executable.functions[kernel], arguments
+        return config, self._code.functions[kernel], arguments
 
     def pinned(self) -> Bindings:
         """Return the staging buffers. See ExecutionContext.pinned."""
@@ -246,7 +276,9 @@ class CUDAContext(ExecutionContext):
             raise ExecutionError("This partition was released. Make the interpreter anew.")
         if self.device.lost:
             raise self.device.loss()
-        self.ready = True
+        self.ready = True  # before looking: who changes the code then says so afterwards
+        if self._code is not self.executable.code:
+            self._take_code()
 
     def synchronized(self, work: Callable[[], _Result]) -> _Result:
         """Call `work` in the device's context; leave nothing in flight, whatever it raises."""

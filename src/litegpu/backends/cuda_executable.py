@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,31 @@ from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import dynamic_shared_bytes
-from litegpu.errors import CudaError
+from litegpu.errors import CompilationError, CudaError
 
 if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Modules that are loaded, and what is in them."""
+
+    cubins: tuple[bytes, ...]
+    functions: Mapping[str, Any]
+    """By the names of the kernels, transfers among them."""
+    shared: Mapping[str, int]
+    """Bytes of shared memory that each kernel is launched with."""
+
+
+def numbered(cubins: Iterable[bytes]) -> dict[str, bytes]:
+    """Return modules as Executable.binaries has them."""
+    return {str(number): cubin for number, cubin in enumerate(cubins)}
+
+
+def refused(device: str, error: CudaError) -> CompilationError:
+    """Return the error for modules that a device does not load."""
+    return CompilationError(f"CUDA device '{device}' refuses kernels that were kept: {error}")
 
 
 def transfers(program: Program) -> tuple[KernelText, ...]:
@@ -31,49 +53,66 @@ def transfers(program: Program) -> tuple[KernelText, ...]:
 class CUDAExecutable(Executable):
     """Loaded modules and constants in the GPU's memory."""
 
-    def __init__(self, device: CUDADevice, program: Program, cubins: Sequence[bytes]) -> None:
-        """Load and upload. Raises DeviceMemoryError, CudaError or DeviceLostError."""
+    def __init__(
+        self, device: CUDADevice, program: Program, cubins: Sequence[bytes], quick: bool = False
+    ) -> None:
+        """Load and upload; `quick` see Executable.
+
+        Raises DeviceMemoryError, CudaError or DeviceLostError.
+        """
         super().__init__(program)
-        self.device = device
-        self._cubins = tuple(cubins)
+        self.device, self.quick = device, quick
         self.constants = 0
         """Where the constants begin in the GPU's memory; 0 where there are none."""
-        self.functions: dict[str, Any] = {}
-        """By the names of the kernels, transfers among them."""
-        self.shared: dict[str, int] = {}
-        """Bytes of shared memory that each kernel is launched with."""
         self._owned = Handles()
         keep_in_children(self)
         device.holders.add(self)
         try:
-            device.within(partial(self._load, program, cubins))
+            self.code: Code = device.within(partial(self._load, cubins))
+            device.within(self._upload)
         except BaseException:
             with contextlib.suppress(CudaError):
                 self.close()
             raise
 
-    def _load(self, program: Program, cubins: Sequence[bytes]) -> None:
-        cu, make = driver(), self._owned.make
+    def _load(self, cubins: Sequence[bytes]) -> Code:
+        cu, make, program = driver(), self._owned.make, self.program
         modules = [make(cu.cuModuleLoadData, cu.cuModuleUnload, cubin) for cubin in cubins]
         kernels = (*program.kernels, *transfers(program))
-        self.functions = find_functions(modules, (kernel.name for kernel in kernels))
-        self.shared = {kernel.name: dynamic_shared_bytes(kernel) for kernel in kernels}
-        for name, nbytes in self.shared.items():
+        functions = find_functions(modules, (kernel.name for kernel in kernels))
+        shared = {kernel.name: dynamic_shared_bytes(kernel) for kernel in kernels}
+        for name, nbytes in shared.items():
             if nbytes:
                 limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                call(cu.cuFuncSetAttribute, self.functions[name], limit, nbytes)
-        if program.constants.size:
-            nbytes = program.constants.nbytes
+                call(cu.cuFuncSetAttribute, functions[name], limit, nbytes)
+        return Code(tuple(cubins), functions, shared)
+
+    def _upload(self) -> None:
+        constants = self.program.constants
+        if constants.size:
+            cu, nbytes = driver(), constants.nbytes
             making = (cu.cuMemAlloc, cu.cuMemFree, nbytes)
             self.constants = provide(self.device, self._owned, nbytes, "", *making)
-            call(cu.cuMemcpyHtoD, self.constants, program.constants.ctypes.data, nbytes)
+            call(cu.cuMemcpyHtoD, self.constants, constants.ctypes.data, nbytes)
             # From memory that is not pinned, the last bytes may still be on their way; streams of
             # contexts do not wait for them.
             call(cu.cuStreamSynchronize, 0)
 
     def binaries(self) -> Mapping[str, bytes]:
         """Return the modules. See Executable.binaries."""
-        return {str(number): cubin for number, cubin in enumerate(self._cubins)}
+        return numbered(self.code.cubins)
+
+    def _exchange(self, binaries: Mapping[str, bytes]) -> None:
+        """Load modules beside those that are there: graphs in flight, or not yet new, need them."""
+        try:
+            self.code = self.device.within(
+                partial(_unseen, partial(self._load, [*binaries.values()]))
+            )
+        except CudaError as error:
+            raise refused(self.device.info.name, error) from error
+        for context in self._contexts:
+            if isinstance(context, CUDAContext):
+                context.look_again()
 
     def _make_context(self) -> ExecutionContext:
         return CUDAContext(self)
@@ -86,6 +125,17 @@ class CUDAExecutable(Executable):
         """Release what was never closed."""
         with contextlib.suppress(Exception):  # parts may be missing, or gone at exit
             self.close()
+
+
+def _unseen(work: Callable[[], Code]) -> Code:
+    """Load while other threads, of other libraries too, may be capturing graphs."""
+    cu = driver()
+    relaxed = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    (before,) = call(cu.cuThreadExchangeStreamCaptureMode, relaxed)
+    try:
+        return work()
+    finally:
+        call(cu.cuThreadExchangeStreamCaptureMode, before)
 
 
 def find_functions(modules: Iterable[Any], names: Iterable[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from litegpu import config
-from litegpu.backends.cuda_compile_process import REPLY, REQUEST
+from litegpu.backends.cuda_compile_process import ASIDE, REPLY, REQUEST
 
 _PROGRAM = Path(__file__).with_name("cuda_compile_process.py")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?(\.exe)?", re.IGNORECASE)
@@ -125,14 +125,16 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Return a new process, None where none can be started."""
     if not command:
         return None
-    pipe, window = subprocess.PIPE, getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    pipe, flags = subprocess.PIPE, getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    if command[-1] == ASIDE:  # Windows has no nice()
+        flags |= getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0)
     try:
         return subprocess.Popen(
             command,
             stdin=pipe,
             stdout=pipe,
             stderr=subprocess.DEVNULL,
-            creationflags=window,
+            creationflags=flags,
             env={**_HEAP, **config.environment()},
         )
     except (OSError, ValueError):
@@ -165,11 +167,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def processes(version: Callable[[], Sequence[int]]) -> CompilerProcesses:
-    """Return processes for this machine's cores, whose NVRTC has the version of this one's."""
+def processes(version: Callable[[], Sequence[int]], aside: bool = False) -> CompilerProcesses:
+    """Return processes for this machine's cores, whose NVRTC has the version of this one's.
+
+    With `aside`, those are few, and have what others leave of the cores.
+    """
     most = min(cores(), _MOST + 1) - 1
-    wanted = most + 1 >= _FEWEST_CORES and config.are_compilers_wanted()
-    return CompilerProcesses(lambda: command(version()), most if wanted else 0)
+    wanted = (most + 1) // 2 if aside else most
+    low = (ASIDE,) if aside else ()
+
+    def started() -> Sequence[str]:
+        found = command(version())
+        return (*found, *low) if found else ()
+
+    return CompilerProcesses(started, wanted if _are_wanted() else 0)
+
+
+def are_possible() -> bool:
+    """Return whether there can be processes that compile."""
+    return _are_wanted() and bool(_program())
+
+
+def _are_wanted() -> bool:
+    return cores() >= _FEWEST_CORES and config.are_compilers_wanted()
 
 
 def cores() -> int:
@@ -184,7 +204,14 @@ def cores() -> int:
 
 
 def command(version: Sequence[int]) -> tuple[str, ...]:
-    """Return the command of a process; an empty one where there is no Python to start with it.
+    """Return the command of a process; an empty one where there is no Python to start with it."""
+    program = _program()
+    library = _library() if program else None
+    return (*program, library, ".".join(map(str, version))) if library else ()
+
+
+def _program() -> tuple[str, ...]:
+    """Return what runs a process but for its arguments, nothing where there is no Python for it.
 
     An application that has Python in it is none, and no Python runs a program within an archive.
     """
@@ -195,10 +222,7 @@ def command(version: Sequence[int]) -> tuple[str, ...]:
         or not _PROGRAM.is_file()
     ):
         return ()
-    library = _library()
-    if library is None:
-        return ()
-    return (executable, "-I", "-S", "-B", str(_PROGRAM), library, ".".join(map(str, version)))
+    return (executable, "-I", "-S", "-B", str(_PROGRAM))
 
 
 @cache

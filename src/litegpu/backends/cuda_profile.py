@@ -55,9 +55,8 @@ class CUDAProfiler(Profiler):
 
         What kernels write straight to the host is part of it.
         """
-        nodes = self._context.host_graph().kernels
-        before = self._bring_inputs
-        return self._context.synchronized(lambda: self.of_nodes(nodes, before))
+        context, before = self._context, self._bring_inputs
+        return context.synchronized(lambda: self.of_nodes(context.host_graph().kernels, before))
 
     def _bring_inputs(self) -> None:
         """Copy what was staged last: other values have lain where the inputs lie since."""

@@ -70,7 +70,7 @@ class CUDASubmission(Submission):
         self._popped = ctypes.c_void_p()
         self._push = ready("cuCtxPushCurrent", int(context.device.context), brief=True)
         self._pop = ready("cuCtxPopCurrent", ctypes.byref(self._popped), brief=True)
-        launch = ready("cuGraphLaunch", int(self.graph.handle), int(context.stream))
+        launch = ready("cuGraphLaunch", self.graph.handle, int(context.stream))
         self._query = ready("cuStreamQuery", int(context.stream))
         names, calls = zip(*before, ("cuGraphLaunch", launch), *after, strict=True)
         self._names: tuple[str, ...] = names

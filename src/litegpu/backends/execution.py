@@ -13,11 +13,11 @@ from litegpu.backends.buffers import Bindings, Bytes
 from litegpu.backends.calls import wait_until
 from litegpu.backends.process import Living
 from litegpu.backends.program import Program
-from litegpu.errors import BindingError, ExecutionError
+from litegpu.errors import BindingError, CompilationError, ExecutionError
 
 
 class Executable(ABC):
-    """A compiled program and its constants on a device; nothing changes it any more.
+    """A compiled program and its constants on a device; only `exchange` changes it any more.
 
     Contexts of any thread share it. It is released when its owner has closed it and no context of
     it lives any more.
@@ -26,6 +26,8 @@ class Executable(ABC):
     def __init__(self, program: Program) -> None:
         """Take the program as the device runs it."""
         self.program = program
+        self.quick = False
+        """Whether its binaries were compiled in a hurry; see Device.compilation."""
         self._contexts = Living[ExecutionContext]()
         self._joining = threading.RLock()
         self._closed = False
@@ -61,6 +63,21 @@ class Executable(ABC):
         only then. Raises ExecutionError when the device fails.
         """
         return {}
+
+    def exchange(self, binaries: Mapping[str, bytes]) -> None:
+        """Take better binaries of the program: each context has them from its next run on.
+
+        Any thread may call it, also while contexts run. After `close` it does nothing. Raises
+        CompilationError when the driver refuses them, ExecutionError when the device fails; then
+        nothing has changed.
+        """
+        with self._joining:
+            if not self._closed:
+                self._exchange(binaries)
+                self.quick = False
+
+    def _exchange(self, binaries: Mapping[str, bytes]) -> None:
+        raise CompilationError("This executable takes no other binaries.")
 
     def enter(self, context: ExecutionContext) -> None:
         """Stay for a context, which is being made, until it leaves or is no more."""

@@ -43,6 +43,8 @@ class Description:
     sole_writers: Mapping[int, tuple[int, int]]
     readers: Mapping[int, tuple[tuple[int, int], ...]]
     facts: PartitionFacts
+    quick: bool
+    """Whether the binaries were compiled in a hurry."""
     binaries: Mapping[str, int]
     """How many bytes each has; they lie behind the constants in this order."""
 
@@ -61,16 +63,18 @@ class Artifact:
     outputs: tuple[int, ...]
     program: Program
     facts: PartitionFacts
+    quick: bool
     binaries: Mapping[str, bytes]
 
     @classmethod
     def of(cls, compiled: CompiledPartition, info: DeviceInfo, policy: NumericPolicy) -> Artifact:
         """Return what to keep of a partition that has run. Raises ExecutionError."""
-        binaries = compiled.executable.binaries()
+        executable = compiled.executable
         ends = compiled.inputs, compiled.outputs
         device = f"{info.backend} {info.name}"
         origin = __version__, device, policy.title
-        return cls(*origin, *ends, compiled.program, compiled.facts, binaries)
+        code = executable.quick, executable.binaries()
+        return cls(*origin, *ends, compiled.program, compiled.facts, *code)
 
     def sections(self) -> list[bytes | memoryview]:
         """Return the parts of the file, one behind the other."""
@@ -90,6 +94,7 @@ class Artifact:
                 program.sole_writers,
                 program.readers,
                 self.facts,
+                self.quick,
                 {name: len(binary) for name, binary in self.binaries.items()},
             )
         )
@@ -130,7 +135,7 @@ class Artifact:
         )
         ends = found.inputs, found.outputs
         origin = found.version, found.device, found.precision
-        return cls(*origin, *ends, program, found.facts, binaries)
+        return cls(*origin, *ends, program, found.facts, found.quick, binaries)
 
 
 def describe(data: npt.NDArray[np.uint8]) -> Description:

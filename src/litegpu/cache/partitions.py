@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from litegpu.backends.base import Device
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
 from litegpu.cache.fingerprint import Fingerprint, device_facts, graph_facts, host_facts
+from litegpu.cache.improving import improve, wait_for
 from litegpu.cache.sharing import shared_or_else
 from litegpu.cache.source import source_digest
 from litegpu.cache.store import ArtifactStore, CacheFolder
@@ -24,7 +25,8 @@ from litegpu.version import __version__
 class Wanted:
     """A partition to be had, and all that it depends on beside litegpu itself.
 
-    `tuned` is what decides about measured choices; values `precise` are never rounded.
+    `tuned` is what decides about measured choices; values `precise` are never rounded. `quick`
+    allows code that was compiled in a hurry, until there is better.
     """
 
     graph: Graph
@@ -32,6 +34,7 @@ class Wanted:
     policy: NumericPolicy
     tuned: object
     precise: Collection[int] = ()
+    quick: bool = False
 
     def facts(self) -> tuple[object, ...]:
         """Return what its fingerprint has of it; the device is apart."""
@@ -43,21 +46,28 @@ def find_or_compile(
 ) -> CompiledPartition:
     """Return a partition after its first run: of one that runs, from a folder, or a new one.
 
-    What was compiled is left in the folder, if there is one. Raises what `compile_anew` does.
+    What was compiled is left in the folder, if there is one. What was compiled in a hurry is
+    compiled again while it runs. Raises what `compile_anew` does.
     """
-    if folder is None:
-        name = Fingerprint(*wanted.facts())
-        return shared_or_else(name, wanted.device, wanted.graph, lambda _: compile_anew())
-    cached = CachedPartitions(folder, wanted)
+    cached = None if folder is None else CachedPartitions(folder, wanted)
+    name = Fingerprint(*wanted.facts()) if cached is None else cached.name()
 
     def load_or_compile(whole: Callable[[], bytes]) -> CompiledPartition:
-        compiled = cached.load(whole())
+        compiled = None if cached is None else cached.load(whole())
         if compiled is None:
             compiled = compile_anew()
-            cached.store(whole(), compiled)
+            if cached is not None:
+                cached.store(whole(), compiled)
+        if compiled.executable.quick:
+            keep = None if cached is None else cached.keeper(whole(), compiled)
+            kernels = None if folder is None else folder.kernels
+            improve(compiled.executable, wanted.device, kernels, keep)
         return compiled
 
-    return shared_or_else(cached.name(), wanted.device, wanted.graph, load_or_compile)
+    found = shared_or_else(name, wanted.device, wanted.graph, load_or_compile)
+    if not wanted.quick:
+        wait_for(found.executable)  # another partition's, for which a hurry was right
+    return found
 
 
 class CachedPartitions:
@@ -86,6 +96,8 @@ class CachedPartitions:
         try:
             artifact = Artifact.read(found)
             check(artifact, self._wanted.graph, self._wanted.device.info)
+            if artifact.quick and not self._wanted.quick:
+                return None
             return self._loaded(artifact)
         except (ValueError, LitegpuError) as error:
             self._store.discard(key, str(error))
@@ -93,6 +105,7 @@ class CachedPartitions:
 
     def _loaded(self, artifact: Artifact) -> CompiledPartition:
         executable = self._wanted.device.load(artifact.program, artifact.binaries)
+        executable.quick = artifact.quick
         ends = artifact.inputs, artifact.outputs
         constants = constant_outputs(self._wanted.graph)
         compiled = CompiledPartition.create(*ends, executable, artifact.facts, constants)
@@ -105,5 +118,18 @@ class CachedPartitions:
 
     def store(self, key: bytes, compiled: CompiledPartition) -> None:
         """Keep a partition that has run. Raises ExecutionError when the device fails."""
-        artifact = Artifact.of(compiled, self._wanted.device.info, self._wanted.policy)
-        self._store.store(key, artifact.sections())
+        self._store.store(key, self._artifact(compiled).sections())
+
+    def keeper(
+        self, key: bytes, compiled: CompiledPartition
+    ) -> Callable[[Mapping[str, bytes]], None]:
+        """Return what keeps a partition with better binaries; it does not hold the partition."""
+        artifact, store = self._artifact(compiled), self._store
+
+        def keep(binaries: Mapping[str, bytes]) -> None:
+            store.store(key, replace(artifact, quick=False, binaries=binaries).sections())
+
+        return keep
+
+    def _artifact(self, compiled: CompiledPartition) -> Artifact:
+        return Artifact.of(compiled, self._wanted.device.info, self._wanted.policy)

@@ -175,6 +175,12 @@ class CompiledModel(ModelTensors):
         for instance in self._instances():
             instance.close()
 
+    def wait_for_best_code(self, timeout: float | None = None) -> bool:
+        """Do what GpuDelegate.wait_for_best_code does, for each instance of the model in turn."""
+        self._open()
+        delegates = [each.delegate for each in self._instances() if each.delegate is not None]
+        return all([delegate.wait_for_best_code(timeout) for delegate in delegates])
+
     @property
     def environment(self) -> Any:
         """What was passed as the environment; else one of LiteRT's, made when it is asked for.

@@ -45,6 +45,7 @@ def compile_partition(
     cache_dir: Folder | None = None,
     tuner: Tuner | None = None,
     precise: Collection[int] = (),
+    quick: bool = False,
 ) -> CompiledPartition:
     """Rewrite, place, lower and compile a graph of supported nodes.
 
@@ -52,7 +53,7 @@ def compile_partition(
     `stage_boundary` see layout.assign.
     `cache_dir` is where compiled kernels are kept (None: where the backend keeps them). `tuner`
     chooses among candidates (None: the estimates do). `precise` are values that must not be rounded
-    to half, as an earlier layout of the same graph numbers them.
+    to half, as an earlier layout of the same graph numbers them. `quick` see Device.compilation.
     Raises CompilationError or DeviceMemoryError.
     """
     graph = unroll_loops(graph)
@@ -62,13 +63,13 @@ def compile_partition(
         graph = float_view(graph)
     graph, states = expose_states(graph)
     target = DeviceTarget(device.info, policy)
-    rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise)
-    used = {v for node in selected.layout.graph.nodes for v in node.operands}
-    inputs = tuple(v for v in rewritten.inputs if v in used)
-    outputs = rewritten.outputs
-    placed = PlacedPartition(device, selected, inputs, outputs, states, constants, share_memory)
-    with device.compilation(cache_dir) as compilation:
-        compilation.expect(len(selected.layout.graph.nodes))
+    with device.compilation(cache_dir, quick) as compilation:
+        compilation.expect(len(graph.nodes))  # compilers start while there is nothing for them yet
+        rewritten, selected = _rewrite_and_place(graph, target, stage_boundary, precise)
+        used = {v for node in selected.layout.graph.nodes for v in node.operands}
+        inputs = tuple(v for v in rewritten.inputs if v in used)
+        ends = inputs, rewritten.outputs
+        placed = PlacedPartition(device, selected, *ends, states, constants, share_memory)
         if tuner is None:
             built = placed.build(Choices(), compilation)
         else:

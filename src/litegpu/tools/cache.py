@@ -170,9 +170,11 @@ def _warm_all(models: Sequence[FoundModel], folder: Path, options: dict[str, Any
 def _warm(model: FoundModel, folder: Path, options: dict[str, Any]) -> bool:
     """Compile a model, or find that it was; return whether all that was delegated is kept."""
     before, began = {entry.path for entry in entries(folder)}, time.perf_counter()
+    options = {"quick_start": False, **options}
     with GpuDelegate(**options, on_progress=start_bar()) as delegate, quietly() as warnings:
         # The CPU's part of a model is of no interest.
         interpreter(model.content, delegate)
+        delegate.wait_for_best_code()
         report = delegate.report
     seconds = time.perf_counter() - began
     count = len(report.partitions) if report is not None else 0

@@ -59,6 +59,10 @@ DELEGATE_FLAGS = (
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
     Flag("cache", bool, None, "keep what is compiled, for faster starts (default: LITEGPU_CACHE)"),
     Flag("unsafe_cache", bool, None, "even in a folder that others write to (you trust them all)"),
+    Flag(
+        *("quick_start", bool, None),
+        "first answers from CUDA kernels that were compiled in a hurry (default: with a cache)",
+    ),
     Flag("serialization_dir", str, None, "folder to keep it in, with model_token or cache"),
     Flag("model_token", str, None, "name of the model among what is kept there"),
 )

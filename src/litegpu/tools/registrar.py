@@ -298,6 +298,7 @@ def _gpu_options(args: argparse.Namespace) -> dict[str, Any]:
         "backend": args.gpu_backend or None,
         "quantized": args.gpu_quantized or None,
         "device": getattr(args, "gpu_device", None),  # no flag: workers on several GPUs set it
+        "quick_start": False,  # all of a measurement, and of an evaluation, runs the same code
     }
     if "gpu_unsafe_cache" in args.given:  # else LITEGPU_CACHE_UNSAFE tells
         options["unsafe_cache"] = args.gpu_unsafe_cache

@@ -1,0 +1,52 @@
+"""Threads that keep no program from ending."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+_Call = tuple["Future[Any]", Callable[[], Any]]
+
+
+class DaemonPool:
+    """Makes calls on so many threads at a time.
+
+    `ThreadPoolExecutor` has a program that ends wait for all that was submitted. This one's threads
+    stop wherever they are then, so that only such calls may be made that can be left undone: no
+    code of another library may run in them.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        """Start the threads."""
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._threads = threads
+        for number in range(threads):
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
+
+    def submit(self, function: Callable[[], _Result]) -> Future[_Result]:
+        """Have a call made some time."""
+        future: Future[_Result] = Future()
+        self._calls.put((future, function))
+        return future
+
+    def shutdown(self, cancel_futures: bool = False) -> None:
+        """End the threads after the calls that were submitted, or with these cancelled."""
+        with contextlib.suppress(Empty):
+            while cancel_futures and (call := self._calls.get_nowait()) is not None:
+                call[0].cancel()
+        for _ in range(self._threads):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, function = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
