@@ -11,9 +11,14 @@ start of a model finds an empty folder (`cold`), the next ones what it left (`wa
 `--rounds`). What an installation compiles once is there already: Python's modules, and what Jinja
 makes of the kernels' templates.
 
-`same` tells whether all starts gave the same outputs, bit for bit. The JSON has the seconds of each
-phase, too (phases.py), and `--phases` prints them. With `--alone`, a cold start in which this
-process compiles all CUDA kernels by itself, or OpenCL's driver all at once, is measured beside.
+Where the first answers come from code that was compiled in a hurry (GpuDelegate's `quick_start`),
+`first` and `best` are invokes of a cold start before better code is there and after, and `after` is
+how long that takes; warm starts find the better code.
+
+`same` tells whether all starts, and the better code, gave the same outputs, bit for bit. The JSON
+has the seconds of each phase, too (phases.py), and `--phases` prints them. With `--alone`, a cold
+start in which this process compiles all CUDA kernels by itself, or OpenCL's driver all at once, is
+measured beside.
 """
 
 from __future__ import annotations
@@ -34,7 +39,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import machine
 from litegpu import GpuDelegate, __version__, list_devices
@@ -51,7 +55,11 @@ MODELS = (
 ALONE = {"LITEGPU_COMPILE_PROCESSES": "0"}
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 PRECISIONS = ("fp32", "fp16")
-COLUMNS = ("backend", "model", "precision", "first use", "plain", "cold", "warm", "share", "same")
+COLUMNS = (
+    *("backend", "model", "precision", "first use", "plain", "cold", "warm", "share", "same"),
+    *("first", "best", "after"),
+)
+INVOKES = 9
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,12 @@ class Start:
     creation: float
     digest: str
     phases: dict[str, float]
+    first_invoke: float
+    """The median of invokes right after the first one."""
+    best_after: float
+    """Until the best code was there, from the first invoke on."""
+    best_invoke: float
+    best_digest: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,10 @@ class Row:
     @property
     def is_same(self) -> bool:
         others = self.warm if self.alone is None else (*self.warm, self.alone)
-        return all(each.digest == self.cold.digest for each in others)
+        digests = [each.digest for each in others] + [
+            each.best_digest for each in (self.cold, *others)
+        ]
+        return all(digest == self.cold.digest for digest in digests)
 
     def cells(self) -> list[str]:
         """Return the row of the table, in milliseconds."""
@@ -97,7 +114,10 @@ class Row:
         times = (first, plain, self.cold.creation, self.warm_seconds)
         shown = [f"{seconds * 1e3:.0f}" for seconds in times]
         share = f"{self.warm_seconds / self.cold.creation:.1%}"
-        return [self.backend, self.model, self.precision, *shown, share, str(self.is_same)]
+        later = (self.cold.first_invoke, self.cold.best_invoke, self.cold.best_after)
+        of_code = [f"{seconds * 1e3:.2f}" for seconds in later]
+        about = (self.backend, self.model, self.precision)
+        return [*about, *shown, share, str(self.is_same), *of_code]
 
     def phase_lines(self) -> list[str]:
         """Return a line for each kind of start, with the milliseconds of its phases."""
@@ -118,20 +138,36 @@ def tiny_model() -> bytes:
     return writer.build()
 
 
-def start(content: bytes, delegate: GpuDelegate) -> list[npt.NDArray[Any]]:
-    """Make an interpreter, run it once on seeded noise, and return its outputs."""
+def started(content: bytes, delegate: GpuDelegate) -> Any:
+    """Make an interpreter, and run it once on seeded noise."""
     interpreter = runtime.interpreter(content, delegate)
     details = interpreter.get_input_details()
     runtime.set_inputs(interpreter, [images.random_tensor(each) for each in details])
     interpreter.invoke()
-    return [np.array(each.values) for each in runtime.outputs(interpreter)]
+    return interpreter
+
+
+def digest(interpreter: Any) -> str:
+    """Return what tells outputs apart."""
+    outputs = [np.array(each.values).tobytes() for each in runtime.outputs(interpreter)]
+    return hashlib.sha256(b"".join(outputs)).hexdigest()
+
+
+def invoke_seconds(interpreter: Any) -> float:
+    """Return the median time of some invokes."""
+    found = []
+    for _ in range(INVOKES):
+        began = time.perf_counter()
+        interpreter.invoke()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
 
 
 def in_this_process(backend: str, model: str, precision: str, folder: str) -> Start:
     """Time one start."""
     content = find_model(model).content
     began = time.perf_counter()
-    start(tiny_model(), GpuDelegate(backend=backend, cache=False))
+    started(tiny_model(), GpuDelegate(backend=backend, cache=False))
     opened = time.perf_counter()
     runtime.interpreter(content)
     plain = time.perf_counter() - opened
@@ -140,12 +176,18 @@ def in_this_process(backend: str, model: str, precision: str, folder: str) -> St
         delegate = GpuDelegate(
             backend=backend, precision=precision, serialization_dir=folder, model_token="creation"
         )
-        outputs = start(content, delegate)
+        interpreter = started(content, delegate)
+        first = digest(interpreter)
         ended = time.perf_counter()
     if delegate.report is None or not delegate.report.partitions:
         raise SystemExit(f"{model} does not run on the device: {delegate.report}")
-    digest = hashlib.sha256(b"".join(each.tobytes() for each in outputs)).hexdigest()
-    return Start(opened - began, plain, ended - began_creation, digest, phases)
+    first_invoke = invoke_seconds(interpreter)
+    delegate.wait_for_best_code()
+    after = time.perf_counter() - ended
+    best_invoke = invoke_seconds(interpreter)
+    times = (opened - began, plain, ended - began_creation)
+    later = (first_invoke, after, best_invoke, digest(interpreter))
+    return Start(*times, first, dict(phases), *later)
 
 
 def in_a_process(

@@ -35,6 +35,13 @@ def test_a_second_start_is_warm_and_the_same(script: Any, tmp_path: Path) -> Non
     assert all(0 < sum(each.phases.values()) < each.creation for each in starts)
 
 
+def test_better_code_must_give_the_same(script: Any) -> None:
+    start = script.Start(0.25, 0.125, 1.0, "one", {}, 0.002, 0.5, 0.001, "one")
+    other = dataclasses.replace(start, best_digest="other")
+    rows = [script.Row("cuda", "", SMALL, "fp32", cold, (start,)) for cold in (start, other)]
+    assert [row.is_same for row in rows] == [True, False]
+
+
 def test_what_does_not_run_on_the_device_is_an_error(script: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="does not run on the device"):
         delegate = script.GpuDelegate
@@ -48,7 +55,9 @@ def test_the_results_are_written_after_each_row(
     times = iter([4.0, 0.5, 0.25, 1.0])
 
     def started(*_: str) -> Any:
-        return script.Start(0.25, 0.125, next(times), "digest", {"passes": 0.0625})
+        phases = {"passes": 0.0625}
+        later = (0.002, 0.5, 0.001, "digest")
+        return script.Start(0.25, 0.125, next(times), "digest", phases, *later)
 
     monkeypatch.setattr(script, "in_a_process", started)
     monkeypatch.setattr(script, "compile_once", lambda: None)
@@ -58,7 +67,10 @@ def test_the_results_are_written_after_each_row(
     monkeypatch.setattr(sys, "argv", ["creation.py", *flags, "--output", str(path)])
     script.main()
     out = capsys.readouterr().out
-    assert f"| opencl | {SMALL} | fp32 | 250 | 125 | 4000 | 500 | 12.5% | True |" in out
+    assert (
+        f"| opencl | {SMALL} | fp32 | 250 | 125 | 4000 | 500 | 12.5% | True | 2.00 | 1.00 | 500.00 |"
+        in out
+    )
     assert "\n  cold 4000: passes 62.5\n  warm 1000: passes 62.5\n" in out
     found = json.loads(path.read_text())
     (row,) = found["rows"]
@@ -71,7 +83,8 @@ def test_processes_are_compared_with_one(script: Any, monkeypatch: pytest.Monkey
 
     def started(*arguments: Any) -> Any:
         kinds.append(arguments[4:] == (True,))
-        return script.Start(0.25, 0.125, 1.0, str(kinds[-1]), {})
+        kind = str(kinds[-1])
+        return script.Start(0.25, 0.125, 1.0, kind, {}, 0.002, 0.5, 0.001, kind)
 
     device = script.list_devices()[0]
     devices = [dataclasses.replace(device, backend="cuda"), device]
