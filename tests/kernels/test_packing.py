@@ -98,7 +98,7 @@ def test_weights_are_packed_in_any_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_lanes_meet_four_neighbours() -> None:
-    """As the table of sums of mma.m16n8k16 and wgmma in the PTX ISA has it, for each lane of four."""
+    """As the table of sums of mma.m16n8k16 and wgmma in the PTX ISA has it."""
     order = columns_in_fours(32)
     for first, lane in np.ndindex(2, 4):
         mine = [16 * first + 8 * half + 2 * lane + k for half in range(2) for k in range(2)]

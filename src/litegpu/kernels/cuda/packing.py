@@ -150,8 +150,8 @@ def pack_tiles(
 def columns_in_fours(columns: int) -> npt.NDArray[np.intp]:
     """Return which output each column of a tile makes, so that a lane's sums are of neighbours.
 
-    Lane q of four has the sums of columns 2 * q and 2 * q + 1 of an instruction of 8. Of two of these
-    together, they are outputs 4 * q to 4 * q + 3.
+    Lane q of four has the sums of columns 2 * q and 2 * q + 1 of an instruction of 8. Of two of
+    these together, they are outputs 4 * q to 4 * q + 3.
     """
     # [16 columns, q, instruction, column of the lane]
     order = np.arange(columns).reshape(-1, 4, 2, 2)
