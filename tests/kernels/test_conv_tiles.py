@@ -11,6 +11,7 @@ from benchmark_modules import BENCHMARKS, load_benchmark
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem
 from litegpu.kernels.cuda.conv_tile import TOO_FEW, plan_tiles
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, candidates
+from litegpu.kernels.cuda.packing import CHUNKS
 from litegpu.kernels.cuda.tiles import TilePlan
 
 RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
@@ -114,6 +115,26 @@ def test_short_sums_take_the_tiles_that_were_the_best_in_networks(wide_tiles: An
             chosen.append((best.pixels, best.columns, best.alone))
             assert chosen[-1] == (fastest["pixels"], fastest["columns"], fastest["alone"]), row
     assert chosen == [(128, 64, True)] * 13
+
+
+@pytest.mark.parametrize("stored, inputs", [("float16", 64), ("float16", 128), ("int8", 256)])
+def test_there_is_memory_for_all_blocks_of_short_sums(
+    wide_tiles: Any, stored: str, inputs: int
+) -> None:
+    problem = _problem(stored, (64, 56, 56, 64), (64, 1, 1, inputs))
+    (tile,) = (each for each in candidates(problem, True) if each.alone and each.columns == 64)
+    model = wide_tiles.PAPER.model
+    assert tile.min_blocks(model) == 4
+    assert 4 * tile.shared_bytes <= model.shared_bytes_per_block
+
+
+@pytest.mark.parametrize("stored, more", [("float16", False), ("int8", True)])
+def test_only_sums_of_bytes_take_memory_beside_a_short_step(stored: str, more: bool) -> None:
+    """Those of others are stored from registers."""
+    problem = _problem(stored, (64, 56, 56, 64), (64, 1, 1, 32))
+    (tile,) = (each for each in candidates(problem, True) if each.columns == 64)
+    step = (tile.pixels + tile.columns) * CHUNKS * 16
+    assert (tile.shared_bytes > step) == more
 
 
 @pytest.mark.parametrize("inputs, groups", [(16, False), (24, False), (32, True), (64, True)])

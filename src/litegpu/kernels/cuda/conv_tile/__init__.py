@@ -99,8 +99,9 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
     dst, src, weights, problem = spec.dst, spec.src, spec.array, tile.problem
     floats = problem.floats
     split = Halves([weights], None) if floats else halves_of(weights, ctx.target, exact=False)
+    sizes = problem.k_tiles, tile.columns
     arranged = pack_tiles(
-        split.parts[0], problem.k_tiles, tile.columns, floats, problem.split, problem.grouped
+        split.parts[0], *sizes, floats, problem.split, problem.grouped, in_fours=True
     )
     packed = Packed(arranged, split.back, spec.weights.bias, tile.column_blocks * tile.columns)
     variables = {
@@ -128,7 +129,6 @@ def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -
         "PREFETCH": PREFETCH,
         "STAGES": tile.stages,
         "DEPTH": tile.depth,
-        "ROWS": tile.rows_at_once,
         "WARP_GROUPS": tile.warp_groups,
         "FLOATS": False,
         "SPLIT": False,

@@ -56,6 +56,8 @@ of halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
 """Most k-tiles of a short sum."""
+_SHORT_BLOCKS = 4
+"""Blocks of short sums and few columns that share a multiprocessor, which has memory for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,8 @@ class WideTile(Tile):
 
     def min_blocks(self, model: DeviceModel) -> int:
         """One block waits while others work."""
+        if self._is_short:
+            return _SHORT_BLOCKS
         if not self.warp_groups or self.alone:
             return 1
         return (2 if self.columns > 64 else 3) - self.problem.floats
@@ -180,15 +184,16 @@ class WideTile(Tile):
 
     @property
     def rows_at_once(self) -> int:
-        """Pixels whose sums pass through shared memory together."""
+        """Pixels whose sums pass through shared memory together, of bytes."""
         return self.pixels if self.alone else 64
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for the steps, or for the sums that reuse their memory."""
+        """Bytes for the steps, or for the sums of bytes that reuse their memory."""
         rows = self.pixels + self.columns * (1 + self.problem.split)
         steps = self.stages * self.depth * rows * CHUNKS * 16
-        return max(steps, self.rows_at_once * (self.columns + 4) * 4)
+        sums = self.rows_at_once * (self.columns + 4) * 4 if self.problem.of_bytes else 0
+        return max(steps, sums)
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
@@ -207,8 +212,12 @@ class WideTile(Tile):
         """What groups of warps take for a k-tile of this tile."""
         if not self.alone:
             return _SHARED
-        short = self.columns < 128 and self.problem.k_tiles <= _SHORT_SUM
-        return _SHORT if short else _ALONE[self.pixels]
+        return _SHORT if self._is_short else _ALONE[self.pixels]
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether there could be others beside a block that is `alone` by its steps."""
+        return self.alone and self.columns < 128 and self.problem.k_tiles <= _SHORT_SUM
 
 
 _WARPS = {
