@@ -46,7 +46,6 @@ def _kernel(
     packed = quantized.packed(spec, weights, columns, BYTE_PART, steps, problem.grouped)
     variables = {
         **tile_variables(tile, spec.window, spec.src, spec.dst),
-        "ROWS": tile.rows_at_once,
         "rowwise": spec.keeps_rows,
         **quantized.variables_of(spec),
     }

@@ -146,6 +146,8 @@ class WideTile(Tile):
     warp_groups: bool = False
     alone: bool = False
     pixels: int = 128
+    adds: bool = False
+    """Whether results are made of another tensor of their size, too, which is read beside them."""
 
     @property
     def threads(self) -> int:
@@ -184,16 +186,23 @@ class WideTile(Tile):
 
     @property
     def rows_at_once(self) -> int:
-        """Pixels whose sums pass through shared memory together, of bytes."""
+        """Pixels whose sums pass through shared memory together; 0 if lanes store their own.
+
+        Four lanes store 32 bytes of a pixel, of bytes only 16. What is added they read in the same
+        pieces: of four times as many lines at once as whole rows of channels. Where a block does
+        little else, that took up to a fifth longer on an H200; else nothing, or less
+        (benchmarks/results/h200_register_stores.json).
+        """
+        if not self.problem.of_bytes and not (self.adds and self._is_short):
+            return 0
         return self.pixels if self.alone else 64
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for the steps, or for the sums of bytes that reuse their memory."""
+        """Bytes for the steps, or for the sums that reuse their memory."""
         rows = self.pixels + self.columns * (1 + self.problem.split)
         steps = self.stages * self.depth * rows * CHUNKS * 16
-        sums = self.rows_at_once * (self.columns + 4) * 4 if self.problem.of_bytes else 0
-        return max(steps, sums)
+        return max(steps, self.rows_at_once * (self.columns + 4) * 4)
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
