@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from benchmark_modules import BENCHMARKS, load_benchmark
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem
 from litegpu.kernels.cuda.conv_tile import TOO_FEW, plan_tiles
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, candidates
+from litegpu.kernels.cuda.packing import CHUNKS
 from litegpu.kernels.cuda.tiles import TilePlan
 
 RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
@@ -114,6 +116,63 @@ def test_short_sums_take_the_tiles_that_were_the_best_in_networks(wide_tiles: An
             chosen.append((best.pixels, best.columns, best.alone))
             assert chosen[-1] == (fastest["pixels"], fastest["columns"], fastest["alone"]), row
     assert chosen == [(128, 64, True)] * 13
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("stored, inputs", [("float16", 64), ("float16", 128), ("int8", 256)])
+def test_there_is_memory_for_all_blocks_of_short_sums(
+    wide_tiles: Any, stored: str, inputs: int, adds: bool
+) -> None:
+    problem = _problem(stored, (64, 56, 56, 64), (64, 1, 1, inputs))
+    (tile,) = (each for each in candidates(problem, True) if each.alone and each.columns == 64)
+    model = wide_tiles.MEASUREMENTS.paper.model
+    assert tile.min_blocks(model) == 4
+    assert 4 * dataclasses.replace(tile, adds=adds).shared_bytes <= model.shared_bytes_per_block
+
+
+@pytest.mark.parametrize(
+    "stored, inputs, adds, rows",
+    [
+        ("float16", 128, False, 0),
+        ("float16", 128, True, 128),
+        ("float16", 192, True, 0),
+        ("int8", 256, False, 128),
+        ("int8", 512, False, 128),
+    ],
+)
+def test_which_sums_pass_through_shared_memory(
+    stored: str, inputs: int, adds: bool, rows: int
+) -> None:
+    """Those of bytes, and short ones that something is added to; others leave from registers."""
+    problem = _problem(stored, (64, 56, 56, 64), (64, 1, 1, inputs))
+    (tile,) = (each for each in candidates(problem, True) if each.alone and each.columns == 64)
+    assert dataclasses.replace(tile, adds=adds).rows_at_once == rows
+
+
+def test_sums_that_took_longer_from_registers_pass_through_shared_memory() -> None:
+    found = json.loads((BENCHMARKS / "results" / "h200_register_stores.json").read_text("utf-8"))
+    rows = [row for model in found["models"] for row in model["kernels"] if row.get("adds")]
+    sort = ("pixels", "columns", "alone")
+    longer = 0
+    for row in rows:
+        problem = _problem("float16", tuple(row["result"]), tuple(row["weights"]))
+        (tile,) = (
+            each
+            for each in candidates(problem, row["warp_groups"])
+            if all(getattr(each, name) == row[name] for name in sort)
+        )
+        passes = dataclasses.replace(tile, adds=True).rows_at_once > 0
+        assert passes == (row["registers_stored"] > row["before"]), row
+        longer += passes
+    assert (longer, len(rows)) == (4, 10)
+
+
+@pytest.mark.parametrize("stored, more", [("float16", False), ("int8", True)])
+def test_only_sums_that_pass_take_memory_beside_a_short_step(stored: str, more: bool) -> None:
+    problem = _problem(stored, (64, 56, 56, 64), (64, 1, 1, 32))
+    (tile,) = (each for each in candidates(problem, True) if each.columns == 64)
+    step = (tile.pixels + tile.columns) * CHUNKS * 16
+    assert (tile.shared_bytes > step) == more
 
 
 @pytest.mark.parametrize("inputs, groups", [(16, False), (24, False), (32, True), (64, True)])

@@ -10,7 +10,15 @@ import pytest
 
 from litegpu.kernels.cuda import packing
 from litegpu.kernels.cuda.halves import spread_taps
-from litegpu.kernels.cuda.packing import group_taps, pack_bytes, pack_halves, pack_ones, pack_tf32
+from litegpu.kernels.cuda.packing import (
+    columns_in_fours,
+    group_taps,
+    pack_bytes,
+    pack_halves,
+    pack_ones,
+    pack_tf32,
+    pack_tiles,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +95,27 @@ def test_weights_are_packed_in_any_pieces(monkeypatch: pytest.MonkeyPatch) -> No
     for at_once in (1, 512, 1000):
         for found, expected in zip(packed(at_once), whole, strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_lanes_meet_four_neighbours() -> None:
+    """As the table of sums of mma.m16n8k16 and wgmma in the PTX ISA has it."""
+    order = columns_in_fours(32)
+    for first, lane in np.ndindex(2, 4):
+        mine = [16 * first + 8 * half + 2 * lane + k for half in range(2) for k in range(2)]
+        neighbours = 16 * first + 4 * lane + np.arange(4)
+        np.testing.assert_array_equal(order[mine], neighbours)
+
+
+def test_tiles_of_fours_hold_the_same_columns() -> None:
+    weights = np.random.default_rng(4).normal(size=(50, 1, 1, 70)).astype(np.float32)
+    plain, fours = (
+        pack_tiles(weights, 3, 32, in_fours=in_fours)
+        .make()
+        .view(np.float16)
+        .reshape(2, 3, 32, 4, 8)
+        for in_fours in (False, True)
+    )
+    chunks = np.arange(4)
+    for column, output in enumerate(columns_in_fours(32)):
+        mine, its = (chunks ^ (number >> 1 & 3) for number in (column, output))
+        np.testing.assert_array_equal(fours[:, :, column, mine], plain[:, :, output, its])

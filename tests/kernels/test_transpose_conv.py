@@ -274,7 +274,7 @@ def ran(launch: KernelLaunch, phase: Phase, read: Read, image: Array, memory: Ar
     taps = phase.weights.reshape(outputs, -1, 4)
     assert depth % 4 == 0
     stores = next(line for line in body.splitlines() if re.search(r"STORE\w+\(dst", line))
-    store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("outputs[u]", "result")
+    store = re.sub(r"^.*?\{ (.*) \}$", r"\1", stores).replace("outputs[r][u]", "result")
     for p in range(phase.dst.rows):
         sums = np.zeros(-(-outputs // 4) * 4)
         for block in range(taps.shape[1]):

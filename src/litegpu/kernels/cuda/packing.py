@@ -128,11 +128,13 @@ def pack_tiles(
     floats: bool = False,
     split: bool = False,
     grouped: bool = False,
+    in_fours: bool = False,
 ) -> LazyArray:
     """Arrange [O, H, W, I] as k-tiles lie in shared memory: [block, k-tile, column, 16-byte chunk].
 
     The chunks of a column are shuffled by its number, as the kernel expects them. Of `floats`
     that are `split`, the high parts come first in each k-tile. See group_taps for `grouped`.
+    `in_fours`: of each 16 columns, those that meet in a lane are neighbours, see columns_in_fours.
     """
     part, total = PART[floats], round_up(weights.shape[0], columns)
 
@@ -141,7 +143,19 @@ def pack_tiles(
         flat = spread_taps(ordered, total, part, k_tiles * CHUNKS * part)
         return as_tf32_parts(flat)[: 1 + split] if floats else [as_halves(flat)]
 
-    return _in_tiles(parts, 1 + (floats and split), k_tiles, columns, total)
+    order = columns_in_fours(columns) if in_fours else np.arange(columns)
+    return _in_tiles(parts, 1 + (floats and split), k_tiles, order, total)
+
+
+def columns_in_fours(columns: int) -> npt.NDArray[np.intp]:
+    """Return which output each column of a tile makes, so that a lane's sums are of neighbours.
+
+    Lane q of four has the sums of columns 2 * q and 2 * q + 1 of an instruction of 8. Of two of
+    these together, they are outputs 4 * q to 4 * q + 3.
+    """
+    # [16 columns, q, instruction, column of the lane]
+    order = np.arange(columns).reshape(-1, 4, 2, 2)
+    return order.swapaxes(1, 2).reshape(-1)
 
 
 def pack_byte_tiles(weights: _BYTES, k_tiles: int, columns: int, grouped: bool) -> LazyArray:
@@ -152,19 +166,19 @@ def pack_byte_tiles(weights: _BYTES, k_tiles: int, columns: int, grouped: bool) 
         ordered = group_taps(weights, BYTE_PART) if grouped else weights
         return [spread_taps(ordered, total, BYTE_PART, length)]
 
-    return _in_tiles(parts, 1, k_tiles, columns, total)
+    return _in_tiles(parts, 1, k_tiles, np.arange(columns), total)
 
 
 def _in_tiles(
     make_parts: Callable[[], Sequence[npt.NDArray[Any]]],
     parts: int,
     k_tiles: int,
-    columns: int,
+    order: npt.NDArray[np.intp],
     total: int,
 ) -> LazyArray:
-    """Arrange so many parts [total columns, inputs] in tiles of some `columns`."""
-    rows = np.arange(columns)[:, None]
-    from_chunk = np.arange(CHUNKS)[None, :] ^ (rows >> 1 & 3)
+    """Arrange so many parts [total columns, inputs] in tiles of columns in some `order`."""
+    columns, rows = len(order), order[:, None]
+    from_chunk = np.arange(CHUNKS)[None, :] ^ (np.arange(columns)[:, None] >> 1 & 3)
 
     def fill(out: npt.NDArray[Any]) -> None:
         # Chunks are copied as pairs of words of 8 bytes.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from litegpu.codegen import Storage, round_up
-from litegpu.graph import DType, Node
+from litegpu.graph import SELF, DType, Node
 from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_tile.tile import (
@@ -97,10 +98,17 @@ def _obstacle(spec: ConvSpec, target: Target) -> Rejected | None:
 
 def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> KernelRequest:
     dst, src, weights, problem = spec.dst, spec.src, spec.array, tile.problem
-    floats = problem.floats
+    floats, tile = problem.floats, replace(tile, adds=_adds(node, ctx))
     split = Halves([weights], None) if floats else halves_of(weights, ctx.target, exact=False)
+    in_fours = not tile.rows_at_once
     arranged = pack_tiles(
-        split.parts[0], problem.k_tiles, tile.columns, floats, problem.split, problem.grouped
+        split.parts[0],
+        problem.k_tiles,
+        tile.columns,
+        floats,
+        problem.split,
+        problem.grouped,
+        in_fours,
     )
     packed = Packed(arranged, split.back, spec.weights.bias, tile.column_blocks * tile.columns)
     variables = {
@@ -113,6 +121,13 @@ def _kernel(node: Node, ctx: LowerContext, tile: WideTile, spec: ConvSpec) -> Ke
     return conv_kernel(
         name, node, spec, tile, target, packed, variables, problem.unit, problem.products
     )
+
+
+def _adds(node: Node, ctx: LowerContext) -> bool:
+    """Whether the epilogue reads a tensor as large as the result."""
+    size = ctx.value(node.outputs[0]).elements
+    beside = (v for each in node.epilogue for v in each.operands if v != SELF)
+    return any(ctx.value(v).elements == size for v in beside)
 
 
 def tile_variables(tile: WideTile, window: Window, src: Storage, dst: Storage) -> dict[str, Any]:

@@ -56,6 +56,8 @@ of halves with two or four k-tiles in benchmarks/results/h200_short_sums.json.
 """
 _SHORT_SUM = 4
 """Most k-tiles of a short sum."""
+_SHORT_BLOCKS = 4
+"""Blocks of short sums and few columns that share a multiprocessor, which has memory for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ class WideTile(Tile):
     warp_groups: bool = False
     alone: bool = False
     pixels: int = 128
+    adds: bool = False
+    """Whether results are made of another tensor of their size, too, which is read beside them."""
 
     @property
     def threads(self) -> int:
@@ -160,6 +164,8 @@ class WideTile(Tile):
 
     def min_blocks(self, model: DeviceModel) -> int:
         """One block waits while others work."""
+        if self._is_short:
+            return _SHORT_BLOCKS
         if not self.warp_groups or self.alone:
             return 1
         return (2 if self.columns > 64 else 3) - self.problem.floats
@@ -180,7 +186,15 @@ class WideTile(Tile):
 
     @property
     def rows_at_once(self) -> int:
-        """Pixels whose sums pass through shared memory together."""
+        """Pixels whose sums pass through shared memory together; 0 if lanes store their own.
+
+        Four lanes store 32 bytes of a pixel, of bytes only 16. What is added they read in the same
+        pieces: of four times as many lines at once as whole rows of channels. Where a block does
+        little else, that took up to a fifth longer on an H200; else nothing, or less
+        (benchmarks/results/h200_register_stores.json).
+        """
+        if not self.problem.of_bytes and not (self.adds and self._is_short):
+            return 0
         return self.pixels if self.alone else 64
 
     @property
@@ -207,8 +221,12 @@ class WideTile(Tile):
         """What groups of warps take for a k-tile of this tile."""
         if not self.alone:
             return _SHARED
-        short = self.columns < 128 and self.problem.k_tiles <= _SHORT_SUM
-        return _SHORT if short else _ALONE[self.pixels]
+        return _SHORT if self._is_short else _ALONE[self.pixels]
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether there could be others beside a block that is `alone` by its steps."""
+        return self.alone and self.columns < 128 and self.problem.k_tiles <= _SHORT_SUM
 
 
 _WARPS = {
