@@ -67,10 +67,8 @@ def test_the_results_are_written_after_each_row(
     monkeypatch.setattr(sys, "argv", ["creation.py", *flags, "--output", str(path)])
     script.main()
     out = capsys.readouterr().out
-    assert (
-        f"| opencl | {SMALL} | fp32 | 250 | 125 | 4000 | 500 | 12.5% | True | 2.00 | 1.00 | 500.00 |"
-        in out
-    )
+    times_shown = "250 | 125 | 4000 | 500 | 12.5% | True | 2.00 | 1.00 | 500.00"
+    assert f"| opencl | {SMALL} | fp32 | {times_shown} |" in out
     assert "\n  cold 4000: passes 62.5\n  warm 1000: passes 62.5\n" in out
     found = json.loads(path.read_text())
     (row,) = found["rows"]
