@@ -6,7 +6,8 @@ A start is the delegate, the interpreter with it, `allocate_tensors` and the fir
 timed in a process of its own, after imports and after a tiny model has run on the device: what the
 first use of an API costs a process is told apart (`first use`), and so is what the interpreter
 takes without a delegate (`plain`), which is part of `cold` and `warm`, too. Drivers keep nothing of
-their own: their caches are switched off, or lie in a folder that is new for each process. The first
+their own: their caches are switched off, or lie in a folder that is new for each process; with
+`--driver-caches`, they are on, as they are for users, and new for each model. The first
 start of a model finds an empty folder (`cold`), the next ones what it left (`warm`, the median of
 `--rounds`). What an installation compiles once is there already: Python's modules, and what Jinja
 makes of the kernels' templates.
@@ -53,6 +54,10 @@ MODELS = (
     *("deeplabv3_257_mv_gpu", "pose_landmark_lite_float16", "mobilenet_v2_1.0_224_quant"),
 )
 ALONE = {"LITEGPU_COMPILE_PROCESSES": "0"}
+CACHE_FOLDERS = (
+    *("CUDA_CACHE_PATH", "MESA_SHADER_CACHE_DIR", "POCL_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH"),
+)
+"""Where drivers keep what they compile."""
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 PRECISIONS = ("fp32", "fp16")
 COLUMNS = (
@@ -191,21 +196,28 @@ def in_this_process(backend: str, model: str, precision: str, folder: str) -> St
 
 
 def in_a_process(
-    backend: str, model: str, precision: str, folder: str, alone: bool = False
+    backend: str, model: str, precision: str, folder: str, alone: bool = False, drivers: str = ""
 ) -> Start:
-    """Time one start in a new process, whose driver has nothing of its own.
+    """Time one start in a new process; its driver has nothing of its own but what `drivers` has.
 
     It compiles `alone`, or has processes that do.
     """
     with tempfile.TemporaryDirectory() as empty:
-        # PoCL's own switch would keep kernels out of its binaries, too.
-        own = {"POCL_KERNEL_CACHE": "1", "POCL_CACHE_DIR": empty}
-        environment = {**_environment(), **NO_DRIVER_CACHES, **own, **(ALONE if alone else {})}
+        environment = {**_environment(), **_caches(drivers, empty), **(ALONE if alone else {})}
         command = [sys.executable, __file__, "--child", backend, model, precision, folder]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise RuntimeError(f"{model} on {backend}: {done.stderr[-2000:]}")
     return Start(**json.loads(done.stdout))
+
+
+def _caches(drivers: str, empty: str) -> dict[str, str]:
+    """Return where drivers keep what they compile: in a folder, else nowhere that lasts."""
+    if drivers:
+        on = {name: "0" if name.endswith("DISABLE") else "1" for name in NO_DRIVER_CACHES}
+        return {**on, **dict.fromkeys(CACHE_FOLDERS, drivers)}
+    # PoCL's own switch would keep kernels out of its binaries, too.
+    return {**NO_DRIVER_CACHES, "POCL_KERNEL_CACHE": "1", "POCL_CACHE_DIR": empty}
 
 
 def _environment() -> dict[str, str]:
@@ -224,17 +236,24 @@ def compile_once() -> None:
     subprocess.run([sys.executable, "-c", code], env=_environment(), check=True)
 
 
-def measure(backend: str, model: str, precision: str, rounds: int, alone: bool = False) -> Row:
-    """Measure a model: once cold, `rounds` times warm, and once cold and `alone` if wanted."""
+def measure(
+    backend: str, model: str, precision: str, rounds: int, alone: bool = False, kept: bool = False
+) -> Row:
+    """Measure a model: once cold, `rounds` times warm, and once cold and `alone` if wanted.
+
+    Drivers have caches of their own if these are to be `kept`.
+    """
     device = next(each.name for each in list_devices() if each.backend == backend)
-    with tempfile.TemporaryDirectory() as folder:
-        first = in_a_process(backend, model, precision, folder)
-        warm = [in_a_process(backend, model, precision, folder) for _ in range(rounds)]
+    about = backend, model, precision
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own:
+        drivers = own if kept else ""
+        first = in_a_process(*about, folder, drivers=drivers)
+        warm = [in_a_process(*about, folder, drivers=drivers) for _ in range(rounds)]
     beside = None
     if alone:
         with tempfile.TemporaryDirectory() as folder:
-            beside = in_a_process(backend, model, precision, folder, alone)
-    return Row(backend, device, model, precision, first, tuple(warm), beside)
+            beside = in_a_process(*about, folder, alone)
+    return Row(*about[:1], device, *about[1:], first, tuple(warm), beside)
 
 
 def import_seconds(rounds: int) -> float:
@@ -262,6 +281,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=PRECISIONS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--alone", action="store_true", help="also compile in one process")
+    parser.add_argument("--driver-caches", action="store_true", help="let drivers keep theirs")
     parser.add_argument("--phases", action="store_true", help="print what takes the time")
     parser.add_argument("--child", nargs=4, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -282,7 +302,8 @@ def main() -> None:
     for backend in args.backends or dict.fromkeys(each.backend for each in list_devices()):
         for model in args.models:
             for precision in args.precisions:
-                rows.append(measure(backend, model, precision, args.rounds, args.alone))
+                kinds = args.alone, args.driver_caches
+                rows.append(measure(backend, model, precision, args.rounds, *kinds))
                 lines = rows[-1].phase_lines() if args.phases else []
                 print(" | ".join(rows[-1].cells()), *lines, sep="\n", flush=True)
                 if args.output:

@@ -162,7 +162,7 @@ class _PaperDevice:
 
     def __init__(self, info: DeviceInfo, compiler: KernelCompiler) -> None:
         self.info = info
-        self.compilation = lambda _folder: _Forwarding(compiler)
+        self.compilation = lambda *_: _Forwarding(compiler)
         self.programs: list[Program] = []
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_the_results_are_written_after_each_row(
 ) -> None:
     times = iter([4.0, 0.5, 0.25, 1.0])
 
-    def started(*_: str) -> Any:
+    def started(*_: str, **__: str) -> Any:
         phases = {"passes": 0.0625}
         later = (0.002, 0.5, 0.001, "digest")
         return script.Start(0.25, 0.125, next(times), "digest", phases, *later)
@@ -79,7 +80,7 @@ def test_the_results_are_written_after_each_row(
 def test_processes_are_compared_with_one(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[bool] = []
 
-    def started(*arguments: Any) -> Any:
+    def started(*arguments: Any, **_: Any) -> Any:
         kinds.append(arguments[4:] == (True,))
         kind = str(kinds[-1])
         return script.Start(0.25, 0.125, 1.0, kind, {}, 0.002, 0.5, 0.001, kind)
@@ -92,6 +93,25 @@ def test_processes_are_compared_with_one(script: Any, monkeypatch: pytest.Monkey
     assert kinds == [False, False, False, True]
     assert len(row.phase_lines()) == 3 and not row.is_same
     assert script.measure(device.backend, SMALL, "fp32", 1).alone is None
+
+
+def test_drivers_keep_theirs_where_they_may(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+
+    def done(_command: Any, env: dict[str, str], **_: Any) -> Any:
+        given.append(env)
+        later = {"first_invoke": 1, "best_after": 0, "best_invoke": 1, "best_digest": ""}
+        start = {"first_use": 1, "plain": 1, "creation": 1, "digest": "", "phases": {}, **later}
+        return types.SimpleNamespace(returncode=0, stdout=json.dumps(start))
+
+    monkeypatch.setattr(script.subprocess, "run", done)
+    for kept in (False, True):
+        script.measure("opencl", SMALL, "fp32", 2, kept=kept)
+    off, on = given[:3], given[3:]
+    assert {each["CUDA_CACHE_DISABLE"] for each in off} == {"1"}
+    assert len({each["POCL_CACHE_DIR"] for each in off}) == 3, "a new one for each"
+    assert {each["CUDA_CACHE_DISABLE"] for each in on} == {"0"}
+    assert len({each["CUDA_CACHE_PATH"] for each in on}) == 1, "all share one"
 
 
 def test_python_keeps_what_it_compiles(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
