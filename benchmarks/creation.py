@@ -237,16 +237,16 @@ def compile_once() -> None:
 
 
 def measure(
-    backend: str, model: str, precision: str, rounds: int, alone: bool = False, kept: bool = False
+    backend: str, model: str, precision: str, rounds: int, alone: bool = False, cached: bool = False
 ) -> Row:
     """Measure a model: once cold, `rounds` times warm, and once cold and `alone` if wanted.
 
-    Drivers have caches of their own if these are to be `kept`.
+    Drivers have caches of their own if these are to be `cached`.
     """
     device = next(each.name for each in list_devices() if each.backend == backend)
     about = backend, model, precision
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own:
-        drivers = own if kept else ""
+        drivers = own if cached else ""
         first = in_a_process(*about, folder, drivers=drivers)
         warm = [in_a_process(*about, folder, drivers=drivers) for _ in range(rounds)]
     beside = None

@@ -105,8 +105,8 @@ def test_drivers_keep_theirs_where_they_may(script: Any, monkeypatch: pytest.Mon
         return types.SimpleNamespace(returncode=0, stdout=json.dumps(start))
 
     monkeypatch.setattr(script.subprocess, "run", done)
-    for kept in (False, True):
-        script.measure("opencl", SMALL, "fp32", 2, kept=kept)
+    for cached in (False, True):
+        script.measure("opencl", SMALL, "fp32", 2, cached=cached)
     off, on = given[:3], given[3:]
     assert {each["CUDA_CACHE_DISABLE"] for each in off} == {"1"}
     assert len({each["POCL_CACHE_DIR"] for each in off}) == 3, "a new one for each"

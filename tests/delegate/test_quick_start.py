@@ -41,13 +41,13 @@ class Compilers:
     def __init__(self) -> None:
         self.may = threading.Event()
         self.refuses = False
-        self.asked = 0
+        self.requests = 0
         self._recompile = cuda.CUDADevice.recompile
 
     def __call__(
         self, device: cuda.CUDADevice, program: Program, folder: Folder | None = None
     ) -> Mapping[str, bytes]:
-        self.asked += 1
+        self.requests += 1
         assert self.may.wait(60)
         if self.refuses:
             raise CompilationError("No process of its own can compile a kernel.")
@@ -191,8 +191,8 @@ def is_quick(folder: Path) -> list[bool]:
 def test_what_is_kept_becomes_better(
     closed: bool, driver: SimulatedDriver, compilers: Compilers, tmp_path: Path
 ) -> None:
-    kept: dict[str, Any] = {"serialization_dir": tmp_path, "cache": True, "quick_start": None}
-    target, delegate = started(**kept)
+    folder: dict[str, Any] = {"serialization_dir": tmp_path, "cache": True, "quick_start": None}
+    target, delegate = started(**folder)
     waiting: Any = seats.kernels()[-1].compiled.executable  # type: ignore[attr-defined]
     assert is_quick(tmp_path) == [True], "it is kept at once, and marked"
     if closed:
@@ -201,8 +201,8 @@ def test_what_is_kept_becomes_better(
     assert cuda_wait(waiting) == (not closed)
     assert is_quick(tmp_path) == [False]
     delegate.close()
-    target, delegate = started(**kept)
-    assert delegate.wait_for_best_code(0) and compilers.asked == 1
+    target, delegate = started(**folder)
+    assert delegate.wait_for_best_code(0) and compilers.requests == 1
     assert in_range(run(target, X)) and code() == {"1"}
 
 
@@ -216,13 +216,13 @@ def cuda_wait(executable: Any) -> bool:
 def test_a_start_in_the_meantime(
     driver: SimulatedDriver, compilers: Compilers, tmp_path: Path
 ) -> None:
-    kept: dict[str, Any] = {"serialization_dir": tmp_path, "cache": True, "quick_start": None}
-    _, first = started(**kept)
+    folder: dict[str, Any] = {"serialization_dir": tmp_path, "cache": True, "quick_start": None}
+    _, first = started(**folder)
     first.close()
-    target, delegate = started(**kept)  # of a process that ended too early
+    target, delegate = started(**folder)  # of a process that ended too early
     assert in_range(run(target, X)) and code() == {"0"} and is_quick(tmp_path) == [True]
     delegate.close()
-    target, delegate = started(**{**kept, "quick_start": False})
+    target, delegate = started(**{**folder, "quick_start": False})
     assert in_range(run(target, X)) and code() == {"1"} and is_quick(tmp_path) == [False]
     assert delegate.wait_for_best_code(0)
     compilers.may.set()
@@ -240,7 +240,7 @@ def test_a_partition_like_one_that_runs_waits_unless_it_may_be_quick(
     assert compilers.may.is_set() and delegate.wait_for_best_code(0)
     for each in (target, other, third):
         assert in_range(run(each, X))
-    assert compilers.asked == 1 and code() == {"1"}
+    assert compilers.requests == 1 and code() == {"1"}
 
 
 @needs_emulator

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from litegpu import progress
 from litegpu.backends import cuda_processes
+from litegpu.backends.background import DaemonPool
 from litegpu.backends.cuda_driver import call
 from litegpu.backends.cuda_presence import missing_bindings
-from litegpu.backends.daemon_pool import DaemonPool
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.private_files import Folder
 from litegpu.codegen import Dialect, KernelText
