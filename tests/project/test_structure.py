@@ -162,6 +162,7 @@ SHARED_BY_BACKENDS = {
     *(
         "base",
         "buffers",
+        "background",
         "calls",
         "execution",
         "folding",
