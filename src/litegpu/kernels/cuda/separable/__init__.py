@@ -116,6 +116,7 @@ def _kernel(
         "BM": tile.pixels,
         "BN": tile.columns,
         "PATCH": tile.patch,
+        "PIXELS": tile.pixels,
         "ROWS": ITEM[0],
         "COLUMNS": ITEM[1],
         "PREFETCH": tile.prefetch,
