@@ -17,11 +17,11 @@ ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 CHANNELS = 32
 """Channels of a k-tile."""
-_SUMS_BYTES = 16 * 40 * 4 // 32
+SUMS_BYTES = 16 * 40 * 4 // 32
 """Memory for each thread that sums pass through: a warp stores 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
-_REGISTERS = 128
+REGISTERS = 128
 """Registers of a thread."""
 
 # Clocks of a multiprocessor, fitted to 23 kernels on an H200 (5 layers, 5 % off in the mean). Sums
@@ -32,7 +32,7 @@ _LOAD_CLOCKS = 1740
 _STEP_CLOCKS = 325
 """What groups wait for a tile of weights and for each other."""
 _BLOCK_CLOCKS = 230
-_SUM_INSTRUCTIONS = 25
+SUM_INSTRUCTIONS = 25
 """For 4 sums, from shared memory to where they are stored."""
 _MANY_ROUNDS = 4
 
@@ -73,7 +73,7 @@ class SeparableTile(Tile):
     @property
     def tiles(self) -> Pair:
         """Return how many patches lie below each other, and side by side."""
-        return _tiles_of(self.patch, self.problem.middle)
+        return tiles_of(self.patch, self.problem.middle)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -106,11 +106,11 @@ class SeparableTile(Tile):
         weights = self.stages * self.depth * self.columns
         bias = 4 * self.column_blocks * self.columns
         tiles = (self.k_tiles * self.pixels + weights) * CHANNELS * 2
-        return tiles + self.threads * _SUMS_BYTES + bias
+        return tiles + self.threads * SUMS_BYTES + bias
 
     def min_blocks(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
-        return model.resident_blocks(self.threads, _REGISTERS, self.shared_bytes)
+        return model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
 
     def fits(self, target: TileTarget) -> bool:
         return super(SeparableTile, self).fits(target) and self.min_blocks(target.model) > 0
@@ -121,10 +121,9 @@ class SeparableTile(Tile):
         resident = self.min_blocks(target.model)
         rounds = self.blocks[1] / (target.compute_units * resident)
         items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
-        loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
-        products = 4 * math.prod((*ITEM, *window.kernel))
+        loads = loads_of(window)
         columns = self.column_blocks * self.columns
-        busy = items * (products + 9 * loads + 150) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
+        busy = items * item_instructions(window) + self.pixels * columns / 4 * SUM_INSTRUCTIONS
         waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
         each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
@@ -132,7 +131,17 @@ class SeparableTile(Tile):
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
-def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
+def loads_of(window: Window) -> int:
+    """Return the loads of a thread that makes an item."""
+    return math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
+
+
+def item_instructions(window: Window) -> int:
+    """Return the instructions of a thread that makes an item."""
+    return 4 * math.prod((*ITEM, *window.kernel)) + 9 * loads_of(window) + 150
+
+
+def tiles_of(patch: Pair, middle: Shape4) -> Pair:
     """Return how many patches lie below each other, and side by side."""
     n, height, width, _ = middle
     lines = n * round_up(height, ITEM[0])
@@ -141,7 +150,7 @@ def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
 
 def wasted_pixels(patch: Pair, middle: Shape4) -> int:
     """Return how many pixels of all patches lie outside of the images."""
-    return math.prod(_tiles_of(patch, middle)) * math.prod(patch) - pixels_of(middle)
+    return math.prod(tiles_of(patch, middle)) * math.prod(patch) - pixels_of(middle)
 
 
 def patches(pixels: int) -> list[Pair]:
