@@ -115,6 +115,7 @@ struct Fiber {
     float *d;
     int *whole;
     unsigned int word;
+    int from;
     const Product *shown;
     std::vector<std::vector<Copy>> copies;
     std::vector<std::vector<Product>> products;
@@ -213,16 +214,21 @@ static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
 static unsigned int __reduce_or_sync(unsigned int, unsigned int v) {
     return of_warp(v, [](unsigned int a, unsigned int b) { return a | b; });
 }
-static float __shfl_xor_sync(unsigned int, float value, int mask) {
-    me->word = __float_as_uint(value);
+static unsigned int exchanged(unsigned int word, int from) {
+    me->word = word;
+    me->from = from;
     Fiber *const lanes = warp_of(me);
     meet(my_block().warps[me->warp], 32, [=] {
         unsigned int words[32];
         for (int lane = 0; lane < 32; ++lane) words[lane] = lanes[lane].word;
-        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = words[lane ^ mask];
+        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = words[lanes[lane].from];
     });
-    return __uint_as_float(me->word);
+    return me->word;
 }
+static float __shfl_xor_sync(unsigned int, float value, int mask) {
+    return __uint_as_float(exchanged(__float_as_uint(value), me->lane ^ mask));
+}
+static int __shfl_sync(unsigned int, int value, int lane) { return (int)exchanged((unsigned int)value, lane); }
 static void __syncwarp() { barrier(WARP, my_block().warps[me->warp], 32, [] {}); }
 // Gates count what was passed as barriers do; that a thread waits for another is told by which has passed
 // more, so that of those who never met some races are not seen.
@@ -481,6 +487,7 @@ static unsigned int pack(int4 v, int low, int high) {
 static unsigned int pack_s8(int4 v) { return pack(v, -128, 127); }
 static unsigned int pack_u8(int4 v) { return pack(v, 0, 255); }
 static uint4 load_ahead(const uint4 *p) { return *p; }
+template <class T> static T load_now(const T *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p, T otherwise = T{}) { return wanted ? *p : otherwise; }
 static unsigned short to_half(float f) {
     return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);

@@ -7,6 +7,10 @@ __device__ __forceinline__ unsigned long long matrix_at(const void *first) {
     const unsigned long long at = __cvta_generic_to_shared(first);
     return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
 }
+// The matrix that begins so many chunks of 16 bytes later.
+__device__ __forceinline__ unsigned long long matrix_after(unsigned long long matrix, int chunks) {
+    return matrix & 0xffffffff00000000ull | (unsigned int)matrix + chunks;
+}
 // What threads have written to shared memory becomes visible to these instructions.
 __device__ __forceinline__ void shared_for_group() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
