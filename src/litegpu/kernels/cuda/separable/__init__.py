@@ -169,14 +169,15 @@ def _words_of_tile(tile: SeparableTile) -> dict[str, int]:
     }
 
 
-def _words_of_stream(tile: StreamTile, src: Storage) -> dict[str, int]:
+def _words_of_stream(tile: StreamTile, src: Storage) -> dict[str, int | bool]:
     return {
         "BM": tile.rows,
-        "MAKERS": tile.makers,
+        "PRODUCERS": tile.producers,
         "MULTIPLIERS": tile.multipliers,
         "RING": tile.ring,
         "PATCHES": math.prod(tile.tiles),
         "BLOCKS": tile.blocks[1],
+        "APART": tile.apart,
         "AHEAD": tile.ahead if _can_be_asked_for(src) else 0,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,10 +13,8 @@ from litegpu.kernels.cuda.separable.tile import (
     CHANNELS,
     ITEM,
     REGISTERS,
-    SUM_INSTRUCTIONS,
     SUMS_BYTES,
     SeparableProblem,
-    item_instructions,
     loads_of,
     tiles_of,
 )
@@ -32,13 +31,25 @@ _MOST_RING = 6
 _WARPS = ((12, 4), (8, 8), (4, 4))
 """Warps that make, and that multiply."""
 
+# Instructions of a warp, counted in what the compiler makes.
+_ITEM_INSTRUCTIONS = 132
+"""For an item, beside loads and products."""
+_OF_LOAD = 5
+_UNIT_INSTRUCTIONS = 90
+"""For 64 pixels x `columns`, beside sums and k-tiles: places and the bias."""
+_OF_K_TILE = 12
+_SUM_INSTRUCTIONS = 19
+"""For 4 sums of a thread, from shared memory to where they are stored."""
+
 # Clocks by the hardware's rates, where others fill most gaps; not measured yet.
 _ISSUE_CLOCKS = 0.35
 """Of a multiprocessor, for an instruction of a warp."""
 _LOAD_CLOCKS = 1000
 """What a warp waits for the loads that are on their way at once."""
 _OWN_CLOCKS = 1.3
-"""Of a warp, for an instruction while others have nothing to do."""
+"""Of a warp that makes, for an instruction while others have nothing to do."""
+_MULTIPLIER_CLOCKS = 2.0
+"""The same of one that multiplies: each step waits for the one before."""
 _START_CLOCKS = 4000
 _MEMORY_BYTES = 18.0
 """Bytes per clock from and to memory, of a multiprocessor that always has some on their way."""
@@ -51,7 +62,7 @@ class StreamTile(Tile):
     problem: SeparableProblem
     patch: Pair
     columns: int
-    makers: int
+    producers: int
     """Warps that compute depthwise convolutions."""
     multipliers: int
     """Warps that multiply and store."""
@@ -63,10 +74,12 @@ class StreamTile(Tile):
     """Blocks that share a multiprocessor."""
     ahead: int = AHEAD
     """Turns that patches are asked for before they are made; 0: they are not."""
+    apart: bool = True
+    """Whether what lies inside of the image is loaded without predicates."""
 
     @property
     def threads(self) -> int:
-        return 32 * (self.makers + self.multipliers)
+        return 32 * (self.producers + self.multipliers)
 
     @property
     def pixels(self) -> int:
@@ -81,6 +94,12 @@ class StreamTile(Tile):
     def tiles(self) -> Pair:
         """Return how many patches lie below each other, and side by side."""
         return tiles_of(self.patch, self.problem.middle)
+
+    @property
+    def chunks(self) -> int:
+        """Return how often a warp makes a part of a patch with each lane."""
+        items = self.pixels // math.prod(ITEM) * self.k_tiles * (CHANNELS // 4)
+        return -(-items // 32)
 
     @property
     def turns(self) -> int:
@@ -101,10 +120,10 @@ class StreamTile(Tile):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes for patches, weights, sums on their way, bias, gates and makers' words."""
+        """Bytes for patches, weights, sums on their way, bias, gates and producers' words."""
         columns = self.column_blocks * self.columns
         tiles = self.k_tiles * (self.ring * self.rows + columns) * CHANNELS * 2
-        words = self.ring * (16 + 4 * self.makers)
+        words = self.ring * (16 + 4 * self.producers)
         return tiles + 32 * self.multipliers * SUMS_BYTES + 4 * columns + round_up(words, 16)
 
     def min_blocks(self, model: DeviceModel) -> int:
@@ -112,43 +131,49 @@ class StreamTile(Tile):
 
     def fits(self, target: TileTarget) -> bool:
         room = target.model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
-        groups = self.multipliers // 4
-        even = self.rows // GROUP_ROWS * self.column_blocks % groups == 0
+        groups, of_rows = self.multipliers // 4, self.rows // GROUP_ROWS
+        even = groups <= of_rows or self.column_blocks % (groups // of_rows) == 0
         pays = self.turns >= _FEWEST_TURNS and even
         return super(StreamTile, self).fits(target) and room >= self.resident and pays
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of a multiprocessor: whichever phase of a patch takes longest."""
         middle, window = self.problem.middle, self.problem.window
-        chunks = -(-self.pixels // math.prod(ITEM) * self.k_tiles * CHANNELS // 4 // 32)
-        of_chunk = item_instructions(window)
-        sums = self.pixels * self.column_blocks * self.columns / 4 / 32 * SUM_INSTRUCTIONS
-        issued = self.resident * (chunks * of_chunk + sums) * _ISSUE_CLOCKS
-        waits = -(-loads_of(window) // LOADS_AT_ONCE) * _LOAD_CLOCKS
-        made = chunks / self.makers * (waits + of_chunk * _OWN_CLOCKS)
-        multiplied = sums / self.multipliers * _OWN_CLOCKS * 2
+        loads = loads_of(window)
+        products = 4 * math.prod((*ITEM, *window.kernel))
+        item = products + _OF_LOAD * loads + _ITEM_INSTRUCTIONS
+        unit = _UNIT_INSTRUCTIONS + _OF_K_TILE * self.k_tiles
+        unit += self.columns // 8 * _SUM_INSTRUCTIONS
+        units = 4 * self.rows // GROUP_ROWS * self.column_blocks
+        issued = self.resident * (self.chunks * item + units * unit) * _ISSUE_CLOCKS
+        waits = -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
+        produced = self.chunks / self.producers * (waits + item * _OWN_CLOCKS)
+        multiplied = units * unit / self.multipliers * _MULTIPLIER_CLOCKS
         moved = self.pixels * 2 * (math.prod(window.stride) * middle[3] + self.problem.outputs)
         copied = self.resident * moved / _MEMORY_BYTES
-        return self.turns * max(issued, made, multiplied, copied) + _START_CLOCKS
+        return self.turns * max(issued, produced, multiplied, copied) + _START_CLOCKS
 
 
 def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterator[StreamTile]:
     """Yield the tiles for a problem on a device of so many multiprocessors."""
-    for rows in (128, 64):
+    outputs = problem.outputs
+    columns = [32] if outputs <= 32 else [64, 128] if outputs > 64 else [64]
+    for rows, width, warps in itertools.product((128, 64), columns, _WARPS):
         patch = min(_patches(rows), key=lambda each: _cost(each, problem))
-        for makers, multipliers in _WARPS:
-            columns = 32 if problem.outputs <= 32 else 64
-            tile = StreamTile(problem, patch, columns, makers, multipliers, 2, units)
-            for resident in range(REGISTERS * 4 // tile.threads, 0, -1):
-                rings = (replace(tile, ring=r, resident=resident) for r in range(_MOST_RING, 1, -1))
-                room = [each for each in rings if _has_room(each, model)]
-                if room:
-                    yield room[0]
-                    break
+        yield from _with_room(StreamTile(problem, patch, width, *warps, 2, units), model)
 
 
-def _has_room(tile: StreamTile, model: DeviceModel) -> bool:
-    return model.resident_blocks(tile.threads, REGISTERS, tile.shared_bytes) >= tile.resident
+def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
+    """Yield a tile with as many blocks on a multiprocessor, then patches of a block, as fit."""
+    # One to multiply, one to begin with, and those of which all producers have a chunk.
+    most = min(max(2 + -(-tile.producers // tile.chunks), 3), _MOST_RING)
+    for resident in range(model.registers // (REGISTERS * tile.threads), 0, -1):
+        for ring in range(most, 1, -1):
+            found = replace(tile, ring=ring, resident=resident)
+            room = model.resident_blocks(tile.threads, REGISTERS, found.shared_bytes)
+            if room >= resident:
+                yield found
+                return
 
 
 def _patches(rows: int) -> Iterator[Pair]:

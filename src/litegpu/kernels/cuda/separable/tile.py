@@ -32,7 +32,7 @@ _LOAD_CLOCKS = 1740
 _STEP_CLOCKS = 325
 """What groups wait for a tile of weights and for each other."""
 _BLOCK_CLOCKS = 230
-SUM_INSTRUCTIONS = 25
+_SUM_INSTRUCTIONS = 25
 """For 4 sums, from shared memory to where they are stored."""
 _MANY_ROUNDS = 4
 
@@ -123,7 +123,7 @@ class SeparableTile(Tile):
         items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
         loads = loads_of(window)
         columns = self.column_blocks * self.columns
-        busy = items * item_instructions(window) + self.pixels * columns / 4 * SUM_INSTRUCTIONS
+        busy = items * _item_instructions(window) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
         waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
         each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
@@ -136,7 +136,7 @@ def loads_of(window: Window) -> int:
     return math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
 
 
-def item_instructions(window: Window) -> int:
+def _item_instructions(window: Window) -> int:
     """Return the instructions of a thread that makes an item."""
     return 4 * math.prod((*ITEM, *window.kernel)) + 9 * loads_of(window) + 150
 
