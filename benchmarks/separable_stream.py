@@ -56,7 +56,7 @@ def _kinds(tiles: list[StreamTile], thorough: bool) -> Iterator[StreamTile]:
         if other.producers != best.producers:
             yield other
     if thorough:
-        yield replace(best, ahead=0)
+        yield from (replace(best, ahead=turns) for turns in (0, 2 * best.ahead))
         yield replace(best, apart=False)
         for name in ("columns", "rows"):
             differing = (t for t in tiles if getattr(t, name) != getattr(best, name))

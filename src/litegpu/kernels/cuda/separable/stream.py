@@ -23,10 +23,11 @@ from litegpu.ops.window import LOADS_AT_ONCE, Pair
 
 GROUP_ROWS = 64
 """Pixels that four warps multiply together."""
-AHEAD = 2
-"""Turns that a block's patches are asked for before they are made."""
 _FEWEST_TURNS = 3
 """Patches of a block that pay for its beginning, in which there is nothing to overlap."""
+_BYTES_AHEAD = 32 << 10
+"""Bytes of a multiprocessor's patches that are on their way from memory, as its speed asks for."""
+_MOST_AHEAD = 6
 _MOST_RING = 6
 _WARPS = ((12, 4), (8, 8), (4, 4))
 """Warps that make, and that multiply."""
@@ -72,7 +73,7 @@ class StreamTile(Tile):
     """Multiprocessors of the device."""
     resident: int = 1
     """Blocks that share a multiprocessor."""
-    ahead: int = AHEAD
+    ahead: int = 0
     """Turns that patches are asked for before they are made; 0: they are not."""
     apart: bool = True
     """Whether what lies inside of the image is loaded without predicates."""
@@ -119,6 +120,12 @@ class StreamTile(Tile):
         return -(-self.problem.middle[3] // CHANNELS)
 
     @property
+    def bytes_read(self) -> int:
+        """Return the bytes of an image of halves of which no other patch is made."""
+        problem = self.problem
+        return self.pixels * math.prod(problem.window.stride) * problem.middle[3] * 2
+
+    @property
     def shared_bytes(self) -> int:
         """Bytes for patches, weights, sums on their way, bias, gates and producers' words."""
         columns = self.column_blocks * self.columns
@@ -138,7 +145,7 @@ class StreamTile(Tile):
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of a multiprocessor: whichever phase of a patch takes longest."""
-        middle, window = self.problem.middle, self.problem.window
+        window = self.problem.window
         loads = loads_of(window)
         products = 4 * math.prod((*ITEM, *window.kernel))
         item = products + _OF_LOAD * loads + _ITEM_INSTRUCTIONS
@@ -149,7 +156,7 @@ class StreamTile(Tile):
         waits = -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         produced = self.chunks / self.producers * (waits + item * _OWN_CLOCKS)
         multiplied = units * unit / self.multipliers * _MULTIPLIER_CLOCKS
-        moved = self.pixels * 2 * (math.prod(window.stride) * middle[3] + self.problem.outputs)
+        moved = self.bytes_read + self.pixels * 2 * self.problem.outputs
         copied = self.resident * moved / _MEMORY_BYTES
         return self.turns * max(issued, produced, multiplied, copied) + _START_CLOCKS
 
@@ -160,7 +167,10 @@ def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterat
     columns = [32] if outputs <= 32 else [64, 128] if outputs > 64 else [64]
     for rows, width, warps in itertools.product((128, 64), columns, _WARPS):
         patch = min(_patches(rows), key=lambda each: _cost(each, problem))
-        yield from _with_room(StreamTile(problem, patch, width, *warps, 2, units), model)
+        tile = StreamTile(problem, patch, width, *warps, 2, units)
+        ahead = -(-_BYTES_AHEAD // tile.bytes_read)
+        tile = replace(tile, ahead=min(max(ahead, 2), _MOST_AHEAD))
+        yield from _with_room(tile, model)
 
 
 def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
