@@ -46,21 +46,21 @@ def contenders(layer: Sizes, thorough: bool) -> list[SeparableTile | StreamTile]
 
 
 def _kinds(tiles: list[StreamTile], thorough: bool) -> Iterator[StreamTile]:
-    """Yield the best tile, and the best that differs from it in each way."""
+    """Yield the best tile for each kind of warps, and what differs from the best of all."""
     best = tiles[0]
     yield best
-    for _, alike in itertools.groupby(
-        sorted(tiles, key=lambda tile: tile.producers), key=lambda tile: tile.producers
-    ):
-        other = next(alike)
-        if other.producers != best.producers:
-            yield other
+    kinds = dict.fromkeys(_warps(tile) for tile in tiles)
+    yield from (next(t for t in tiles if _warps(t) == kind) for kind in [*kinds][1:])
     if thorough:
         yield from (replace(best, ahead=turns) for turns in (0, 2 * best.ahead))
         yield replace(best, apart=False)
         for name in ("columns", "rows"):
             differing = (t for t in tiles if getattr(t, name) != getattr(best, name))
             yield from itertools.islice(differing, 1)
+
+
+def _warps(tile: StreamTile) -> tuple[int, int]:
+    return tile.producers, tile.multipliers
 
 
 def shape_of(tile: SeparableTile | StreamTile) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.cuda import separable
 from litegpu.kernels.cuda.separable import stream
 from litegpu.kernels.cuda.separable.stream import StreamTile, streams
-from litegpu.kernels.cuda.separable.tile import SeparableProblem, candidates
+from litegpu.kernels.cuda.separable.tile import ITEM, SeparableProblem, candidates
 from litegpu.numeric_policy import FP16
-from litegpu.ops.window import Window
+from litegpu.ops.window import Pair, Window
 from op_runner import MODES, forced, kept_busy_by, run
 
 HALVES = MODES[3]
@@ -56,11 +56,13 @@ def numbers(
     monkeypatch: pytest.MonkeyPatch,
     streamed: int | None,
     scale: Scale | None = None,
+    item: Pair = ITEM,
 ) -> npt.NDArray[np.float32]:
     """Return the results by a tile of blocks that stay, or by the first one of others."""
 
     def some(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterator[StreamTile]:
-        return (t for t in streams(problem, model, units) if streamed is not None)
+        found = streams(problem, model, units)
+        return (t for t in found if streamed is not None and t.item == item)
 
     with monkeypatch.context() as patched:
         patched.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
@@ -88,6 +90,14 @@ def test_numbers(case: Separable, number: int, monkeypatch: pytest.MonkeyPatch) 
     got = numbers(case, device, monkeypatch, number)
     expected = numbers(case, EmulatedDevice(), monkeypatch, None)
     assert np.array_equal(got, expected)
+
+
+@needs_emulator
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[5], CASES[8]])
+def test_larger_items(case: Separable, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = EmulatedDevice(checked=case is CASES[0])
+    got = numbers(case, device, monkeypatch, 0, item=(4, 4))
+    assert np.array_equal(got, numbers(case, EmulatedDevice(), monkeypatch, None))
 
 
 @needs_emulator
@@ -134,12 +144,13 @@ def test_blocks_stay_where_each_has_some_patches_to_make(monkeypatch: pytest.Mon
 
 def test_what_does_not_fit_the_chip_is_no_candidate() -> None:
     assert not fitting(problem(28, 256, 512))
-    (tile, *_) = fitting(problem(28, 256, 256))
+    (tile, *_) = (tile for tile in fitting(problem(28, 256, 256)) if tile.producers == 12)
     assert not dataclasses.replace(tile, ring=8).fits(TARGET)
     assert not dataclasses.replace(tile, resident=2).fits(TARGET)
 
 
 def test_patches_are_as_wide_as_suits_the_image() -> None:
     tiles = fitting(problem(28, 192, 32))
-    assert {tile.patch for tile in tiles} == {(4, 28), (2, 28)}
+    assert {tile.patch for tile in tiles if tile.item == ITEM} == {(4, 28), (2, 28)}
+    assert {tile.patch for tile in tiles if tile.item == (4, 4)} == {(4, 28), (8, 8)}
     assert {tile.rows for tile in tiles} == {128, 64}

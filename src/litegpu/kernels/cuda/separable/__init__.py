@@ -17,7 +17,6 @@ from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.kernels.cuda.packing import pack_tiles
 from litegpu.kernels.cuda.separable.stream import StreamTile, streams
 from litegpu.kernels.cuda.separable.tile import (
-    ITEM,
     SeparableProblem,
     SeparableTile,
     candidates,
@@ -29,7 +28,7 @@ from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.units import Unit
-from litegpu.ops.window import LOADS_AT_ONCE, Window, readers
+from litegpu.ops.window import Window, readers
 
 _FILLED = 0.6
 """The part of the patches' pixels that must be there for them to pay."""
@@ -127,17 +126,17 @@ def _kernel(
         "BN": tile.columns,
         "PATCH": tile.patch,
         "PIXELS": tile.pixels,
-        "ROWS": ITEM[0],
-        "COLUMNS": ITEM[1],
-        "LOADS_AT_ONCE": LOADS_AT_ONCE,
+        "ROWS": tile.item[0],
+        "COLUMNS": tile.item[1],
+        "LOADS_AT_ONCE": tile.loads_at_once,
         "K_TILES": tile.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,
-        "LINES": round_up(middle.shape[1], ITEM[0]),
+        "LINES": round_up(middle.shape[1], tile.item[0]),
         "across": tile.tiles[1],
         "input_blocks": channel_blocks,
         "tap_blocks": channel_blocks,
-        "rows": readers(window, 0, ITEM[0]),
-        "columns": readers(window, 1, ITEM[1]),
+        "rows": readers(window, 0, tile.item[0]),
+        "columns": readers(window, 1, tile.item[1]),
         "one_by_one": (readers(window, 0, 1), readers(window, 1, 1)),
         "has_taps_bias": middle.bias is not None,
         "middle": middle.shape,

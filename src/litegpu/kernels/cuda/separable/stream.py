@@ -19,7 +19,7 @@ from litegpu.kernels.cuda.separable.tile import (
     tiles_of,
 )
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
-from litegpu.ops.window import LOADS_AT_ONCE, Pair
+from litegpu.ops.window import LOADS_AT_ONCE, Pair, readers
 
 GROUP_ROWS = 64
 """Pixels that four warps multiply together."""
@@ -29,8 +29,10 @@ _BYTES_AHEAD = 32 << 10
 """Bytes of a multiprocessor's patches that are on their way from memory, as its speed asks for."""
 _MOST_AHEAD = 6
 _MOST_RING = 6
-_WARPS = ((12, 4), (8, 8), (4, 4))
-"""Warps that make, and that multiply."""
+_WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
+"""Warps that make, those that multiply, and items: larger ones have fewer loads for each pixel."""
+_FEW_LOADS = 12
+"""Loads that a thread has registers for beside the sums of a larger item."""
 
 # Instructions of a warp, counted in what the compiler makes.
 _ITEM_INSTRUCTIONS = 132
@@ -43,8 +45,8 @@ _SUM_INSTRUCTIONS = 19
 """For 4 sums of a thread, from shared memory to where they are stored."""
 
 # Clocks by the hardware's rates, where others fill most gaps; not measured yet.
-_ISSUE_CLOCKS = 0.35
-"""Of a multiprocessor, for an instruction of a warp."""
+_ISSUE_CLOCKS, _GAP_CLOCKS = 0.25, 1.6
+"""Of a multiprocessor, for an instruction of a warp, and the gaps that resident warps share."""
 _LOAD_CLOCKS = 1000
 """What a warp waits for the loads that are on their way at once."""
 _OWN_CLOCKS = 1.3
@@ -71,6 +73,8 @@ class StreamTile(Tile):
     """Patches that are in shared memory at a time."""
     units: int
     """Multiprocessors of the device."""
+    item: Pair = ITEM
+    """Lines x pixels of the depthwise convolution that a thread makes at a time."""
     resident: int = 1
     """Blocks that share a multiprocessor."""
     ahead: int = 0
@@ -94,12 +98,17 @@ class StreamTile(Tile):
     @property
     def tiles(self) -> Pair:
         """Return how many patches lie below each other, and side by side."""
-        return tiles_of(self.patch, self.problem.middle)
+        return tiles_of(self.patch, self.problem.middle, self.item[0])
+
+    @property
+    def loads_at_once(self) -> int:
+        """Return the loads of a thread that are on their way together."""
+        return LOADS_AT_ONCE if self.item == ITEM else _FEW_LOADS
 
     @property
     def chunks(self) -> int:
         """Return how often a warp makes a part of a patch with each lane."""
-        items = self.pixels // math.prod(ITEM) * self.k_tiles * (CHANNELS // 4)
+        items = self.pixels // math.prod(self.item) * self.k_tiles * (CHANNELS // 4)
         return -(-items // 32)
 
     @property
@@ -146,16 +155,21 @@ class StreamTile(Tile):
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks of a multiprocessor: whichever phase of a patch takes longest."""
         window = self.problem.window
-        loads = loads_of(window)
-        products = 4 * math.prod((*ITEM, *window.kernel))
-        item = products + _OF_LOAD * loads + _ITEM_INSTRUCTIONS
+        loads = loads_of(window, self.item)
+        products = 4 * math.prod((*self.item, *window.kernel))
+        item = products + _OF_LOAD * loads + _ITEM_INSTRUCTIONS * math.prod(self.item) // 8
         unit = _UNIT_INSTRUCTIONS + _OF_K_TILE * self.k_tiles
         unit += self.columns // 8 * _SUM_INSTRUCTIONS
         units = 4 * self.rows // GROUP_ROWS * self.column_blocks
-        issued = self.resident * (self.chunks * item + units * unit) * _ISSUE_CLOCKS
-        waits = -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
+        each = _ISSUE_CLOCKS + _GAP_CLOCKS * 32 / (self.resident * self.threads)
+        issued = self.resident * (self.chunks * item + units * unit) * each
+        across = len(readers(window, 1, self.item[1]))
+        lines = max(self.loads_at_once // across, 1) * across
+        waits = -(-loads // lines) * _LOAD_CLOCKS
         produced = self.chunks / self.producers * (waits + item * _OWN_CLOCKS)
-        multiplied = units * unit / self.multipliers * _MULTIPLIER_CLOCKS
+        # A group's products take as many clocks of the tensor cores as they have columns.
+        unit_clocks = unit * _MULTIPLIER_CLOCKS + self.k_tiles * self.columns
+        multiplied = units / self.multipliers * unit_clocks
         moved = self.bytes_read + self.pixels * 2 * self.problem.outputs
         copied = self.resident * moved / _MEMORY_BYTES
         return self.turns * max(issued, produced, multiplied, copied) + _START_CLOCKS
@@ -165,9 +179,11 @@ def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterat
     """Yield the tiles for a problem on a device of so many multiprocessors."""
     outputs = problem.outputs
     columns = [32] if outputs <= 32 else [64, 128] if outputs > 64 else [64]
-    for rows, width, warps in itertools.product((128, 64), columns, _WARPS):
-        patch = min(_patches(rows), key=lambda each: _cost(each, problem))
-        tile = StreamTile(problem, patch, width, *warps, 2, units)
+    plain = problem.window.stride == (1, 1)
+    warps = [each for each in _WARPS if plain or each[2] == ITEM]
+    for rows, width, (producers, multipliers, item) in itertools.product((128, 64), columns, warps):
+        patch = min(_patches(rows, item), key=lambda each: _cost(each, problem))
+        tile = StreamTile(problem, patch, width, producers, multipliers, 2, units, item)
         ahead = -(-_BYTES_AHEAD // tile.bytes_read)
         tile = replace(tile, ahead=min(max(ahead, 2), _MOST_AHEAD))
         yield from _with_room(tile, model)
@@ -186,10 +202,10 @@ def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
                 return
 
 
-def _patches(rows: int) -> Iterator[Pair]:
-    """Yield the lines x pixels of patches that fill most of so many rows."""
-    for width in range(8, rows // ITEM[0] + 1, ITEM[1]):
-        yield rows // width // ITEM[0] * ITEM[0], width
+def _patches(rows: int, item: Pair) -> Iterator[Pair]:
+    """Yield the lines x pixels of patches of such items that fill most of so many rows."""
+    for width in range(8, rows // item[0] + 1, item[1]):
+        yield rows // width // item[0] * item[0], width
 
 
 def _cost(patch: Pair, problem: SeparableProblem) -> tuple[int, int, int]:

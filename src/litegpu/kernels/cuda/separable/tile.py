@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
@@ -61,6 +62,8 @@ class SeparableTile(Tile):
     """k-tiles that are multiplied in one step."""
     prefetch: int
     """Steps whose weights are on their way while those of one are multiplied."""
+    item: ClassVar[Pair] = ITEM
+    loads_at_once: ClassVar[int] = LOADS_AT_ONCE
 
     @property
     def threads(self) -> int:
@@ -131,9 +134,9 @@ class SeparableTile(Tile):
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
-def loads_of(window: Window) -> int:
+def loads_of(window: Window, item: Pair = ITEM) -> int:
     """Return the loads of a thread that makes an item."""
-    return math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
+    return math.prod(len(readers(window, axis, item[axis])) for axis in (0, 1))
 
 
 def _item_instructions(window: Window) -> int:
@@ -141,10 +144,10 @@ def _item_instructions(window: Window) -> int:
     return 4 * math.prod((*ITEM, *window.kernel)) + 9 * loads_of(window) + 150
 
 
-def tiles_of(patch: Pair, middle: Shape4) -> Pair:
-    """Return how many patches lie below each other, and side by side."""
+def tiles_of(patch: Pair, middle: Shape4, of_item: int = ITEM[0]) -> Pair:
+    """Return how many patches lie below each other, and side by side; items have so many lines."""
     n, height, width, _ = middle
-    lines = n * round_up(height, ITEM[0])
+    lines = n * round_up(height, of_item)
     return -(-lines // patch[0]), -(-width // patch[1])
 
 
