@@ -118,7 +118,7 @@ def _kernel(
     weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns)
     packed = Packed(weights, halves.back, spec.weights.bias, tile.column_blocks * tile.columns)
     if isinstance(tile, StreamTile):
-        name, words = f"{Separable.name}_stream", _words_of_stream(tile, src)
+        name, words = "cuda/separable_stream", _words_of_stream(tile, src)
     else:
         name, words = Separable.name, _words_of_tile(tile)
     variables = {
