@@ -39,15 +39,15 @@ def test_each_layer_has_tiles_to_choose_from(monkeypatch: pytest.MonkeyPatch) ->
 class Target:
     """Gives results that differ from time to time."""
 
-    made = 0
+    given = 0
 
     def get_output_details(self) -> list[dict[str, int]]:
         return [{"index": 3}]
 
     def get_tensor(self, index: int) -> npt.NDArray[np.float32]:
         assert index == 3
-        Target.made += 1
-        return np.array([0 if Target.made % 5 else 1], np.float32)
+        Target.given += 1
+        return np.array([0 if Target.given % 5 else 1], np.float32)
 
 
 def test_blocks_that_stay_are_timed_beside_others(
