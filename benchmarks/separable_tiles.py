@@ -1,5 +1,7 @@
 """Times the tiles that cuda/separable could use for layers of large batches, beside its cost model.
 
+Blocks that stay (cuda/separable_stream) are timed by separable_stream.py.
+
     python benchmarks/separable_tiles.py measure --out benchmarks/results/h200_separable_tiles.json
     python benchmarks/separable_tiles.py compare benchmarks/results/h200_separable_tiles.json
 
@@ -20,6 +22,7 @@ import numpy as np
 from conv_tiles import PAPER, chain_microseconds, constants, run_commands, window
 from litegpu import GpuDelegate
 from litegpu.kernels.cuda import separable
+from litegpu.kernels.cuda.separable.stream import StreamTile
 from litegpu.kernels.cuda.separable.tile import SeparableProblem, SeparableTile, candidates
 from litegpu.ops.window import Window
 from litegpu.tools.runtime import interpreter
@@ -66,12 +69,19 @@ def problem_of(layer: Sizes) -> SeparableProblem:
     return SeparableProblem(image, "float16", middle, outputs, seen)
 
 
+def interpreter_of(layer: Sizes, precision: str, tile: SeparableTile | StreamTile) -> Any:
+    """Return an interpreter of the layer on the GPU, its separable convolution by that tile."""
+    delegate = GpuDelegate(backend="cuda", precision=precision, cache=False)
+    with (
+        mock.patch.object(separable, "candidates", lambda *_: [tile]),
+        mock.patch.object(separable, "streams", lambda *_: []),
+    ):
+        return interpreter(write(layer), delegate)
+
+
 def microseconds(layer: Sizes, precision: str, tile: SeparableTile) -> float:
     """Return the device's time of one launch of a tile in a chain."""
-    delegate = GpuDelegate(backend="cuda", precision=precision, cache=False)
-    with mock.patch.object(separable, "candidates", lambda *_: [tile]):
-        target = interpreter(write(layer), delegate)
-    return chain_microseconds(target, 1)
+    return chain_microseconds(interpreter_of(layer, precision, tile), 1)
 
 
 def _tiles(layer: Sizes) -> list[SeparableTile]:

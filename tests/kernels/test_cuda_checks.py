@@ -48,7 +48,33 @@ OWN = """\
     float own[3] = {{1.0f, 2.0f, 3.0f}};
     STORE1_F32(dst, GLOBAL_X, own[LOCAL_X % {}]);
 """
+GATED = """\
+    unsigned long long *const gate = (unsigned long long *)scratch;
+    if (LOCAL_X == 0) gate_begin(gate, 1);
+    BARRIER();
+    if (LOCAL_X < 32) {
+        scratch[LOCAL_X + 2] = LOAD1_F32(src, GLOBAL_X);
+        gate_arrive(gate);
+        STORE1_F32(dst, GLOBAL_X, 0.0f);
+    } else {
+        gate_wait(gate, 0);
+        STORE1_F32(dst, GLOBAL_X, scratch[LOCAL_X - 30]);
+    }
+"""
+SOME = """\
+    if (LOCAL_X < 32) {
+        scratch[LOCAL_X] = LOAD1_F32(src, GLOBAL_X);
+        some_sync<1, 32>();
+        STORE1_F32(dst, GLOBAL_X, scratch[31 - LOCAL_X] + (some_sync_or<1, 32>(LOCAL_X == 3)));
+    } else STORE1_F32(dst, GLOBAL_X, (float)of_lane(LOCAL_X, LOCAL_X % 2));
+"""
+AFTER = "        STORE1_F32(dst, GLOBAL_X, 0.0f);\n"
 WRONG = {
+    "no barrier since another thread read: byte 132 of shared": GATED.replace("gate_wait", "//"),
+    "no barrier since another thread wrote: byte 8 of shared": GATED.replace(
+        AFTER, AFTER + "        gate_wait(gate, 0);\n        scratch[LOCAL_X + 2] = 0.0f;\n"
+    ),
+    "no barrier since another thread read: byte 64 of shared": SOME.replace("some_sync<", "//"),
     "no barrier since another thread read: byte 128 of shared": REVERSE.replace("BARRIER();", ""),
     "no barrier since another thread wrote: byte 252 of shared": AGAIN,
     "no barrier since another thread read: byte 252 of shared": OF_A_WARP.format(32),
@@ -77,6 +103,9 @@ FEW_WAIT = "    if (LOCAL_X < 60) BARRIER();\n    STORE1_F32(dst, GLOBAL_X, 1.0f
 @pytest.mark.parametrize("order", ORDERS)
 def test_threads_that_wait_in_vain_are_a_fault(order: int) -> None:
     for checked in (False, True):
+        device = EmulatedDevice(checked=checked, order=order)
+        with pytest.raises(AssertionError, match="32 of 64 threads wait for others that do not"):
+            run_on_few(GATED.replace("gate_arrive", "//"), device)
         with pytest.raises(AssertionError, match="60 of 64 threads wait for others that do not"):
             run_on_few(FEW_WAIT, EmulatedDevice(checked=checked, order=order))
         run_on_few(REVERSE, EmulatedDevice(checked=checked, order=order))
@@ -98,7 +127,14 @@ def test_faults_are_found(message: str, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [REVERSE, OF_A_WARP.format(1), AGAIN.replace("    scr", "    BARRIER();\n    scr")]
+    "body",
+    [
+        REVERSE,
+        OF_A_WARP.format(1),
+        AGAIN.replace("    scr", "    BARRIER();\n    scr"),
+        GATED,
+        SOME,
+    ],
 )
 def test_nothing_is_found_where_all_is_well(body: str) -> None:
     run_on_few(body)

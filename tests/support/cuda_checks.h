@@ -17,6 +17,8 @@
 #define UNCHECKED __attribute__((no_sanitize("thread"), optimize("O2")))
 
 enum Scope { THREAD, WARP, GROUP, BLOCK, CLUSTER, SCOPES };
+// How many barriers were passed, of each scope.
+struct Passed { unsigned short of[SCOPES] = {}; };
 // A thread of a cluster, the scopes that it is in, and how many barriers it has passed in each.
 // `fences`: after which the instructions that multiply from shared memory see what it has written.
 struct Visitor { unsigned short place[SCOPES], passed[SCOPES]; unsigned int fences; };

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 #include "cuda_checks.h"
@@ -114,16 +115,20 @@ struct Fiber {
     float *d;
     int *whole;
     unsigned int word;
+    int from;
     const Product *shown;
     std::vector<std::vector<Copy>> copies;
     std::vector<std::vector<Product>> products;
 };
-struct Meeting { int arrived = 0; unsigned int round = 0; };
+// The most barriers that those who have come had passed, of each scope: whoever goes on has passed one more.
+struct Meeting { int arrived = 0; unsigned int round = 0; Passed come, gone; };
+struct Gate { int wanted, missing; unsigned int round; Passed come, gone; };
 struct Block {
     char *memory;
-    Meeting all;
-    int votes = 0, voted = 0;  // see __syncthreads_or
-    int ended = 0;             // threads
+    Meeting all, some[16];           // barriers by their numbers
+    int votes[16] = {}, voted[16] = {};  // see __syncthreads_or
+    int ended = 0;                   // threads
+    std::map<const void *, Gate> gates;
     std::vector<Meeting> warps, groups;
 };
 inline std::vector<Fiber> fibers;
@@ -164,22 +169,35 @@ template <class Work> static void meet(Meeting &meeting, int count, Work work) {
     while (meeting.round == round) yield();
 }
 
+// What was done before by those who have come is before all that this thread does from now on.
+static void go_on(Scope scope, const Passed &gone) {
+    for (int s = scope; s > THREAD; --s) me->visitor->passed[s] = std::max(me->visitor->passed[s], gone.of[s]) + 1;
+}
+static void come(Scope scope, Passed &all) {
+    for (int s = scope; s > THREAD; --s) all.of[s] = std::max(all.of[s], me->visitor->passed[s]);
+}
 // A meeting that orders accesses to memory, too.
 template <class Work> static void barrier(Scope scope, Meeting &meeting, int count, Work work) {
-    meet(meeting, count, work);
-    for (int s = scope; s > THREAD; --s) ++me->visitor->passed[s];
+    come(scope, meeting.come);
+    meet(meeting, count, [&] { work(), meeting.gone = meeting.come, meeting.come = Passed(); });
+    go_on(scope, meeting.gone);
 }
 
 static Block &my_block() { return blocks[me->rank]; }
 static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
 static char *shared_memory(size_t offset) { return my_block().memory + offset; }
 static void __syncthreads() { barrier(BLOCK, my_block().all, threads_per_block, [] {}); }
-static int __syncthreads_or(int vote) {
+static int vote(int number, Meeting &meeting, int threads, int vote) {
     Block &b = my_block();
-    b.votes |= vote != 0;
-    barrier(BLOCK, b.all, threads_per_block, [&] { b.voted = b.votes, b.votes = 0; });
-    return b.voted;
+    b.votes[number] |= vote != 0;
+    barrier(BLOCK, meeting, threads, [&] { b.voted[number] = b.votes[number], b.votes[number] = 0; });
+    return b.voted[number];
 }
+static int __syncthreads_or(int own) { return vote(0, my_block().all, threads_per_block, own); }
+template <int NUMBER, int THREADS> static int some_sync_or(int own) {
+    return vote(NUMBER, my_block().some[NUMBER], THREADS, own);
+}
+template <int NUMBER, int THREADS> static void some_sync() { some_sync_or<NUMBER, THREADS>(0); }
 template <class Join> static unsigned int of_warp(unsigned int v, Join join) {
     me->word = v;
     Fiber *const lanes = warp_of(me);
@@ -196,17 +214,42 @@ static unsigned int __reduce_max_sync(unsigned int, unsigned int v) {
 static unsigned int __reduce_or_sync(unsigned int, unsigned int v) {
     return of_warp(v, [](unsigned int a, unsigned int b) { return a | b; });
 }
-static float __shfl_xor_sync(unsigned int, float value, int mask) {
-    me->word = __float_as_uint(value);
+static unsigned int exchanged(unsigned int word, int from) {
+    me->word = word;
+    me->from = from;
     Fiber *const lanes = warp_of(me);
     meet(my_block().warps[me->warp], 32, [=] {
         unsigned int words[32];
         for (int lane = 0; lane < 32; ++lane) words[lane] = lanes[lane].word;
-        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = words[lane ^ mask];
+        for (int lane = 0; lane < 32; ++lane) lanes[lane].word = words[lanes[lane].from];
     });
-    return __uint_as_float(me->word);
+    return me->word;
 }
+static float __shfl_xor_sync(unsigned int, float value, int mask) {
+    return __uint_as_float(exchanged(__float_as_uint(value), me->lane ^ mask));
+}
+static int __shfl_sync(unsigned int, int value, int lane) { return (int)exchanged((unsigned int)value, lane); }
 static void __syncwarp() { barrier(WARP, my_block().warps[me->warp], 32, [] {}); }
+// Gates count what was passed as barriers do; that a thread waits for another is told by which has passed
+// more, so that of those who never met some races are not seen.
+static void gate_begin(unsigned long long *gate, int arrivals) { my_block().gates[gate] = {arrivals, arrivals, 0}; }
+static void gate_arrive(unsigned long long *gate) {
+    __syncwarp();
+    ++moves;
+    Gate &g = my_block().gates.at(gate);
+    if (me->lane == 0) {
+        come(BLOCK, g.come);
+        if (--g.missing == 0) g.gone = g.come, g.come = Passed(), g.missing = g.wanted, ++g.round;
+    }
+    go_on(BLOCK, Passed());  // what it does from now on is not before what others do
+}
+static void gate_wait(unsigned long long *gate, int odd) {
+    const Gate &g = my_block().gates.at(gate);
+    while ((int)(g.round & 1) == odd) yield();
+    ++moves;
+    go_on(BLOCK, g.gone);
+}
+static void expect_row(const void *, int) {}
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
 static Index3 blockDim, gridDim;
@@ -444,6 +487,7 @@ static unsigned int pack(int4 v, int low, int high) {
 static unsigned int pack_s8(int4 v) { return pack(v, -128, 127); }
 static unsigned int pack_u8(int4 v) { return pack(v, 0, 255); }
 static uint4 load_ahead(const uint4 *p) { return *p; }
+template <class T> static T load_now(const T *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p, T otherwise = T{}) { return wanted ? *p : otherwise; }
 static unsigned short to_half(float f) {
     return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);
@@ -576,6 +620,8 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     block.ended = 0;
                     memset(block.memory, 0xff, shared);  // NaN
                     block.all = Meeting();
+                    for (Meeting &each : block.some) each = Meeting();
+                    block.gates.clear();
                     for (Meeting &each : block.warps) each = Meeting();
                     for (Meeting &each : block.groups) each = Meeting();
                 }

@@ -50,13 +50,16 @@ __device__ __forceinline__ bool is_unheld(float most) {
 __device__ __forceinline__ bool is_dust(unsigned int bits) {
     return !(__reduce_or_sync(0xffffffffu, bits) & 0x70007000u);
 }
-// The exponent field of the largest float of a block, bit by bit.
-__device__ __forceinline__ int block_exponent(float most) {
+// The exponent field of the largest float of all threads that vote by `any`, bit by bit.
+template <class Any> __device__ __forceinline__ int exponent_by(Any any, float most) {
     int found = 0;
 #pragma unroll 1
     for (int bit = 128; bit > 0; bit >>= 1)
-        if (__syncthreads_or((int)(__float_as_uint(most) >> 23) >= found + bit)) found += bit;
+        if (any((int)(__float_as_uint(most) >> 23) >= found + bit)) found += bit;
     return found;
+}
+__device__ __forceinline__ int block_exponent(float most) {
+    return exponent_by([](int vote) { return __syncthreads_or(vote); }, most);
 }
 // The power of two with which the largest float comes below 32768: 1 where half holds it anyway.
 // Neither it nor its inverse leaves float's range.

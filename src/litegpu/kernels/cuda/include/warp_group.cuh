@@ -7,6 +7,10 @@ __device__ __forceinline__ unsigned long long matrix_at(const void *first) {
     const unsigned long long at = __cvta_generic_to_shared(first);
     return (at & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
 }
+// The matrix that begins so many chunks of 16 bytes later.
+__device__ __forceinline__ unsigned long long matrix_after(unsigned long long matrix, int chunks) {
+    return matrix & 0xffffffff00000000ull | (unsigned int)matrix + chunks;
+}
 // What threads have written to shared memory becomes visible to these instructions.
 __device__ __forceinline__ void shared_for_group() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -24,6 +28,43 @@ template <int N> __device__ __forceinline__ void group_wait() {
 template <class T, int N> __device__ __forceinline__ void group_done(T (&d)[N][4]) {
     group_wait<0>();
     sums_done(d);
+}
+// A gate in shared memory, for warps that wait for others without keeping these waiting: it has turns, each
+// of which ends when `arrivals` warps have come. One thread makes it, before a barrier of all.
+__device__ __forceinline__ void gate_begin(unsigned long long *gate, int arrivals) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at), "r"(arrivals) : "memory");
+}
+// A warp comes: whoever has waited for the turn sees what its threads did before.
+__device__ __forceinline__ void gate_arrive(unsigned long long *gate) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(gate);
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at) : "memory");
+}
+// Wait for the end of the first turn and every second one after it (`odd` is 0), or of the others. Before
+// the first turn the other kind counts as ended.
+__device__ __forceinline__ void gate_wait(unsigned long long *gate, int odd) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("{ .reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra ended;\n bra again;\n ended: }"
+                 :: "r"(at), "r"(odd) : "memory");
+}
+// A barrier of some warps of a block, THREADS threads in all, by its number: 0 is that of all.
+template <int NUMBER, int THREADS> __device__ __forceinline__ void some_sync() {
+    asm volatile("barrier.cta.sync.aligned %0, %1;" :: "n"(NUMBER), "n"(THREADS) : "memory");
+}
+template <int NUMBER, int THREADS> __device__ __forceinline__ int some_sync_or(int vote) {
+    int any;
+    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; "
+                 "barrier.cta.red.or.pred.aligned q, %2, %3, p; selp.b32 %0, 1, 0, q; }"
+                 : "=r"(any) : "r"(vote), "n"(NUMBER), "n"(THREADS) : "memory");
+    return any;
+}
+// Ask for a row of memory, a multiple of 16 bytes, to be in the cache that all multiprocessors share.
+__device__ __forceinline__ void expect_row(const void *from, int bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes) : "memory");
 }
 // Operands of the sums of 64 rows x 8 columns, and those of more columns with their numbers.
 #define SUMS_8(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])

@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from litegpu.codegen import round_up
-from litegpu.codegen.storage import Shape4
-from litegpu.graph import Node
+from litegpu.codegen.storage import Shape4, Storage
+from litegpu.graph import DType, Node
 from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.kernels.cuda.packing import pack_tiles
+from litegpu.kernels.cuda.separable.stream import StreamTile, streams
 from litegpu.kernels.cuda.separable.tile import (
-    ITEM,
     SeparableProblem,
     SeparableTile,
     candidates,
@@ -28,7 +28,7 @@ from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.units import Unit
-from litegpu.ops.window import LOADS_AT_ONCE, Window, readers
+from litegpu.ops.window import Window, readers
 
 _FILLED = 0.6
 """The part of the patches' pixels that must be there for them to pay."""
@@ -62,7 +62,9 @@ class Separable(Implementation):
         problem = SeparableProblem(
             src.shape, src.dtype.value, middle.shape, dst.channels, middle.window
         )
-        tiles = choose(candidates(problem, target.model), target, error=_ERROR)
+        streamed = streams(problem, target.model, target.compute_units)
+        found_tiles = [*candidates(problem, target.model), *streamed]
+        tiles = choose(found_tiles, target, error=_ERROR)
         if isinstance(tiles, Rejected):
             return tiles
         return TilePlan(("separable", problem), tiles, partial(_kernel, spec=spec, middle=middle))
@@ -103,7 +105,11 @@ def _is_half(middle: Shape4, target: Target) -> bool:
 
 
 def _kernel(
-    node: Node, ctx: LowerContext, tile: SeparableTile, spec: ConvSpec, middle: Depthwise
+    node: Node,
+    ctx: LowerContext,
+    tile: SeparableTile | StreamTile,
+    spec: ConvSpec,
+    middle: Depthwise,
 ) -> KernelRequest:
     dst, src, window, taps = spec.dst, spec.src, middle.window, middle.taps
     assert taps is not None
@@ -111,31 +117,32 @@ def _kernel(
     halves = halves_of(spec.array, ctx.target, exact=False)
     weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns)
     packed = Packed(weights, halves.back, spec.weights.bias, tile.column_blocks * tile.columns)
+    if isinstance(tile, StreamTile):
+        name, words = "cuda/separable_stream", _words_of_stream(tile, src)
+    else:
+        name, words = Separable.name, _words_of_tile(tile)
     variables = {
-        "THREADS": tile.threads,
-        "BM": tile.pixels,
+        **words,
         "BN": tile.columns,
         "PATCH": tile.patch,
-        "ROWS": ITEM[0],
-        "COLUMNS": ITEM[1],
-        "PREFETCH": tile.prefetch,
-        "DEPTH": tile.depth,
-        "LOADS_AT_ONCE": LOADS_AT_ONCE,
-        "STAGES": tile.stages,
+        "PIXELS": tile.pixels,
+        "ROWS": tile.item[0],
+        "COLUMNS": tile.item[1],
+        "LOADS_AT_ONCE": tile.loads_at_once,
         "K_TILES": tile.k_tiles,
         "COLUMN_BLOCKS": tile.column_blocks,
-        "LINES": round_up(middle.shape[1], ITEM[0]),
+        "LINES": round_up(middle.shape[1], tile.item[0]),
         "across": tile.tiles[1],
         "input_blocks": channel_blocks,
         "tap_blocks": channel_blocks,
-        "rows": readers(window, 0, ITEM[0]),
-        "columns": readers(window, 1, ITEM[1]),
+        "rows": readers(window, 0, tile.item[0]),
+        "columns": readers(window, 1, tile.item[1]),
         "one_by_one": (readers(window, 0, 1), readers(window, 1, 1)),
         "has_taps_bias": middle.bias is not None,
         "middle": middle.shape,
         **window.words(src.shape[1:3]),
     }
-    kernel = conv_kernel(Separable.name, node, spec, tile, ctx.target, packed, variables)
+    kernel = conv_kernel(name, node, spec, tile, ctx.target, packed, variables)
     constants = {"weights": weights, "taps": padded(taps, channel_blocks * 4), **kernel.constants}
     if middle.bias is not None:
         constants["taps_bias"] = padded(middle.bias, channel_blocks * 4)
@@ -149,3 +156,32 @@ def _kernel(
         },
         needed={"src": window.elements_read(dst.rows, src.padded_channels)},
     )
+
+
+def _words_of_tile(tile: SeparableTile) -> dict[str, int]:
+    return {
+        "THREADS": tile.threads,
+        "BM": tile.pixels,
+        "PREFETCH": tile.prefetch,
+        "DEPTH": tile.depth,
+        "STAGES": tile.stages,
+    }
+
+
+def _words_of_stream(tile: StreamTile, src: Storage) -> dict[str, int | bool]:
+    return {
+        "BM": tile.rows,
+        "PRODUCERS": tile.producers,
+        "MULTIPLIERS": tile.multipliers,
+        "RING": tile.ring,
+        "PATCHES": math.prod(tile.tiles),
+        "BLOCKS": tile.blocks[1],
+        "APART": tile.apart,
+        "AHEAD": tile.ahead if _can_be_asked_for(src) else 0,
+    }
+
+
+def _can_be_asked_for(src: Storage) -> bool:
+    """Whether a line of a patch is a row of memory: halves, whole parts of 16 bytes."""
+    starts = (*src.strides, src.offset)
+    return src.dtype is DType.FLOAT16 and src.contiguous and not any(each % 8 for each in starts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
@@ -17,11 +18,11 @@ ITEM = (2, 4)
 """Lines x pixels of the depthwise convolution that a thread makes at a time."""
 CHANNELS = 32
 """Channels of a k-tile."""
-_SUMS_BYTES = 16 * 40 * 4 // 32
+SUMS_BYTES = 16 * 40 * 4 // 32
 """Memory for each thread that sums pass through: a warp stores 16 rows, 40 floats apart."""
 _MOST_SUMS = 64
 """Sums of a thread, in registers."""
-_REGISTERS = 128
+REGISTERS = 128
 """Registers of a thread."""
 
 # Clocks of a multiprocessor, fitted to 23 kernels on an H200 (5 layers, 5 % off in the mean). Sums
@@ -61,6 +62,8 @@ class SeparableTile(Tile):
     """k-tiles that are multiplied in one step."""
     prefetch: int
     """Steps whose weights are on their way while those of one are multiplied."""
+    item: ClassVar[Pair] = ITEM
+    loads_at_once: ClassVar[int] = LOADS_AT_ONCE
 
     @property
     def threads(self) -> int:
@@ -73,7 +76,7 @@ class SeparableTile(Tile):
     @property
     def tiles(self) -> Pair:
         """Return how many patches lie below each other, and side by side."""
-        return _tiles_of(self.patch, self.problem.middle)
+        return tiles_of(self.patch, self.problem.middle)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -106,11 +109,11 @@ class SeparableTile(Tile):
         weights = self.stages * self.depth * self.columns
         bias = 4 * self.column_blocks * self.columns
         tiles = (self.k_tiles * self.pixels + weights) * CHANNELS * 2
-        return tiles + self.threads * _SUMS_BYTES + bias
+        return tiles + self.threads * SUMS_BYTES + bias
 
     def min_blocks(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
-        return model.resident_blocks(self.threads, _REGISTERS, self.shared_bytes)
+        return model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
 
     def fits(self, target: TileTarget) -> bool:
         return super(SeparableTile, self).fits(target) and self.min_blocks(target.model) > 0
@@ -121,10 +124,9 @@ class SeparableTile(Tile):
         resident = self.min_blocks(target.model)
         rounds = self.blocks[1] / (target.compute_units * resident)
         items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
-        loads = math.prod(len(readers(window, axis, ITEM[axis])) for axis in (0, 1))
-        products = 4 * math.prod((*ITEM, *window.kernel))
+        loads = loads_of(window)
         columns = self.column_blocks * self.columns
-        busy = items * (products + 9 * loads + 150) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
+        busy = items * _item_instructions(window) + self.pixels * columns / 4 * _SUM_INSTRUCTIONS
         waits = -(-items // self.threads) * -(-loads // LOADS_AT_ONCE) * _LOAD_CLOCKS
         waits += self.steps * _STEP_CLOCKS
         each = resident * busy * _INSTRUCTION_CLOCKS + waits + _BLOCK_CLOCKS
@@ -132,16 +134,26 @@ class SeparableTile(Tile):
         return (rounds if rounds > _MANY_ROUNDS else math.ceil(rounds)) * each
 
 
-def _tiles_of(patch: Pair, middle: Shape4) -> Pair:
-    """Return how many patches lie below each other, and side by side."""
+def loads_of(window: Window, item: Pair = ITEM) -> int:
+    """Return the loads of a thread that makes an item."""
+    return math.prod(len(readers(window, axis, item[axis])) for axis in (0, 1))
+
+
+def _item_instructions(window: Window) -> int:
+    """Return the instructions of a thread that makes an item."""
+    return 4 * math.prod((*ITEM, *window.kernel)) + 9 * loads_of(window) + 150
+
+
+def tiles_of(patch: Pair, middle: Shape4, of_item: int = ITEM[0]) -> Pair:
+    """Return how many patches lie below each other, and side by side; items have so many lines."""
     n, height, width, _ = middle
-    lines = n * round_up(height, ITEM[0])
+    lines = n * round_up(height, of_item)
     return -(-lines // patch[0]), -(-width // patch[1])
 
 
 def wasted_pixels(patch: Pair, middle: Shape4) -> int:
     """Return how many pixels of all patches lie outside of the images."""
-    return math.prod(_tiles_of(patch, middle)) * math.prod(patch) - pixels_of(middle)
+    return math.prod(tiles_of(patch, middle)) * math.prod(patch) - pixels_of(middle)
 
 
 def patches(pixels: int) -> list[Pair]:

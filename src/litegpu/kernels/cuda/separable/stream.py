@@ -1,0 +1,214 @@
+"""Tiles of cuda/separable_stream: blocks that stay and make one patch after the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from litegpu.codegen import round_up
+from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.separable.tile import (
+    CHANNELS,
+    ITEM,
+    REGISTERS,
+    SUMS_BYTES,
+    SeparableProblem,
+    loads_of,
+    tiles_of,
+)
+from litegpu.kernels.cuda.tiles import Tile, TileTarget
+from litegpu.ops.window import LOADS_AT_ONCE, Pair, readers
+
+GROUP_ROWS = 64
+"""Pixels that four warps multiply together."""
+_FEWEST_TURNS = 3
+"""Patches of a block that pay for its beginning, in which there is nothing to overlap."""
+_BYTES_AHEAD = 32 << 10
+"""Bytes of a multiprocessor's patches that are on their way from memory, as its speed asks for."""
+_MOST_AHEAD = 6
+_MOST_RING = 6
+_WARPS = ((12, 4, ITEM), (8, 8, ITEM), (4, 4, ITEM), (8, 4, (4, 4)))
+"""Warps that make, those that multiply, and items: larger ones have fewer loads for each pixel."""
+_FEW_LOADS = 12
+"""Loads that a thread has registers for beside the sums of a larger item."""
+
+# Instructions of a warp, counted in what the compiler makes.
+_ITEM_INSTRUCTIONS = 132
+"""For an item, beside loads and products."""
+_OF_LOAD = 5
+_UNIT_INSTRUCTIONS = 90
+"""For 64 pixels x `columns`, beside sums and k-tiles: places and the bias."""
+_OF_K_TILE = 12
+_SUM_INSTRUCTIONS = 19
+"""For 4 sums of a thread, from shared memory to where they are stored."""
+
+# Clocks by the hardware's rates, where others fill most gaps; not measured yet.
+_ISSUE_CLOCKS, _GAP_CLOCKS = 0.25, 1.6
+"""Of a multiprocessor, for an instruction of a warp, and the gaps that resident warps share."""
+_LOAD_CLOCKS = 1000
+"""What a warp waits for the loads that are on their way at once."""
+_OWN_CLOCKS = 1.3
+"""Of a warp that makes, for an instruction while others have nothing to do."""
+_MULTIPLIER_CLOCKS = 2.0
+"""The same of one that multiplies: each step waits for the one before."""
+_START_CLOCKS = 4000
+_MEMORY_BYTES = 18.0
+"""Bytes per clock from and to memory, of a multiprocessor that always has some on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTile(Tile):
+    """A block makes patches of `patch` lines x pixels, `columns` outputs at a time."""
+
+    problem: SeparableProblem
+    patch: Pair
+    columns: int
+    producers: int
+    """Warps that compute depthwise convolutions."""
+    multipliers: int
+    """Warps that multiply and store."""
+    ring: int
+    """Patches that are in shared memory at a time."""
+    units: int
+    """Multiprocessors of the device."""
+    item: Pair = ITEM
+    """Lines x pixels of the depthwise convolution that a thread makes at a time."""
+    resident: int = 1
+    """Blocks that share a multiprocessor."""
+    ahead: int = 0
+    """Turns that patches are asked for before they are made; 0: they are not."""
+    apart: bool = True
+    """Whether what lies inside of the image is loaded without predicates."""
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.producers + self.multipliers)
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.patch)
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of a patch that are multiplied."""
+        return round_up(self.pixels, GROUP_ROWS)
+
+    @property
+    def tiles(self) -> Pair:
+        """Return how many patches lie below each other, and side by side."""
+        return tiles_of(self.patch, self.problem.middle, self.item[0])
+
+    @property
+    def loads_at_once(self) -> int:
+        """Return the loads of a thread that are on their way together."""
+        return LOADS_AT_ONCE if self.item == ITEM else _FEW_LOADS
+
+    @property
+    def chunks(self) -> int:
+        """Return how often a warp makes a part of a patch with each lane."""
+        items = self.pixels // math.prod(self.item) * self.k_tiles * (CHANNELS // 4)
+        return -(-items // 32)
+
+    @property
+    def turns(self) -> int:
+        """Return the most patches that a block makes."""
+        return -(-math.prod(self.tiles) // (self.units * self.resident))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 1, -(-math.prod(self.tiles) // self.turns)
+
+    @property
+    def column_blocks(self) -> int:
+        return -(-self.problem.outputs // self.columns)
+
+    @property
+    def k_tiles(self) -> int:
+        return -(-self.problem.middle[3] // CHANNELS)
+
+    @property
+    def bytes_read(self) -> int:
+        """Return the bytes of an image of halves of which no other patch is made."""
+        problem = self.problem
+        return self.pixels * math.prod(problem.window.stride) * problem.middle[3] * 2
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes for patches, weights, sums on their way, bias, gates and producers' words."""
+        columns = self.column_blocks * self.columns
+        tiles = self.k_tiles * (self.ring * self.rows + columns) * CHANNELS * 2
+        words = self.ring * (16 + 4 * self.producers)
+        return tiles + 32 * self.multipliers * SUMS_BYTES + 4 * columns + round_up(words, 16)
+
+    def min_blocks(self, model: DeviceModel) -> int:
+        return self.resident
+
+    def fits(self, target: TileTarget) -> bool:
+        room = target.model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
+        groups, of_rows = self.multipliers // 4, self.rows // GROUP_ROWS
+        even = groups <= of_rows or self.column_blocks % (groups // of_rows) == 0
+        pays = self.turns >= _FEWEST_TURNS and even
+        return super(StreamTile, self).fits(target) and room >= self.resident and pays
+
+    def clocks(self, target: TileTarget) -> float:
+        """Estimate the clocks of a multiprocessor: whichever phase of a patch takes longest."""
+        window = self.problem.window
+        loads = loads_of(window, self.item)
+        products = 4 * math.prod((*self.item, *window.kernel))
+        item = products + _OF_LOAD * loads + _ITEM_INSTRUCTIONS * math.prod(self.item) // 8
+        unit = _UNIT_INSTRUCTIONS + _OF_K_TILE * self.k_tiles
+        unit += self.columns // 8 * _SUM_INSTRUCTIONS
+        units = 4 * self.rows // GROUP_ROWS * self.column_blocks
+        each = _ISSUE_CLOCKS + _GAP_CLOCKS * 32 / (self.resident * self.threads)
+        issued = self.resident * (self.chunks * item + units * unit) * each
+        across = len(readers(window, 1, self.item[1]))
+        lines = max(self.loads_at_once // across, 1) * across
+        waits = -(-loads // lines) * _LOAD_CLOCKS
+        produced = self.chunks / self.producers * (waits + item * _OWN_CLOCKS)
+        # A group's products take as many clocks of the tensor cores as they have columns.
+        unit_clocks = unit * _MULTIPLIER_CLOCKS + self.k_tiles * self.columns
+        multiplied = units / self.multipliers * unit_clocks
+        moved = self.bytes_read + self.pixels * 2 * self.problem.outputs
+        copied = self.resident * moved / _MEMORY_BYTES
+        return self.turns * max(issued, produced, multiplied, copied) + _START_CLOCKS
+
+
+def streams(problem: SeparableProblem, model: DeviceModel, units: int) -> Iterator[StreamTile]:
+    """Yield the tiles for a problem on a device of so many multiprocessors."""
+    outputs = problem.outputs
+    columns = [32] if outputs <= 32 else [64, 128] if outputs > 64 else [64]
+    plain = problem.window.stride == (1, 1)
+    warps = [each for each in _WARPS if plain or each[2] == ITEM]
+    for rows, width, (producers, multipliers, item) in itertools.product((128, 64), columns, warps):
+        patch = min(_patches(rows, item), key=lambda each: _cost(each, problem))
+        tile = StreamTile(problem, patch, width, producers, multipliers, 2, units, item)
+        ahead = -(-_BYTES_AHEAD // tile.bytes_read)
+        tile = replace(tile, ahead=min(max(ahead, 2), _MOST_AHEAD))
+        yield from _with_room(tile, model)
+
+
+def _with_room(tile: StreamTile, model: DeviceModel) -> Iterator[StreamTile]:
+    """Yield a tile with as many blocks on a multiprocessor, then patches of a block, as fit."""
+    # One to multiply, one to begin with, and those of which all producers have a chunk.
+    most = min(max(2 + -(-tile.producers // tile.chunks), 3), _MOST_RING)
+    for resident in range(model.registers // (REGISTERS * tile.threads), 0, -1):
+        for ring in range(most, 1, -1):
+            found = replace(tile, ring=ring, resident=resident)
+            room = model.resident_blocks(tile.threads, REGISTERS, found.shared_bytes)
+            if room >= resident:
+                yield found
+                return
+
+
+def _patches(rows: int, item: Pair) -> Iterator[Pair]:
+    """Yield the lines x pixels of patches of such items that fill most of so many rows."""
+    for width in range(8, rows // item[0] + 1, item[1]):
+        yield rows // width // item[0] * item[0], width
+
+
+def _cost(patch: Pair, problem: SeparableProblem) -> tuple[int, int, int]:
+    """Return what patches are ranked by: how many, what is made, and what is read twice."""
+    count = math.prod(tiles_of(patch, problem.middle))
+    return count, count * math.prod(patch), sum(patch)
