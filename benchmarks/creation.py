@@ -243,7 +243,8 @@ def measure(
 
     Drivers have caches of their own if these are to be `cached`.
     """
-    device = next(each.name for each in list_devices() if each.backend == backend)
+    there = [each for each in list_devices() if each.backend == backend]
+    device = min(there, key=lambda each: each.software).name  # as delegates choose
     about = backend, model, precision
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own:
         drivers = own if cached else ""
