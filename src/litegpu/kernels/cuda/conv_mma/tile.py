@@ -16,29 +16,40 @@ _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
 _NOTES_BYTES = 48
 """Shared memory where up to 8 blocks tell each other the range of values."""
+_LOADS_OF_FLOATS = 4
+"""Loads of a piece that is no whole vector in memory."""
 
-# Clocks and bytes beside those of device_model.Clocks, fitted to 758 kernels on an H200 (32 layers,
-# all kinds of tiles; benchmarks/conv_tiles.py) by least squares of the logarithms of times at
-# 1755 MHz. A launch takes 1310 clocks more, in a chain of launches: no estimate counts them.
-_PRODUCT_CLOCKS = 2.5
+# Clocks and bytes beside those of device_model.Clocks, fitted to what an H200 took for 1140 kernels
+# (50 layers, all kinds of tiles; benchmarks/conv_tiles.py) and for those of nine networks, by least
+# squares of the logarithms of times at 1755 MHz. A launch takes 450 to 1500 clocks more, in a chain
+# of launches: no estimate counts them.
+_INSTRUCTION_CLOCKS = 5.0
+"""From an instruction of a thread to the next, which mostly waits for its result."""
+_LOAD_CLOCKS = 170.0
+"""What a thread waits for loads that are on their way together, beside its instructions."""
+_PRODUCT_CLOCKS = 2.4
 """For a warp's product of 16 x 16 halves by 16 x 8, beside others."""
-_STEP_CLOCKS = 42.0
+_STEP_CLOCKS = 75.0
 """What the warp that makes a k-step waits for its values, and for the products before."""
-_SUM_CLOCKS = 0.08
+_SUM_CLOCKS = 0.13
 """For a sum that a warp leaves in shared memory, and a thread adds up."""
-_BLOCK_CLOCKS = 1140.0
+_SUM_WAIT_CLOCKS = 9.0
+"""What a thread waits for a sum that it adds up."""
+_BLOCK_CLOCKS = 720.0
 """What blocks that are on a multiprocessor at a time wait for as they begin and end."""
-_SHARE_CLOCKS = 1270.0
-"""What blocks that share an operand lose by waiting for each other."""
-_SPLIT_CLOCKS = 900.0
-_SPLIT_CLOCKS_EACH = 187.0
+_BEGIN_CLOCKS = 0.53
+"""From the begin of a block to that of the next, anywhere on the device."""
+_SHARE_CLOCKS_EACH = 200.0
+"""What blocks that share an operand lose for each of them, by waiting for each other."""
+_SPLIT_CLOCKS = 1000.0
+_SPLIT_CLOCKS_EACH = 145.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
 _CACHED_BYTES = 64.0
 """Bytes per clock that a multiprocessor gets from the cache that all share, at most."""
 _CLUSTER_UNITS = 18
 """Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
 
-# Registers of a thread, from those of the same 758 kernels as NVRTC 13.5 compiles them for
+# Registers of a thread, from those of 758 of these kernels as NVRTC 13.5 compiles them for
 # compute capability 9.0: of 93 % of them, as many blocks are resident as these figures say.
 _REGISTERS = 16
 """Those beside weights and sums."""
@@ -67,6 +78,14 @@ class MmaProblem:
     """Parts of channels in which a k-step of the operand is loaded: blocks of 4 halves."""
     ranged: bool = False
     """Whether blocks look for the range of their values, and tell the others of a cluster."""
+
+    @property
+    def most_turns(self) -> int:
+        """Turns of the loop that gathers, of which the template writes out no more.
+
+        They are fewer where the operand is that of a depthwise convolution.
+        """
+        return 8 if self.loads <= _LOADS_OF_FLOATS else 2
 
     @property
     def splits_here(self) -> bool:
@@ -156,38 +175,57 @@ class MmaTile(Tile):
         beside = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
         return min(round_up(weights + beside, 8), _MOST_REGISTERS)
 
+    @property
+    def gathered(self) -> float:
+        """Pieces of the operand that a block gathers."""
+        rows = min(self.pixels, self.problem.rows)
+        return rows * self.steps * self.problem.pieces / self.sharing
+
+    @property
+    def rounds(self) -> float:
+        """How often a thread waits for loads that are on their way together.
+
+        The template writes out several turns of a loop, but no more than there are, and does the
+        rest of them one by one.
+        """
+        chunks = self.steps // self.chunk
+        pieces = self.gathered / chunks
+        turns = min(max(int(pieces // self.threads), 1), self.problem.most_turns)
+        whole, rest = divmod(pieces, turns * self.threads)
+        return chunks * (whole + math.ceil(rest / self.threads))
+
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
         clustered = _CLUSTER_UNITS // self.cluster * self.cluster
         per_unit = -(-blocks // max(target.compute_units * clustered // _CLUSTER_UNITS, 1))
-        shared = self.sharing
-        rows = min(self.pixels, problem.rows)
-        pieces = rows * self.steps * problem.pieces / shared
+        room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
+        # Blocks that lie on one multiprocessor wait at the same time.
+        waves = -(-per_unit // max(1, min(per_unit, room)))
+        rows, shared = min(self.pixels, problem.rows), self.sharing
         weights = self.columns * self.steps * STEP * 2 * problem.weight_parts
         products = self.steps * (self.pixels // 16) * (self.columns // 8) * problem.products
         sums = rows * self.columns * self.warps_k
         exchanged = rows * self.steps * STEP * 2 * problem.parts if shared > 1 else 0
         exchanged += sums * 4 if self.split_k else 0
-        busy = max(
-            pieces * problem.instructions * clocks.instruction
-            + products * _PRODUCT_CLOCKS
-            + sums * _SUM_CLOCKS,
-            (pieces * problem.loads * 16 + weights) / _CACHED_BYTES,
+        # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
+        turns = math.ceil(self.gathered / self.threads)
+        gathering = problem.instructions * max(
+            per_unit * self.gathered * clocks.instruction, waves * turns * _INSTRUCTION_CLOCKS
         )
-        turns = -(-pieces // (self.threads * 2))
-        waits = clocks.load * (turns * max(1.0, problem.loads / 8) + self.steps // self.chunk - 1)
-        waits += _BLOCK_CLOCKS + _STEP_CLOCKS * self.steps / self.warps_k
+        busy = max(
+            gathering + per_unit * (products * _PRODUCT_CLOCKS + sums * _SUM_CLOCKS),
+            per_unit * (self.gathered * problem.loads * 16 + weights) / _CACHED_BYTES,
+        )
+        waits = _BLOCK_CLOCKS + _LOAD_CLOCKS * self.rounds
+        waits += _STEP_CLOCKS * self.steps / self.warps_k + _SUM_WAIT_CLOCKS * sums / self.threads
         if shared > 1:
-            waits += _SHARE_CLOCKS
+            waits += _SHARE_CLOCKS_EACH * shared
         if self.split_k:
             waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * self.cluster
-        # Blocks that lie on one multiprocessor wait at the same time.
-        room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
-        resident = max(1, min(per_unit, room))
         exchange = blocks * exchanged / clocks.remote_bytes
-        return per_unit * busy + waits * -(-per_unit // resident) + exchange
+        return busy + waves * waits + exchange + blocks * _BEGIN_CLOCKS
 
 
 _WEIGHT_REGISTERS = 64
