@@ -31,8 +31,8 @@ class Clocks:
     """Bytes per clock from the cache that all multiprocessors share."""
     memory_bytes: float = 15.0
     """Bytes per clock from and to the device's memory."""
-    remote_bytes: float = 1780.0
-    """Bytes per clock that all clusters together can store into other blocks' shared memory."""
+    remote_bytes: float = 2900.0
+    """Bytes per clock that all clusters together store to, or load from, other blocks' memory."""
     overlapped_bytes: int = 200 << 10
     """Shared memory of the blocks that work while others of a multiprocessor wait."""
 

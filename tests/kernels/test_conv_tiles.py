@@ -9,13 +9,14 @@ from typing import Any, cast
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
-from litegpu.kernels.cuda.conv_mma.tile import MmaProblem
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile
 from litegpu.kernels.cuda.conv_tile import TOO_FEW, plan_tiles
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, candidates
 from litegpu.kernels.cuda.packing import CHUNKS
 from litegpu.kernels.cuda.tiles import TilePlan
 
 RESULTS = BENCHMARKS / "results" / "h200_conv_tiles.json"
+STATES = ("before", "after")
 
 
 @pytest.fixture
@@ -26,10 +27,29 @@ def conv_tiles(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_model_chooses_tiles_that_are_nearly_the_best(
     conv_tiles: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert conv_tiles.compare(RESULTS) < 0.1
+    assert conv_tiles.compare(RESULTS) < 0.024
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(conv_tiles.LAYERS) + 1
-    assert sum("not measured" in line for line in lines) <= 2
+    assert sum("not measured" in line for line in lines) <= 4
+
+
+def test_what_is_chosen_loses_little_in_networks(conv_tiles: Any) -> None:
+    """Of two tiles that were measured there: microseconds of all launches, and parts of one."""
+    lost = {"before": 0.0, "after": 0.0, "now": 0.0}
+    worst: dict[str, float] = {}
+    found = json.loads((BENCHMARKS / "results" / "h200_tile_choices.json").read_text("utf-8"))
+    for model in found["models"]:
+        for row in model["kernels"]:
+            problem, least = MmaProblem(**row["problem"]), min(row[s]["us"] for s in STATES)
+            tiles = [MmaTile(problem=problem, **row[state]["tile"]) for state in STATES]
+            chosen = STATES[min((0, 1), key=lambda i: tiles[i].clocks(conv_tiles.PAPER))]
+            for name, state in (*zip(STATES, STATES, strict=True), ("now", chosen)):
+                lost[name] += len(row["launches"]) * (row[state]["us"] - least)
+            share = row[chosen]["us"] / least - 1
+            worst[model["model"]] = max(worst.get(model["model"], 0.0), share)
+    assert lost["before"] > 22 and lost["after"] > 24 and lost["now"] < 5.6
+    assert worst["zoo:vit_tiny"] == 0
+    assert max(worst.values()) < 0.17
 
 
 def test_candidates_are_of_every_kind(conv_tiles: Any) -> None:
@@ -52,9 +72,15 @@ def test_a_layer_is_built_with_the_tiles_that_it_is_given(
     problem = MmaProblem(196, 512, 32, 2, 1, 2, 9, 184)
     (tile, *_) = conv_tiles.candidates(problem)
     monkeypatch.setattr(conv_tiles, "GpuDelegate", lambda **_: None)
-    given = lambda *_: conv_tiles.conv_mma.best_tiles(problem, conv_tiles.PAPER)  # noqa: E731
+
+    def given(*_: Any) -> Any:
+        (found,) = conv_tiles.conv_mma.best_tiles(problem, conv_tiles.PAPER)
+        return found, found.clocks(conv_tiles.PAPER)
+
     monkeypatch.setattr(conv_tiles, "interpreter", given)
-    assert conv_tiles.build(conv_tiles.Layer(6, 8, 16), "fp32", lambda *_: [tile]) == [tile]
+    built = conv_tiles.build(conv_tiles.Layer(6, 8, 16), "fp32", lambda *_: [tile])
+    assert built == (tile, 0)
+    assert tile.clocks(conv_tiles.PAPER) > 0
 
 
 @pytest.fixture

@@ -12,7 +12,13 @@ from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.device_model import MODELS, Capability, DeviceModel
 from litegpu.engine.target import DeviceTarget
 from litegpu.kernels.base import Rejected
-from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, _best_tiles, best_tiles, candidates
+from litegpu.kernels.cuda.conv_mma.tile import (
+    MmaProblem,
+    MmaTile,
+    _best_tiles,
+    best_tiles,
+    candidates,
+)
 from litegpu.kernels.cuda.tiles import TOO_LARGE, Tile, TileFacts, TileTarget, choose
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.window import Window
@@ -61,6 +67,76 @@ def test_tiles_of_a_problem_are_found_once_for_each_kind_of_device() -> None:
         assert best_tiles(problem, each) == choose(candidates(problem, each), each)
     found = _best_tiles.cache_info()
     assert (found.misses, found.hits) == (5, 4)
+
+
+POINTWISE = MmaProblem(3136, 64, 24, 2, 2, 3, 1, 40)
+DEPTHWISE = MmaProblem(3136, 128, 8, 2, 2, 3, 9, 184)
+TF32 = dataclasses.replace(POINTWISE, products=6)
+
+
+def tile(problem: MmaProblem, n_tiles: int, steps: int, prefetch: int, cluster: int = 1) -> MmaTile:
+    """Return a tile of 32 pixels and 256 threads; `cluster` blocks share out the k-steps."""
+    warps = (1, 16 // n_tiles, n_tiles // 2)
+    return MmaTile(
+        *(problem, 32, *warps, n_tiles, steps, steps, cluster, prefetch), split_k=cluster > 1
+    )
+
+
+@pytest.mark.parametrize(
+    "problem, n_tiles, prefetch, compiled",
+    [
+        (POINTWISE, 2, 8, 128),
+        (POINTWISE, 2, 6, 96),
+        (POINTWISE, 4, 4, 176),
+        (POINTWISE, 4, 3, 120),
+        (DEPTHWISE, 2, 8, 168),
+        (DEPTHWISE, 2, 4, 126),
+        (TF32, 4, 4, 178),
+    ],
+)
+def test_registers_are_estimated_as_compiled(
+    problem: MmaProblem, n_tiles: int, prefetch: int, compiled: int
+) -> None:
+    """By NVRTC for compute capability 9.0: as many blocks share a multiprocessor."""
+    estimated = tile(problem, n_tiles, 8, prefetch).registers
+    room = [INFO.model.resident_blocks(256, each, 0) for each in (estimated, compiled)]
+    assert room[0] == room[1]
+
+
+def test_clusters_leave_multiprocessors_idle() -> None:
+    """Those of four lie in a group of up to 18: 32 of them are not on 132 at the same time."""
+    few, many = (
+        tile(MmaProblem(rows, 128, 32, 2, 1, 2, 1, 40), 2, 8, 8, cluster=4).clocks(TARGET)
+        for rows in (29 * 32, 32 * 32)
+    )
+    assert many > 1.2 * few
+    single, others = (
+        tile(MmaProblem(rows, 128, 8, 2, 1, 2, 1, 40), 2, 8, 8).clocks(TARGET)
+        for rows in (116 * 32, 128 * 32)
+    )
+    assert others == pytest.approx(single, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "problem, steps, pieces, rounds",
+    [(POINTWISE, 8, 4, 1), (POINTWISE, 24, 12, 1 + 4), (DEPTHWISE, 8, 4, 2)],
+)
+def test_loads_of_several_turns_are_on_their_way_together(
+    problem: MmaProblem, steps: int, pieces: int, rounds: int
+) -> None:
+    """Of 8, or of 2 for a depthwise convolution; what is left over, one by one."""
+    found = tile(problem, 2, steps, 8)
+    assert found.gathered == pieces * found.threads
+    assert found.rounds == rounds
+
+
+def test_few_threads_wait_for_their_own_instructions() -> None:
+    """A depthwise convolution of 48 x 48 x 32: one place for each thread was faster than two."""
+    problem = MmaProblem(2304, 32, 1, 2, 2, 3, 9, 184, ranged=True)
+    one, two = (
+        MmaTile(problem, pixels, 1, 2, 1, 2, 1, 1, 1, 1).clocks(TARGET) for pixels in (16, 32)
+    )
+    assert 1.3 < two / one < 1.45
 
 
 def test_what_differs_by_less_than_the_error_keeps_its_order() -> None:

@@ -16,21 +16,46 @@ _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
 _NOTES_BYTES = 48
 """Shared memory where up to 8 blocks tell each other the range of values."""
+_LOADS_OF_FLOATS = 4
+"""Loads of a piece that is no whole vector in memory."""
 
-# Clocks beside those of device_model.Clocks, fitted to 613 kernels on an H200 (26 layers, all
-# kinds of tiles): what it chooses takes 4 % longer than the best of a layer, in the mean, and 25 %
-# for 6 layers of middle batches that were measured later (benchmarks/conv_tiles.py). Counting the
-# registers of a block brought these to 12 %, and ResNet-50 at batch 1 to 4 % more than before.
-_STEP_CLOCKS = 4.0
-_SHARE_CLOCKS = 630.0
-"""What blocks that share an operand lose by waiting for each other."""
-_SPLIT_CLOCKS = 825.0
-_SPLIT_CLOCKS_EACH = 280.0
+# Clocks and bytes beside those of device_model.Clocks, fitted to what an H200 took for 1140 kernels
+# (50 layers, all kinds of tiles; benchmarks/conv_tiles.py) and for those of nine networks, by least
+# squares of the logarithms of times at 1755 MHz. A launch takes 450 to 1500 clocks more, in a chain
+# of launches: no estimate counts them.
+_INSTRUCTION_CLOCKS = 5.0
+"""From an instruction of a thread to the next, which mostly waits for its result."""
+_LOAD_CLOCKS = 170.0
+"""What a thread waits for loads that are on their way together, beside its instructions."""
+_PRODUCT_CLOCKS = 2.4
+"""For a warp's product of 16 x 16 halves by 16 x 8, beside others."""
+_STEP_CLOCKS = 75.0
+"""What the warp that makes a k-step waits for its values, and for the products before."""
+_SUM_CLOCKS = 0.13
+"""For a sum that a warp leaves in shared memory, and a thread adds up."""
+_SUM_WAIT_CLOCKS = 9.0
+"""What a thread waits for a sum that it adds up."""
+_BLOCK_CLOCKS = 720.0
+"""What blocks that are on a multiprocessor at a time wait for as they begin and end."""
+_BEGIN_CLOCKS = 0.53
+"""From the begin of a block to that of the next, anywhere on the device."""
+_SHARE_CLOCKS_EACH = 200.0
+"""What blocks that share an operand lose for each of them, by waiting for each other."""
+_SPLIT_CLOCKS = 1000.0
+_SPLIT_CLOCKS_EACH = 145.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
-_REMOTE = 2.3
-"""How much longer a byte takes from another block's memory."""
-_RESIDENT_THREADS = 590
-"""Threads of a multiprocessor that wait at the same time."""
+_CACHED_BYTES = 64.0
+"""Bytes per clock that a multiprocessor gets from the cache that all share, at most."""
+_CLUSTER_UNITS = 18
+"""Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
+
+# Registers of a thread, from those of 758 of these kernels as NVRTC 13.5 compiles them for
+# compute capability 9.0: of 93 % of them, as many blocks are resident as these figures say.
+_REGISTERS = 16
+"""Those beside weights and sums."""
+_LOAD_REGISTERS = 9.5
+"""Those for each load of a piece, its address, and (of a depthwise convolution) its tap."""
+_MOST_REGISTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +78,22 @@ class MmaProblem:
     """Parts of channels in which a k-step of the operand is loaded: blocks of 4 halves."""
     ranged: bool = False
     """Whether blocks look for the range of their values, and tell the others of a cluster."""
+
+    @property
+    def most_turns(self) -> int:
+        """Turns of the loop that gathers, of which the template writes out no more.
+
+        They are fewer where the operand is that of a depthwise convolution.
+        """
+        return 8 if self.loads <= _LOADS_OF_FLOATS else 2
+
+    @property
+    def splits_here(self) -> bool:
+        """Whether weights are split in registers, as for tf32, each of whose products counts twice.
+
+        Halves are split ahead: two values by two weights, of which three products matter.
+        """
+        return self.products > 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,33 +160,72 @@ class MmaTile(Tile):
         notes = _NOTES_BYTES if self.problem.ranged and self.sharing > 1 else 0
         return 16 * self.notes_at + notes
 
+    @property
+    def registers(self) -> int:
+        """Estimate the registers of a thread.
+
+        Weights are on their way from the beginning on: beside what is gathered, then beside sums.
+        """
+        problem = self.problem
+        weights = self.prefetch * self.n_tiles * 2 * problem.weight_parts
+        weights += weights // 2 * problem.splits_here
+        # Products of what was split off have sums of their own.
+        kinds = 1 + (problem.products > 1)
+        sums = self.pixels // 16 // self.warps_m * self.n_tiles * 4 * kinds
+        beside = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
+        return min(round_up(weights + beside, 8), _MOST_REGISTERS)
+
+    @property
+    def gathered(self) -> float:
+        """Pieces of the operand that a block gathers."""
+        rows = min(self.pixels, self.problem.rows)
+        return rows * self.steps * self.problem.pieces / self.sharing
+
+    @property
+    def rounds(self) -> float:
+        """How often a thread waits for loads that are on their way together.
+
+        The template writes out several turns of a loop, but no more than there are, and does the
+        rest of them one by one.
+        """
+        chunks = self.steps // self.chunk
+        pieces = self.gathered / chunks
+        turns = min(max(int(pieces // self.threads), 1), self.problem.most_turns)
+        whole, rest = divmod(pieces, turns * self.threads)
+        return chunks * (whole + math.ceil(rest / self.threads))
+
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
-        per_unit = -(-blocks // target.compute_units)
-        shared = self.sharing
-        rows = min(self.pixels, problem.rows)
-        pieces = rows * self.steps * problem.pieces / shared
+        clustered = _CLUSTER_UNITS // self.cluster * self.cluster
+        per_unit = -(-blocks // max(target.compute_units * clustered // _CLUSTER_UNITS, 1))
+        room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
+        # Blocks that lie on one multiprocessor wait at the same time.
+        waves = -(-per_unit // max(1, min(per_unit, room)))
+        rows, shared = min(self.pixels, problem.rows), self.sharing
         weights = self.columns * self.steps * STEP * 2 * problem.weight_parts
         products = self.steps * (self.pixels // 16) * (self.columns // 8) * problem.products
-        stored = rows * self.steps * STEP * 2 * problem.parts if shared > 1 else 0
-        sums = rows * self.columns * 4 * self.warps_k * _REMOTE if self.split_k else 0
-        busy = max(
-            pieces * problem.instructions * clocks.instruction + products * clocks.product,
-            (pieces * problem.loads * 16 + weights + sums) / clocks.cached_bytes,
+        sums = rows * self.columns * self.warps_k
+        exchanged = rows * self.steps * STEP * 2 * problem.parts if shared > 1 else 0
+        exchanged += sums * 4 if self.split_k else 0
+        # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
+        turns = math.ceil(self.gathered / self.threads)
+        gathering = problem.instructions * max(
+            per_unit * self.gathered * clocks.instruction, waves * turns * _INSTRUCTION_CLOCKS
         )
-        turns = -(-pieces // (self.threads * 2))
-        waits = clocks.load * (turns * max(1.0, problem.loads / 8) + self.steps // self.chunk - 1)
-        waits += _STEP_CLOCKS * self.steps / self.warps_k
+        busy = max(
+            gathering + per_unit * (products * _PRODUCT_CLOCKS + sums * _SUM_CLOCKS),
+            per_unit * (self.gathered * problem.loads * 16 + weights) / _CACHED_BYTES,
+        )
+        waits = _BLOCK_CLOCKS + _LOAD_CLOCKS * self.rounds
+        waits += _STEP_CLOCKS * self.steps / self.warps_k + _SUM_WAIT_CLOCKS * sums / self.threads
         if shared > 1:
-            waits += _SHARE_CLOCKS
+            waits += _SHARE_CLOCKS_EACH * shared
         if self.split_k:
             waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * self.cluster
-        # Blocks that lie on one multiprocessor wait at the same time.
-        resident = max(1, min(per_unit, _RESIDENT_THREADS // self.threads))
-        exchange = blocks * stored / clocks.remote_bytes
-        return per_unit * busy + waits * -(-per_unit // resident) + exchange
+        exchange = blocks * exchanged / clocks.remote_bytes
+        return busy + waves * waits + exchange + blocks * _BEGIN_CLOCKS
 
 
 _WEIGHT_REGISTERS = 64
