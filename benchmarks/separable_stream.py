@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,6 @@ def _kinds(tiles: list[StreamTile], thorough: bool) -> Iterator[StreamTile]:
     kinds = dict.fromkeys(_warps(tile) for tile in tiles)
     yield from (next(t for t in tiles if _warps(t) == kind) for kind in [*kinds][1:])
     if thorough:
-        yield from (replace(best, ahead=turns) for turns in (0, 2 * best.ahead))
-        yield replace(best, apart=False)
         for name in ("columns", "rows"):
             differing = (t for t in tiles if getattr(t, name) != getattr(best, name))
             yield from itertools.islice(differing, 1)

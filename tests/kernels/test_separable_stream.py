@@ -16,10 +16,11 @@ from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_e
 from litegpu import backends
 from litegpu.device_model import DeviceModel
 from litegpu.engine.target import DeviceTarget
+from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda import separable
 from litegpu.kernels.cuda.separable import stream
 from litegpu.kernels.cuda.separable.stream import StreamTile, streams
-from litegpu.kernels.cuda.separable.tile import ITEM, SeparableProblem, candidates
+from litegpu.kernels.cuda.separable.tile import ITEM, SeparableProblem, SeparableTile
 from litegpu.numeric_policy import FP16
 from litegpu.ops.window import Pair, Window
 from op_runner import MODES, forced, kept_busy_by, run
@@ -47,7 +48,8 @@ def _however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     monkeypatch.setattr(separable, "_is_half", lambda *_: True)
-    monkeypatch.setattr(stream, "_FEWEST_TURNS", 0)
+    for name, value in (("_FEWEST_TURNS", 0), ("_FEWEST_BYTES", 0), ("_MOST_TAPS", 25)):
+        monkeypatch.setattr(stream, name, value)
 
 
 def numbers(
@@ -119,10 +121,12 @@ def test_what_half_does_not_hold(
     numbers(case, EmulatedDevice(checked=activation == "NONE"), monkeypatch, 0, scale)
 
 
-def problem(size: int, channels: int, outputs: int, batch: int = 64) -> SeparableProblem:
-    image = (batch, size, size, channels)
-    window = Window((3, 3), (1, 1), pads=(1, 1))
-    return SeparableProblem(image, "float16", image, outputs, window)
+def problem(
+    size: int, channels: int, outputs: int, stride: int = 1, kernel: int = 3, batch: int = 64
+) -> SeparableProblem:
+    image, made = (batch, size, size, channels), size // stride
+    window = Window((kernel, kernel), (stride, stride), pads=(kernel // 2,) * 2)
+    return SeparableProblem(image, "float16", (batch, made, made, channels), outputs, window)
 
 
 TARGET = DeviceTarget(INFO, FP16)
@@ -133,13 +137,32 @@ def fitting(given: SeparableProblem) -> Sequence[StreamTile]:
     return [tile for tile in found if tile.fits(TARGET)]
 
 
+def chosen(given: SeparableProblem) -> SeparableTile | StreamTile:
+    tiles = separable.tiles_for(given, TARGET)
+    assert not isinstance(tiles, Rejected)
+    return tiles[0]
+
+
+def test_blocks_stay_where_they_were_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured: 34 us instead of 46, 26 instead of 34; elsewhere about the same, or more."""
+    monkeypatch.undo()
+    for given, warps in ((problem(28, 256, 256), (8, 8)), (problem(56, 144, 32, 2), (12, 4))):
+        tile = chosen(given)
+        assert isinstance(tile, StreamTile)
+        assert (tile.producers, tile.multipliers) == warps
+    for given in (
+        *(problem(112, 32, 64), problem(112, 64, 128, 2), problem(56, 128, 128)),
+        *(problem(56, 128, 256, 2), problem(112, 32, 16), problem(112, 96, 24, 2)),
+        *(problem(56, 144, 24), problem(28, 192, 32), problem(56, 72, 40, 2, 5)),
+        *(problem(28, 120, 40, 1, 5), problem(128, 32, 16), problem(64, 48, 24)),
+    ):
+        assert isinstance(chosen(given), SeparableTile), given
+
+
 def test_blocks_stay_where_each_has_some_patches_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    large, small = problem(56, 128, 128), problem(28, 64, 64, batch=8)
-    others = [tile.clocks(TARGET) for tile in candidates(large, TARGET.model) if tile.fits(TARGET)]
-    assert min(tile.clocks(TARGET) for tile in fitting(large)) < min(others)
-    assert all(tile.turns >= 3 for tile in fitting(large))
-    assert not fitting(small)
+    assert all(tile.turns >= 3 for tile in fitting(problem(56, 128, 128)))
+    assert not fitting(problem(28, 64, 64, batch=8))
 
 
 def test_what_does_not_fit_the_chip_is_no_candidate() -> None:

@@ -249,7 +249,6 @@ static void gate_wait(unsigned long long *gate, int odd) {
     ++moves;
     go_on(BLOCK, g.gone);
 }
-static void expect_row(const void *, int) {}
 #define threadIdx (me->thread)
 #define blockIdx (me->block)
 static Index3 blockDim, gridDim;
@@ -487,7 +486,6 @@ static unsigned int pack(int4 v, int low, int high) {
 static unsigned int pack_s8(int4 v) { return pack(v, -128, 127); }
 static unsigned int pack_u8(int4 v) { return pack(v, 0, 255); }
 static uint4 load_ahead(const uint4 *p) { return *p; }
-template <class T> static T load_now(const T *p) { return *p; }
 template <class T> static T load_if(bool wanted, const T *p, T otherwise = T{}) { return wanted ? *p : otherwise; }
 static unsigned short to_half(float f) {
     return half_of(fabsf(f) < INFINITY ? fminf(fmaxf(f, -65504.0f), 65504.0f) : f);

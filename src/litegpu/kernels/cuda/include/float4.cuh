@@ -22,18 +22,6 @@ __device__ __forceinline__ uint2 load_if(bool wanted, const uint2 *p, uint2 othe
                  : "r"((int)wanted), "l"(p), "r"(otherwise.x), "r"(otherwise.y));
     return v;
 }
-// The same of what is wanted.
-__device__ __forceinline__ uint2 load_now(const uint2 *p) {
-    uint2 v;
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-__device__ __forceinline__ float4 load_now(const float4 *p) {
-    float4 v;
-    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
-    return v;
-}
 // Four bytes; `otherwise`, unless `wanted`.
 __device__ __forceinline__ unsigned int load_if(bool wanted, const unsigned int *p,
                                                 unsigned int otherwise) {

@@ -62,10 +62,6 @@ template <int NUMBER, int THREADS> __device__ __forceinline__ int some_sync_or(i
                  : "=r"(any) : "r"(vote), "n"(NUMBER), "n"(THREADS) : "memory");
     return any;
 }
-// Ask for a row of memory, a multiple of 16 bytes, to be in the cache that all multiprocessors share.
-__device__ __forceinline__ void expect_row(const void *from, int bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes) : "memory");
-}
 // Operands of the sums of 64 rows x 8 columns, and those of more columns with their numbers.
 #define SUMS_8(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SUMS_32(j) SUMS_8(j), SUMS_8(j + 1), SUMS_8(j + 2), SUMS_8(j + 3)

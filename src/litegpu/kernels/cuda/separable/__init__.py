@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from litegpu.codegen import round_up
-from litegpu.codegen.storage import Shape4, Storage
-from litegpu.graph import DType, Node
+from litegpu.codegen.storage import Shape4
+from litegpu.graph import Node
 from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.kernels.cuda.packing import pack_tiles
-from litegpu.kernels.cuda.separable.stream import StreamTile, streams
+from litegpu.kernels.cuda.separable.stream import StreamTile, pays, streams
 from litegpu.kernels.cuda.separable.tile import (
     SeparableProblem,
     SeparableTile,
@@ -23,7 +24,7 @@ from litegpu.kernels.cuda.separable.tile import (
     patches,
     wasted_pixels,
 )
-from litegpu.kernels.cuda.tiles import TilePlan, choose
+from litegpu.kernels.cuda.tiles import TilePlan, TileTarget, choose
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
@@ -42,6 +43,9 @@ _MOST_TAPS = 25
 """Multiplications for each result that may be written out in the kernel."""
 _ERROR = 0.02
 """What estimates are off by: of tiles that differ by less, small blocks come first."""
+
+_MARGIN = 1.4
+"""What estimates of both kinds of tiles are off by: blocks that stay must be faster by that."""
 
 
 @implements(ConvSpec)
@@ -62,12 +66,27 @@ class Separable(Implementation):
         problem = SeparableProblem(
             src.shape, src.dtype.value, middle.shape, dst.channels, middle.window
         )
-        streamed = streams(problem, target.model, target.compute_units)
-        found_tiles = [*candidates(problem, target.model), *streamed]
-        tiles = choose(found_tiles, target, error=_ERROR)
+        tiles = tiles_for(problem, target)
         if isinstance(tiles, Rejected):
             return tiles
         return TilePlan(("separable", problem), tiles, partial(_kernel, spec=spec, middle=middle))
+
+
+def tiles_for(
+    problem: SeparableProblem, target: TileTarget
+) -> Sequence[SeparableTile | StreamTile] | Rejected:
+    """Return the tiles for a problem, the best first: blocks that stay are so where they pay."""
+    others = choose(candidates(problem, target.model), target, error=_ERROR)
+    if not pays(problem):
+        return others
+    found = streams(problem, target.model, target.compute_units)
+    staying = choose(found, target, error=_ERROR)
+    if isinstance(staying, Rejected):
+        return others
+    if isinstance(others, Rejected):
+        return staying
+    better = staying[0].clocks(target) * _MARGIN < others[0].clocks(target)
+    return [*staying, *others] if better else [*others, *staying]
 
 
 def _obstacle(middle: Depthwise, spec: ConvSpec, target: Target) -> Rejected | None:
@@ -118,7 +137,7 @@ def _kernel(
     weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns)
     packed = Packed(weights, halves.back, spec.weights.bias, tile.column_blocks * tile.columns)
     if isinstance(tile, StreamTile):
-        name, words = "cuda/separable_stream", _words_of_stream(tile, src)
+        name, words = "cuda/separable_stream", _words_of_stream(tile)
     else:
         name, words = Separable.name, _words_of_tile(tile)
     variables = {
@@ -168,7 +187,7 @@ def _words_of_tile(tile: SeparableTile) -> dict[str, int]:
     }
 
 
-def _words_of_stream(tile: StreamTile, src: Storage) -> dict[str, int | bool]:
+def _words_of_stream(tile: StreamTile) -> dict[str, int]:
     return {
         "BM": tile.rows,
         "PRODUCERS": tile.producers,
@@ -176,12 +195,4 @@ def _words_of_stream(tile: StreamTile, src: Storage) -> dict[str, int | bool]:
         "RING": tile.ring,
         "PATCHES": math.prod(tile.tiles),
         "BLOCKS": tile.blocks[1],
-        "APART": tile.apart,
-        "AHEAD": tile.ahead if _can_be_asked_for(src) else 0,
     }
-
-
-def _can_be_asked_for(src: Storage) -> bool:
-    """Whether a line of a patch is a row of memory: halves, whole parts of 16 bytes."""
-    starts = (*src.strides, src.offset)
-    return src.dtype is DType.FLOAT16 and src.contiguous and not any(each % 8 for each in starts)
