@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,30 @@ from PIL import Image
 
 import litegpu
 from litegpu.backends import BackendStatus
-from litegpu.tools import cli, demo
+from litegpu.tools import cli, demo, run
 from litegpu.tools.images import default_picture
+from litegpu.tools.measure import Latency
 from litegpu.tools.models import KNOWN, FoundModel
 from real_models import find
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
 NOTHING = BackendStatus("opencl", (), "There is no driver. Install one.", "apt install it")
+
+
+def test_run_times_the_best_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    time_invokes = run.time_invokes
+
+    def timed(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
+        steps.append(label)
+        return time_invokes(interpreter, runs, max_secs, label)
+
+    monkeypatch.setattr(run, "time_invokes", timed)
+    monkeypatch.setattr(
+        litegpu.GpuDelegate, "wait_for_best_code", lambda _: bool(steps.append("waited"))
+    )
+    assert cli.main(["run", SMALL, "--num_runs=1"]) == 0
+    assert steps == ["waited", "GPU", "CPU"]
 
 
 def test_devices_lists_every_usable_device(capsys: pytest.CaptureFixture[str]) -> None:
