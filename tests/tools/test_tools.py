@@ -31,10 +31,12 @@ def test_run_times_the_best_code(monkeypatch: pytest.MonkeyPatch) -> None:
         steps.append(label)
         return time_invokes(interpreter, runs, max_secs, label)
 
+    def waited(_: litegpu.GpuDelegate) -> bool:
+        steps.append("waited")
+        return True
+
     monkeypatch.setattr(run, "time_invokes", timed)
-    monkeypatch.setattr(
-        litegpu.GpuDelegate, "wait_for_best_code", lambda _: bool(steps.append("waited"))
-    )
+    monkeypatch.setattr(litegpu.GpuDelegate, "wait_for_best_code", waited)
     assert cli.main(["run", SMALL, "--num_runs=1"]) == 0
     assert steps == ["waited", "GPU", "CPU"]
 
