@@ -13,7 +13,7 @@ from PIL import Image
 
 import litegpu
 from litegpu.backends import BackendStatus
-from litegpu.tools import cli, demo, run
+from litegpu.tools import cli, demo, measure, run
 from litegpu.tools.images import default_picture
 from litegpu.tools.measure import Latency
 from litegpu.tools.models import KNOWN, FoundModel
@@ -25,7 +25,7 @@ NOTHING = BackendStatus("opencl", (), "There is no driver. Install one.", "apt i
 
 def test_run_times_the_best_code(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    time_invokes = run.time_invokes
+    time_invokes = measure.time_invokes
 
     def timed(interpreter: Any, runs: int, max_secs: float, label: str) -> Latency:
         steps.append(label)
