@@ -71,13 +71,14 @@ def test_waiting_has_an_end() -> None:
 
 def test_what_goes_wrong_leaves_the_program_alone() -> None:
     text = """
-def refuse(*_):
-    raise CompilationError("no compiler")
-Device.recompile = refuse
-other = Executable()
-improving.improve(other, Device(), None, None)
-assert not improving.wait_for(other) and other.quick
 assert improving.wait_for(executable)
+for error in (CompilationError("no compiler"), MemoryError("no memory")):
+    def refuse(*_):
+        raise error
+    Device.recompile = refuse
+    other = Executable()
+    improving.improve(other, Device(), None, None)
+    assert not improving.wait_for(other) and other.quick
 """
     found = program(text)
     assert (found.returncode, found.stdout, found.stderr) == (0, "began\nended\n", "")

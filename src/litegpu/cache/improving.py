@@ -14,7 +14,6 @@ from litegpu.backends.base import Device
 from litegpu.backends.execution import Executable
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
-from litegpu.errors import LitegpuError
 
 _log = logging.getLogger("litegpu")
 Keep = Callable[[Mapping[str, bytes]], object]
@@ -89,7 +88,7 @@ def _improve(
                 keep(binaries)
         seconds = time.perf_counter() - began
         _log.info("Kernels are as fast as they get from the next run on, after %.1f s.", seconds)
-    except LitegpuError as error:
+    except Exception as error:  # nobody is there to handle it, and the model runs
         _log.info("Code that was compiled in a hurry stays: %s", error)
     finally:
         over.set()
