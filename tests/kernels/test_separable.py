@@ -136,8 +136,8 @@ HOPPER, AMPERE = INFO, dataclasses.replace(INFO, compute_capability=(8, 0))
 @pytest.mark.parametrize(
     ("shape", "outputs", "device", "half", "kernel", "expected"),
     [
-        ((16, 64, 64, 64), 128, HOPPER, True, 3, "cuda/separable_stream"),
-        ((16, 64, 64, 64), 128, HOPPER, True, 5, "cuda/separable_stream"),
+        ((16, 64, 64, 64), 128, HOPPER, True, 3, "cuda/separable"),
+        ((16, 64, 64, 64), 128, HOPPER, True, 5, "cuda/separable"),
         # More multiplications than may be written out, or more channels than fit the chip
         ((16, 64, 64, 64), 128, HOPPER, True, 7, "cuda/depthwise, cuda/conv_tile"),
         ((16, 64, 64, 320), 128, HOPPER, True, 3, "cuda/depthwise, cuda/conv_tile"),

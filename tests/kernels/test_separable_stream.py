@@ -124,9 +124,10 @@ def test_what_half_does_not_hold(
 def problem(
     size: int, channels: int, outputs: int, stride: int = 1, kernel: int = 3, batch: int = 64
 ) -> SeparableProblem:
-    image, made = (batch, size, size, channels), size // stride
+    image, output = (batch, size, size, channels), size // stride
     window = Window((kernel, kernel), (stride, stride), pads=(kernel // 2,) * 2)
-    return SeparableProblem(image, "float16", (batch, made, made, channels), outputs, window)
+    middle = (batch, output, output, channels)
+    return SeparableProblem(image, "float16", middle, outputs, window)
 
 
 TARGET = DeviceTarget(INFO, FP16)
