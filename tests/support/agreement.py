@@ -13,6 +13,10 @@ ROUNDING = ("cuda/conv_tile",)
 """Templates of kernels that round float32 elements of what they read first to half."""
 
 
+OF_OTHERS = {"cuda/separable_stream": "cuda/separable"}
+"""The implementation of templates that have another one's name, for it has several."""
+
+
 def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[str]:
     """Return what lost accuracy for nothing, and which launch is not what was selected."""
     layout = selected.layout
@@ -25,6 +29,6 @@ def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[
     for launch in launches:
         selections = selected.selections(launch.node) if launch.template != COPY_TEMPLATE else ()
         names = {each.name for each in selections}
-        if names and launch.template not in names:
+        if names and OF_OTHERS.get(launch.template, launch.template) not in names:
             found.append(f"{launch.template} computes {launch.node.op}, selected: {sorted(names)}")
     return found
