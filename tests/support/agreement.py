@@ -6,15 +6,19 @@ from collections.abc import Sequence
 
 from litegpu.engine.lowering import KernelLaunch
 from litegpu.engine.selected import Selected
+from litegpu.kernels.selector import IMPLEMENTATIONS
 
 COPY_TEMPLATE = "copy"
 """Steps that find no room in a node's kernel follow in one of their own."""
 ROUNDING = ("cuda/conv_tile",)
 """Templates of kernels that round float32 elements of what they read first to half."""
-
-
-OF_OTHERS = {"cuda/separable_stream": "cuda/separable"}
-"""The implementation of templates that have another one's name, for it has several."""
+FURTHER = {
+    template: each.name
+    for of_kind in IMPLEMENTATIONS.values()
+    for each in of_kind
+    for template in each.also
+}
+"""The implementation of each template that has not its name."""
 
 
 def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[str]:
@@ -29,6 +33,6 @@ def disagreements(selected: Selected, launches: Sequence[KernelLaunch]) -> list[
     for launch in launches:
         selections = selected.selections(launch.node) if launch.template != COPY_TEMPLATE else ()
         names = {each.name for each in selections}
-        if names and OF_OTHERS.get(launch.template, launch.template) not in names:
+        if names and FURTHER.get(launch.template, launch.template) not in names:
             found.append(f"{launch.template} computes {launch.node.op}, selected: {sorted(names)}")
     return found

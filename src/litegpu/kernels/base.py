@@ -37,13 +37,15 @@ class Plan(ABC):
 
 
 class Implementation(ABC):
-    """One way to compute specs of a kind. `name` is that of its kernel template.
+    """One way to compute specs of a kind. `name` is that of its kernel template, if not `also`.
 
     What is named "cuda/..." is written in the language of that backend, and asked on its devices
     only; all else is written for every backend.
     """
 
     name: ClassVar[str]
+    also: ClassVar[tuple[str, ...]] = ()
+    """Further templates, for tiles of which blocks work in another way."""
     general: ClassVar[bool] = False
     """Whether it takes what special ones leave, which come before it: see Plan.margin."""
     example: ClassVar[Example]

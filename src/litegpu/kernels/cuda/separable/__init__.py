@@ -31,6 +31,8 @@ from litegpu.ops.conv_spec import ConvSpec, Depthwise, pixels_of
 from litegpu.ops.units import Unit
 from litegpu.ops.window import Window, readers
 
+_STREAM = "cuda/separable_stream"
+"""The template of blocks that stay."""
 _FILLED = 0.6
 """The part of the patches' pixels that must be there for them to pay."""
 _FEWEST_ELEMENTS = 1 << 21
@@ -53,6 +55,7 @@ class Separable(Implementation):
     """Makes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
 
     name = "cuda/separable"
+    also = (_STREAM,)
     example = ConvExample((16, 64, 64, 64), 128, depthwise=True)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
@@ -137,7 +140,7 @@ def _kernel(
     weights = pack_tiles(halves.parts[0], tile.k_tiles, tile.columns)
     packed = Packed(weights, halves.back, spec.weights.bias, tile.column_blocks * tile.columns)
     if isinstance(tile, StreamTile):
-        name, words = "cuda/separable_stream", _words_of_stream(tile)
+        name, words = _STREAM, _words_of_stream(tile)
     else:
         name, words = Separable.name, _words_of_tile(tile)
     variables = {
