@@ -178,7 +178,7 @@ FILES = tuple(
     f"backends/{name}.py"
     for name in (
         *("cuda", "cuda_executable", "cuda_context", "cuda_buffers", "cuda_driver"),
-        *("cuda_profile", "cuda_submission", "execution", "handles"),
+        *("cuda_profile", "cuda_spread", "cuda_submission", "execution", "handles"),
     )
 )
 

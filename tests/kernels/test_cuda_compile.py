@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -39,8 +40,10 @@ from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Graph
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.tools import runtime
+from litegpu.zoo import resolve_model
 from op_runner import forced, groups, kept_busy_by, write
 from paper_device import DEVICE
+from sass import BRANCH, EXIT, WAIT, instructions, loads_a_constant, opcode
 
 try:
     compile_source("", options_for((9, 0)))
@@ -164,3 +167,27 @@ def test_kernels_that_move_inputs_and_outputs_compile(generation: str) -> None:
     kernels = [transfer_kernel(nbytes) for nbytes in (1, 16, 4004, 1 << 26)]
     capability = GENERATIONS[generation]
     assert compile_kernels(CUDADialect(), kernels, capability, None)
+
+
+def kernels_with_weights_ahead(policy: NumericPolicy) -> list[KernelText]:
+    """Return those kernels of a network that load weights before they wait for the one before."""
+    content = resolve_model("zoo:mobilenet_v1_0.25_128")
+    found = programs(content, device("sm_90"), policy, None)
+    kernels = {kernel.name: kernel for program in found for kernel in program.kernels}
+    split = ((each, each.body.partition("BEGIN_KERNEL")[0]) for each in kernels.values())
+    return [kernel for kernel, before in split if "load_ahead(weights" in before]
+
+
+@pytest.mark.parametrize("policy", [FP16, FP32], ids=["fp16", "fp32"])
+def test_weights_are_on_their_way_while_a_kernel_waits(policy: NumericPolicy) -> None:
+    kernels = kernels_with_weights_ahead(policy)
+    assert len(kernels) > 3
+    for kernel in kernels[:6]:
+        (cubin,) = compile_kernels(CUDADialect(), [kernel], GENERATIONS["sm_90"], None)
+        code = list(instructions(cubin))
+        wait = [opcode(each) for each in code].index(WAIT)
+        assert sum(map(loads_a_constant, code[:wait])) >= 2, kernel.name
+        straight = itertools.takewhile(
+            lambda each: opcode(each) not in (BRANCH, EXIT), code[wait + 1 :]
+        )
+        assert not any(map(loads_a_constant, straight)), f"{kernel.name}: moved behind the wait"

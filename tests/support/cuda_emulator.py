@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -159,6 +160,9 @@ def call_kernel(
     assert not fault, f"{name}: {fault.decode()}"
 
 
+_BUILDING = threading.Lock()
+
+
 @cache
 def compiled(kernels: tuple[KernelText, ...], checked: bool = False) -> Any:
     """Return a library of kernels, for `call_kernel`."""
@@ -177,7 +181,8 @@ extern "C" const char *launch_{kernel.name}(void **a, const unsigned *grid, cons
 }}""")
     source = "\n".join(parts)
     name = hashlib.sha256(f"{checked} {source}".encode()).hexdigest()[:16]
-    return ctypes.CDLL(str(_build(source, name, checked)))
+    with _BUILDING:  # threads that begin together want the same library
+        return ctypes.CDLL(str(_build(source, name, checked)))
 
 
 def _build(source: str, name: str, checked: bool = False) -> Path:

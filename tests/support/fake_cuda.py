@@ -20,6 +20,7 @@ from litegpu.backends import (
     cuda_driver,
     cuda_executable,
     cuda_profile,
+    cuda_spread,
     cuda_submission,
 )
 
@@ -74,9 +75,13 @@ class FakeDriver:
     """
 
     CUresult = Status
-    CUlaunchAttributeID = _names("CU_LAUNCH_ATTRIBUTE", "PROGRAMMATIC_STREAM_SERIALIZATION")
+    CUlaunchAttributeID = _names(
+        "CU_LAUNCH_ATTRIBUTE", "PROGRAMMATIC_STREAM_SERIALIZATION", "CLUSTER_DIMENSION"
+    )
     CUstreamCaptureMode = _names("CU_STREAM_CAPTURE_MODE", "THREAD_LOCAL", "RELAXED")
-    CUfunction_attribute = _names("CU_FUNC_ATTRIBUTE", "MAX_DYNAMIC_SHARED_SIZE_BYTES")
+    CUfunction_attribute = _names(
+        "CU_FUNC_ATTRIBUTE", "MAX_DYNAMIC_SHARED_SIZE_BYTES", "SHARED_SIZE_BYTES", "NUM_REGS"
+    )
     CUdevice_attribute = _names(
         "CU_DEVICE_ATTRIBUTE",
         "COMPUTE_CAPABILITY_MAJOR",
@@ -91,7 +96,9 @@ class FakeDriver:
     )
     CUpointer_attribute = _names("CU_POINTER_ATTRIBUTE", "DEVICE_ORDINAL")
     CUlaunchConfig = staticmethod(lambda: SimpleNamespace(numAttrs=0))
-    CUlaunchAttribute = staticmethod(lambda: SimpleNamespace(value=SimpleNamespace()))
+    CUlaunchAttribute = staticmethod(
+        lambda: SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
+    )
     CUcontext = int
 
     def __getattr__(self, name: str) -> Any:
@@ -149,6 +156,8 @@ class FakeDriver:
             "cuGraphLaunch": self._launch,
             "cuEventElapsedTime": gives(0.01),
             "cuPointerGetAttribute": gives(0),
+            "cuFuncGetAttribute": gives(32),
+            "cuOccupancyMaxActiveClusters": gives(1 << 10),
             "cuThreadExchangeStreamCaptureMode": gives("THREAD_LOCAL"),
             "cuModuleGetFunctionCount": lambda _module: (Status.CUDA_SUCCESS, len(self.kernels)),
             "cuModuleEnumerateFunctions": lambda *_: (Status.CUDA_SUCCESS, list(self.kernels)),
@@ -260,7 +269,7 @@ class FakeDriver:
 
 MODULES = (
     *(cuda, cuda_arrays, cuda_buffers, cuda_context, cuda_driver, cuda_executable, cuda_profile),
-    cuda_submission,
+    *(cuda_spread, cuda_submission),
 )
 """The modules that ask for the driver."""
 

@@ -18,6 +18,7 @@ from litegpu.backends.cuda_buffers import NO_TIMES, PINNED, UNIT, provide
 from litegpu.backends.cuda_driver import TITLE, Handles, KernelNode, call, driver, ready
 from litegpu.backends.cuda_ends import Ends, staged
 from litegpu.backends.cuda_profile import CUDAProfiler
+from litegpu.backends.cuda_spread import launch_config
 from litegpu.backends.cuda_submission import CUDASubmission
 from litegpu.backends.cuda_transfer import transfer_items, transfer_kernel
 from litegpu.backends.execution import ExecutionContext
@@ -187,14 +188,16 @@ class CUDAContext(ExecutionContext):
         self, direct: Mapping[tuple[int, int], int], overlap: bool
     ) -> Iterator[KernelNode]:
         """Yield the program's launches. `direct` see Graph, `overlap` see _launch."""
+        launches = self.program.launches
         later = constants_ahead(self.program, self.device.cache_bytes)
-        for number, (launch, ahead) in enumerate(zip(self.program.launches, later, strict=True)):
+        asking = zip(launches, self._code.shared, later, strict=True)
+        for number, (launch, shared, ahead) in enumerate(asking):
             pointers = tuple(
                 direct.get((number, argument)) or self.address(part)
                 for argument, part in enumerate(launch.ranges)
             )
             sizes = (launch.global_size, launch.local_size)
-            yield self._launch(launch.kernel, pointers, *sizes, overlap, ahead)
+            yield self._launch(launch.kernel, pointers, *sizes, shared, overlap, ahead)
 
     def _transfer(self, source: int, target: int, nbytes: int) -> KernelNode:
         kernel = transfer_kernel(nbytes)
@@ -207,21 +210,17 @@ class CUDAContext(ExecutionContext):
         pointers: tuple[int, ...],
         items: _Sizes,
         local: _Sizes,
+        shared: int = 0,
         overlap: bool = True,
         ahead: BufferRange | None = None,
     ) -> KernelNode:
         """Return one launch; with `overlap` it may begin while the kernel before it runs.
 
-        It asks the cache for the bytes `ahead`.
+        It asks for `shared` bytes of memory, and the cache for the bytes `ahead`.
         """
         cu = driver()
-        config = cu.CUlaunchConfig()
-        sizes = [g // b for g, b in zip(items, local, strict=True)]
-        # The prelude says which axis of the grid is which.
-        config.gridDimY, config.gridDimX, config.gridDimZ = sizes
-        config.blockDimX, config.blockDimY, config.blockDimZ = local
+        config = launch_config(items, local, shared)
         config.hStream = self.stream
-        config.sharedMemBytes = self._code.shared[kernel]
         if overlap and model_of(self.device.capability).overlapped_launches:
             attribute = cu.CUlaunchAttribute()
             attribute.id = (
@@ -230,7 +229,9 @@ class CUDAContext(ExecutionContext):
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs = [attribute]
             config.numAttrs = 1
-        given = (*pointers, *((self.address(ahead), part_ahead(ahead, sizes)) if ahead else (0, 0)))
+        blocks = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        part = (self.address(ahead), part_ahead(ahead, blocks)) if ahead else (0, 0)
+        given = (*pointers, *part)
         arguments = (given, (ctypes.c_void_p,) * len(given))
         return config, self._code.functions[kernel], arguments
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from litegpu.backends.cuda_buffers import provide
 from litegpu.backends.cuda_context import CUDAContext
 from litegpu.backends.cuda_driver import TITLE, Handles, call, driver
+from litegpu.backends.cuda_spread import shared_bytes
 from litegpu.backends.cuda_transfer import transfer_kernel
 from litegpu.backends.execution import Executable, ExecutionContext
 from litegpu.backends.process import is_inherited, keep_in_children
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
-from litegpu.codegen.cuda import dynamic_shared_bytes
 from litegpu.errors import CompilationError, CudaError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Code:
     cubins: tuple[bytes, ...]
     functions: Mapping[str, Any]
     """By the names of the kernels, transfers among them."""
-    shared: Mapping[str, int]
-    """Bytes of shared memory that each kernel is launched with."""
+    shared: tuple[int, ...]
+    """Bytes of shared memory that each of the program's launches asks for."""
 
 
 def numbered(cubins: Iterable[bytes]) -> dict[str, bytes]:
@@ -80,12 +80,12 @@ class CUDAExecutable(Executable):
         modules = [make(cu.cuModuleLoadData, cu.cuModuleUnload, cubin) for cubin in cubins]
         kernels = (*program.kernels, *transfers(program))
         functions = find_functions(modules, (kernel.name for kernel in kernels))
-        shared = {kernel.name: dynamic_shared_bytes(kernel) for kernel in kernels}
-        for name, nbytes in shared.items():
-            if nbytes:
-                limit = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                call(cu.cuFuncSetAttribute, functions[name], limit, nbytes)
-        return Code(tuple(cubins), functions, shared)
+        texts = {kernel.name: kernel for kernel in program.kernels}
+        shared = (
+            shared_bytes(launch, texts[launch.kernel], functions[launch.kernel], self.device)
+            for launch in program.launches
+        )
+        return Code(tuple(cubins), functions, tuple(shared))
 
     def _upload(self) -> None:
         constants = self.program.constants

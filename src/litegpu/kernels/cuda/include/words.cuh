@@ -34,11 +34,12 @@
 #define LANE_MAX(a) fmaxf(fmaxf((a).x, (a).y), fmaxf((a).z, (a).w))
 #define LARGER(a, b) fmaxf((a), (b))
 #define FINITE_SIZE4(value) finite_size4(value)
-// The next kernel's blocks may be launched while this one runs; each waits before it touches
-// what the kernels before it wrote. Only the very next: waiting blocks take up room.
+// The next kernel's blocks may be launched while this one runs; each waits before it touches what
+// the kernels before it wrote. In this order: alone, NVRTC moves the wait before the loads of what
+// never changes, which are to be on their way meanwhile.
 #if defined(OVERLAPPED) && __CUDA_ARCH__ >= 900
 #define BEGIN_KERNEL() \
-    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory")
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory")
 #else
 #define BEGIN_KERNEL()
 #endif
