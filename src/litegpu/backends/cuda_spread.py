@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from litegpu.backends.cuda import CUDADevice
 
 _UNIT = 16
-"""Bytes in which shared memory is needed for."""
+"""Bytes that shared memory is counted in."""
 
 
 def even_bytes(model: DeviceModel, share: int, declared: int) -> int:
