@@ -151,9 +151,10 @@ def test_there_is_memory_for_all_blocks_of_short_sums(
 ) -> None:
     problem = _problem(stored, (64, 56, 56, 64), (64, 1, 1, inputs))
     (tile,) = (each for each in candidates(problem, True) if each.alone and each.columns == 64)
-    model = wide_tiles.MEASUREMENTS.paper.model
-    assert tile.min_blocks(model) == 4
-    assert 4 * dataclasses.replace(tile, adds=adds).shared_bytes <= model.shared_bytes_per_block
+    paper = wide_tiles.MEASUREMENTS.paper
+    assert tile.min_blocks(paper) == 4
+    most = paper.model.shared_bytes_per_block
+    assert 4 * dataclasses.replace(tile, adds=adds).shared_bytes <= most
 
 
 @pytest.mark.parametrize(

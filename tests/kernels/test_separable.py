@@ -168,6 +168,6 @@ def test_a_block_may_have_a_multiprocessor_for_itself_but_no_more_threads_than_r
     image, target = (1, 14, 14, 576), DeviceTarget(INFO, FP16)
     problem = SeparableProblem(image, "F32", image, 64, Window((3, 3), (1, 1), pads=(1, 1)))
     tiles = [tile for tile in candidates(problem, target.model) if tile.pixels == 128]
-    assert {tile.min_blocks(target.model) for tile in tiles} == {1}
+    assert {tile.min_blocks(target) for tile in tiles} == {1}
     assert all(tile.fits(target) for tile in tiles)
     assert not any(dataclasses.replace(tile, warps=32).fits(target) for tile in tiles)

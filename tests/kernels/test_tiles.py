@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -151,9 +152,20 @@ def test_tiles_must_fit_the_device() -> None:
     assert choose([], TARGET, Rejected("there are none")) == Rejected("there are none")
 
 
+@pytest.mark.parametrize(("units", "least"), [(200, 1), (25, 1), (24, 2), (1, 3)])
+def test_threads_get_the_registers_that_their_blocks_leave(units: int, least: int) -> None:
+    problem = MmaProblem(28 * 28, 64, 8, 1, 1, 1, 1, 20)
+    small = tile(problem, 2, 8, 1)
+    assert math.prod(small.blocks) == 25
+    facts = dataclasses.replace(TileFacts.of(TARGET), compute_units=units)
+    room = facts.model.registers // (small.threads * small.registers)
+    assert room >= 3
+    assert small.min_blocks(facts) == min(-(-25 // units), room) >= least
+
+
 def test_a_tile_says_how_it_is_launched() -> None:
-    attributes = PlainTile(1).attributes(INFO.model)
-    assert (attributes.cluster_size, attributes.min_blocks, attributes.folded) == (1, 1, None)
+    attributes = PlainTile(1).attributes(TARGET)
+    assert (attributes.cluster_size, attributes.min_blocks, attributes.folded) == (1, 0, None)
 
 
 GRAPHS = [
@@ -181,5 +193,5 @@ def test_blocks_fit_every_architecture(
             assert launch.template.startswith("cuda/")
             assert dynamic_shared_bytes(kernel) <= model.shared_bytes_per_block
             assert kernel.attributes.cluster_size == 1 or model.clusters
-            registers = -(-model.registers // kernel.attributes.min_blocks)
+            registers = -(-model.registers // max(kernel.attributes.min_blocks, 1))
             assert kernel.local_size[0] * 24 <= registers

@@ -78,7 +78,7 @@ def _check_kernel(kernel: KernelText, info: DeviceInfo) -> None:
     shared = all(kind in _SHARED_KINDS and length > 0 for kind, _, length in kernel.shared)
     _require(shared, f"{what} shares unknown elements")
     attributes = kernel.attributes
-    numbers = (attributes.cluster_size, attributes.min_blocks, *(attributes.folded or ()))
+    numbers = (attributes.cluster_size, attributes.min_blocks + 1, *(attributes.folded or ()))
     _require(all(0 < number < _MOST_ITEMS for number in numbers), f"{what} cannot be launched")
 
 

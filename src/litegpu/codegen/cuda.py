@@ -39,7 +39,7 @@ class CUDADialect(Dialect):
         begin = "" if "BEGIN_KERNEL" in text.body else "    BEGIN_KERNEL();\n"
         # Blocks of a cluster are neighbours on the template's x axis.
         cluster = f"__cluster_dims__(1, {given.cluster_size}, 1) " if given.cluster_size > 1 else ""
-        limit = f", {given.min_blocks}" if given.min_blocks > 1 else ""
+        limit = f", {given.min_blocks}" if given.min_blocks else ""
         written = (
             f'extern "C" __global__ void {cluster}__launch_bounds__({x * y * z}{limit})\n'
             f"{text.name}({arguments}{_AHEAD}) {{\n    READ_AHEAD();\n"

@@ -32,8 +32,11 @@ class LaunchAttributes:
 
     cluster_size: int = 1
     """Work groups, neighbours on the x axis, that can reach each other's memory (CUDA)."""
-    min_blocks: int = 1
-    """Work groups that one multiprocessor must have registers for at a time (CUDA)."""
+    min_blocks: int = 0
+    """Work groups that one multiprocessor must have registers for at a time (CUDA); 0: any number.
+
+    The compiler gives each thread what that leaves. By itself it saves registers.
+    """
     folded: Groups | None = None
     """How many work groups there are, where a launch has them, and more, all on the x and y axes.
 

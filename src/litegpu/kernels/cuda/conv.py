@@ -114,7 +114,7 @@ def conv_kernel(
             **variables,
         },
         shared=(("uint4", "scratch", tile.shared_bytes // 16),) if tile.shared_bytes else (),
-        attributes=tile.attributes(target.model),
+        attributes=tile.attributes(target),
         destination=dst,
         work={unit: spec.flops},
         needed={"src": spec.window.elements_read(dst.rows, src.padded_channels)},

@@ -74,9 +74,9 @@ class Tile(ABC):
         """Blocks, neighbours on the x axis, that reach each other's shared memory."""
         return 1
 
-    def min_blocks(self, model: DeviceModel) -> int:
-        """Return for how many blocks a multiprocessor must have registers at a time."""
-        return 1
+    def min_blocks(self, target: TileTarget) -> int:
+        """Return for how many blocks a multiprocessor must have registers at a time; 0: any."""
+        return 0
 
     @abstractmethod
     def clocks(self, target: TileTarget) -> float:
@@ -90,9 +90,9 @@ class Tile(ABC):
         small = self.shared_bytes <= target.local_memory_bytes
         return small and self.threads <= target.max_work_group_size
 
-    def attributes(self, model: DeviceModel) -> LaunchAttributes:
+    def attributes(self, target: TileTarget) -> LaunchAttributes:
         """Return how the blocks are launched."""
-        return LaunchAttributes(self.cluster_size, self.min_blocks(model))
+        return LaunchAttributes(self.cluster_size, self.min_blocks(target))
 
 
 class PersistentTile(Tile):
@@ -150,7 +150,7 @@ class PersistentTile(Tile):
     def shared_bytes(self) -> int:
         return 0
 
-    def min_blocks(self, model: DeviceModel) -> int:
+    def min_blocks(self, target: TileTarget) -> int:
         return self.resident
 
 

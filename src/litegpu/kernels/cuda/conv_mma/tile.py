@@ -175,6 +175,15 @@ class MmaTile(Tile):
         beside = max(sums + _REGISTERS, math.ceil(problem.loads * _LOAD_REGISTERS))
         return min(round_up(weights + beside, 8), _MOST_REGISTERS)
 
+    def min_blocks(self, target: TileTarget) -> int:
+        """As many as come to a multiprocessor, if there are registers for them.
+
+        Where that is one, its threads may have as many as they want: fewer would leave them idle.
+        """
+        share = -(-math.prod(self.blocks) // target.compute_units)
+        room = target.model.registers // (self.threads * self.registers)
+        return max(min(share, room), 1)
+
     @property
     def gathered(self) -> float:
         """Pieces of the operand that a block gathers."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from litegpu.codegen import Storage, round_up
-from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.conv_narrow.patch import WIDE, NarrowProblem, Patch
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.base import Target
@@ -175,8 +174,8 @@ class NarrowTile(Tile):
         """Return what the template needs to know of a pool of what is made, if there is one."""
         return None
 
-    def min_blocks(self, model: DeviceModel) -> int:
-        return model.resident_blocks(self.threads, self.registers, 0)
+    def min_blocks(self, target: TileTarget) -> int:
+        return target.model.resident_blocks(self.threads, self.registers, 0)
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""

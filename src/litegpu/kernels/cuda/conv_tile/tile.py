@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from litegpu.codegen.storage import Shape4
-from litegpu.device_model import DeviceModel
 from litegpu.graph import DType
 from litegpu.kernels.cuda.packing import BYTE_PART, CHUNKS, PART
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
@@ -162,7 +161,7 @@ class WideTile(Tile):
         n, height, width, _ = self.problem.result
         return 1, -(-n * height * width // self.pixels) * self.column_blocks
 
-    def min_blocks(self, model: DeviceModel) -> int:
+    def min_blocks(self, target: TileTarget) -> int:
         """One block waits while others work."""
         if self._is_short:
             return _SHORT_BLOCKS
@@ -207,7 +206,7 @@ class WideTile(Tile):
     def clocks(self, target: TileTarget) -> float:
         """Estimate the time of the multiprocessor that gets most blocks, in columns of a k-tile."""
         most = -(-self.blocks[1] // target.compute_units)
-        resident = self.min_blocks(target.model)
+        resident = self.min_blocks(target)
         if not self.warp_groups or self.problem.floats:
             ends = _ENDS / self.problem.k_tiles if self.warp_groups and resident == 1 else 0
             return most * (self.columns + _COLUMNS_PER_BLOCK + ends)

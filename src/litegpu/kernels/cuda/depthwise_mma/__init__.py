@@ -171,7 +171,7 @@ def _kernel(
             "UNSIGNED": src.dtype is DType.UINT8,
             **words_of(spec),
         },
-        attributes=tile.attributes(ctx.target.model),
+        attributes=tile.attributes(ctx.target),
         work={Unit.INT8_MATRIX: spec.flops},
         needed={"src": view.elements_read(dst.rows, src.padded_channels)},
         accumulator=INT,

@@ -131,7 +131,7 @@ class StreamTile(Tile):
         words = self.ring * (16 + 4 * self.producers)
         return tiles + 32 * self.multipliers * SUMS_BYTES + 4 * columns + round_up(words, 16)
 
-    def min_blocks(self, model: DeviceModel) -> int:
+    def min_blocks(self, target: TileTarget) -> int:
         return self.resident
 
     def fits(self, target: TileTarget) -> bool:

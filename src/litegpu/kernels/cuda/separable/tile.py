@@ -111,17 +111,20 @@ class SeparableTile(Tile):
         tiles = (self.k_tiles * self.pixels + weights) * CHANNELS * 2
         return tiles + self.threads * SUMS_BYTES + bias
 
-    def min_blocks(self, model: DeviceModel) -> int:
+    def room(self, model: DeviceModel) -> int:
         """Return for how many blocks there is room, in memory and registers."""
         return model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
 
+    def min_blocks(self, target: TileTarget) -> int:
+        return self.room(target.model)
+
     def fits(self, target: TileTarget) -> bool:
-        return super(SeparableTile, self).fits(target) and self.min_blocks(target.model) > 0
+        return super(SeparableTile, self).fits(target) and self.min_blocks(target) > 0
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: what a multiprocessor is busy with, and what its blocks wait for."""
         middle, window = self.problem.middle, self.problem.window
-        resident = self.min_blocks(target.model)
+        resident = self.min_blocks(target)
         rounds = self.blocks[1] / (target.compute_units * resident)
         items = self.pixels // math.prod(ITEM) * -(-middle[3] // 4)
         loads = loads_of(window)
@@ -177,4 +180,4 @@ def _with_room(tile: SeparableTile, model: DeviceModel) -> SeparableTile:
     """Return a tile with as many weights on their way as let most blocks lie side by side."""
     depth = 1 if tile.k_tiles % 2 else 2
     found = [replace(tile, depth=depth, prefetch=prefetch) for prefetch in (3, 2, 1)]
-    return max(found, key=lambda each: each.min_blocks(model))
+    return max(found, key=lambda each: each.room(model))
