@@ -33,7 +33,7 @@ from litegpu.codegen import (
 )
 from litegpu.engine.budget import ConstantBudget
 from litegpu.engine.choices import Choices
-from litegpu.engine.groups import group_for
+from litegpu.engine.groups import group_for, with_registers
 from litegpu.engine.selected import Selected
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import SELF, EpilogueOp, Node, Value
@@ -225,6 +225,7 @@ class Lowering:
         buffers.range_words()
         local = request.local or group_for(request.grid, self.target, not request.work)
         sizes = [round_up(g, b) for g, b in zip(request.grid, local, strict=True)]
+        groups, items = math.prod(sizes) // math.prod(local), math.prod(local)
         kernel = render(
             request.template,
             variables,
@@ -234,8 +235,8 @@ class Lowering:
             local,
             request.shared,
             inner,
-            math.prod(sizes) // math.prod(local),
-            request.attributes,
+            groups,
+            with_registers(request.attributes, groups, items, self.target),
         )
         if self.compilation is not None:
             self.compilation.add(kernel)
