@@ -229,6 +229,9 @@ static float __shfl_xor_sync(unsigned int, float value, int mask) {
     return __uint_as_float(exchanged(__float_as_uint(value), me->lane ^ mask));
 }
 static int __shfl_sync(unsigned int, int value, int lane) { return (int)exchanged((unsigned int)value, lane); }
+static float __shfl_sync(unsigned int, float value, int lane) {
+    return __uint_as_float(exchanged(__float_as_uint(value), lane));
+}
 static void __syncwarp() { barrier(WARP, my_block().warps[me->warp], 32, [] {}); }
 // Gates count what was passed as barriers do; that a thread waits for another is told by which has passed
 // more, so that of those who never met some races are not seen.

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
 from litegpu.graph import DType, Node
 from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.cuda.attention_mma.tile import AttentionProblem, AttentionTile, candidates
+from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.units import Unit
 
-_QUERIES, _KEYS = 16, 16
-"""Queries of a warp, and the keys that it goes on by."""
 _MOST_DEPTH = 128
 """Channels that a warp can keep in registers, of its queries and of its result."""
 _FEWEST = 8
 """Fewer queries or keys leave more than half of a tile empty."""
-_ROW_WARPS = 4
-"""Warps of a block where each has all keys of its queries."""
-_MOST_KEY_WARPS = 8
-_BUSY_WARPS = 8
-"""Warps of a multiprocessor that hide each other's loads; keys are shared out for as many."""
 
 
 @implements(AttentionSpec)
 class AttentionMma(Implementation):
-    """Warps make 16 rows each, by tf32, and keep them in registers through an online softmax."""
+    """Warps make 16 or 8 rows each, by tf32, and keep them in registers through the softmax."""
 
     name = "cuda/attention_mma"
     example = AttentionExample(197, 197, 64)
@@ -42,52 +37,50 @@ class AttentionMma(Implementation):
             return Rejected("its scores would leave most of a tile empty")
         if buffers > target.max_arguments:
             return Rejected(f"{buffers} buffers are more than {target.max_arguments} of the device")
-        return _AttentionPlan(spec)
+        problem = problem_of(spec)
+        tiles = choose(candidates(problem, target), target)
+        if isinstance(tiles, Rejected):
+            return tiles
+        return TilePlan(("attention_mma", problem), tiles, partial(_kernel, spec=spec))
 
 
-@dataclass(frozen=True, slots=True)
-class _AttentionPlan(Plan):
-    """How many warps share out the keys."""
+def problem_of(spec: AttentionSpec) -> AttentionProblem:
+    """Return what decides about the tiles of a spec."""
+    _, key, values, result = spec.values
+    return AttentionProblem(
+        spec.products,
+        spec.rows,
+        spec.keys,
+        spec.depths[0],
+        4 * result.channel_blocks,
+        key.channels * key.dtype.size + values.channels * values.dtype.size,
+        any(value.dtype is DType.FLOAT32 for value in spec.values[:3]),
+    )
 
-    spec: AttentionSpec
 
-    def lower(self, node: Node, ctx: LowerContext) -> KernelRequest:
-        spec = self.spec
-        tiles = -(-spec.rows // _QUERIES)
-        key_warps = self._key_warps(tiles * spec.products, ctx.target)
-        warps = key_warps if key_warps > 1 else _ROW_WARPS
-        groups = tiles * spec.products if key_warps > 1 else -(-tiles * spec.products // warps)
-        split = any(value.dtype is DType.FLOAT32 for value in spec.values[:3])
-        # Of each lane: what it has of the result, and two sums.
-        floats = 32 * (-(-spec.dst.channel_blocks // 8) * 16 + 2)
-        shared = (
-            ("float", "maxima", key_warps * _QUERIES),
-            ("float", "parts_of_sums", (key_warps - 1) * floats),
-        )
-        return KernelRequest(
-            template=AttentionMma.name,
-            grid=(32 * warps, groups, 1),
-            local=(32 * warps, 1, 1),
-            output=node.outputs[0],
-            reads=dict(zip(("query", "key", "values"), node.inputs[:3], strict=True)),
-            variables={
-                "KEY_WARPS": key_warps,
-                "ROW_WARPS": _ROW_WARPS,
-                "SPLIT": split,
-                **spec.words(tiles),
-            },
-            shared=shared if key_warps > 1 else (),
-            inner_epilogue=spec.epilogue,
-            work={Unit.TF32_MATRIX: spec.flops},
-            products=3 if split else 1,
-        )
-
-    def _key_warps(self, warps: int, target: Target) -> int:
-        """Return how many warps share out the keys of the same queries, at least a block each."""
-        blocks = -(-self.spec.keys // _KEYS)
-        found = 1
-        while 2 * found <= min(_MOST_KEY_WARPS, blocks):
-            if warps * found >= target.compute_units * _BUSY_WARPS:
-                break
-            found *= 2
-        return found
+def _kernel(
+    node: Node, ctx: LowerContext, tile: AttentionTile, *, spec: AttentionSpec
+) -> KernelRequest:
+    split = tile.problem.split
+    return KernelRequest(
+        template=AttentionMma.name,
+        grid=(tile.threads, tile.blocks[1], 1),
+        local=(tile.threads, 1, 1),
+        output=node.outputs[0],
+        reads=dict(zip(("query", "key", "values"), node.inputs[:3], strict=True)),
+        variables={
+            "QUERIES": tile.queries,
+            "TURN": tile.turn,
+            "ONCE": tile.once,
+            "AHEAD": tile.ahead,
+            "KEY_WARPS": tile.key_warps,
+            "ROW_WARPS": tile.row_warps,
+            "PITCH": tile.pitch,
+            "SPLIT": split,
+            **spec.words(tile.tiles),
+        },
+        shared=tile.shared,
+        inner_epilogue=spec.epilogue,
+        work={Unit.TF32_MATRIX: spec.flops},
+        products=3 if split else 1,
+    )

@@ -95,6 +95,9 @@ __device__ __forceinline__ float of_other_lane(float value, int mask) {
 __device__ __forceinline__ int of_lane(int value, int lane) {
     return __shfl_sync(0xffffffffu, value, lane);
 }
+__device__ __forceinline__ float of_lane(float value, int lane) {
+    return __shfl_sync(0xffffffffu, value, lane);
+}
 // Round a float to what tf32 holds.
 __device__ __forceinline__ void round_tf32(unsigned int &word) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));

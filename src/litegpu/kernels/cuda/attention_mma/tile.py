@@ -1,0 +1,221 @@
+"""Tiles of cuda/attention_mma: queries of a warp, and who has which keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from litegpu.codegen import round_up
+from litegpu.device_model import DeviceModel
+from litegpu.kernels.cuda.tiles import Tile, TileTarget
+
+_KEYS = 16
+"""Keys of a block, by which a warp goes on."""
+_MOST_KEY_WARPS = 16
+_ROW_WARPS = 4
+"""Warps of a block where each has all keys of its queries, and there are many."""
+_MOST_REGISTERS = 255
+_LANES = 32
+
+# Clocks and bytes, from a count of the instructions that NVRTC makes for compute capability 9.0,
+# and from what an H200 took for the layers of ViT-Ti and Whisper: docs/decisions/0032.
+_PRODUCT_CLOCKS = 6.0
+"""From a matrix instruction of a scheduler to the next."""
+_PRODUCT_WAIT_CLOCKS = 33.0
+"""From a matrix instruction to the next that adds to its sums."""
+_ISSUE_CLOCKS = 1.2
+"""For an instruction of a warp, where others wait."""
+_ROW_INSTRUCTIONS = 50
+"""For the softmax of four scores of a lane."""
+_TURN_INSTRUCTIONS = 60
+"""For addresses and the loop."""
+_EXCHANGED_INSTRUCTIONS = 20
+"""For bringing the scores of a row into one lane, where rows were columns."""
+_SOFTMAX_WAIT_CLOCKS = 350.0
+"""What a warp waits for maxima, exponentials and sums."""
+_BEGIN_CLOCKS = 700.0
+"""Until the first queries, keys and values are there."""
+_JOIN_CLOCKS = 200.0
+"""For barriers, and for the way through shared memory."""
+_CACHED_BYTES = 80.0
+"""Bytes per clock from the cache that all share, twice what it gives: half of that is hidden."""
+_BLOCK_CLOCKS = 0.53
+"""From the begin of a block to that of the next, anywhere on the device."""
+_EVEN_CLOCKS = 1e-3
+"""So that of tiles that take as long, that with the fewest warps is preferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionProblem:
+    """What decides about tiles: sizes, and whether floats are `split` into two parts of tf32."""
+
+    products: int
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    """Channels of a value, and of the result."""
+    key_bytes: int
+    """Of a key and a value together."""
+    split: bool
+
+    @property
+    def key_blocks(self) -> int:
+        return -(-self.keys // _KEYS)
+
+    @property
+    def depths(self) -> int:
+        """Groups of channels of a query, each of 4 a lane."""
+        return -(-self.depth // 16)
+
+    @property
+    def widths(self) -> int:
+        """Groups of channels of a value, each of 4 a lane."""
+        return -(-self.width // 32)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile(Tile):
+    """`queries` of a warp, which takes `turn` blocks of keys at a time.
+
+    Either `key_warps` share out the keys of the same queries, or a block has the queries of
+    `row_warps`.
+    """
+
+    problem: AttentionProblem
+    queries: int
+    turn: int
+    key_warps: int = 1
+    row_warps: int = 1
+
+    @property
+    def once(self) -> bool:
+        """Whether a warp needs one turn, and holds all scores that it makes."""
+        return self.key_warps * self.turn >= self.problem.key_blocks
+
+    @property
+    def turns(self) -> int:
+        return -(-self.problem.key_blocks // (self.key_warps * self.turn))
+
+    @property
+    def tiles(self) -> int:
+        """Groups of queries of a product."""
+        return -(-self.problem.rows // self.queries)
+
+    @property
+    def threads(self) -> int:
+        return _LANES * self.key_warps * self.row_warps
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 1, -(-self.tiles * self.problem.products // self.row_warps)
+
+    @property
+    def pitch(self) -> int:
+        """Blocks of 4 sums from a query to the next, in shared memory."""
+        return 8 * self.problem.widths + 1
+
+    @property
+    def shared(self) -> tuple[tuple[str, str, int], ...]:
+        """Shared memory as the template knows it."""
+        if self.key_warps == 1:
+            return ()
+        count = self.key_warps * self.queries
+        sums = ("float4", "parts_of_sums", count * self.pitch)
+        return sums, ("float", "maxima", count), ("float", "totals", count)
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum({"float": 4, "float4": 16}[kind] * size for kind, _, size in self.shared)
+
+    @property
+    def registers(self) -> int:
+        """Estimate the registers of a thread."""
+        return min(math.ceil(self._wanted_registers), _MOST_REGISTERS)
+
+    @property
+    def _wanted_registers(self) -> float:
+        """Those that would hold all that is on its way: from 60 kernels for sm_90, by NVRTC 13.
+
+        What was more than there are is held in memory of the thread's own.
+        """
+        problem, rows = self.problem, self.queries // 8
+        query, scores = 4 * problem.depths * rows, 4 * rows * self.turn
+        loaded = (8 * problem.depths + 16 * problem.widths) * self.turn
+        if self.once:  # keys are no longer needed when there are sums
+            return query + loaded + scores + 24
+        parts = 2 if problem.split else 1
+        return 1.25 * (parts * query + loaded + scores + 8 * problem.widths * rows) + 16
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the keys of the next turn are asked for while one goes on."""
+        return not self.once and self._wanted_registers <= _MOST_REGISTERS
+
+    def has_registers(self, model: DeviceModel) -> bool:
+        """Whether the threads of a block can have what they want, or as many as any can have."""
+        warps = round_up(self.threads // _LANES, 4)  # as many for each scheduler
+        limit = min(model.registers // (warps * _LANES) // 8 * 8, _MOST_REGISTERS)
+        return self._wanted_registers <= limit or (limit == _MOST_REGISTERS and self.turn == 1)
+
+    def clocks(self, target: TileTarget) -> float:
+        """Estimate the clocks: what a multiprocessor is busy with, or what its warps wait for."""
+        problem = self.problem
+        per_unit = -(-self.blocks[1] // target.compute_units)
+        room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
+        waves = -(-per_unit // max(1, min(per_unit, room)))
+        warps = self.key_warps * self.row_warps
+        at_once = -(-warps * min(per_unit, max(room, 1)) // 4)
+        parts = 3 if problem.split else 1
+        rows = self.queries // 8
+        products = parts * rows * (2 * problem.depths + 4 * problem.widths)
+        busy = max(products * _PRODUCT_CLOCKS, self._instructions(products) * _ISSUE_CLOCKS)
+        waits = 4 * parts * _PRODUCT_WAIT_CLOCKS + _SOFTMAX_WAIT_CLOCKS
+        # Few warps wait for their own instructions, too.
+        turns = self.turns * max(at_once * busy * self.turn, busy * self.turn + waits)
+        once = _BEGIN_CLOCKS + (self._joining() if self.key_warps > 1 else 0.0)
+        # Warps with other queries of a product find its keys in the cache of the multiprocessor.
+        loads = per_unit * problem.keys * problem.key_bytes / _CACHED_BYTES
+        begin = self.blocks[1] * _BLOCK_CLOCKS + warps * _EVEN_CLOCKS
+        return waves * (once + turns) + loads + begin
+
+    def _instructions(self, products: int) -> float:
+        """Return those of a warp for a block of keys."""
+        problem, rows = self.problem, self.queries // 8
+        loaded = 8 * problem.depths + 16 * problem.widths
+        converted = (3 if problem.split else 1) * (loaded + 4 * rows)
+        added = rows * (4 * problem.depths + 8 * problem.widths * (1 if self.once else 2))
+        softmax = rows * _ROW_INSTRUCTIONS + (_EXCHANGED_INSTRUCTIONS if rows == 1 else 0)
+        return products + converted + added + softmax + loaded / 4 + _TURN_INSTRUCTIONS
+
+    def _joining(self) -> float:
+        """Return the clocks for adding up what the warps of a block have."""
+        items = self.queries * 8 * self.problem.widths
+        rounds = -(-items // (4 * _LANES))
+        return _JOIN_CLOCKS + 7.0 * self.key_warps * rounds
+
+
+def candidates(problem: AttentionProblem, target: TileTarget) -> Iterator[AttentionTile]:
+    """Yield the tiles for a problem whose threads have registers enough."""
+    for queries in (16, 8):
+        for turn in (1, 2):
+            groups = -(-problem.key_blocks // turn)
+            if turn > groups:
+                continue
+            for tile in _shared_out(problem, queries, turn, groups):
+                if tile.has_registers(target.model):
+                    yield tile
+
+
+def _shared_out(
+    problem: AttentionProblem, queries: int, turn: int, groups: int
+) -> Iterator[AttentionTile]:
+    """Yield the ways to share out the keys of a product, in `groups`."""
+    for row_warps in (1, _ROW_WARPS):
+        yield AttentionTile(problem, queries, turn, row_warps=row_warps)
+    # As many as need the same number of turns, or powers of 2 where these are many.
+    evenly = {-(-groups // turns) for turns in (1, 2, 3)}
+    for key_warps in sorted(evenly | {2, 4, 8, 16}):
+        if 1 < key_warps <= min(groups, _MOST_KEY_WARPS):
+            yield AttentionTile(problem, queries, turn, key_warps)
