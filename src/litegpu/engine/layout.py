@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
@@ -79,7 +79,8 @@ def assign(
     for node in reversed(graph.nodes):
         for v in node.outputs:
             if v not in layout.storages:
-                layout.storages[v] = padded_storage(graph.values[v], policy, v in rounded)
+                halves = v in rounded or _parts_are_halves(layout, v, consumers.get(v, []))
+                layout.storages[v] = padded_storage(graph.values[v], policy, halves)
         for v, storage in _wanted_storages(layout, node):
             if v in layout.storages:
                 continue
@@ -88,7 +89,7 @@ def assign(
             )
             if storage.vector or (padded_channels and len(consumers[v]) == 1):
                 layout.storages[v] = storage
-    _place_parts(layout)
+    _place_parts(layout, consumers)
     return layout
 
 
@@ -186,20 +187,70 @@ def _place_views_of_inputs(layout: Layout) -> None:
             layout.storages[target] = view
 
 
-def _place_parts(layout: Layout) -> None:
-    """Let slices that would be copied into memory of their own be views of what they cut."""
-    for node in layout.graph.nodes:
+def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bool:
+    """Whether parts, placed already, are all that is read of a value, and could lie in it as half.
+
+    Its kernel then writes what those of the parts would have written.
+    """
+    whole = layout.graph.values[value]
+    if whole.siblings == 1:
+        return False
+    storage = padded_storage(whole, layout.policy, True)
+    views = [
+        get(node.op).result_storage(node, storage, layout.storages[node.outputs[0]].shape)
+        for node in readers
+    ]
+    return all(
+        view is not None and layout.storages[node.outputs[0]].dtype is DType.FLOAT16
+        for view, node in zip(views, readers, strict=True)
+    )
+
+
+def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
+    """Let slices that would be copied be views of what they cut, and what they are reshaped to."""
+    graph, storages = layout.graph, layout.storages
+    for node in graph.nodes:
         output = node.outputs[0]
-        storage = layout.storages[output]
-        if (
-            output in layout.graph.outputs
-            or storage.base != output
-            or not has(node, Trait.LIES_IN_INPUT)
-        ):
+        if output in graph.outputs or not has(node, Trait.LIES_IN_INPUT):
             continue
-        view = get(node.op).result_storage(node, layout.storages[node.inputs[0]], storage.shape)
-        if view is not None and view.dtype.size <= storage.dtype.size:  # not where half is wanted
-            layout.storages[output] = view
+        storage, source = storages[output], graph.values[node.inputs[0]]
+        view = get(node.op).result_storage(node, storages[source.id], storage.shape)
+        if view is None:
+            continue
+        # Half is not wanted of a sibling alone: kernels round it where they read it.
+        wanted = (
+            padded_storage(graph.values[output], layout.policy) if source.siblings > 1 else storage
+        )
+        if view.dtype.size > wanted.dtype.size:
+            continue
+        views = _reshaped(layout, consumers, output, view)
+        if views is not None:
+            storages.update(views)
+        elif storage.base == output:
+            storages[output] = view
+
+
+def _reshaped(
+    layout: Layout, consumers: Mapping[int, list[Node]], value: int, storage: Storage
+) -> dict[int, Storage] | None:
+    """Return where all lie that a value is reshaped to, itself among them, if it lies there.
+
+    None where some reader wants its inputs elsewhere.
+    """
+    found = {value: storage}
+    for node in consumers.get(value, ()):
+        if not has(node, Trait.HOLDS_INPUTS):
+            continue
+        output = node.outputs[0]
+        shape = layout.graph.values[output].shape4
+        view = get(node.op).result_storage(node, storage, shape)
+        if output in layout.graph.outputs or view is None or not view.vector:
+            return None
+        further = _reshaped(layout, consumers, output, view)
+        if further is None:
+            return None
+        found |= further
+    return found
 
 
 def _wanted_storages(layout: Layout, node: Node) -> list[tuple[int, Storage]]:

@@ -42,7 +42,7 @@ def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -
     """Place a value with padded channels, as half if it is large or is `rounded` anyway."""
     if value.dtype in _INTEGERS:
         return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
-    half = rounded or policy.stores_half(4 * value.elements)
+    half = rounded or policy.stores_half(4 * value.elements // value.siblings)
     half = half and not value.precise
     half = half and not (value.is_constant and not fits_half(as_float32(value)))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
