@@ -10,7 +10,13 @@ from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
 from litegpu.ops.functions import FUNCTIONS, element_operands
-from litegpu.ops.placement import is_small, padded_storage, unpadded_storage, whole_words
+from litegpu.ops.placement import (
+    is_small,
+    padded_storage,
+    reshaped_views,
+    unpadded_storage,
+    whole_words,
+)
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
 
@@ -188,21 +194,19 @@ def _place_views_of_inputs(layout: Layout) -> None:
 
 
 def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bool:
-    """Whether parts, placed already, are all that is read of a value, and could lie in it as half.
+    """Whether all that is read of siblings is halves, which could lie in the value of all.
 
-    Its kernel then writes what those of the parts would have written.
+    Its kernel then stores what the kernel of each would have stored.
     """
-    whole = layout.graph.values[value]
-    if whole.siblings == 1:
+    whole, storages = layout.graph.values[value], layout.storages
+    if whole.siblings == 1 or any(
+        storages[n.outputs[0]].dtype is not DType.FLOAT16 for n in readers
+    ):
         return False
     storage = padded_storage(whole, layout.policy, True)
-    views = [
-        get(node.op).result_storage(node, storage, layout.storages[node.outputs[0]].shape)
-        for node in readers
-    ]
     return all(
-        view is not None and layout.storages[node.outputs[0]].dtype is DType.FLOAT16
-        for view, node in zip(views, readers, strict=True)
+        get(node.op).result_storage(node, storage, storages[node.outputs[0]].shape)
+        for node in readers
     )
 
 
@@ -215,42 +219,15 @@ def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
             continue
         storage, source = storages[output], graph.values[node.inputs[0]]
         view = get(node.op).result_storage(node, storages[source.id], storage.shape)
-        if view is None:
+        # Where kernels round some siblings as they read them, these need not be half in memory.
+        usual = source.siblings > 1 and padded_storage(graph.values[output], layout.policy)
+        if view is None or view.dtype.size > (usual or storage).dtype.size:
             continue
-        # Half is not wanted of a sibling alone: kernels round it where they read it.
-        wanted = (
-            padded_storage(graph.values[output], layout.policy) if source.siblings > 1 else storage
-        )
-        if view.dtype.size > wanted.dtype.size:
-            continue
-        views = _reshaped(layout, consumers, output, view)
+        views = reshaped_views(graph, consumers, output, view)
         if views is not None:
             storages.update(views)
         elif storage.base == output:
             storages[output] = view
-
-
-def _reshaped(
-    layout: Layout, consumers: Mapping[int, list[Node]], value: int, storage: Storage
-) -> dict[int, Storage] | None:
-    """Return where all lie that a value is reshaped to, itself among them, if it lies there.
-
-    None where some reader wants its inputs elsewhere.
-    """
-    found = {value: storage}
-    for node in consumers.get(value, ()):
-        if not has(node, Trait.HOLDS_INPUTS):
-            continue
-        output = node.outputs[0]
-        shape = layout.graph.values[output].shape4
-        view = get(node.op).result_storage(node, storage, shape)
-        if output in layout.graph.outputs or view is None or not view.vector:
-            return None
-        further = _reshaped(layout, consumers, output, view)
-        if further is None:
-            return None
-        found |= further
-    return found
 
 
 def _wanted_storages(layout: Layout, node: Node) -> list[tuple[int, Storage]]:

@@ -1,6 +1,7 @@
-"""Merges small convolutions that read the same value the same way; each result is a part.
+"""Merges convolutions that read the same value the same way; each result is a part.
 
-Such layers take as long as their launches. A part of whole channel blocks costs nothing.
+Launches are saved, and the value is read once. A part of whole channel blocks costs nothing. What
+may be rounded does not change: sizes that decide about it are those of one of them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import ABSENT, SELF, Graph, Node, Value
 from litegpu.numeric_policy import FP16, rounding_pays
-from litegpu.ops.base import COPY, as_float32, get, has
+from litegpu.ops.base import COPY, as_float32, has
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.placement import reshaped_views
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.traits import Trait
 from litegpu.passes.base import PASSES, Editor, PassResult, label
@@ -30,7 +32,7 @@ _UNIT = 8
 
 @dataclass
 class _Group:
-    """Convolutions that can be one; at most one of them, the last, is no whole units of channels."""
+    """Convolutions that can be one; at most the last has channels that are no whole units."""
 
     unit: int
     whole: list[Node] = field(default_factory=list)
@@ -116,7 +118,7 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
     if any(epilogue_op.operands for epilogue_op in node.epilogue):
         return "its epilogue reads values of its own"
     # A part would have to be copied there.
-    if not _stays_in_place(graph, consumers, output, _part(graph.values[output])):
+    if reshaped_views(graph, consumers, output, _part(graph.values[output])) is None:
         return "a reader says where its result lies"
     readers = consumers.get(output, [])
     if len(readers) == 1 and _takes_over(graph, readers[0], output):
@@ -130,22 +132,6 @@ def _part(value: Value) -> Storage:
     whole = Storage.create(value.id, value.dtype, (n, height, width, 3 * channels), _UNIT)
     units = round_up(channels, _UNIT)
     return whole.region(value.shape4, 3, units, units)
-
-
-def _stays_in_place(
-    graph: Graph, consumers: Mapping[int, list[Node]], value: int, storage: Storage
-) -> bool:
-    """Whether all that read a value, and what it is reshaped to, can read it where it lies."""
-    for reader in consumers.get(value, ()):
-        if not has(reader, Trait.HOLDS_INPUTS):
-            continue
-        output = reader.outputs[0]
-        view = get(reader.op).result_storage(reader, storage, graph.values[output].shape4)
-        if output in graph.outputs or view is None or not view.vector:
-            return False
-        if not _stays_in_place(graph, consumers, output, view):
-            return False
-    return True
 
 
 def _takes_over(graph: Graph, reader: Node, value: int) -> bool:
