@@ -111,18 +111,28 @@ def test_contiguous_means_evenly_spaced_rows(storage: Storage) -> None:
     assert storage.contiguous == np.array_equal(starts, expected)
 
 
+def has_steps(positions: Array) -> bool:
+    """Whether elements [N, H, W, C] lie evenly along each axis, and channels side by side."""
+    for axis, size in enumerate(positions.shape):
+        gaps = np.diff(positions, axis=axis)
+        if size > 1 and (gaps != (1 if axis == 3 else gaps.flat[0])).any():
+            return False
+    return True
+
+
 @given(storage=storages(), data=st.data())
 @property_test
 def test_reshaped_is_a_view_in_row_major_order(storage: Storage, data: st.DataObject) -> None:
     shape = data.draw(reshapes(storage.shape))
     view = storage.reshaped(shape)
+    wanted = indices(storage).reshape(shape)
     if view is None:
-        assert not storage.contiguous or (
-            shape[3] != storage.channels and storage.pitch != storage.channels
-        )
+        padded = storage.padded_channels != storage.channels != shape[3]
+        assert padded or not has_steps(wanted)
         return
-    np.testing.assert_array_equal(indices(view), indices(storage).reshape(shape))
+    np.testing.assert_array_equal(indices(view), wanted)
     assert view.elements == storage.elements
+    assert not view.vector or not (wanted[..., 0] % 4).any()
     assert (view.base, view.dtype) == (storage.base, storage.dtype)
 
 
@@ -132,6 +142,17 @@ def test_rows_with_padding_may_be_arranged_otherwise(shape: Shape4) -> None:
     view = storage.reshaped(shape)
     assert view is not None
     assert (view.pitch, view.padded_channels) == (8, 8)
+
+
+def test_heads_lie_in_rows_of_several_values() -> None:
+    rows = Storage.create(0, DType.FLOAT32, (1, 2, 7, 72), 4).region((1, 2, 7, 24), 3, 24, 24)
+    heads = rows.reshaped((2, 7, 3, 8))
+    assert heads is not None
+    assert (heads.strides, heads.offset) == ((7 * 72, 72, 8), 24)
+    assert (heads.vector, heads.padded_channels, heads.contiguous) == (True, 8, False)
+    assert rows.reshaped((2, 7, 4, 6)) is not None
+    assert rows.reshaped((1, 2, 7 * 24, 1)) is None
+    assert rows.reshaped((1, 7, 2, 24)) == rows.reshaped((1, 1, 14, 24)).reshaped((1, 7, 2, 24))
 
 
 def test_rows_with_padding_cannot_be_cut_differently() -> None:

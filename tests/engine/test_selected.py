@@ -70,6 +70,17 @@ def test_what_a_kernel_rounds_is_stored_as_half(
     assert templates(selected, device)[-1] == template
 
 
+@pytest.mark.parametrize(("siblings", "dtype"), [(1, DType.FLOAT16), (2, DType.FLOAT32)])
+def test_siblings_are_rounded_if_one_of_them_would_be(siblings: int, dtype: DType) -> None:
+    builder = GraphBuilder()
+    between = builder.conv(builder.input(1, 102, 512, 3), 64)
+    output = builder.conv(between, 60)
+    builder.values[output] = dataclasses.replace(builder.values[output], siblings=siblings)
+    selected = placed(builder.graph(builder.conv(output, 4)), policy=NumericPolicy(1 << 30))
+    assert selected.layout.storages[between].dtype is dtype
+    assert ("cuda/conv_tile" in templates(selected)) == (siblings == 1)
+
+
 def test_what_is_not_read_by_such_a_kernel_in_the_end_stays_float32() -> None:
     """Here its part of a concatenation follows the whole."""
     builder = GraphBuilder()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from litegpu.engine.layout import Layout, assign
@@ -177,3 +180,96 @@ def test_the_whole_lives_as_long_as_its_slices() -> None:
     launches = build(layout).launches
     assert [launch.node.op for launch in launches] == ["COPY", "CONV_2D", "CONV_2D", "COPY"]
     assert output in launches[-1].bases
+
+
+def heads(builder: GraphBuilder, split: int = 2, channels: int = 8) -> tuple[int, int, int]:
+    """Return a value of 16 channels, its last channels, and these in heads."""
+    whole = builder.elementwise(builder.input(2, 6, 16), RELU)
+    part = cut(builder, whole, (0, 0, 0, 16 - channels), (2, 6, channels))
+    return whole, part, builder.reshape(part, 2, 6, split, channels // split)
+
+
+def test_what_a_slice_is_reshaped_to_is_a_view_of_the_whole() -> None:
+    builder = GraphBuilder()
+    whole, part, split = heads(builder)
+    twice = builder.reshape(split, 12, 2, 4)
+    layout = assign(builder.graph(builder.conv(split, 4), builder.conv(twice, 4)), FP32)
+    assert launched(layout) == ["COPY", "CONV_2D", "CONV_2D"]
+    assert {layout.storages[v].base for v in (part, split, twice)} == {whole}
+    assert layout.storages[split].strides == (6 * 16, 16, 4)
+    assert layout.storages[split].offset == layout.storages[part].offset == 8
+
+
+def _to_an_output(builder: GraphBuilder) -> tuple[list[int], list[str]]:
+    return [heads(builder)[2]], ["COPY", "STRIDED_SLICE"]
+
+
+def _to_odd_channels(builder: GraphBuilder) -> tuple[list[int], list[str]]:
+    split = heads(builder, 4)[2]
+    return [builder.conv(split, 4)], ["COPY", "RESHAPE", "CONV_2D"]
+
+
+def _across_rows(builder: GraphBuilder) -> tuple[list[int], list[str]]:
+    """The slice is copied to where it lies as it is reshaped, and read there."""
+    flat = builder.reshape(heads(builder)[1], 2, 48)
+    return [builder.conv(builder.reshape(flat, 1, 1, 2, 48), 4)], ["COPY", "STRIDED_SLICE"]
+
+
+def _into_a_concatenation(builder: GraphBuilder) -> tuple[list[int], list[str]]:
+    split = heads(builder)[2]
+    joined = builder.concat(3, split, builder.elementwise(builder.input(2, 6, 2, 4), RELU))
+    return [builder.conv(joined, 4)], ["COPY", "RESHAPE", "COPY", "CONV_2D"]
+
+
+@pytest.mark.parametrize(
+    "write", [_to_an_output, _to_odd_channels, _across_rows, _into_a_concatenation]
+)
+def test_what_else_a_slice_is_reshaped_to_is_copied_once(
+    write: Callable[[GraphBuilder], tuple[list[int], list[str]]],
+) -> None:
+    builder = GraphBuilder()
+    outputs, expected = write(builder)
+    assert launched(assign(builder.graph(*outputs), FP32))[: len(expected)] == expected
+
+
+def joint(
+    builder: GraphBuilder, count: int = 2, shape: Shape = SHAPE
+) -> tuple[int, list[int], list[int]]:
+    """Return a value of siblings, these, and what convolutions make of them."""
+    whole = builder.elementwise(builder.input(*shape), RELU)
+    builder.values[whole] = replace(builder.values[whole], siblings=count)
+    size = shape[3] // count
+    each = (*shape[:3], size)
+    parts = [cut(builder, whole, (0, 0, 0, i * size), each) for i in range(count)]
+    return whole, parts, [builder.conv(part, 4) for part in parts]
+
+
+@pytest.mark.parametrize(("spare", "dtype"), [(1, DType.FLOAT32), (0, DType.FLOAT16)])
+def test_siblings_are_halves_only_if_each_would_be(spare: int, dtype: DType) -> None:
+    builder = GraphBuilder()
+    whole, parts, outputs = joint(builder)
+    layout = assign(builder.graph(*outputs), NumericPolicy(4 * 2 * 4 * 6 * 8 + spare))
+    assert {layout.storages[v].dtype for v in (whole, *parts)} == {dtype}
+    assert launched(layout) == ["COPY", "CONV_2D", "CONV_2D"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rounded", "dtype"),
+    [
+        (SHAPE, (0, 1), DType.FLOAT16),
+        # One is read as it is; the other is rounded where it is read.
+        (SHAPE, (1,), DType.FLOAT32),
+        # The second one could not be read in place as half.
+        ((2, 4, 6, 8), (0, 1), DType.FLOAT32),
+    ],
+)
+def test_siblings_that_kernels_round_are_read_in_place(
+    shape: Shape, rounded: tuple[int, ...], dtype: DType
+) -> None:
+    builder = GraphBuilder()
+    whole, parts, outputs = joint(builder, shape=shape)
+    layout = assign(
+        builder.graph(*outputs), NumericPolicy(1 << 30), rounded=[parts[i] for i in rounded]
+    )
+    assert {layout.storages[v].dtype for v in (whole, *parts)} == {dtype}
+    assert launched(layout) == ["COPY", "CONV_2D", "CONV_2D"]

@@ -240,6 +240,7 @@ def test_blocks_that_are_alone(pixels: int, monkeypatch: pytest.MonkeyPatch) -> 
         Matmul(rows=33, depth=70, columns=41, batch=(1,)),
         Attention(queries=17, keys=70, depth=16, across=True, mask=(1, 1, 1, 70)),
         Attention(queries=9, keys=16, depth=20, columns=9),
+        Attention(queries=17, keys=17, depth=20, across=True, projected=True),
     ],
     ids=lambda case: case.name,
 )

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from litegpu.engine.target import DeviceTarget
-from litegpu.kernels.cuda.halves import REST_SCALE, as_tf32_parts, halves_of
-from litegpu.numeric_policy import NumericPolicy
+from litegpu.kernels.cuda.halves import REST_SCALE, as_tf32_parts, halves_of, parts_of
+from litegpu.numeric_policy import FP16, NumericPolicy
 from litegpu.ops.base import LowerContext
 from litegpu.ops.halves import as_halves, fits_half
+from litegpu.ops.weights import in_precision
 from paper_device import DEVICE
 
 
@@ -50,6 +51,17 @@ def test_channels_of_all_magnitudes_keep_their_digits() -> None:
     assert halves.back[3] == halves.back[4] == 1
     stored = (high + rest / REST_SCALE) * halves.back.reshape(-1, 1, 1, 1)
     assert (np.abs(stored - weights) <= 2.0**-21 * np.abs(weights)).all()
+
+
+@pytest.mark.parametrize(("siblings", "parts"), [(1, 1), (2, 2)])
+def test_of_siblings_the_size_of_one_decides(siblings: int, parts: int) -> None:
+    weights = np.random.default_rng(0).uniform(0, 1, (256, 1, 1, 256)).astype(np.float32)
+    target = DeviceTarget(DEVICE, FP16)
+    assert not FP16.keeps_fp32_weights(weights.nbytes)
+    assert len(halves_of(weights, target, siblings=siblings).parts) == parts
+    assert parts_of(weights, target, siblings=siblings) == parts
+    stored = in_precision(weights, cast(LowerContext, Context(target)), siblings)
+    assert stored.dtype == (np.float16 if parts == 1 else np.float32)
 
 
 def test_usual_weights_are_not_scaled() -> None:

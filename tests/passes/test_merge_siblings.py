@@ -13,6 +13,7 @@ from litegpu.ops.base import as_float32
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.window import POINT
+from litegpu.passes import PassResult
 from litegpu.passes.merge_siblings import merge_siblings
 from litegpu.zoo.writer import TensorRef
 from passes.graphs import RELU, GraphBuilder, applied, ops, untouched
@@ -127,13 +128,73 @@ def test_equal_epilogue_ops_are_done_together() -> None:
     assert "CONV_2D" not in ops(result)[1:]
 
 
+def made(result: PassResult) -> list[int]:
+    """Return the channels of each convolution."""
+    nodes = result.graph.nodes
+    return [node.attributes.shape[0] for node in nodes if node.op == "CONV_2D"]
+
+
 def test_many_weights_become_several_convolutions() -> None:
     builder = GraphBuilder()
-    source = builder.input(1, 1, 1, 100)
-    output = [builder.conv(source, 300) for _ in range(4)]
+    source = builder.input(1, 1, 1, 1024)
+    output = [builder.conv(source, 2048) for _ in range(4)]
+    assert made(applied(merge_siblings, finished(builder, output))) == [4096, 4096]
+
+
+# From 2^21 values, 2^16 weights and 4e8 operations on, something is rounded.
+@pytest.mark.parametrize(
+    ("image", "channels"),
+    [
+        ((1, 128, 128, 1), (64, 128, 120)),
+        ((1, 2, 2, 512), (64, 128, 120)),
+        ((1, 125, 125, 64), (104, 208, 96)),
+    ],
+    ids=["values", "weights", "operations"],
+)
+def test_what_is_rounded_alone_is_none_of_what_is_not(
+    image: tuple[int, int, int, int], channels: tuple[int, ...]
+) -> None:
+    builder = GraphBuilder()
+    source = builder.input(*image)
+    output = [builder.conv(source, each) for each in channels]
+    kept, rounded, other = (builder.nodes[i].outputs[0] for i in range(3))
     result = applied(merge_siblings, finished(builder, output))
-    merged = [node.attributes.shape[0] for node in result.graph.nodes if node.op == "CONV_2D"]
-    assert merged == [600, 600]
+    together = channels[0] + channels[2]
+    assert sorted(made(result)) == sorted([together, channels[1]])
+    joined, *_ = (node for node in result.graph.nodes if node.op == "CONV_2D")
+    assert result.graph.values[joined.outputs[0]].siblings == 2
+    assert {kept, other} <= {v for node in result.graph.nodes for v in node.outputs}
+    assert rounded not in joined.outputs
+
+
+def test_one_that_must_not_be_rounded_keeps_all() -> None:
+    builder = GraphBuilder()
+    output = siblings(builder, 4, 8)
+    builder.values[output[1]] = replace(builder.values[output[1]], precise=True)
+    result = applied(merge_siblings, finished(builder, output))
+    assert result.graph.values[result.graph.nodes[0].outputs[0]].precise
+
+
+def _with_heads(builder: GraphBuilder, channels: int, heads: int) -> Graph:
+    source = builder.input(2, 7, 12)
+    rows = (2, 7, channels)
+    weights = [builder.constant(channels, 12) for _ in range(2)]
+    parts = [ConvAttributes(POINT, each, ABSENT, (channels, 1, 1, 12)) for each in weights]
+    output = [builder.node("FULLY_CONNECTED", [source], rows, attributes=each) for each in parts]
+    split = [builder.reshape(v, 2, 7, heads, channels // heads) for v in output]
+    return builder.graph(*(builder.node("MEAN", [v], (2, 7, heads, 1)) for v in split))
+
+
+def test_heads_are_parts_of_parts() -> None:
+    result = applied(merge_siblings, _with_heads(GraphBuilder(), 24, 3))
+    assert result.graph.nodes[0].attributes.shape == (48, 1, 1, 12)
+
+
+@pytest.mark.parametrize(("channels", "heads"), [(20, 5), (24, 4)], ids=["padded", "odd depth"])
+def test_heads_that_would_be_copied_are_none(channels: int, heads: int) -> None:
+    result = untouched(merge_siblings, _with_heads(GraphBuilder(), channels, heads))
+    reason = "a reader says where its result lies"
+    assert result.declined == (f"FULLY_CONNECTED 0: {reason}", f"FULLY_CONNECTED 1: {reason}")
 
 
 def _an_output(builder: GraphBuilder) -> Graph:
@@ -177,9 +238,13 @@ def _before_a_concatenation(builder: GraphBuilder) -> Graph:
     return builder.graph(builder.concat(3, *siblings(builder, 4, 4)))
 
 
-def _of_a_large_image(builder: GraphBuilder) -> Graph:
-    source = builder.input(1, 512, 512, 3)
-    return finished(builder, [builder.conv(source, 4) for _ in range(2)])
+def _before_an_output(builder: GraphBuilder) -> Graph:
+    return builder.graph(*(builder.reshape(v, 6, 4) for v in siblings(builder, 4, 4)))
+
+
+def _of_many_weights(builder: GraphBuilder) -> Graph:
+    source = builder.input(1, 1, 1, 2048)
+    return finished(builder, [builder.conv(source, 2052) for _ in range(2)])
 
 
 DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
@@ -190,7 +255,8 @@ DECLINED: list[tuple[Callable[[GraphBuilder], Graph], str]] = [
     (_before_epilogues, "COPY 2 becomes an epilogue op of it"),
     (_before_a_sum, "COPY 2 becomes an epilogue op of it"),
     (_before_a_concatenation, "a reader says where its result lies"),
-    (_of_a_large_image, "it is so large that launches matter little"),
+    (_before_an_output, "a reader says where its result lies"),
+    (_of_many_weights, "it has so many weights that launches matter little"),
 ]
 
 
@@ -228,7 +294,20 @@ def _two_groups(model: Model) -> list[TensorRef]:
     return _gated(model, 3, 8, 5, 16)
 
 
-MODELS: list[tuple[Write, int]] = [(_three, 2), (_two_groups, 2)]
+def _heads(model: Model) -> list[TensorRef]:
+    """Sums of heads, which a permutation brings before the tokens."""
+    source = model.input(2, 5, 12)
+    found = []
+    for channels in (24, 16, 32):
+        weights = model.constant(channels, 12)
+        rows = model.op("FULLY_CONNECTED", source, weights, keep_num_dims=True)
+        split = model.reshape(rows, 2, 5, 2, channels // 2)
+        turned = model.op("TRANSPOSE", split, model.integers(0, 2, 1, 3))
+        found.append(model.op("SUM", turned, model.integers(3), keep_dims=True))
+    return found
+
+
+MODELS: list[tuple[Write, int]] = [(_three, 2), (_two_groups, 2), (_heads, 2)]
 
 
 @pytest.mark.parametrize(("write", "saved"), MODELS)

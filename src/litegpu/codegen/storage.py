@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litegpu.codegen.half_range import note_range, note_size, size_to_note
@@ -86,15 +87,20 @@ class Storage:
 
     def reshaped(self, shape: Shape4) -> Storage | None:
         """Return this storage seen as `shape`, or None when the rows do not permit it."""
-        if not self.contiguous:
-            return None
-        if shape[3] != self.channels and (self.pitch != self.channels or shape[3] == 0):
-            return None
         same = shape[3] == self.channels
-        pitch = self.pitch if same else shape[3]
+        if 0 in shape or (not same and self.padded_channels != self.channels):
+            return None
         padded_channels = self.padded_channels if same else shape[3]
-        strides = (shape[1] * shape[2] * pitch, shape[2] * pitch, pitch)
-        vector = self.offset % 4 == 0 and pitch % 4 == 0
+        if self.contiguous and (same or self.pitch == self.channels):
+            pitch = self.pitch if same else shape[3]
+            strides = (shape[1] * shape[2] * pitch, shape[2] * pitch, pitch)
+        else:
+            rows = list(zip(self.shape[:3], self.strides, strict=True))
+            found = _steps(rows, shape[:3]) if same else _steps([*rows, (self.channels, 1)], shape)
+            if found is None or found[3:] > [1]:
+                return None
+            strides = (found[0], found[1], found[2])
+        vector = not any(length % 4 for length in (*strides, self.offset))
         return replace(
             self, shape=shape, strides=strides, padded_channels=padded_channels, vector=vector
         )
@@ -327,6 +333,30 @@ class TensorRef:
             index = _plus(start, str(k))
             stores.append(f"{guard}STORE1_{self.kind}({self.name}, {index}, {value}.{lane});")
         return " ".join(stores)
+
+
+def _steps(digits: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[int] | None:
+    """Return the steps of digits of these sizes that count the same elements in the same order.
+
+    Those that are given are (size, step), the outermost first. None where there are no such steps.
+    """
+    runs: list[tuple[int, int]] = []
+    for size, step in digits:
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * step:
+            size *= runs.pop()[0]
+        runs.append((size, step))
+    found: list[int] = []
+    left, step = 1, 1
+    for size in reversed(sizes):
+        if left == 1 and runs:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        found.append(step)
+        left, step = left // size, step * size
+    return found[::-1]
 
 
 def _plus(left: str, right: str) -> str:

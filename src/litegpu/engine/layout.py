@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from litegpu.codegen import Storage
@@ -10,7 +10,13 @@ from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
 from litegpu.ops.functions import FUNCTIONS, element_operands
-from litegpu.ops.placement import is_small, padded_storage, unpadded_storage, whole_words
+from litegpu.ops.placement import (
+    is_small,
+    padded_storage,
+    reshaped_views,
+    unpadded_storage,
+    whole_words,
+)
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
 
@@ -79,7 +85,8 @@ def assign(
     for node in reversed(graph.nodes):
         for v in node.outputs:
             if v not in layout.storages:
-                layout.storages[v] = padded_storage(graph.values[v], policy, v in rounded)
+                halves = v in rounded or _parts_are_halves(layout, v, consumers.get(v, []))
+                layout.storages[v] = padded_storage(graph.values[v], policy, halves)
         for v, storage in _wanted_storages(layout, node):
             if v in layout.storages:
                 continue
@@ -88,7 +95,7 @@ def assign(
             )
             if storage.vector or (padded_channels and len(consumers[v]) == 1):
                 layout.storages[v] = storage
-    _place_parts(layout)
+    _place_parts(layout, consumers)
     return layout
 
 
@@ -186,20 +193,41 @@ def _place_views_of_inputs(layout: Layout) -> None:
             layout.storages[target] = view
 
 
-def _place_parts(layout: Layout) -> None:
-    """Let slices that would be copied into memory of their own be views of what they cut."""
-    for node in layout.graph.nodes:
+def _parts_are_halves(layout: Layout, value: int, readers: Sequence[Node]) -> bool:
+    """Whether all that is read of siblings is halves, which could lie in the value of all.
+
+    Its kernel then stores what the kernel of each would have stored.
+    """
+    whole, storages = layout.graph.values[value], layout.storages
+    if whole.siblings == 1 or any(
+        storages[n.outputs[0]].dtype is not DType.FLOAT16 for n in readers
+    ):
+        return False
+    storage = padded_storage(whole, layout.policy, True)
+    return all(
+        get(node.op).result_storage(node, storage, storages[node.outputs[0]].shape)
+        for node in readers
+    )
+
+
+def _place_parts(layout: Layout, consumers: Mapping[int, list[Node]]) -> None:
+    """Let slices that would be copied be views of what they cut, and what they are reshaped to."""
+    graph, storages = layout.graph, layout.storages
+    for node in graph.nodes:
         output = node.outputs[0]
-        storage = layout.storages[output]
-        if (
-            output in layout.graph.outputs
-            or storage.base != output
-            or not has(node, Trait.LIES_IN_INPUT)
-        ):
+        if output in graph.outputs or not has(node, Trait.LIES_IN_INPUT):
             continue
-        view = get(node.op).result_storage(node, layout.storages[node.inputs[0]], storage.shape)
-        if view is not None and view.dtype.size <= storage.dtype.size:  # not where half is wanted
-            layout.storages[output] = view
+        storage, source = storages[output], graph.values[node.inputs[0]]
+        view = get(node.op).result_storage(node, storages[source.id], storage.shape)
+        # Where kernels round some siblings as they read them, these need not be half in memory.
+        usual = source.siblings > 1 and padded_storage(graph.values[output], layout.policy)
+        if view is None or view.dtype.size > (usual or storage).dtype.size:
+            continue
+        views = reshaped_views(graph, consumers, output, view)
+        if views is not None:
+            storages.update(views)
+        elif storage.base == output:
+            storages[output] = view
 
 
 def _wanted_storages(layout: Layout, node: Node) -> list[tuple[int, Storage]]:

@@ -67,7 +67,8 @@ class Value:
     """One tensor. `data` is set for constants only; `shape` has the tensor's own rank.
 
     A `precise` value is never stored as half. A constant that `is_sparse` lies packed in the file;
-    its data are dense.
+    its data are dense. A pass put as many values as `siblings` side by side: whether to round is
+    asked of one of them, so that none is less exact than it would be alone.
     """
 
     id: int
@@ -79,6 +80,7 @@ class Value:
     quantization: Quantization | None = None
     precise: bool = False
     is_sparse: bool = False
+    siblings: int = 1
 
     @property
     def is_constant(self) -> bool:

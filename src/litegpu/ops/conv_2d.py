@@ -120,7 +120,8 @@ def conv_spec(node: Node, ctx: SpecContext, image: bool) -> ConvSpec:
     connected layer is a 1x1 convolution over its rows.
     """
     attributes: ConvAttributes = node.attributes
-    operand = weights.read(ctx, attributes)
+    siblings = ctx.value(node.outputs[0]).siblings
+    operand = replace(weights.read(ctx, attributes), siblings=siblings)
     inner = None if attributes.depthwise is None else _depthwise_operand(attributes.depthwise, ctx)
     src, dst = ctx.storage(node.inputs[0]), ctx.storage(node.outputs[0])
     return ConvSpec(src, dst, operand, attributes.window, image, inner)

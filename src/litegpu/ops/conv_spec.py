@@ -72,7 +72,7 @@ class ConvSpec:
 
     def may_round(self, target: Target) -> bool:
         """Whether float32 values may be rounded to half."""
-        return target.policy.may_round(self.flops)
+        return target.policy.may_round(self.flops // self.weights.siblings)
 
     @property
     def flops(self) -> int:

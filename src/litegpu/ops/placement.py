@@ -6,11 +6,14 @@ docs/decisions/0004-element-types.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from litegpu.codegen import Storage
-from litegpu.graph import DType, Graph, Value
+from litegpu.graph import DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
-from litegpu.ops.base import as_float32
+from litegpu.ops.base import as_float32, get, has
 from litegpu.ops.halves import fits_half
+from litegpu.ops.traits import Trait
 from litegpu.ops.types import SMALL_TYPES
 
 _INTEGERS = {
@@ -42,11 +45,33 @@ def padded_storage(value: Value, policy: NumericPolicy, rounded: bool = False) -
     """Place a value with padded channels, as half if it is large or is `rounded` anyway."""
     if value.dtype in _INTEGERS:
         return Storage.create(value.id, _INTEGERS[value.dtype], value.shape4, 4)
-    half = rounded or policy.stores_half(4 * value.elements)
+    half = rounded or policy.stores_half(4 * value.elements // value.siblings)
     half = half and not value.precise
     half = half and not (value.is_constant and not fits_half(as_float32(value)))
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     return Storage.create(value.id, dtype, value.shape4, alignment)
+
+
+def reshaped_views(
+    graph: Graph, consumers: Mapping[int, list[Node]], value: int, storage: Storage
+) -> dict[int, Storage] | None:
+    """Return where a value, and all that it is reshaped to, can be read if it lies in `storage`.
+
+    None where some reader wants its inputs elsewhere.
+    """
+    found = {value: storage}
+    for node in consumers.get(value, ()):
+        if not has(node, Trait.HOLDS_INPUTS):
+            continue
+        output = node.outputs[0]
+        view = get(node.op).result_storage(node, storage, graph.values[output].shape4)
+        if output in graph.outputs or view is None or not view.vector:
+            return None
+        further = reshaped_views(graph, consumers, output, view)
+        if further is None:
+            return None
+        found |= further
+    return found
 
 
 def usual_storage(graph: Graph, value_id: int, policy: NumericPolicy) -> Storage:

@@ -106,7 +106,8 @@ class Reshape(Op):
     def input_storages(
         self, node: Node, result: Storage, shapes: Sequence[Shape4]
     ) -> Sequence[Storage] | None:
-        view = result.reshaped(shapes[0])
+        # Where rows do not follow each other, whatever writes them would lie between others' rows.
+        view = result.reshaped(shapes[0]) if result.contiguous else None
         return None if view is None else (view,)
 
     def result_storage(self, node: Node, source: Storage, shape: Shape4) -> Storage | None:

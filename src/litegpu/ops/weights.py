@@ -52,7 +52,7 @@ class Weights:
     """Weights of `shape` [O, H, W, I / groups].
 
     Constants are an `array`; computed weights lie in the value `packed`. `bias` [O] is None when
-    there is none, and when it is computed: then it has become an epilogue op.
+    there is none, and when it is computed: then it has become an epilogue op. `siblings` see Value.
     """
 
     shape: Shape4
@@ -60,6 +60,7 @@ class Weights:
     array: Floats | None = None
     bias: Floats | None = None
     packed: int = ABSENT
+    siblings: int = 1
 
     @property
     def elements(self) -> int:
@@ -175,7 +176,8 @@ def bind(weights: Weights, channel_blocks: int, ctx: LowerContext) -> Binding:
         "weight_blocks": channel_blocks,
     }
     if weights.array is not None:
-        constants["weights"] = in_precision(pack_weights(weights.array, channel_blocks), ctx)
+        packed = pack_weights(weights.array, channel_blocks)
+        constants["weights"] = in_precision(packed, ctx, weights.siblings)
         return Binding(constants, {}, variables)
     kind = TensorRef("weights", ctx.storage(weights.packed)).kind
     variables |= {"weights_kind": kind, "weight_blocks": packed_blocks(weights.shape[0])}
@@ -199,9 +201,10 @@ def check_bias(graph: Graph, node: Node, outputs: int, position: int = 2) -> str
     return reason
 
 
-def in_precision(array: npt.NDArray[Any], ctx: LowerContext) -> npt.NDArray[Any]:
+def in_precision(array: npt.NDArray[Any], ctx: LowerContext, siblings: int = 1) -> npt.NDArray[Any]:
     """Return weights as the partition stores them: as half, if that pays and has their range."""
-    if ctx.target.policy.keeps_fp32_weights(array.nbytes) or not fits_half(array):
+    nbytes = array.nbytes // siblings
+    if ctx.target.policy.keeps_fp32_weights(nbytes) or not fits_half(array):
         return array
     return as_halves(array)
 

@@ -1,37 +1,43 @@
-"""Merges small convolutions that read the same value the same way; each result is a part.
+"""Merges convolutions that read the same value the same way; each result is a part.
 
-Such layers take as long as their launches. A part of whole channel blocks costs nothing.
+Launches are saved, and the value is read once. A part of whole channel blocks costs nothing. What
+may be rounded does not change: sizes that decide about it are those of one of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
-from litegpu.graph import ABSENT, SELF, Graph, Node
-from litegpu.numeric_policy import FP16
+from litegpu.codegen import Storage, round_up
+from litegpu.graph import ABSENT, SELF, Graph, Node, Value
+from litegpu.numeric_policy import FP16, rounding_pays
 from litegpu.ops.base import COPY, as_float32, has
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.copy import CopyAttributes
+from litegpu.ops.placement import reshaped_views
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.traits import Trait
 from litegpu.passes.base import PASSES, Editor, PassResult, label
 
-_MOST_ELEMENTS = 1 << 18
-"""Elements of all results from which it matters less how many launches make them."""
+_MOST_WEIGHTS = 1 << 22
+"""Weights of one convolution: to read more takes longer than a launch, and their copy is memory."""
+_UNIT = 8
+"""Channels of which a part is whole units wherever halves are read in place."""
 
 
 @dataclass
 class _Group:
-    """Convolutions that can be one; at most one of them, the last, has a part of a block."""
+    """Convolutions that can be one; at most the last has channels that are no whole units."""
 
+    unit: int
     whole: list[Node] = field(default_factory=list)
     last: list[Node] = field(default_factory=list)
     weights: int = 0
-    elements: int = 0
 
     @property
     def members(self) -> list[Node]:
@@ -40,14 +46,11 @@ class _Group:
     def take(self, graph: Graph, node: Node) -> bool:
         """Add a node if there is room for it."""
         weights = self.weights + graph.values[node.attributes.weights].elements
-        elements = self.elements + graph.values[node.outputs[0]].elements
-        odd = graph.values[node.outputs[0]].shape[-1] % 4
-        # Together they must be as exact as alone.
-        rounded = not FP16.keeps_fp32_weights(4 * weights)
-        if rounded or elements > _MOST_ELEMENTS or (odd and self.last):
+        odd = graph.values[node.outputs[0]].shape[-1] % self.unit
+        if weights > _MOST_WEIGHTS or (odd and self.last):
             return False
         (self.last if odd else self.whole).append(node)
-        self.weights, self.elements = weights, elements
+        self.weights = weights
         return True
 
 
@@ -56,7 +59,7 @@ def merge_siblings(graph: Graph) -> PassResult:
     """Let one convolution make what several made, where that saves launches."""
     edit = Editor(graph)
     consumers = graph.consumers()
-    found: dict[Hashable, list[_Group]] = {}
+    found: dict[_Kind, list[_Group]] = {}
     for node in graph.nodes:
         if not has(node, Trait.CONTRACTION):
             continue
@@ -66,21 +69,42 @@ def merge_siblings(graph: Graph) -> PassResult:
         if reason:
             edit.declined.append(f"{label(node)}: {reason}")
             continue
-        groups = found.setdefault(_kind(graph, node), [])
+        kind = _kind(graph, node)
+        groups = found.setdefault(kind, [])
         if not any(group.take(graph, node) for group in groups):
-            groups.append(_Group())
+            groups.append(_Group(_UNIT if kind.halves else 4))
             if not groups[-1].take(graph, node):
-                edit.declined.append(f"{label(node)}: it is so large that launches matter little")
+                edit.declined.append(
+                    f"{label(node)}: it has so many weights that launches matter little"
+                )
     for group in (group for groups in found.values() for group in groups):
         if len(group.members) > 1:
             _merge(edit, group.members)
     return edit.result()
 
 
-def _kind(graph: Graph, node: Node) -> Hashable:
-    """Return what convolutions must have in common."""
-    shape = graph.values[node.outputs[0]].shape[:-1]
-    return node.op, node.inputs, node.attributes.window, node.epilogue, shape
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What convolutions must have in common: what they do, and what may be rounded for them.
+
+    `halves` tells that the result may be stored as half.
+    """
+
+    does: Hashable
+    halves: bool
+    keeps_weights: bool
+    rounds: bool
+
+
+def _kind(graph: Graph, node: Node) -> _Kind:
+    output = graph.values[node.outputs[0]]
+    weights = graph.values[node.attributes.weights].elements
+    return _Kind(
+        (node.op, node.inputs, node.attributes.window, node.epilogue, output.shape[:-1]),
+        FP16.stores_half(4 * output.elements),
+        FP16.keeps_fp32_weights(4 * weights),
+        rounding_pays(2 * weights * math.prod(output.shape4[:3])),
+    )
 
 
 def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> str:
@@ -93,13 +117,21 @@ def _obstacle(graph: Graph, node: Node, consumers: Mapping[int, list[Node]]) -> 
         return "its result is an output of the partition"
     if any(epilogue_op.operands for epilogue_op in node.epilogue):
         return "its epilogue reads values of its own"
-    readers = consumers.get(output, [])
     # A part would have to be copied there.
-    if any(has(reader, Trait.HOLDS_INPUTS) for reader in readers):
+    if reshaped_views(graph, consumers, output, _part(graph.values[output])) is None:
         return "a reader says where its result lies"
+    readers = consumers.get(output, [])
     if len(readers) == 1 and _takes_over(graph, readers[0], output):
         return f"{label(readers[0])} becomes an epilogue op of it"
     return ""
+
+
+def _part(value: Value) -> Storage:
+    """Return how a value would lie between others."""
+    n, height, width, channels = value.shape4
+    whole = Storage.create(value.id, value.dtype, (n, height, width, 3 * channels), _UNIT)
+    units = round_up(channels, _UNIT)
+    return whole.region(value.shape4, 3, units, units)
 
 
 def _takes_over(graph: Graph, reader: Node, value: int) -> bool:
@@ -128,7 +160,12 @@ def _merge(edit: Editor, members: list[Node]) -> None:
         ]
         bias = edit.new_constant("merged", np.concatenate(numbers))
     output = values[first.outputs[0]]
-    whole = edit.new_value(output, shape=(*output.shape[:-1], sum(sizes)))
+    whole = edit.new_value(
+        output,
+        shape=(*output.shape[:-1], sum(sizes)),
+        precise=any(values[node.outputs[0]].precise for node in members),
+        siblings=len(members),
+    )
     joined = np.concatenate(weights)
     attributes = replace(
         first.attributes, weights=edit.new_constant("merged", joined), bias=bias, shape=joined.shape

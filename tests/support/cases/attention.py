@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from cases.base import ANY, LARGE, SMALL, Case, Range, Shape, Sheet
 from litegpu.zoo.writer import TensorRef
 
+_TOKEN = 12
+"""Channels of a token of which queries, keys and values are made."""
 _PLAIN: dict[str, bool | str] = {"fused_activation_function": "NONE"}
 
 
@@ -19,7 +22,8 @@ class Attention(Case):
     `across`: queries, keys, values and the result are [batch, tokens, heads * depth]; RESHAPE and
     TRANSPOSE bring the heads ahead. `rows`: heads are rows of the batch. `turned`: the keys are
     transposed by TRANSPOSE, not by the product. `mask` is the shape of a mask, which hides the
-    `hidden` last keys of all, or is seeded. `added` is added to the result.
+    `hidden` last keys of all, or is seeded. `added` is added to the result. `projected`: queries,
+    keys and values are fully connected layers of one input each, of as many tokens.
     """
 
     batch: int = 1
@@ -35,15 +39,19 @@ class Attention(Case):
     mask: Shape | None = None
     hidden: int = 0
     added: bool = False
+    projected: bool = False
     values: Range = ANY
 
     def write(self, sheet: Sheet) -> None:
-        """Three inputs, one output."""
+        """Three inputs, or one that is projected, and one output."""
         columns = self.columns or self.depth
-        query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3))
+        shape = (self.batch, self.queries, _TOKEN)
+        token = sheet.input(shape, self.values) if self.projected else None
+        query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token)
         turned = (0, 2, 3, 1) if self.across else (0, 1, 3, 2)
-        key = self._heads(sheet, self.keys, self.depth, turned if self.turned else (0, 2, 1, 3))
-        value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3))
+        order = turned if self.turned else (0, 2, 1, 3)
+        key = self._heads(sheet, self.keys, self.depth, order, token)
+        value = self._heads(sheet, self.keys, columns, (0, 2, 1, 3), token)
         options = {"adj_x": False, "adj_y": not self.turned}
         scores = sheet.op("BATCH_MATMUL", [query, key], options)
         if self.scale is not None:
@@ -63,10 +71,17 @@ class Attention(Case):
             result = sheet.op("ADD", [result, sheet.input(shape)], _PLAIN)
         sheet.output(result)
 
-    def _heads(self, sheet: Sheet, tokens: int, depth: int, order: tuple[int, ...]) -> TensorRef:
-        """Add an input, and what brings it to [batch, heads, tokens, depth], perhaps turned."""
+    def _heads(
+        self,
+        sheet: Sheet,
+        tokens: int,
+        depth: int,
+        order: tuple[int, ...],
+        token: TensorRef | None,
+    ) -> TensorRef:
+        """Add what is [batch, heads, tokens, depth], perhaps turned: an input, or of tokens."""
         if self.across:
-            source = sheet.input((self.batch, tokens, self.heads * depth), self.values)
+            source = self._rows(sheet, tokens, self.heads * depth, token)
             source = self._reshape(sheet, source, (self.batch, tokens, self.heads, depth))
             source = self._transpose(sheet, source, order)
         else:
@@ -76,6 +91,13 @@ class Attention(Case):
         if self.rows:
             source = self._reshape(sheet, source, (self.batch * self.heads, tokens, depth))
         return source
+
+    def _rows(self, sheet: Sheet, tokens: int, channels: int, token: TensorRef | None) -> TensorRef:
+        if token is None:
+            return sheet.input((self.batch, tokens, channels), self.values)
+        weights = sheet.weights((channels, _TOKEN))
+        options = {**_PLAIN, "keep_num_dims": True}
+        return sheet.op("FULLY_CONNECTED", [token, weights], options)
 
     def _mask(self, sheet: Sheet, shape: Shape) -> TensorRef:
         if not self.hidden:
@@ -94,6 +116,10 @@ class Attention(Case):
 
 def _sizes(queries: int, keys: int, depth: int) -> Attention:
     return Attention(queries=queries, keys=keys, depth=depth)
+
+
+def _projected(*, queries: int, **facts: Any) -> Attention:
+    return Attention(queries=queries, keys=queries, across=True, projected=True, **facts)
 
 
 _SIZES = ((1, 3, 1), (9, 8, 3), (4, 33, 6), (1, 33, 4))
@@ -124,6 +150,12 @@ CASES: tuple[Case, ...] = (
     Attention(queries=17, keys=130, depth=64, across=True, mask=(1, 1, 1, 130), hidden=60),
     Attention(heads=1, queries=8, keys=70, depth=33, columns=9),
     Attention(heads=1, queries=20, keys=50, depth=128, columns=100),
+    # Queries, keys and values that one kernel makes: heads lie in rows of all three, or cannot
+    _projected(batch=2, heads=3, queries=19, depth=16),
+    _projected(heads=2, queries=9, depth=20, columns=12, turned=True),
+    _projected(batch=3, queries=6, depth=12, rows=True),
+    _projected(heads=3, queries=17, depth=12),
+    _projected(heads=4, queries=5, depth=6),
     # Scores far beyond the range of half, which end in one key alone
     Attention(scale=None, values=Range(-64.0, 64.0, grid=1.0)),
     Attention(scale=4.0, keys=70, values=Range(-64.0, 64.0, grid=1.0), items=LARGE),

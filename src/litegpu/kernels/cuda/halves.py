@@ -35,25 +35,30 @@ class Halves:
     back: _FLOATS | None
 
 
-def halves_of(weights: _FLOATS, target: Target, exact: bool = True) -> Halves:
-    """Return weights [O, ...] as halves, in two parts where the target wants them `exact`."""
+def halves_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> Halves:
+    """Return weights [O, ...] as halves, in two parts where the target wants them `exact`.
+
+    `siblings` see Value.
+    """
     scaled, back = _scaled(weights)
     parts = [scaled]
-    if exact and target.policy.keeps_fp32_weights(weights.nbytes):
+    if exact and target.policy.keeps_fp32_weights(weights.nbytes // siblings):
         rest = scaled - as_halves(scaled)
         parts += [rest * np.float32(REST_SCALE)] if rest.any() else []
     return Halves(parts, back)
 
 
-def parts_of(weights: _FLOATS, target: Target, exact: bool = True) -> int:
+def parts_of(weights: _FLOATS, target: Target, exact: bool = True, siblings: int = 1) -> int:
     """Return how many parts `halves_of` would make, at far less cost.
 
     It mostly shows in the first channel.
     """
-    if not exact or not target.policy.keeps_fp32_weights(weights.nbytes):
+    if not exact or not target.policy.keeps_fp32_weights(weights.nbytes // siblings):
         return 1
     some = (weights[:1], weights[1:])
-    return 1 + any(len(halves_of(channels, target).parts) > 1 for channels in some)
+    return 1 + any(
+        len(halves_of(channels, target, siblings=siblings).parts) > 1 for channels in some
+    )
 
 
 def _scaled(weights: _FLOATS) -> tuple[_FLOATS, _FLOATS | None]:

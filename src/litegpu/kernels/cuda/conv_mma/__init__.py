@@ -76,7 +76,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
             pack_tf32(spec.array, tile.all_steps, columns), None, spec.weights.bias, columns
         )
     else:
-        halves = halves_of(spec.array, ctx.target)
+        halves = halves_of(spec.array, ctx.target, siblings=spec.weights.siblings)
         arranged = pack_halves(halves.parts, tile.all_steps, columns)
         packed = Packed(arranged, halves.back, spec.weights.bias, columns)
     variables = {
@@ -148,7 +148,7 @@ def _problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
     taps = weights.shape[1] * weights.shape[2]
     parts = 2 if src.dtype is DType.FLOAT32 else 1
     tf32 = not target.policy.uses_fp16
-    weight_parts = 2 if tf32 else parts_of(spec.array, target)
+    weight_parts = 2 if tf32 else parts_of(spec.array, target, siblings=spec.weights.siblings)
     loads = depthwise.window.kernel[0] * depthwise.window.kernel[1] if depthwise else 1
     gathered = 0 if depthwise or spec.keeps_rows else 30
     return MmaProblem(

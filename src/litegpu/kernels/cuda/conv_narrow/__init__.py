@@ -71,7 +71,7 @@ def narrow_problem(spec: ConvSpec, target: Target) -> NarrowProblem | Rejected:
         stored=src.dtype.value,
         whole=not any(length % 4 for length in (*src.strides[:2], src.offset)),
         split_values=src.dtype is DType.FLOAT32 and not rounded,
-        split_weights=parts_of(spec.array, target, not rounded) > 1,
+        split_weights=parts_of(spec.array, target, not rounded, spec.weights.siblings) > 1,
     )
 
 
@@ -107,7 +107,8 @@ def _is_narrow(src: Storage, view: Window) -> bool:
 def narrow_kernel(node: Node, ctx: LowerContext, tile: NarrowTile, spec: ConvSpec) -> KernelRequest:
     """Return the launch of a tile."""
     problem = tile.problem
-    halves = halves_of(spec.array, ctx.target, problem.split_weights)
+    siblings = spec.weights.siblings
+    halves = halves_of(spec.array, ctx.target, problem.split_weights, siblings)
     columns = tile.all_pairs * COLUMNS
     together = tile.together(spec.dst)
     weights = pack_quads(halves.parts, problem, columns, max(1, together))

@@ -52,7 +52,7 @@ class ConvPatch(Implementation):
             outputs=dst.channel_blocks * 4,
             view=view,
             split_values=src.dtype is DType.FLOAT32,
-            split_weights=parts_of(spec.array, target) > 1,
+            split_weights=parts_of(spec.array, target, siblings=spec.weights.siblings) > 1,
         )
         tiles = choose(candidates(problem), target)
         if isinstance(tiles, Rejected):
@@ -63,7 +63,8 @@ class ConvPatch(Implementation):
 
 def _kernel(node: Node, ctx: LowerContext, tile: PatchTile, spec: ConvSpec) -> KernelRequest:
     problem = tile.problem
-    halves = halves_of(spec.array, ctx.target, problem.split_weights)
+    siblings = spec.weights.siblings
+    halves = halves_of(spec.array, ctx.target, problem.split_weights, siblings)
     packed = Packed(pack_steps(halves.parts, tile), halves.back, spec.weights.bias, tile.columns)
     variables: dict[str, Any] = {
         "SPLIT_A": problem.split_values,
