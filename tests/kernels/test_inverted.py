@@ -71,14 +71,14 @@ def test_numbers(case: Inverted, number: int, monkeypatch: pytest.MonkeyPatch) -
 
 @needs_emulator
 @pytest.mark.parametrize(
-    ("small", "values"), [((3e-3, 3e-3), 3e-3), ((1.0, 3e-3), 1e-2), ((3e-3, 1e3), 3e-3)]
+    ("small", "values"), [((3e-3, 3e-3), 3e-3), ((1.0, 2e-3), 6e-4), ((2e-3, 1e3), 6e-4)]
 )
 def test_small_values_in_between_keep_their_digits(
     small: tuple[float, float], values: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights that half just holds make values that it does not."""
     case = Inverted(image=(1, 12, 17, 16), expanded=48, filters=24, bias=False, small=small)
-    check(case, outcome(case, monkeypatch, scale=Scale(values, 1.0)))
+    check(case, outcome(case, monkeypatch, scale=Scale(values, 1.0)), limit=1.5e-3)
 
 
 @needs_emulator
