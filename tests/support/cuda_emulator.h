@@ -498,6 +498,13 @@ static unsigned int saturated_halves(float low, float high) {
     const auto bounded = [](float f) { return f != f ? half_of(f) : half_of(fminf(fmaxf(f, -65504.0f), 65504.0f)); };
     return (unsigned int)bounded(low) | (unsigned int)bounded(high) << 16;
 }
+static unsigned int clamped_halves(float low, float high, unsigned int most) {
+    const auto clamped = [](float f, unsigned int end) {
+        const unsigned short h = half_of(f < 0.0f ? 0.0f : f);
+        return from_half(h) > from_half(end & 0xffff) ? (unsigned short)end : h;
+    };
+    return (unsigned int)clamped(low, most) | (unsigned int)clamped(high, most >> 16) << 16;
+}
 static unsigned int larger_halves(unsigned int a, unsigned int b) {
     const auto larger = [](unsigned int x, unsigned int y) { return half_of(fmaxf(from_half(x), from_half(y))); };
     return (unsigned int)larger(a & 0xffff, b & 0xffff) | (unsigned int)larger(a >> 16, b >> 16) << 16;

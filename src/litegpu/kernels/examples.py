@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.graph import ABSENT, DType, Graph, Node, Value
+from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
-from litegpu.ops.conv_2d import ConvAttributes
+from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand, ExpandOperand
 from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.pooled_conv import POOLED_CONV, PooledConvAttributes
 from litegpu.ops.quantized_conv import QUANTIZED_CONV, QuantizedConvAttributes
 from litegpu.ops.quantized_depthwise import QUANTIZED_DEPTHWISE, QuantizedDepthwiseAttributes
 from litegpu.ops.quantized_matmul import QUANTIZED_MATMUL, QuantizedMatmulAttributes
 from litegpu.ops.quantized_transpose_conv import QUANTIZED_TRANSPOSE_CONV
-from litegpu.ops.window import DepthwiseAttributes, PoolAttributes, Shape4, Window
+from litegpu.ops.window import POINT, DepthwiseAttributes, PoolAttributes, Shape4, Window
 
 _BATCH = (1, 1, 1)
 
@@ -87,9 +87,12 @@ class ConvExample(Example):
     """Whether a depthwise convolution of 3x3 makes the image, for one kernel that does both."""
     pool: int = 0
     """Size of the windows whose maxima alone are stored, in one kernel; 0: all is."""
+    expand: int = 0
+    """Channels that a pointwise convolution makes of the image first; 0: there is none."""
 
     def __str__(self) -> str:
-        depthwise = "depthwise 3×3, then " if self.depthwise else ""
+        depthwise = f"{self.expand} filters of 1×1, " if self.expand else ""
+        depthwise += "depthwise 3×3, then " if self.depthwise else ""
         size = f"{self.kernel}×{self.kernel}"
         pool = f", then maxima of {self.pool}×{self.pool}" if self.pool else ""
         return f"{_shape(self.image)}: {depthwise}{self.filters} filters of {size}{pool}"
@@ -97,6 +100,8 @@ class ConvExample(Example):
     def graph(self) -> Graph:
         sketch = _Sketch()
         source = sketch.value(self.image)
+        if self.expand:
+            return sketch.graph(_inverted(sketch, source, self.expand, self.filters))
         if self.depthwise:
             source = _depthwise(sketch, source, 3)
         n, height, width, depth = sketch.values[source].shape
@@ -223,6 +228,23 @@ def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, shape: Shape4, s
     n, height, width, channels = shape
     pooled = (n, height // size, width // size, channels)
     return sketch.node(POOLED_CONV, (source,), pooled, attributes, DType.FLOAT32)
+
+
+def _inverted(sketch: _Sketch, source: int, channels: int, filters: int) -> int:
+    """Add an inverted residual block of 3x3, all of it one node."""
+    n, height, width, depth = sketch.values[source].shape
+    bounded, size = (EpilogueOp("RELU6"),), (n, height, width, channels)
+    shape = (channels, 1, 1, depth)
+    weights = sketch.floats(*shape)
+    first = ConvAttributes(POINT, weights, sketch.floats(channels), shape)
+    expand = ExpandOperand(first, bounded, size, sketch.value(size))
+    taps = DepthwiseAttributes(_window(3), sketch.floats(1, 3, 3, channels), ABSENT)
+    depthwise = DepthwiseOperand(taps, bounded, size, sketch.value(size), expand)
+    shape = (filters, 1, 1, channels)
+    weights, bias = sketch.floats(*shape), sketch.floats(filters)
+    attributes = ConvAttributes(POINT, weights, bias, shape, depthwise=depthwise)
+    size = (n, height, width, filters)
+    return sketch.node("CONV_2D", (source,), size, attributes, DType.FLOAT32)
 
 
 def _depthwise(sketch: _Sketch, source: int, kernel: int) -> int:

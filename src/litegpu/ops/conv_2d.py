@@ -9,7 +9,7 @@ from litegpu.codegen.storage import Shape4
 from litegpu.graph import ABSENT, SELF, EpilogueOp, Graph, Node
 from litegpu.ops import checks, facts, weights, window
 from litegpu.ops.base import NewValue, Op, Shape, SpecContext, as_float32, register
-from litegpu.ops.conv_spec import ConvSpec, Depthwise
+from litegpu.ops.conv_spec import ConvSpec, Depthwise, Expand
 from litegpu.ops.exact.conv import ExactConv2D
 from litegpu.ops.exact.hybrid import HybridConv2D, OrHybrid
 from litegpu.ops.traits import Trait
@@ -18,23 +18,45 @@ from litegpu.ops.window import DepthwiseAttributes
 
 
 @dataclass(frozen=True, slots=True)
+class ExpandOperand:
+    """A pointwise convolution, its element-wise ops and the shape [N, H, W, O] it makes.
+
+    `middle` is the value that it was before.
+    """
+
+    attributes: ConvAttributes
+    epilogue: tuple[EpilogueOp, ...]
+    shape: Shape4
+    middle: int
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        return (*self.attributes.constants, *_operands(self.epilogue))
+
+
+@dataclass(frozen=True, slots=True)
 class DepthwiseOperand:
     """A depthwise convolution, its element-wise ops and the shape [N, H, W, C] it makes.
 
     One without weights is a mean over its window. `middle` is the value that it was before.
+    `expand` is computed on the fly as its image.
     """
 
     attributes: DepthwiseAttributes
     epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
     middle: int
+    expand: ExpandOperand | None = None
 
     @property
     def constants(self) -> tuple[int, ...]:
-        operands = tuple(
-            v for epilogue_op in self.epilogue for v in epilogue_op.operands if v != SELF
-        )
-        return (self.attributes.weights, self.attributes.bias, *operands)
+        before = self.expand.constants if self.expand else ()
+        own = (self.attributes.weights, self.attributes.bias, *_operands(self.epilogue))
+        return (*before, *own)
+
+
+def _operands(epilogue: tuple[EpilogueOp, ...]) -> tuple[int, ...]:
+    return tuple(v for each in epilogue for v in each.operands if v != SELF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +130,9 @@ def conv_nodes(
 
 
 def merged_values(node: Node) -> tuple[int, ...]:
-    """Return the values that a node makes for itself: those of what passes merged into it."""
+    """Return the values that a node makes for itself, of what a pass merged into it last."""
     inner = getattr(node.attributes, "depthwise", None) or node.attributes
+    inner = getattr(inner, "expand", None) or inner
     return (inner.middle,) if hasattr(inner, "middle") else ()
 
 
@@ -132,7 +155,14 @@ def _depthwise_operand(inner: DepthwiseOperand, ctx: SpecContext) -> Depthwise:
     bias = weights.read_bias(ctx, attributes.bias)
     is_mean = attributes.weights == ABSENT
     taps = None if is_mean else as_float32(ctx.value(attributes.weights))[0]
-    return Depthwise(attributes.window, taps, bias, inner.epilogue, inner.shape)
+    expand = None if inner.expand is None else _expand_operand(inner.expand, ctx)
+    return Depthwise(attributes.window, taps, bias, inner.epilogue, inner.shape, expand)
+
+
+def _expand_operand(inner: ExpandOperand, ctx: SpecContext) -> Expand:
+    operand = weights.read(ctx, inner.attributes)
+    assert operand.array is not None
+    return Expand(operand.array, operand.bias, inner.epilogue, inner.shape)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -21,6 +21,18 @@ SHORTEST_SUM = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Expand:
+    """A pointwise convolution computed on the fly as the image of a depthwise one."""
+
+    weights: Floats
+    """[O, 1, 1, I]"""
+    bias: Floats | None
+    epilogue: tuple[EpilogueOp, ...]
+    shape: tuple[int, int, int, int]
+    """Its output [N, H, W, O]."""
+
+
+@dataclass(frozen=True, slots=True)
 class Depthwise:
     """A depthwise convolution computed on the fly as the operand of a pointwise one."""
 
@@ -31,6 +43,8 @@ class Depthwise:
     epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]
     """Its output [N, H, W, C]."""
+    expand: Expand | None = None
+    """What makes its image, if that is not in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

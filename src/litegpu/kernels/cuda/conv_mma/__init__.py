@@ -9,7 +9,7 @@ from typing import Any
 
 from litegpu.codegen import literal, round_up
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, best_tiles
 from litegpu.kernels.cuda.halves import halves_of, padded, parts_of
@@ -56,6 +56,8 @@ def _obstacle(spec: ConvSpec) -> Rejected | None:
     depthwise = spec.depthwise
     if depthwise is None:
         return None
+    if depthwise.expand is not None:
+        return IN_MEMORY
     too_long = (
         math.prod(depthwise.window.kernel) > _MOST_TAPS or pixels_of(depthwise.shape) > _MOST_MEANS
     )

@@ -25,6 +25,19 @@ __device__ __forceinline__ float2 scaled(float2 v, float scale) {
     return make_float2(v.x * scale, v.y * scale);
 }
 __device__ __forceinline__ float4 scaled(float4 v, float scale) { return v * splat4(scale); }
+// Two floats as halves that are not negative, and not larger than those of `most`: NaN stays.
+__device__ __forceinline__ unsigned int clamped_halves(float low, float high, unsigned int most) {
+    unsigned int h;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
+    asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(h) : "r"(most));
+    return h;
+}
+// A float that is so bounded, noted, and scaled.
+__device__ __forceinline__ float clamped_scaled(float v, float high, float scale, float &most) {
+    v = v < 0.0f ? 0.0f : v > high ? high : v;
+    most = fmaxf(most, v);
+    return v * scale;
+}
 // The largest magnitude so far; NaN is passed over.
 __device__ __forceinline__ float largest(float most, float2 v) {
     return fmaxf(fmaxf(most, fabsf(v.x)), fabsf(v.y));

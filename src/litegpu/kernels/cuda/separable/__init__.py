@@ -60,7 +60,7 @@ class Separable(Implementation):
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
         middle = spec.depthwise
-        if middle is None:
+        if middle is None or middle.expand is not None:
             return IN_MEMORY
         found = obstacle(spec, target) or _obstacle(middle, spec, target)
         if found is not None:

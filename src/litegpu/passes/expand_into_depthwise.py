@@ -1,0 +1,78 @@
+"""Computes the pointwise convolution before a depthwise one inside the kernel of the latter.
+
+A block of MobileNet v2 is one kernel then, and its widest value never leaves the chip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litegpu.graph import Graph, Node
+from litegpu.kernels.selector import Fusions
+from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand, ExpandOperand
+from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consumer
+
+
+@FUSIONS.add(
+    after="depthwise_into_pointwise",
+    before="pool_into_convolution",
+    because="depthwise convolutions are in one kernel with what reads them",
+)
+def expand_into_depthwise(graph: Graph, fusions: Fusions) -> PassResult:
+    """Merge each pointwise convolution that only a merged depthwise and pointwise one reads.
+
+    Whether a kernel computes all three, and pays, is for its implementation to say.
+    """
+    edit = Editor(graph)
+    consumers = graph.consumers()
+    producers = {v: node for node in graph.nodes for v in node.outputs}
+    for reader in graph.nodes:
+        inner: DepthwiseOperand | None = getattr(reader.attributes, "depthwise", None)
+        node = producers.get(reader.inputs[0]) if inner is not None else None
+        if inner is None or node is None or not isinstance(node.attributes, ConvAttributes):
+            continue
+        at, position = edit.position(reader), edit.position(node)
+        before = edit.nodes[position] or node
+        alone = only_consumer(node.outputs[0], consumers, graph.outputs) is reader
+        reason = _obstacle(graph, before, reader, inner) if alone else "others read it, too"
+        merged = _merged(graph, before, edit.nodes[at] or reader, inner)
+        reason = reason or fusions.obstacle(graph, merged, node.outputs[0])
+        if reason:
+            edit.declined.append(f"{label(node)}: {reason}")
+            continue
+        edit.nodes[at] = merged
+        edit.nodes[position] = None
+        edit.applied.append(f"{label(node)} into {label(reader)}")
+    return edit.result()
+
+
+def _merged(graph: Graph, node: Node, reader: Node, inner: DepthwiseOperand) -> Node:
+    output = node.outputs[0]
+    shape = graph.values[output].shape4
+    expand = ExpandOperand(node.attributes, node.epilogue, shape, output)
+    depthwise = replace(inner, expand=expand)
+    return replace(
+        reader,
+        inputs=(node.inputs[0], *reader.inputs[1:]),
+        attributes=replace(reader.attributes, depthwise=depthwise),
+        merged=(*node.merged, node.index, *reader.merged),
+    )
+
+
+def _obstacle(graph: Graph, node: Node, reader: Node, inner: DepthwiseOperand) -> str:
+    attributes: ConvAttributes = node.attributes
+    output = node.outputs[0]
+    if node.op != "CONV_2D" or not attributes.window.pointwise or attributes.groups > 1:
+        return "it is not pointwise"
+    if attributes.depthwise is not None:
+        return "it computes a depthwise convolution itself"
+    if output in reader.operands[1:]:
+        return f"{label(reader)} reads it twice"
+    if not graph.values[attributes.weights].is_constant:
+        return "it has computed weights"
+    image, result = (graph.values[v].shape4[:3] for v in (node.inputs[0], output))
+    if image != result:
+        return "it pads its image"
+    if any(not graph.values[v].is_constant for v in node.operands[1:]):
+        return "its epilogue does computed values"
+    return ""
