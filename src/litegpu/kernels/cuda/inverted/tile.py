@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from litegpu.codegen.storage import Shape4
-from litegpu.device_model import DeviceModel
 from litegpu.kernels.cuda.packing import STEP
 from litegpu.kernels.cuda.tiles import Tile, TileTarget
 from litegpu.ops.window import Pair, Window
@@ -152,15 +151,15 @@ class InvertedTile(Tile):
         """Bytes for the pixels that are seen, their expanded channels, and their limits."""
         return self.m_tiles * ROWS * (16 * sum(self.pitches) + 4)
 
-    def min_blocks(self, model: DeviceModel) -> int:
-        return model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
+    def min_blocks(self, target: TileTarget) -> int:
+        return target.model.resident_blocks(self.threads, REGISTERS, self.shared_bytes)
 
     def fits(self, target: TileTarget) -> bool:
-        return super(InvertedTile, self).fits(target) and self.min_blocks(target.model) > 0
+        return super(InvertedTile, self).fits(target) and self.min_blocks(target) > 0
 
     def clocks(self, target: TileTarget) -> float:
         """Estimate the clocks: instructions that are issued, and what all warps wait for."""
-        resident = self.min_blocks(target.model)
+        resident = self.min_blocks(target)
         rounds = max(1.0, self.blocks[1] / (target.compute_units * resident))
         warps = resident * math.prod(self.strips)
         issue = max(_ISSUE_CLOCKS, _WARP_CLOCKS / warps)
