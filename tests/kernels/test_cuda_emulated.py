@@ -37,13 +37,15 @@ KINDS = (
         "Depthwise",
         "Matmul",
         "MeanDense",
+        "Normalization",
         "Separable",
+        "Softmax",
         "TransposeConv",
         "View",
     ),
     *("QuantizedConv", "QuantizedDepthwise", "QuantizedMatrix"),
 )
-"""Cases of operations that have templates for CUDA alone."""
+"""Cases of operations that have templates, or parts of them, for CUDA alone."""
 _LARGE: Any = {"size": (13, 11), "items": SMALL}
 _FIELDS: Sequence[dict[str, Any]] = (
     {"per_channel": True},

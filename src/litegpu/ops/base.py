@@ -335,6 +335,10 @@ def can_share(items: int, target: Target) -> bool:
     return fits and items <= target.max_shared_items
 
 
+_WARP = 32
+"""Work items of CUDA that run together."""
+
+
 def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
     """Return how many work items (a power of 2) should share out a reduction of `terms`.
 
@@ -347,6 +351,16 @@ def shared_items(groups: int, terms: int, ctx: LowerContext) -> int:
             break
         items *= 2
     return items if items >= _SMALLEST_GROUP else 1
+
+
+def lanes_of(items: int, target: Target, rows: int = 1) -> int:
+    """Return how many of the items of a reduction can add up without shared memory; 1: none can.
+
+    Those of a warp can, in CUDA, if groups of `rows` reductions are whole warps. All other
+    languages would need an extension for it.
+    """
+    whole = items * rows % _WARP == 0
+    return min(items, _WARP) if target.backend == "cuda" and whole else 1
 
 
 def by_load(tiles: Sequence[_T], items: Callable[[_T], int], target: Target) -> tuple[_T, ...]:

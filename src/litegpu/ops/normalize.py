@@ -20,6 +20,7 @@ from litegpu.ops.base import (
     Shape,
     Target,
     can_share,
+    lanes_of,
     register,
     shared_items,
 )
@@ -203,6 +204,7 @@ def _request(
         "ITEMS": items,
         "ROWS": rows,
         "WIDTH": width,
+        "LANES": lanes_of(items, ctx.target, rows) if width == 1 else 1,
         "makes_sums": makes_sums,
         "has_sums": has_sums,
         "over_channels": space.over_channels,

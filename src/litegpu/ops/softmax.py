@@ -15,6 +15,7 @@ from litegpu.ops.base import (
     NewValue,
     Op,
     Shape,
+    lanes_of,
     register,
     shared_items,
 )
@@ -72,6 +73,7 @@ class Softmax(Op):
             variables={
                 "kind": self.name.lower(),
                 "ITEMS": items,
+                "LANES": lanes_of(items, ctx.target),
                 "real_blocks": channel_blocks,
                 "beta": literal(node.attributes.beta),
             },

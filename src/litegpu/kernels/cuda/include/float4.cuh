@@ -199,6 +199,21 @@ __device__ __forceinline__ float finite_size4(float4 v) {
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
+// What `lanes` neighbours (a power of two) have, added up or the most of it, for all of them.
+__device__ __forceinline__ float sum_of_lanes(float value, int lanes) {
+    for (int apart = lanes / 2; apart > 0; apart /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, apart);
+    return value;
+}
+__device__ __forceinline__ float most_of_lanes(float value, int lanes) {
+    for (int apart = lanes / 2; apart > 0; apart /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart));
+    return value;
+}
+__device__ __forceinline__ float4 sum_of_lanes(float4 value, int lanes) {
+    return make_float4(sum_of_lanes(value.x, lanes), sum_of_lanes(value.y, lanes),
+                       sum_of_lanes(value.z, lanes), sum_of_lanes(value.w, lanes));
+}
 __device__ __forceinline__ float4 operator-(float4 a, float4 b) {
     return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
 }
