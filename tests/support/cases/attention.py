@@ -10,7 +10,7 @@ import numpy as np
 from cases.base import ANY, LARGE, SMALL, Case, Range, Shape, Sheet
 from litegpu.zoo.writer import TensorRef
 
-_TOKEN = 12
+_TOKEN = 20
 """Channels of a token of which queries, keys and values are made."""
 _PLAIN: dict[str, bool | str] = {"fused_activation_function": "NONE"}
 
