@@ -128,7 +128,7 @@ def test_equal_epilogue_ops_are_done_together() -> None:
     assert "CONV_2D" not in ops(result)[1:]
 
 
-def made(result: PassResult) -> list[int]:
+def channels_of(result: PassResult) -> list[int]:
     """Return the channels of each convolution."""
     nodes = result.graph.nodes
     return [node.attributes.shape[0] for node in nodes if node.op == "CONV_2D"]
@@ -138,7 +138,7 @@ def test_many_weights_become_several_convolutions() -> None:
     builder = GraphBuilder()
     source = builder.input(1, 1, 1, 1024)
     output = [builder.conv(source, 2048) for _ in range(4)]
-    assert made(applied(merge_siblings, finished(builder, output))) == [4096, 4096]
+    assert channels_of(applied(merge_siblings, finished(builder, output))) == [4096, 4096]
 
 
 # From 2^21 values, 2^16 weights and 4e8 operations on, something is rounded.
@@ -157,13 +157,13 @@ def test_what_is_rounded_alone_is_none_of_what_is_not(
     builder = GraphBuilder()
     source = builder.input(*image)
     output = [builder.conv(source, each) for each in channels]
-    kept, rounded, other = (builder.nodes[i].outputs[0] for i in range(3))
+    first, rounded, last = (builder.nodes[i].outputs[0] for i in range(3))
     result = applied(merge_siblings, finished(builder, output))
     together = channels[0] + channels[2]
-    assert sorted(made(result)) == sorted([together, channels[1]])
+    assert sorted(channels_of(result)) == sorted([together, channels[1]])
     joined, *_ = (node for node in result.graph.nodes if node.op == "CONV_2D")
     assert result.graph.values[joined.outputs[0]].siblings == 2
-    assert {kept, other} <= {v for node in result.graph.nodes for v in node.outputs}
+    assert {first, last} <= {v for node in result.graph.nodes for v in node.outputs}
     assert rounded not in joined.outputs
 
 

@@ -129,7 +129,9 @@ def matmul(dice: Dice) -> Case:
 def attention(dice: Dice) -> Case:
     """Heads of any size, before the tokens or across them, with masks of any kind."""
     batch, heads = dice.number(1, 3), dice.number(1, 3)
-    queries, keys, across = dice.number(1, 9), dice.number(1, 20), dice.flag()
+    queries, across = dice.number(1, 9), dice.flag()
+    projected = across and dice.flag()
+    keys = queries if projected else dice.number(1, 20)
     whole = (batch, heads, queries, keys)
     masked = tuple(dice.one_of(1, size) for size in whole[:3])
     has_mask = dice.flag()
@@ -148,6 +150,7 @@ def attention(dice: Dice) -> Case:
         mask=(*masked, keys) if has_mask else None,
         hidden=dice.number(0, keys - 1) if has_mask else 0,
         added=dice.flag(),
+        projected=projected,
         values=dice.one_of(ANY, Range(-4.0, 4.0, grid=0.25)),
     )
 

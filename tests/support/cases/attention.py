@@ -10,7 +10,7 @@ import numpy as np
 from cases.base import ANY, LARGE, SMALL, Case, Range, Shape, Sheet
 from litegpu.zoo.writer import TensorRef
 
-_TOKEN = 12
+_TOKEN = 20
 """Channels of a token of which queries, keys and values are made."""
 _PLAIN: dict[str, bool | str] = {"fused_activation_function": "NONE"}
 
@@ -45,8 +45,8 @@ class Attention(Case):
     def write(self, sheet: Sheet) -> None:
         """Three inputs, or one that is projected, and one output."""
         columns = self.columns or self.depth
-        shape = (self.batch, self.queries, _TOKEN)
-        token = sheet.input(shape, self.values) if self.projected else None
+        row = (self.batch, self.queries, _TOKEN)
+        token = sheet.input(row, self.values) if self.projected else None
         query = self._heads(sheet, self.queries, self.depth, (0, 2, 1, 3), token)
         turned = (0, 2, 3, 1) if self.across else (0, 1, 3, 2)
         order = turned if self.turned else (0, 2, 1, 3)
