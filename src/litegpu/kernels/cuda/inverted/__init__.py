@@ -132,14 +132,18 @@ def _kernel(
         spec.weights.bias,
         columns,
     )
-    rows = _in_order(expand.weights, 0, order, channels)
+    # Further channels are like the last one, and not multiplied: zeros times infinity would be NaN.
+    extra = (0, channels - middle.shape[3])
+    rows = np.pad(expand.weights, [extra, (0, 0), (0, 0), (0, 0)], mode="edge")
+    rows = _in_order(rows, 0, order, channels)
     constants: dict[str, npt.NDArray[Any] | LazyArray] = {
         "expand_weights": pack_halves([rows], problem.steps, channels),
         "taps": _packed_taps(middle.taps, order, channels),
     }
-    for name, bias in (("expand_bias", expand.bias), ("taps_bias", middle.bias)):
-        if bias is not None:
-            constants[name] = padded(bias, channels)
+    if expand.bias is not None:
+        constants["expand_bias"] = np.pad(expand.bias, extra, mode="edge")
+    if middle.bias is not None:
+        constants["taps_bias"] = padded(middle.bias, channels)
     window = problem.window
     variables: dict[str, Any] = {
         "PATCH": tile.patch,
