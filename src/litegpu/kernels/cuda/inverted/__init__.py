@@ -141,9 +141,9 @@ def _kernel(
         "taps": _packed_taps(middle.taps, order, channels),
     }
     if expand.bias is not None:
-        constants["expand_bias"] = np.pad(expand.bias, extra, mode="edge")
+        constants["expand_bias"] = _in_lanes(np.pad(expand.bias, extra, mode="edge"))
     if middle.bias is not None:
-        constants["taps_bias"] = padded(middle.bias, channels)
+        constants["taps_bias"] = _in_lanes(padded(middle.bias, channels))
     window = problem.window
     variables: dict[str, Any] = {
         "PATCH": tile.patch,
@@ -191,6 +191,15 @@ def _in_order(weights: _FLOATS, axis: int, order: npt.NDArray[np.intp], length: 
     widths = [(0, length - weights.shape[axis] if each == axis else 0) for each in range(4)]
     places = np.arange(length).reshape(-1, ROWS)[:, order].reshape(-1)
     return np.take(np.pad(weights, widths), places, axis)
+
+
+def _in_lanes(bias: _FLOATS) -> _FLOATS:
+    """Arrange a bias as sums of lanes: [16 channels, the first or last 8, lane % 4] of 2 columns.
+
+    They are there twice, for two rows: the compiler would make four numbers of two time and again.
+    """
+    found = bias.reshape(-1, 4, 2, 2).swapaxes(1, 2)
+    return np.concatenate([found, found], axis=-1).reshape(-1)
 
 
 def _packed_taps(
