@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from cases.base import Scale
 from cases.inverted import Inverted
 from comparing import mismatch
+from conv_graphs import built
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
+from litegpu.backends.buffers import Bindings
+from litegpu.engine import partition
+from litegpu.graph import DType
 from litegpu.kernels.cuda import inverted, separable
+from litegpu.kernels.examples import ConvExample
+from litegpu.numeric_policy import FP16_ALL
 from op_runner import MODES, Outcome, forced, kept_busy_by, run
 
 HALVES = MODES[3]
@@ -79,6 +86,34 @@ def test_small_values_in_between_keep_their_digits(
     """Weights that half just holds make values that it does not."""
     case = Inverted(image=(1, 12, 17, 16), expanded=48, filters=24, bias=False, small=small)
     check(case, outcome(case, monkeypatch, scale=Scale(values, 1.0)), limit=1.5e-3)
+
+
+@needs_emulator
+def test_what_is_not_finite_is_seen_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN reaches all outputs of the windows that see it; infinity is bounded in between."""
+    # Nodes made by hand have their attributes.
+    monkeypatch.setattr(partition, "normalize", lambda graph: graph)
+    example = ConvExample((1, 9, 17, 24), 33, depthwise=True, expand=40)
+    program = built(example.graph(), FP16_ALL, INFO, DType.FLOAT16, 8)
+    assert [launch.template for launch in program.launches] == ["cuda/inverted"]
+    context = EmulatedDevice().compile(program.program).context()
+    image = np.random.default_rng(0).uniform(-1, 1, (1, 9, 17, 24)).astype(np.float16)
+
+    def result(value: float) -> npt.NDArray[np.float32]:
+        image[0, 4, 8, 21] = value
+        output = np.full((1, 9, 17, 33), np.nan, np.float32)
+        given = [np.zeros(each.size, np.uint8) for each in program.program.inputs[1:]]
+        told = [np.zeros(each.size, np.uint8) for each in program.program.outputs[1:]]
+        context.run(Bindings.of([image, *given], [output, *told]))
+        return output
+
+    large, infinite, unknown = result(6e4), result(np.inf), result(np.nan)
+    assert not mismatch(large, infinite, 2e-3)
+    seen = np.zeros((9, 17), bool)
+    seen[3:6, 7:10] = True
+    assert np.array_equal(np.isnan(unknown).all(axis=(0, 3)), seen)
+    assert np.array_equal(np.isnan(unknown).any(axis=(0, 3)), seen)
+    assert np.array_equal(unknown[0][~seen], large[0][~seen])
 
 
 @needs_emulator

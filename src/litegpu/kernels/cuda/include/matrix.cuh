@@ -35,10 +35,9 @@ __device__ __forceinline__ void multiply_by_unsigned(int (&d)[4], const unsigned
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Sums that begin with what belongs to their two columns.
-__device__ __forceinline__ void set_columns(float (&d)[4], float first, float second) {
-    d[0] = d[2] = first;
-    d[1] = d[3] = second;
+// What sums begin with.
+__device__ __forceinline__ void set_sums(float (&d)[4], float4 first) {
+    d[0] = first.x, d[1] = first.y, d[2] = first.z, d[3] = first.w;
 }
 // Whatever adds to sums is done here, by all lanes: it may not move to where only some need them.
 template <int N> __device__ __forceinline__ void sums_done(float (&d)[N][4]) {

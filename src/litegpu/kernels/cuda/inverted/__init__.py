@@ -132,14 +132,18 @@ def _kernel(
         spec.weights.bias,
         columns,
     )
-    rows = _in_order(expand.weights, 0, order, channels)
+    # Further channels are like the last one, and not multiplied: zeros times infinity would be NaN.
+    extra = (0, channels - middle.shape[3])
+    rows = np.pad(expand.weights, [extra, (0, 0), (0, 0), (0, 0)], mode="edge")
+    rows = _in_order(rows, 0, order, channels)
     constants: dict[str, npt.NDArray[Any] | LazyArray] = {
         "expand_weights": pack_halves([rows], problem.steps, channels),
         "taps": _packed_taps(middle.taps, order, channels),
     }
-    for name, bias in (("expand_bias", expand.bias), ("taps_bias", middle.bias)):
-        if bias is not None:
-            constants[name] = padded(bias, channels)
+    if expand.bias is not None:
+        constants["expand_bias"] = _in_lanes(np.pad(expand.bias, extra, mode="edge"))
+    if middle.bias is not None:
+        constants["taps_bias"] = _in_lanes(padded(middle.bias, channels))
     window = problem.window
     variables: dict[str, Any] = {
         "PATCH": tile.patch,
@@ -187,6 +191,15 @@ def _in_order(weights: _FLOATS, axis: int, order: npt.NDArray[np.intp], length: 
     widths = [(0, length - weights.shape[axis] if each == axis else 0) for each in range(4)]
     places = np.arange(length).reshape(-1, ROWS)[:, order].reshape(-1)
     return np.take(np.pad(weights, widths), places, axis)
+
+
+def _in_lanes(bias: _FLOATS) -> _FLOATS:
+    """Arrange a bias as sums of lanes: [16 channels, the first or last 8, lane % 4] of 2 columns.
+
+    They are there twice, for two rows: the compiler would make four numbers of two time and again.
+    """
+    found = bias.reshape(-1, 4, 2, 2).swapaxes(1, 2)
+    return np.concatenate([found, found], axis=-1).reshape(-1)
 
 
 def _packed_taps(

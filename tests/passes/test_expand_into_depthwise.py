@@ -1,0 +1,134 @@
+"""The convolution that expands channels is computed inside the depthwise one that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from litegpu.engine import partition
+from litegpu.engine.selected import place
+from litegpu.engine.target import DeviceTarget
+from litegpu.graph import EpilogueOp, Graph
+from litegpu.kernels.cuda import inverted
+from litegpu.kernels.selector import Fusions
+from litegpu.numeric_policy import FP16
+from litegpu.ops.conv_2d import merged_values
+from litegpu.passes.base import PassResult
+from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
+from litegpu.passes.expand_into_depthwise import expand_into_depthwise
+from paper_device import DEVICE
+from passes.graphs import RELU, GraphBuilder, applied, untouched
+
+CUDA = replace(DEVICE, backend="cuda", compute_units=132, local_memory_bytes=227 << 10)
+TARGET = DeviceTarget(replace(CUDA, compute_capability=(9, 0)), FP16)
+HOPPER = Fusions(TARGET)
+RELU6 = EpilogueOp("RELU6")
+
+
+def merge(graph: Graph) -> PassResult:
+    """Run the pass on a device with groups of warps."""
+    return expand_into_depthwise(graph, HOPPER)
+
+
+def block(
+    change: Callable[[GraphBuilder], None] = lambda _: None,
+    inputs: int = 16,
+    size: int = 66,
+    kernel: int = 1,
+    activation: EpilogueOp = RELU6,
+) -> Graph:
+    """Return a block whose last two convolutions are one, after something in memory."""
+    builder = GraphBuilder()
+    source = builder.elementwise(builder.input(40, size, size, inputs), RELU)
+    expanded = builder.conv(source, 96, kernel, [activation])
+    between = builder.depthwise(expanded)
+    builder.nodes[-1] = replace(builder.nodes[-1], epilogue=(RELU6,))
+    # Half holds none of the large weights that the builder numbers.
+    for v in (node.attributes.weights for node in builder.nodes[1:]):
+        value = builder.values[v]
+        builder.values[v] = replace(value, data=np.asarray(value.data) % 7)
+    output = builder.conv(between, 24)
+    change(builder)
+    graph = builder.graph(output)
+    return applied(lambda given: depthwise_into_pointwise(given, HOPPER), graph).graph
+
+
+def test_it_is_merged_with_its_epilogue() -> None:
+    graph = block()
+    result = applied(merge, graph)
+    _, node = result.graph.nodes
+    operand = node.attributes.depthwise.expand
+    first = graph.nodes[1]
+    assert node.inputs == first.inputs
+    assert node.merged == (1, 2)
+    assert (operand.attributes, operand.epilogue) == (first.attributes, (RELU6,))
+    assert operand.shape == (40, 66, 66, 96)
+    # Should the image come to lie as floats, only this is undone.
+    assert merged_values(node) == first.outputs
+    assert result.applied == ("CONV_2D 1 into CONV_2D 3",)
+
+
+def test_it_is_one_kernel_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "normalize", lambda graph: graph)
+    kernels = [
+        place(partition.rewrite(block(), TARGET, apart), TARGET, True)
+        for apart in ((), block().nodes[1].outputs)
+    ]
+    names = [
+        [s.name for node in each.layout.graph.nodes for s in each.selections(node)]
+        for each in kernels
+    ]
+    assert names == [["cuda/inverted"], ["cuda/conv_tile", "cuda/separable"]]
+
+
+def _gated(builder: GraphBuilder) -> None:
+    gate = EpilogueOp("MUL", (builder.input(1, 1, 1, 96),))
+    builder.nodes[1] = replace(builder.nodes[1], epilogue=(gate, RELU6))
+
+
+def _read_twice(builder: GraphBuilder) -> None:
+    builder.elementwise(builder.nodes[1].outputs[0], RELU)
+
+
+def _two_scales(builder: GraphBuilder) -> None:
+    weights = builder.nodes[2].attributes.weights
+    value = builder.values[weights]
+    builder.values[weights] = replace(value, data=np.asarray(value.data) * np.float32(1e6))
+
+
+_UNBOUNDED = "what it would compute in between is not bounded by RELU6 or its kin"
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (lambda: block(kernel=3), "it is not pointwise"),
+        (lambda: block(_gated), "its epilogue does computed values"),
+        (lambda: block(_read_twice), "others read it, too"),
+        (lambda: block(_two_scales), "half does not hold its weights"),
+        (lambda: block(activation=RELU), _UNBOUNDED),
+        (lambda: block(inputs=72), "its input or its output has too many channels"),
+        # Its image has fewer bytes than is stored as half
+        (lambda: block(inputs=8), "its input is not stored as halves"),
+    ],
+)
+def test_declines(graph: Callable[[], Graph], reason: str) -> None:
+    result = untouched(merge, graph())
+    assert any(reason in each for each in result.declined), result.declined
+
+
+def test_it_must_be_expected_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inverted, "_MARGIN", 100.0)
+    (reason,) = untouched(merge, block()).declined
+    assert "it should take" in reason
+    assert "and two kernels" in reason
+
+
+def test_what_was_undone_is_not_tried_again() -> None:
+    graph = block()
+    apart = replace(HOPPER, apart=set(graph.nodes[1].outputs))
+    found = untouched(lambda given: expand_into_depthwise(given, apart), graph)
+    assert found.declined == ("CONV_2D 1: no kernel takes its input from where it lies",)
