@@ -103,8 +103,8 @@ def test_what_is_not_finite_is_seen_where_it_is(monkeypatch: pytest.MonkeyPatch)
         image[0, 4, 8, 21] = value
         output = np.full((1, 9, 17, 33), np.nan, np.float32)
         given = [np.zeros(each.size, np.uint8) for each in program.program.inputs[1:]]
-        told = [np.zeros(each.size, np.uint8) for each in program.program.outputs[1:]]
-        context.run(Bindings.of([image, *given], [output, *told]))
+        reported = [np.zeros(each.size, np.uint8) for each in program.program.outputs[1:]]
+        context.run(Bindings.of([image, *given], [output, *reported]))
         return output
 
     large, infinite, unknown = result(6e4), result(np.inf), result(np.nan)

@@ -80,8 +80,8 @@ def _obstacle(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target)
     if spec.src.channels > _MOST_INPUTS or spec.dst.channels > _MOST_OUTPUTS:
         return Rejected("its input or its output has too many channels")
     largest = (largest_of(expand.weights, (1, 2, 3)), largest_of(middle.taps, (0, 1)))
-    held = all(np.isfinite(each).all() for each in (expand.weights, middle.taps))
-    if not held or not all(holds(each).all() for each in largest):
+    finite = all(np.isfinite(each).all() for each in (expand.weights, middle.taps))
+    if not finite or not all(holds(each).all() for each in largest):
         return Rejected("half does not hold its weights")
     return None
 

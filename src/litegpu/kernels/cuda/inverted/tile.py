@@ -28,6 +28,7 @@ _LINES, _COLUMNS, _STRIPS = (4, 8, 14, 16), (8, 16, 24, 32), (2, 4, 8)
 _WARPS = range(2, 9)
 
 # Clocks of a multiprocessor: not measured yet, but taken over from cuda/separable_stream.
+# Instructions are those of the machine's code.
 _ISSUE_CLOCKS = 0.5
 """An instruction of a warp, with other warps beside it."""
 _WARP_CLOCKS = 8.0
@@ -36,11 +37,13 @@ _START_CLOCKS = 2000
 """Until the first pixels have come, and what is stored at the end."""
 _CHUNK_CLOCKS = 500
 """What warps wait for each other in a chunk."""
-_OF_PRODUCT = 14
+_OF_PRODUCT = 20
 """Instructions for 16 x 16 expanded values, beside the products."""
-_OF_STORE = 12
+_OF_TAPS = 9
+"""Instructions for two products of two taps, whose operands must lie in neighbouring registers."""
+_OF_STORE = 25
 """Instructions for 4 sums of a lane."""
-_OF_COPY = 14
+_OF_COPY = 36
 """Instructions for a copy of 8 channels."""
 
 
@@ -173,11 +176,11 @@ class InvertedTile(Tile):
         copies = self.m_tiles * ROWS * 2 * problem.steps / 32 * _OF_COPY
         expanded = 2 * problem.steps + _OF_PRODUCT + (problem.steps + 4) / self.groups
         loads = problem.window.kernel[1] * -(-self.strip_lines // 2)
-        of_lines = 2 * problem.tap_pairs + 2 * self.pairs + 16
+        of_lines = _OF_TAPS * problem.tap_pairs + 2 * self.pairs + 16
         of_strip = loads + 6 * problem.tap_pairs + self.pairs + self.strip / 2 * of_lines
         groups = self.chunks * self.groups
-        made = groups * (self.m_tiles * expanded + warps * of_strip)
-        return copies + made + warps * self.strip * self.pairs * _OF_STORE
+        by_groups = groups * (self.m_tiles * expanded + warps * of_strip)
+        return copies + by_groups + warps * self.strip * self.pairs * _OF_STORE
 
 
 def candidates(problem: InvertedProblem) -> Iterator[InvertedTile]:
