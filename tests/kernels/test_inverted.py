@@ -95,7 +95,7 @@ def test_what_is_not_finite_is_seen_where_it_is(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(partition, "normalize", lambda graph: graph)
     example = ConvExample((1, 9, 17, 24), 33, depthwise=True, expand=40)
     program = built(example.graph(), FP16_ALL, INFO, DType.FLOAT16, 8)
-    assert [launch.template for launch in program.launches] == ["cuda/inverted"]
+    assert program.launches[-1].template == "cuda/inverted"
     context = EmulatedDevice().compile(program.program).context()
     image = np.random.default_rng(0).uniform(-1, 1, (1, 9, 17, 24)).astype(np.float16)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from litegpu.graph import ABSENT, DType, EpilogueOp, Graph, Node, Value
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
+from litegpu.ops.base import COPY
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand, ExpandOperand
 from litegpu.ops.matmul_spec import MatmulAttributes
 from litegpu.ops.pooled_conv import POOLED_CONV, PooledConvAttributes
@@ -231,8 +232,10 @@ def _pooled(sketch: _Sketch, source: int, conv: ConvAttributes, shape: Shape4, s
 
 
 def _inverted(sketch: _Sketch, source: int, channels: int, filters: int) -> int:
-    """Add an inverted residual block of 3x3, all of it one node."""
+    """Add an inverted residual block of 3x3, all of it one node, of what lies as half in memory."""
     n, height, width, depth = sketch.values[source].shape
+    source = sketch.node(COPY, (source,), (n, height, width, depth), None, DType.FLOAT32)
+    sketch.nodes[0] = replace(sketch.nodes[0], epilogue=(EpilogueOp("RELU"),))
     bounded, size = (EpilogueOp("RELU6"),), (n, height, width, channels)
     shape = (channels, 1, 1, depth)
     weights = sketch.floats(*shape)
