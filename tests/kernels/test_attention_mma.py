@@ -145,7 +145,15 @@ def test_few_queries_are_spread_and_seen_once() -> None:
 def test_many_queries_share_their_keys() -> None:
     tile = best(replace(VIT, products=192, key_bytes=256, split=False))
     assert (tile.queries, tile.key_warps, tile.row_warps) == (16, 1, 4)
-    assert tile.ahead and not tile.shared
+    assert not tile.ahead and not tile.shared, "other warps hide its loads, if they find room"
+    assert tile.registers * 3 * tile.threads <= TARGET.model.registers
+
+
+def test_warps_share_out_keys_until_there_are_enough() -> None:
+    some = best(replace(VIT, products=44))
+    assert (some.queries, some.key_warps, some.row_warps) == (16, 2, 1)
+    assert not some.ahead
+    assert some.crowded and not best(replace(VIT, products=40)).crowded
 
 
 @pytest.mark.parametrize("depth", [1, 16, 64, 96, 128])
