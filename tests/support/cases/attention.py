@@ -95,7 +95,8 @@ class Attention(Case):
     def _rows(self, sheet: Sheet, tokens: int, channels: int, token: TensorRef | None) -> TensorRef:
         if token is None:
             return sheet.input((self.batch, tokens, channels), self.values)
-        weights = sheet.weights((channels, _TOKEN))
+        # Scores that are not so large that their last digit in half decides.
+        weights = sheet.weights((channels, _TOKEN), Range(-0.125, 0.125))
         options = {**_PLAIN, "keep_num_dims": True}
         return sheet.op("FULLY_CONNECTED", [token, weights], options)
 
