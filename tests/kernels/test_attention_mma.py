@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import turns
 from cases.attention import Attention
 from cases.base import Range, Scale
 from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
@@ -65,11 +66,17 @@ def forced(monkeypatch: pytest.MonkeyPatch, shape: Shape) -> None:
     monkeypatch.setattr(attention_mma, "candidates", only)
 
 
+BOTH = (MODES[0], MODES[3])
+"""Floats, which are split in two parts, and halves: they take turns, for time."""
+RUNS = [
+    pytest.param(case, shape, mode, id=f"{case.name}-{shape}-{mode.name}")
+    for number, (case, shape) in enumerate(CASES)
+    for mode in (BOTH if turns.ALL else BOTH[number % 2 :][:1])
+]
+
+
 @needs_emulator
-@pytest.mark.parametrize("mode", [MODES[0], MODES[3]], ids=lambda mode: mode.name)
-@pytest.mark.parametrize(
-    ("case", "shape"), CASES, ids=[f"{case.name}-{shape}" for case, shape in CASES]
-)
+@pytest.mark.parametrize(("case", "shape", "mode"), RUNS)
 def test_numbers(
     case: Attention, shape: Shape, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,14 @@ _DEPTHWISE = [
     for image in ((2, 9, 13, 40), (1, 7, 8, 64), (1, 8, 9, 132))
     for fields in _FIELDS
 ]
-GROUPS = [group for group in groups(cases.TABLE) if type(group[0]).__name__ in KINDS]
+_IN_TURNS = ("Normalization", "Softmax")
+"""Those of which just a part is CUDA's own: of their groups every third runs, for time."""
+_ALL_GROUPS = [group for group in groups(cases.TABLE) if type(group[0]).__name__ in KINDS]
+GROUPS = [
+    group
+    for number, group in enumerate(_ALL_GROUPS)
+    if turns.ALL or number % 3 == 0 or type(group[0]).__name__ not in _IN_TURNS
+]
 
 
 @pytest.mark.skipif(
