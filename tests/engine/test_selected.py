@@ -18,6 +18,7 @@ from litegpu.engine.program import build_program
 from litegpu.engine.selected import Selected, place
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import DType, Graph
+from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.ops import conv_spec
 from litegpu.tools import runtime
@@ -133,6 +134,17 @@ def test_what_nothing_computes_in_its_place_is_taken_apart(
         apart, selected = partition._rewrite_and_place(graph, target, False, ())
     assert [node.op for node in apart.nodes] == ["DEPTHWISE_CONV_2D", "CONV_2D"]
     assert len(templates(selected)) == 2
+
+
+@pytest.mark.timeout(60)
+def test_what_nobody_takes_apart_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was merged before any pass: no pass takes it apart, in whatever turn."""
+    graph = ConvExample((16, 112, 112, 16), 24, depthwise=True, expand=96).graph()
+    monkeypatch.setattr(partition, "normalize", lambda given: given)
+    rewritten, selected = partition._rewrite_and_place(graph, DeviceTarget(AMPERE, FP16), False, ())
+    ends = rewritten.inputs, rewritten.outputs
+    with pytest.raises(KeyError, match="CONV_2D is always rewritten"):
+        build_program(selected.layout, AMPERE, *ends, selected=selected)
 
 
 def captured(content: bytes, device: DeviceInfo, policy: NumericPolicy) -> list[str]:

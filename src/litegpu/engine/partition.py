@@ -92,7 +92,7 @@ def _rewrite_and_place(
         padded_channels = target.info.half_lanes
         selected = place(rewritten, target, padded_channels, stage_boundary, precise)
         undone = {merged for node in selected.not_accepted() for merged in merged_values(node)}
-        if not undone:
+        if undone <= apart:  # nothing more is to be taken apart
             return rewritten, selected
         apart |= undone
 
