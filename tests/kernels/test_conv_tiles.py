@@ -34,12 +34,17 @@ def test_the_model_chooses_tiles_that_are_nearly_the_best(
 
 
 def test_what_is_chosen_loses_little_in_networks(conv_tiles: Any) -> None:
-    """Of two tiles that were measured there: microseconds of all launches, and parts of one."""
+    """Of two tiles that were measured there: microseconds of all launches, and parts of one.
+
+    Where a tile shares out k-steps, its kernel was another one then.
+    """
     lost = {"before": 0.0, "after": 0.0, "now": 0.0}
     worst: dict[str, float] = {}
     found = json.loads((BENCHMARKS / "results" / "h200_tile_choices.json").read_text("utf-8"))
     for model in found["models"]:
         for row in model["kernels"]:
+            if any(row[state]["tile"]["split_k"] for state in STATES):
+                continue
             problem, least = MmaProblem(**row["problem"]), min(row[s]["us"] for s in STATES)
             tiles = [MmaTile(problem=problem, **row[state]["tile"]) for state in STATES]
             chosen = STATES[min((0, 1), key=lambda i: tiles[i].clocks(conv_tiles.PAPER))]
@@ -47,8 +52,7 @@ def test_what_is_chosen_loses_little_in_networks(conv_tiles: Any) -> None:
                 lost[name] += len(row["launches"]) * (row[state]["us"] - least)
             share = row[chosen]["us"] / least - 1
             worst[model["model"]] = max(worst.get(model["model"], 0.0), share)
-    assert lost["before"] > 22 and lost["after"] > 24 and lost["now"] < 5.6
-    assert worst["zoo:vit_tiny"] == 0
+    assert lost["before"] > 15 and lost["after"] > 16 and lost["now"] < 3.1
     assert max(worst.values()) < 0.17
 
 

@@ -20,7 +20,7 @@ from cases.separable import Separable
 from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.program import Launch
-from litegpu.codegen import KernelText
+from litegpu.codegen import KernelText, LaunchAttributes
 from litegpu.kernels.cuda import conv_tile
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, WideTile, candidates
 from op_runner import MODES, Mode, forced, problem_of
@@ -203,6 +203,42 @@ def test_attention(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Attention(batch=2, heads=3, queries=3, keys=70, depth=12, across=True, items=items)
     kernels = check((case,), MODES[2], EmulatedDevice(checked=True), monkeypatch)
     assert [name for name in kernels if name.startswith("attention")]
+
+
+SENT = """\
+    unsigned long long *const inbox = (unsigned long long *)(scratch + 48);
+    if (LOCAL_X == 0) inbox_begin(inbox, 128);
+    cluster_arrive();
+    cluster_wait();
+    if (LOCAL_X < 32) send(scratch + LOCAL_X, GROUP_X ^ 1, __float_as_uint((float)LOCAL_X), inbox);
+    inbox_wait(inbox);
+    STORE1_F32(dst, GLOBAL_X, LOCAL_X < 32 ? scratch[31 - LOCAL_X] : 0.0f);
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("", "", ""),
+        ("inbox_wait", "//", "no barrier since|may still use it|its block has ended"),
+        ("cluster_wait", "//", "its block may not have begun"),
+        (", 128)", ", 124)", "-4 bytes were not sent, or too many"),
+        ("LOCAL_X < 32) send", "LOCAL_X < 16) send", "threads wait for others"),
+    ],
+)
+def test_what_blocks_send_each_other(old: str, new: str, fault: str, order: int) -> None:
+    text = kernel("kernel", SENT.replace(old, new), vector=False, shared=SCRATCH)
+    text = dataclasses.replace(text, attributes=LaunchAttributes(cluster_size=2))
+    launch = Launch("kernel", (cell(4), cell(1)), (128, 1, 1), GROUP)
+    whole = program([text], [launch], [1], [4])
+    device = EmulatedDevice(checked=True, order=order)
+    if fault:
+        with pytest.raises(AssertionError, match=fault):
+            run(ready(device, whole), [floats()])
+    else:
+        (found,) = run(ready(device, whole), [floats()])
+        assert list(found[:32]) == list(range(31, -1, -1))
 
 
 @pytest.mark.parametrize("number", [1, 4, 99])

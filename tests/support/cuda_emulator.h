@@ -123,12 +123,14 @@ struct Fiber {
 // The most barriers that those who have come had passed, of each scope: whoever goes on has passed one more.
 struct Meeting { int arrived = 0; unsigned int round = 0; Passed come, gone; };
 struct Gate { int wanted, missing; unsigned int round; Passed come, gone; };
+struct Inbox { int missing; Passed come; };  // bytes
 struct Block {
     char *memory;
     Meeting all, some[16];           // barriers by their numbers
     int votes[16] = {}, voted[16] = {};  // see __syncthreads_or
     int ended = 0;                   // threads
     std::map<const void *, Gate> gates;
+    std::map<const void *, Inbox> inboxes;
     std::vector<Meeting> warps, groups;
 };
 inline std::vector<Fiber> fibers;
@@ -475,8 +477,22 @@ static char *remote(const void *local, int block) {
 static void store_remote(const void *local, int block, unsigned int v) { *(unsigned int *)remote(local, block) = v; }
 static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remote(local, block) = v; }
 static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
-static float4 load_remote(const float *local, int block) { return *(float4 *)remote(local, block); }
-static int4 load_remote(const int *local, int block) { return *(int4 *)remote(local, block); }
+// What is sent is there at once; whoever waits goes on when all of it is.
+static void inbox_begin(unsigned long long *inbox, int bytes) { my_block().inboxes[inbox] = {bytes, Passed()}; }
+template <class Sent> static void send(const void *local, int block, Sent v, unsigned long long *inbox) {
+    *(Sent *)remote(local, block) = v;
+    Inbox &to = blocks[block].inboxes.at(remote(inbox, block));
+    ++moves;
+    come(CLUSTER, to.come);
+    to.missing -= (int)sizeof v;
+    go_on(CLUSTER, Passed());
+}
+static void inbox_wait(unsigned long long *inbox) {
+    const Inbox &mine = my_block().inboxes.at(inbox);
+    while (mine.missing > 0) yield();
+    ++moves;
+    go_on(CLUSTER, mine.come);
+}
 static float raised(float low, float v) { return v < low ? low : v; }
 static unsigned int pack(int4 v, int low, int high) {
     unsigned int word = 0;
@@ -630,6 +646,7 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     block.all = Meeting();
                     for (Meeting &each : block.some) each = Meeting();
                     block.gates.clear();
+                    block.inboxes.clear();
                     for (Meeting &each : block.warps) each = Meeting();
                     for (Meeting &each : block.groups) each = Meeting();
                 }
@@ -654,6 +671,10 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     f.stack_pointer = frame - 6;
                 }
                 run_all();
+                for (Block &block : blocks)
+                    for (const auto &inbox : block.inboxes)
+                        if (inbox.second.missing && !checks.fault[0])
+                            snprintf(checks.fault, sizeof checks.fault, "%d bytes were not sent, or too many", inbox.second.missing);
                 if (checks.fault[0]) return checks.fault;
             }
     return checks.fault;

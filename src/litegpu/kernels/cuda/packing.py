@@ -31,40 +31,45 @@ BYTE_STEP = 32
 """Inputs that one instruction sums up, of bytes: as long as a step of halves."""
 
 
-def pack_halves(parts: Sequence[_FLOATS], steps: int, columns: int) -> LazyArray:
+def pack_halves(
+    parts: Sequence[_FLOATS], steps: int, columns: int, in_fours: bool = False
+) -> LazyArray:
     """Arrange [O, H, W, I] as mma.m16n8k16 has it: [step, part, pair of 8 columns, lane] of 4.
 
-    A lane holds inputs 2 * (lane % 4) + {0, 1} and those 8 further, of column lane / 4.
+    A lane holds inputs 2 * (lane % 4) + {0, 1} and those 8 further, of column lane / 4. `in_fours`:
+    of each 16 columns, those that meet in a lane are neighbours, see columns_in_fours.
     """
 
     def words(weights: _FLOATS, columns: int) -> _WORDS:
         return as_halves(spread_taps(weights, columns, 4, steps * STEP)).view(np.uint32)
 
-    return _in_lanes(parts, words, steps, columns)
+    return _in_lanes(parts, words, steps, columns, in_fours)
 
 
-def pack_bytes(weights: _BYTES, part: int, steps: int, columns: int) -> LazyArray:
+def pack_bytes(
+    weights: _BYTES, part: int, steps: int, columns: int, in_fours: bool = False
+) -> LazyArray:
     """Arrange [O, H, W, I] as mma.m16n8k32 has it: as halves of two bytes each.
 
-    Each tap takes up whole parts of `part` channels.
+    Each tap takes up whole parts of `part` channels. See pack_halves for `in_fours`.
     """
 
     def words(weights: _BYTES, columns: int) -> _WORDS:
         return spread_taps(weights, columns, part, steps * BYTE_STEP).view(np.uint32)
 
-    return _in_lanes([weights], words, steps, columns)
+    return _in_lanes([weights], words, steps, columns, in_fours)
 
 
-def pack_tf32(weights: _FLOATS, steps: int, columns: int) -> LazyArray:
+def pack_tf32(weights: _FLOATS, steps: int, columns: int, in_fours: bool = False) -> LazyArray:
     """Arrange [O, H, W, I] as mma.m16n8k8 has it: [half step, pair of 8 columns, lane] of 4.
 
-    A lane holds inputs lane % 4 + {0, 4} of column lane / 4.
+    A lane holds inputs lane % 4 + {0, 4} of column lane / 4. See pack_halves for `in_fours`.
     """
 
     def words(weights: _FLOATS, columns: int) -> _WORDS:
         return spread_taps(weights, columns, 4, steps * STEP).view(np.uint32)
 
-    return _in_lanes([weights], words, steps * 2, columns)
+    return _in_lanes([weights], words, steps * 2, columns, in_fours)
 
 
 def _in_lanes(
@@ -72,6 +77,7 @@ def _in_lanes(
     words: Callable[[npt.NDArray[_Element], int], _WORDS],
     steps: int,
     columns: int,
+    in_fours: bool,
 ) -> LazyArray:
     """Arrange parts [O, ...] as [step, part, pair of 8 columns, lane] of 4 words.
 
@@ -86,6 +92,8 @@ def _in_lanes(
             for first in range(0, len(weights), at_once):
                 end = min(first + at_once, columns)
                 found = words(weights[first:end], end - first)
+                if in_fours:
+                    found = found.reshape(-1, 4, 2, 2, steps * 8).swapaxes(1, 2)
                 # [pair, tile, column, step, half of the inputs, lane % 4]
                 split = found.reshape(-1, 2, 8, steps, 2, 4)
                 ordered[:, number, first // 16 : end // 16] = split.transpose(3, 0, 2, 5, 1, 4)

@@ -44,7 +44,7 @@ class ConvMma(Implementation):
         found = obstacle(spec, target) or _obstacle(spec)
         if found is not None:
             return found
-        problem = _problem_of(spec, target)
+        problem = problem_of(spec, target)
         tiles = best_tiles(problem, target)
         if isinstance(tiles, Rejected):
             return tiles
@@ -75,11 +75,14 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
     columns = round_up(problem.channels, tile.columns)
     if tf32:
         packed = Packed(
-            pack_tf32(spec.array, tile.all_steps, columns), None, spec.weights.bias, columns
+            pack_tf32(spec.array, tile.all_steps, columns, in_fours=True),
+            None,
+            spec.weights.bias,
+            columns,
         )
     else:
         halves = halves_of(spec.array, ctx.target, siblings=spec.weights.siblings)
-        arranged = pack_halves(halves.parts, tile.all_steps, columns)
+        arranged = pack_halves(halves.parts, tile.all_steps, columns, in_fours=True)
         packed = Packed(arranged, halves.back, spec.weights.bias, columns)
     variables = {
         **tile_variables(tile),
@@ -113,7 +116,10 @@ def tile_variables(tile: MmaTile) -> dict[str, Any]:
         "SPLIT_K": tile.split_k,
         "PREFETCH": tile.prefetch,
         "RANGED": tile.problem.ranged,
+        "PITCH": tile.pitch,
+        "SENT_AT": tile.sent_at,
         "NOTES_AT": tile.notes_at,
+        "INBOX_AT": tile.inbox_at,
         "PIECES": tile.problem.pieces,
     }
 
@@ -144,7 +150,8 @@ def _with_operand(kernel: KernelRequest, spec: ConvSpec, depthwise: Depthwise) -
     )
 
 
-def _problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
+def problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
+    """Return what decides about the tiles of a convolution."""
     src, dst, weights, depthwise = spec.src, spec.dst, spec.array, spec.depthwise
     channel_blocks = -(-weights.shape[3] // 4)
     taps = weights.shape[1] * weights.shape[2]

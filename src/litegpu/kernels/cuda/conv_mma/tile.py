@@ -14,8 +14,10 @@ from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose
 
 _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
-_NOTES_BYTES = 48
-"""Shared memory where up to 8 blocks tell each other the range of values."""
+_NOTES = 12
+"""Words by which up to 8 blocks tell each other the range of values, beside one for each warp."""
+_BESIDE_BYTES = 384
+"""Shared memory beside operand and sums, at most."""
 _LOADS_OF_FLOATS = 4
 """Loads of a piece that is no whole vector in memory."""
 
@@ -41,8 +43,8 @@ _BEGIN_CLOCKS = 0.53
 """From the begin of a block to that of the next, anywhere on the device."""
 _SHARE_CLOCKS_EACH = 200.0
 """What blocks that share an operand lose for each of them, by waiting for each other."""
-_SPLIT_CLOCKS = 1000.0
-_SPLIT_CLOCKS_EACH = 145.0
+_SPLIT_CLOCKS = 200.0
+_SPLIT_CLOCKS_EACH = 60.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
 _CACHED_BYTES = 64.0
 """Bytes per clock that a multiprocessor gets from the cache that all share, at most."""
@@ -149,16 +151,33 @@ class MmaTile(Tile):
         return self.cluster
 
     @property
+    def pitch(self) -> int:
+        """Sums from one row to the next, so that half of the banks lie between two."""
+        return self.columns + (16 - self.columns) % 32
+
+    @property
+    def sent_at(self) -> int:
+        """Where sums of other blocks arrive, in units of 16 bytes: behind the operand."""
+        return self.pixels * (self.chunk * STEP + 8) * 2 * self.problem.parts // 16
+
+    @property
     def notes_at(self) -> int:
         """Where notes lie, in units of 16 bytes: behind the operand, or the sums in its place."""
-        operand = self.pixels * (self.chunk * STEP + 8) * 2 * self.problem.parts
-        sums = self.warps_k * self.pixels * (self.columns + 4) * 4
-        return -(-max(operand, sums) // 16)
+        if self.split_k:
+            each = -(-min(self.pixels, self.problem.rows) * self.columns // 4 // self.depth)
+            return self.sent_at + self.depth * self.warps_k * each
+        return max(self.sent_at, self.warps_k * self.pixels * self.pitch // 4)
+
+    @property
+    def inbox_at(self) -> int:
+        """Where it is noted what has come from other blocks, in units of 16 bytes."""
+        ranged = self.problem.ranged and self.sharing > 1
+        words = _NOTES + self.sharing * self.threads // 32 if ranged else 0
+        return self.notes_at + -(-words // 4)
 
     @property
     def shared_bytes(self) -> int:
-        notes = _NOTES_BYTES if self.problem.ranged and self.sharing > 1 else 0
-        return 16 * self.notes_at + notes
+        return 16 * (self.inbox_at + (self.cluster > 1))
 
     @property
     def registers(self) -> int:
@@ -314,7 +333,7 @@ def _fill_in(
         warps_k //= 2
     prefetch = _WEIGHT_REGISTERS // (2 * n_tiles * problem.weight_parts)
     whole = round_up(steps, warps_k)
-    most = min(_OPERAND_BYTES, target.local_memory_bytes - _NOTES_BYTES)
+    most = min(_OPERAND_BYTES, target.local_memory_bytes - _BESIDE_BYTES)
     limit = max((most // (pixels * 2 * problem.parts) - 8) // STEP, 0)
     chunk = whole
     if whole > limit:

@@ -141,18 +141,47 @@ __device__ __forceinline__ void store_remote(const void *local, int block, unsig
     asm volatile("st.shared::cluster.b32 [%0], %1;"
                  :: "r"(remote_address(local, block)), "r"(v) : "memory");
 }
-__device__ __forceinline__ float4 load_remote(const float *local, int block) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(remote_address(local, block)) : "memory");
-    return v;
+// What other blocks send: an inbox opens when so many bytes have come. One thread begins it, before its
+// block's `cluster_arrive`; others send after their `cluster_wait`. Nobody may end before all has come.
+__device__ __forceinline__ void inbox_begin(unsigned long long *inbox, int bytes) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(inbox);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                 "fence.mbarrier_init.release.cluster;\n"
+                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(at), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ int4 load_remote(const int *local, int block) {
-    int4 v;
-    asm volatile("ld.shared::cluster.v4.s32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(remote_address(local, block)) : "memory");
-    return v;
+__device__ __forceinline__ void inbox_wait(unsigned long long *inbox) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(inbox);
+    asm volatile("{ .reg .pred p;\n"
+                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0;\n"
+                 "@p bra ended;\n bra again;\n ended: }" :: "r"(at) : "memory");
+}
+// Store in another block, or in this one, and tell its inbox.
+__device__ __forceinline__ void send(const void *local, int block, uint4 v, unsigned long long *inbox) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w),
+                    "r"(remote_address(inbox, block)) : "memory");
+}
+__device__ __forceinline__ void send(const void *local, int block, float4 v, unsigned long long *inbox) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(remote_address(local, block)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w),
+                    "r"(remote_address(inbox, block)) : "memory");
+}
+__device__ __forceinline__ void send(const void *local, int block, int4 v, unsigned long long *inbox) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w),
+                    "r"(remote_address(inbox, block)) : "memory");
+}
+__device__ __forceinline__ void send(const void *local, int block, uint2 v, unsigned long long *inbox) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
+                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y),
+                    "r"(remote_address(inbox, block)) : "memory");
+}
+__device__ __forceinline__ void send(const void *local, int block, unsigned int v, unsigned long long *inbox) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+                 :: "r"(remote_address(local, block)), "r"(v), "r"(remote_address(inbox, block)) : "memory");
 }
 #endif
