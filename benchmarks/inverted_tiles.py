@@ -46,7 +46,7 @@ LAYERS = {
 }
 
 
-def write(block: Block) -> bytes:
+def write(block: Block, batch: int = BATCH) -> bytes:
     """Return a model whose last three convolutions are the block, which reads halves."""
     size, inputs, middle, outputs, kernel, stride = block
     random, writer = np.random.default_rng(0), ModelWriter()
@@ -57,16 +57,16 @@ def write(block: Block) -> bytes:
     def conv(value: Any, size: int, channels: int, weights: Any, name: str, activation: str) -> Any:
         operands = [value, *constants(writer, weights, channels, name)]
         options = window(1) | {"fused_activation_function": activation}
-        return writer.op("CONV_2D", operands, [(BATCH, size, size, channels)], options=options)
+        return writer.op("CONV_2D", operands, [(batch, size, size, channels)], options=options)
 
-    value = writer.input((BATCH, size, size, 8), name="x")
+    value = writer.input((batch, size, size, 8), name="x")
     value = conv(value, size, inputs, normal(8, inputs, 1, 1, 8), "before", "NONE")
     value = conv(value, size, middle, normal(inputs, middle, 1, 1, inputs), "expand", "RELU6")
     taps = normal(kernel * kernel, 1, kernel, kernel, middle)
     operands = [value, *constants(writer, taps, middle, "depthwise")]
     size = -(-size // stride)
     options = window(stride) | {"depth_multiplier": 1}
-    shape = (BATCH, size, size, middle)
+    shape = (batch, size, size, middle)
     value = writer.op("DEPTHWISE_CONV_2D", operands, [shape], options=options)
     weights = normal(middle, outputs, 1, 1, middle)
     writer.output(conv(value, size, outputs, weights, "project", "NONE"))

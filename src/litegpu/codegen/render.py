@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -168,11 +168,13 @@ def render(
     arguments: tuple[Argument, ...],
     local_size: tuple[int, int, int],
     shared: tuple[tuple[str, str, int], ...] = (),
-    inner: tuple[EpilogueText, ...] = (),
+    inner: tuple[tuple[EpilogueText, ...], tuple[EpilogueText, ...]] = ((), ()),
     groups: int = 1,
     attributes: LaunchAttributes = PLAIN_LAUNCH,
 ) -> KernelText:
     """Return the kernel; `inner` are epilogue ops on an operand that the template computes itself.
+
+    The second ones are those on what it computes that operand from.
 
     It is for launches of so many work `groups`.
 
@@ -182,10 +184,10 @@ def render(
     Raises jinja2.UndefinedError when a template uses a word that nobody defined.
     """
 
-    def apply_inner(s: str, result: str, row: str) -> str:
-        shape: Shape4 = variables["middle"]
-        at = Position.of_row(row, shape)
-        return "\n".join(apply_epilogue(inner, result, result, at, s, shape, -(-shape[3] // 4)))
+    def apply_inner(number: int, name: str, s: str, result: str, row: str) -> str:
+        shape: Shape4 = variables[name]
+        at, reach = Position.of_row(row, shape), -(-shape[3] // 4)
+        return "\n".join(apply_epilogue(inner[number], result, result, at, s, shape, reach))
 
     words = {
         "store": epilogue.store,
@@ -195,8 +197,9 @@ def render(
         "is_plain": not epilogue.ops,
         "is_bounded": is_bounded(epilogue.ops),
         "finished": epilogue.dst.register.type,
-        "inner": apply_inner,
-        "inner_is_bounded": is_bounded(inner),
+        "inner": partial(apply_inner, 0, "middle"),
+        "innermost": partial(apply_inner, 1, "innermost_shape"),
+        "inner_is_bounded": is_bounded(inner[0]),
         "at": _position,
         "at_row": _row_of,
     }

@@ -190,7 +190,8 @@ class Lowering:
         """Return how many of a kernel's epilogue ops find room for the buffers that they read."""
         own = 1 + len(request.writes) + len(request.reads) + len(request.parts)
         own += len(request.constants)
-        room = self.target.max_arguments - own - sum(map(self._buffers_of, request.inner_epilogue))
+        inner = (*request.inner_epilogue, *request.innermost_epilogue)
+        room = self.target.max_arguments - own - sum(map(self._buffers_of, inner))
         ends = accumulate(map(self._buffers_of, epilogue))
         return sum(end <= room for end in ends)
 
@@ -222,6 +223,7 @@ class Lowering:
         sums = Trait.SUMS_PRODUCTS in get(node.op).traits
         epilogue = buffers.epilogue("e", node.epilogue, sums, request.accumulator)
         inner = buffers.epilogue("i", request.inner_epilogue, of_sum=True)
+        innermost = buffers.epilogue("j", request.innermost_epilogue, of_sum=True)
         buffers.range_words()
         local = request.local or group_for(request.grid, self.target, not request.work)
         sizes = [round_up(g, b) for g, b in zip(request.grid, local, strict=True)]
@@ -234,7 +236,7 @@ class Lowering:
             tuple(buffers.arguments),
             local,
             request.shared,
-            inner,
+            (inner, innermost),
             groups,
             with_registers(request.attributes, groups, items, self.target),
         )

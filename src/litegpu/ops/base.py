@@ -72,6 +72,8 @@ class KernelRequest:
     """Where to write, when it is not the whole of `output` (one part of a concatenation)."""
     inner_epilogue: tuple[EpilogueOp, ...] = ()
     """Steps that the template applies to an operand it computes itself, by calling `inner`."""
+    innermost_epilogue: tuple[EpilogueOp, ...] = ()
+    """The same for what that operand is computed from in turn, by calling `innermost`."""
     work: Operations = field(default_factory=dict)
     needed: Mapping[str, int] = field(default_factory=dict)
     """Elements that are needed of a value in `reads`, where these may be fewer than all."""

@@ -1,0 +1,341 @@
+"""Tiles of cuda/inverted_split: patches of pixels, and shares of the expanded channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from litegpu.codegen import round_up
+from litegpu.codegen.storage import Shape4
+from litegpu.kernels.base import Rejected
+from litegpu.kernels.cuda.packing import STEP
+from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose
+from litegpu.ops.window import Pair, Window
+
+_LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
+"""Lines and pixels of a patch."""
+_DEPTHS = range(1, 9)
+"""Blocks that share out the channels."""
+_WARPS, _KINDS_OF_WARPS = (6, 12, 8, 10, 14), 2
+"""Warps of a block, the preferred first: threads keep to channels, so these must divide them."""
+_MOST_PIXELS = 128
+_MOST_WEIGHTS = 96
+"""Registers of a thread for weights of one of the convolutions."""
+_MOST_SUMS = 96
+_BESIDE = 56
+"""Registers of a thread beside weights, taps and sums."""
+_REGISTERS, _MOST_REGISTERS = 64 << 10, 255
+"""Those of a multiprocessor, of every one that has tensor cores, and of a thread."""
+
+# Clocks beside those of device_model.Clocks, fitted to what an H200 took for 196 kernels of 12
+# blocks (benchmarks/split_tiles.py), by least squares of the logarithms of times at 1755 MHz, a
+# launch included.
+_INSTRUCTION_CLOCKS = 1.5
+"""From an instruction of a thread to the next, with others of its warp between."""
+_PRODUCT_CLOCKS = 2.0
+"""For a warp's product of 16 x 16 halves by 16 x 8, beside others."""
+_PRODUCT_WAIT_CLOCKS = 4.7
+"""For each product of a warp: it has no others to go on with."""
+_BLOCK_CLOCKS = 890.0
+"""What blocks that are on a multiprocessor at a time wait for as they begin and end."""
+_SPLIT_CLOCKS, _SPLIT_CLOCKS_EACH = 1610.0, 160.0
+"""What blocks lose by waiting for each other and adding up."""
+_BEGIN_CLOCKS = 6.6
+"""From the begin of a block to that of the next, anywhere on the device."""
+_CLUSTER_UNITS = 18
+"""Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
+_OF_PIECE, _OF_EXPANDED, _OF_MADE, _OF_SEEN, _OF_SUM = 17, 35, 7, 15, 57
+"""Instructions of a thread for 4 channels of a pixel: loaded, expanded, made by the depthwise
+convolution, seen for that, and summed up."""
+_LOADS_AT_ONCE = 10
+"""Loads of a thread that are on their way together."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitProblem:
+    """What decides about tiles: the images [N, H, W, C], and what is split into two halves."""
+
+    image: Shape4
+    middle: Shape4
+    """What the depthwise convolution makes; it reads an image with as many channels."""
+    outputs: int
+    window: Window
+    parts: int
+    """Halves that a value of the image is split into."""
+    weight_parts: Pair
+    """Those of the weights that expand, and of those that are multiplied last."""
+    ranged: bool
+
+    @property
+    def steps(self) -> int:
+        """Products that sum up the channels of a pixel of the image."""
+        return -(-self.image[3] // STEP)
+
+    @property
+    def groups(self) -> int:
+        """Groups of 16 expanded channels."""
+        return -(-self.middle[3] // STEP)
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.window.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTile(Tile):
+    """A cluster of `depth` blocks makes `patch` lines x pixels, each from `groups` of channels."""
+
+    problem: SplitProblem
+    patch: Pair
+    depth: int
+    groups: int
+    warps: int
+    units: int
+    """Multiprocessors of the device, over which the blocks are spread."""
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def cluster_size(self) -> int:
+        return self.depth
+
+    @property
+    def patches(self) -> Pair:
+        """Return how many patches an image has below each other, and side by side."""
+        _, height, width, _ = self.problem.middle
+        return -(-height // self.patch[0]), -(-width // self.patch[1])
+
+    @property
+    def blocks(self) -> Pair:
+        return self.depth, self.problem.middle[0] * math.prod(self.patches)
+
+    @property
+    def seen(self) -> Pair:
+        """Return the lines x pixels that the windows of a patch see."""
+        lines, pixels = (
+            (size - 1) * stride + (taps - 1) * dilation + 1
+            for size, stride, taps, dilation in zip(
+                self.patch,
+                self.problem.window.stride,
+                self.problem.window.kernel,
+                self.problem.window.dilation,
+                strict=True,
+            )
+        )
+        return lines, pixels
+
+    @property
+    def seen_tiles(self) -> int:
+        """Products of 16 pixels that expand what is seen."""
+        return -(-math.prod(self.seen) // STEP)
+
+    @property
+    def m_tiles(self) -> int:
+        return -(-math.prod(self.patch) // STEP)
+
+    @property
+    def run(self) -> int:
+        """Neighbours that a thread makes by the depthwise convolution."""
+        return 2 if self.patch[1] % 2 == 0 else 1
+
+    @property
+    def warps_first(self) -> int:
+        """Warps that share out the channels that are expanded; others take other pixels."""
+        return math.gcd(self.groups, self.warps)
+
+    @property
+    def warps_n(self) -> int:
+        """Warps that share out the outputs; others take other pixels."""
+
+        def busy(across: int) -> tuple[int, int]:
+            tiles = -(-self.m_tiles // (self.warps // across))
+            return tiles * -(-self.output_pairs // across), -across
+
+        return min((n for n in range(1, self.warps + 1) if self.warps % n == 0), key=busy)
+
+    @property
+    def output_pairs(self) -> int:
+        """Pairs of instructions, 8 columns each, that make all outputs."""
+        return -(-self.problem.outputs // STEP)
+
+    @property
+    def pairs(self) -> int:
+        """Those of a warp."""
+        return -(-self.output_pairs // self.warps_n)
+
+    @property
+    def columns(self) -> int:
+        return STEP * self.pairs * self.warps_n
+
+    @property
+    def weights_first(self) -> int:
+        """Registers of a thread for the weights that expand."""
+        problem = self.problem
+        return 4 * problem.steps * problem.weight_parts[0] * self.groups // self.warps_first
+
+    @property
+    def weights(self) -> int:
+        """Registers of a thread for the weights that are multiplied last."""
+        return 4 * self.groups * self.problem.weight_parts[1] * self.pairs
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread for the last sums of one kind."""
+        return 8 * self.pairs * -(-self.m_tiles // (self.warps // self.warps_n))
+
+    @property
+    def _room(self) -> int:
+        """Registers of a thread for weights and sums, beside taps and all else."""
+        most = min(_REGISTERS // (self.threads * self.resident) // 8 * 8, _MOST_REGISTERS)
+        return most - 4 * self.problem.taps - _BESIDE
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor: as many as come to it, if there are registers for them."""
+        share = -(-math.prod(self.blocks) // self.units)
+        wanted = self.weights_first + 2 * self._sums_first + 4 * self.problem.taps + _BESIDE
+        return max(min(share, _REGISTERS // (self.threads * wanted)), 1)
+
+    @property
+    def early(self) -> bool:
+        """Whether all weights are loaded before the kernel waits."""
+        return self.weights_first + self.weights + 2 * self._sums_first <= self._room
+
+    @property
+    def _sums_first(self) -> int:
+        """Registers of a thread for one kind of the sums of 16 pixels that it expands."""
+        return 8 * self.groups // self.warps_first
+
+    @property
+    def kinds(self) -> Pair:
+        """Kinds of sums, at most: those of products of rests wait for each other otherwise."""
+        weights = self.weights_first + self.weights * self.early
+        first = 3 if weights + 3 * self._sums_first <= self._room else 2
+        return first, 3 if self.weights + 3 * self.sums <= self._room else 2
+
+    @property
+    def tiles_first(self) -> int:
+        """Products of 16 pixels that a warp expands side by side."""
+        left = self._room - self.weights_first - self.weights * self.early
+        turns = -(-self.seen_tiles // (self.warps // self.warps_first))
+        return max(min(turns, left // (self.kinds[0] * self._sums_first)), 1)
+
+    @property
+    def pitch(self) -> int:
+        """Floats from one expanded pixel to the next: half of the banks further."""
+        return round_up(self.groups * STEP, 32) + (16 if self.groups % 2 == 0 else -16)
+
+    @property
+    def expanded_at(self) -> int:
+        """Where expanded pixels lie, in units of 16 bytes: behind those that are seen."""
+        halves = self.seen_tiles * STEP * (self.problem.steps * STEP + 8) * self.problem.parts
+        return halves // 8
+
+    @property
+    def operand_at(self) -> int:
+        """Where the last operand lies, in units of 16 bytes."""
+        return self.expanded_at + math.prod(self.seen) * self.pitch // 4
+
+    @property
+    def sums_at(self) -> int:
+        """Where sums lie, those that other blocks send, too, in units of 16 bytes."""
+        return self.operand_at + self.m_tiles * STEP * (self.groups * STEP + 8) // 4
+
+    @property
+    def shared_bytes(self) -> int:
+        sums = math.prod(self.patch) * -(-self.problem.outputs // 4)
+        each = -(-sums // self.depth) * self.depth
+        return 16 * (self.sums_at + each + (self.depth > 1))
+
+    def min_blocks(self, target: TileTarget) -> int:
+        return self.resident
+
+    def fits(self, target: TileTarget) -> bool:
+        return (
+            super(SplitTile, self).fits(target)
+            and max(self.weights_first, self.weights) <= _MOST_WEIGHTS
+            and 2 * self.sums <= _MOST_SUMS
+            and self.weights_first + 2 * self._sums_first <= self._room
+        )
+
+    def clocks(self, target: TileTarget) -> float:
+        """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
+        problem, clocks = self.problem, target.model.clocks
+        blocks = math.prod(self.blocks)
+        clustered = _CLUSTER_UNITS // self.depth * self.depth
+        units = max(target.compute_units * clustered // _CLUSTER_UNITS, 1)
+        per_unit = -(-blocks // units)
+        waves = -(-per_unit // self.min_blocks(target))
+        pixels, seen, fours = math.prod(self.patch), math.prod(self.seen), self.groups * 4
+        window = problem.window
+        seen_by_run = window.kernel[0] * (
+            window.kernel[1] + (self.run - 1) * min(window.stride[1], window.kernel[1])
+        )
+        pieces = seen * problem.steps * 4
+        sums = pixels * self.columns / 4 / self.depth
+        # Instructions for each, how many of them there are, and turns of a thread.
+        loops = (
+            (_OF_PIECE, pieces, pieces),
+            (_OF_EXPANDED, self.seen_tiles * STEP * fours, self.seen_tiles * STEP * fours),
+            (_OF_MADE, pixels * fours, pixels * fours),
+            (_OF_SEEN * seen_by_run, pixels / self.run * fours, pixels / self.run * fours),
+            (_OF_SUM, sums * (1 + self.depth / 4), sums),
+        )
+        # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
+        busy = sum(
+            each
+            * max(
+                per_unit * count * clocks.instruction,
+                waves * math.ceil(items / self.threads) * _INSTRUCTION_CLOCKS,
+            )
+            for each, count, items in loops
+        )
+        first = 2 * problem.steps * (problem.parts + problem.weight_parts[0] - 1)
+        last = 2 * self.groups * (1 + problem.weight_parts[1])
+        products = first * self.groups * self.seen_tiles
+        products += last * self.m_tiles * self.warps_n * self.pairs
+        own = (
+            first
+            * (self.groups // self.warps_first)
+            * -(-self.seen_tiles // (self.warps // self.warps_first))
+        )
+        own += last * self.pairs * -(-self.m_tiles // (self.warps // self.warps_n))
+        waits = _BLOCK_CLOCKS + _PRODUCT_WAIT_CLOCKS * own
+        waits += clocks.load * math.ceil(pieces / self.threads / _LOADS_AT_ONCE)
+        if self.depth > 1:
+            waits += _SPLIT_CLOCKS + _SPLIT_CLOCKS_EACH * self.depth
+        return busy + per_unit * products * _PRODUCT_CLOCKS + waves * waits + blocks * _BEGIN_CLOCKS
+
+
+def best_tiles(problem: SplitProblem, target: TileTarget) -> list[SplitTile] | Rejected:
+    """Return the tiles for a problem that are worth a measurement; see tiles.choose."""
+    found = _best_tiles(problem, TileFacts.of(target))
+    return found if isinstance(found, Rejected) else list(found)
+
+
+@lru_cache(maxsize=256)
+def _best_tiles(problem: SplitProblem, target: TileFacts) -> tuple[SplitTile, ...] | Rejected:
+    found = choose(candidates(problem, target), target)
+    return found if isinstance(found, Rejected) else tuple(found)
+
+
+def candidates(problem: SplitProblem, target: TileTarget) -> Iterator[SplitTile]:
+    """Yield the tiles for a problem."""
+    _, height, width, _ = problem.middle
+    depths = _DEPTHS if target.model.clusters else (1,)
+    for depth in depths:
+        groups = -(-problem.groups // depth)
+        if -(-problem.groups // groups) < depth:
+            continue  # fewer blocks would do as well
+        some_warps = [each for each in _WARPS if 8 * each % groups == 0][:_KINDS_OF_WARPS]
+        for lines in {min(lines, height) for lines in _LINES}:
+            for columns in {min(columns, width) for columns in _COLUMNS}:
+                if lines * columns <= _MOST_PIXELS:
+                    for warps in some_warps:
+                        yield SplitTile(
+                            problem, (lines, columns), depth, groups, warps, target.compute_units
+                        )
