@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +17,7 @@ from litegpu import backends
 from litegpu.backends.buffers import Bindings
 from litegpu.engine import partition
 from litegpu.graph import DType
-from litegpu.kernels.cuda import inverted, separable
+from litegpu.kernels.cuda import inverted, inverted_split, separable
 from litegpu.kernels.examples import ConvExample
 from litegpu.numeric_policy import FP16_ALL
 from op_runner import MODES, Outcome, forced, kept_busy_by, run
@@ -36,10 +38,11 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small blocks be one kernel, too."""
+    """Let small blocks be one kernel, too, and this one."""
     for name in ("_FILLED", "_FEWEST_PIXELS", "_FEWEST_ELEMENTS"):
         monkeypatch.setattr(separable, name, 0)
     monkeypatch.setattr(inverted, "_MARGIN", 0.0)
+    monkeypatch.setattr(inverted_split, "_MARGIN", math.inf)
 
 
 def outcome(

@@ -36,6 +36,7 @@ static inline uchar4 make_uchar4(int x, int y, int z, int w) {
     return {(unsigned char)x, (unsigned char)y, (unsigned char)z, (unsigned char)w};
 }
 static inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) {
     return {x, y, z, w};
 }
