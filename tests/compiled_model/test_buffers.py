@@ -270,6 +270,7 @@ def test_arrays_and_buffers_of_pyopencl() -> None:
         assert isinstance(result.handle, cl.Buffer)
         np.testing.assert_array_equal(result.read(), np.abs(X))
         target = arrays.zeros(queue, 64, np.float32)
+        queue.finish()  # a buffer by itself does not tell what its queue still does to it
         outputs = [TensorBuffer.of(target.base_data, np.float32, SHAPE)]
         model.run_by_index(0, [TensorBuffer.of(part)], outputs)
         np.testing.assert_array_equal(target.get(), np.abs(X).reshape(-1))

@@ -222,7 +222,7 @@ SENT = """\
     [
         ("", "", ""),
         ("inbox_wait", "//", "no barrier since|may still use it|its block has ended"),
-        ("cluster_wait", "//", "its block may not have begun"),
+        ("cluster_wait", "//", "may not have begun|has no inbox there yet"),
         (", 128)", ", 124)", "-4 bytes were not sent, or too many"),
         ("LOCAL_X < 32) send", "LOCAL_X < 16) send", "threads wait for others"),
     ],
