@@ -10,7 +10,6 @@ what the model chooses for each layer, beside the best tile that was measured.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,14 +110,7 @@ MEASUREMENTS = TileMeasurements(LAYERS, _tiles, microseconds, _shape, _text)
 
 def measure(out: Path, precision: str, part: str) -> None:
     """Time pairs of kernels, then all tiles, of layers with `part` in their name."""
-    pairs = {}
-    for name, block in LAYERS.items():
-        if part in name:
-            pairs[name] = pair_microseconds(block, precision)
-            print(f"{name:24} two kernels {pairs[name]:.1f} us", flush=True)
-    MEASUREMENTS.measure(out, precision, part)
-    result = json.loads(out.read_text(encoding="utf-8")) | {"pairs": pairs}
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    MEASUREMENTS.measure_beside(pair_microseconds, out, precision, part)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,19 @@ class TileMeasurements(Generic[_Layer, _Tile]):
                 print(f"{name:20} {self._text(result['layers'][name])}", flush=True)
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
+    def measure_beside(
+        self, pair: Callable[[_Layer, str], float], out: Path, precision: str, part: str
+    ) -> None:
+        """Do the same after timing the `pair` of kernels that do what each tile does."""
+        pairs = {}
+        for name, layer in self.layers.items():
+            if part in name:
+                pairs[name] = pair(layer, precision)
+                print(f"{name:24} two kernels {pairs[name]:.1f} us", flush=True)
+        self.measure(out, precision, part)
+        result = json.loads(out.read_text(encoding="utf-8")) | {"pairs": pairs}
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
     def compare(self, path: Path) -> float:
         """Print what the model chooses; return how much longer that takes than the best: a mean."""
         losses = []

@@ -45,6 +45,16 @@ class Window:
         """Return the (H, W) as which an image is seen."""
         return image[0] * self.zoom[0], image[1] * self.zoom[1]
 
+    def seen_by(self, patch: Pair) -> Pair:
+        """Return the lines x pixels that the windows of a patch of results see."""
+        lines, pixels = (
+            (size - 1) * stride + (taps - 1) * dilation + 1
+            for size, taps, stride, dilation in zip(
+                patch, self.kernel, self.stride, self.dilation, strict=True
+            )
+        )
+        return lines, pixels
+
     def words(self, image: Pair) -> dict[str, Any]:
         """Return what templates of convolutions need to know about a window over an image (H, W).
 

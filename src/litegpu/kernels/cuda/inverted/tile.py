@@ -106,18 +106,12 @@ class InvertedTile(Tile):
     @property
     def seen(self) -> Pair:
         """Return the lines x pixels that the windows of a patch see."""
-        lines, pixels = (self._seen(axis, self.patch[axis]) for axis in (0, 1))
-        return lines, pixels
-
-    def _seen(self, axis: int, size: int) -> int:
-        window = self.problem.window
-        reach = (window.kernel[axis] - 1) * window.dilation[axis]
-        return (size - 1) * window.stride[axis] + reach + 1
+        return self.problem.window.seen_by(self.patch)
 
     @property
     def strip_lines(self) -> int:
         """Return how many lines the windows of a strip see."""
-        return self._seen(0, self.strip)
+        return self.problem.window.seen_by((self.strip, 1))[0]
 
     @property
     def plane(self) -> int:

@@ -116,17 +116,7 @@ class SplitTile(Tile):
     @property
     def seen(self) -> Pair:
         """Return the lines x pixels that the windows of a patch see."""
-        lines, pixels = (
-            (size - 1) * stride + (taps - 1) * dilation + 1
-            for size, stride, taps, dilation in zip(
-                self.patch,
-                self.problem.window.stride,
-                self.problem.window.kernel,
-                self.problem.window.dilation,
-                strict=True,
-            )
-        )
-        return lines, pixels
+        return self.problem.window.seen_by(self.patch)
 
     @property
     def seen_tiles(self) -> int:
