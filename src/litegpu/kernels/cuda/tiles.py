@@ -16,6 +16,9 @@ from litegpu.ops.base import KernelRequest, LowerContext
 _CANDIDATES = 6
 """Tiles that are worth a measurement."""
 
+_CLUSTER_UNITS = 18
+"""Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
+
 TOO_LARGE = Rejected("its operands do not fit on the chip")
 
 
@@ -152,6 +155,12 @@ class PersistentTile(Tile):
 
     def min_blocks(self, target: TileTarget) -> int:
         return self.resident
+
+
+def units_for(cluster: int, target: TileTarget) -> int:
+    """Return how many multiprocessors get blocks of clusters of that size."""
+    clustered = _CLUSTER_UNITS // cluster * cluster
+    return max(target.compute_units * clustered // _CLUSTER_UNITS, 1)
 
 
 _Tile = TypeVar("_Tile", bound=Tile)

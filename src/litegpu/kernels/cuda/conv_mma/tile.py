@@ -10,7 +10,7 @@ from functools import lru_cache
 from litegpu.codegen import round_up
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.packing import STEP
-from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose
+from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose, units_for
 
 _OPERAND_BYTES = 100 << 10
 """Shared memory for the operand of a block: on large GPUs, two blocks fit a multiprocessor."""
@@ -48,8 +48,6 @@ _SPLIT_CLOCKS_EACH = 60.0
 """What blocks that share out the k-steps lose by waiting for each other and adding up."""
 _CACHED_BYTES = 64.0
 """Bytes per clock that a multiprocessor gets from the cache that all share, at most."""
-_CLUSTER_UNITS = 18
-"""Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
 
 # Registers of a thread, from those of 758 of these kernels as NVRTC 13.5 compiles them for
 # compute capability 9.0: of 93 % of them, as many blocks are resident as these figures say.
@@ -226,8 +224,7 @@ class MmaTile(Tile):
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
-        clustered = _CLUSTER_UNITS // self.cluster * self.cluster
-        per_unit = -(-blocks // max(target.compute_units * clustered // _CLUSTER_UNITS, 1))
+        per_unit = -(-blocks // units_for(self.cluster, target))
         room = target.model.resident_blocks(self.threads, self.registers, self.shared_bytes)
         # Blocks that lie on one multiprocessor wait at the same time.
         waves = -(-per_unit // max(1, min(per_unit, room)))

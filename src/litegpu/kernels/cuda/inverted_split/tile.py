@@ -11,7 +11,7 @@ from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.kernels.base import Rejected
 from litegpu.kernels.cuda.packing import STEP
-from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose
+from litegpu.kernels.cuda.tiles import Tile, TileFacts, TileTarget, choose, units_for
 from litegpu.ops.window import Pair, Window
 
 _LINES, _COLUMNS = (1, 2, 4, 7, 8), (4, 7, 8, 14, 16, 28)
@@ -44,8 +44,6 @@ _SPLIT_CLOCKS, _SPLIT_CLOCKS_EACH = 1610.0, 160.0
 """What blocks lose by waiting for each other and adding up."""
 _BEGIN_CLOCKS = 6.6
 """From the begin of a block to that of the next, anywhere on the device."""
-_CLUSTER_UNITS = 18
-"""Multiprocessors of a group of them (GPC). A cluster lies in one; what it leaves over is idle."""
 _OF_PIECE, _OF_EXPANDED, _OF_MADE, _OF_SEEN, _OF_SUM = 17, 35, 7, 15, 57
 """Instructions of a thread for 4 channels of a pixel: loaded, expanded, made by the depthwise
 convolution, seen for that, and summed up."""
@@ -256,9 +254,7 @@ class SplitTile(Tile):
         """Estimate the clocks: what a multiprocessor is busy with, and what it waits for."""
         problem, clocks = self.problem, target.model.clocks
         blocks = math.prod(self.blocks)
-        clustered = _CLUSTER_UNITS // self.depth * self.depth
-        units = max(target.compute_units * clustered // _CLUSTER_UNITS, 1)
-        per_unit = -(-blocks // units)
+        per_unit = -(-blocks // units_for(self.depth, target))
         waves = -(-per_unit // self.min_blocks(target))
         pixels, seen, fours = math.prod(self.patch), math.prod(self.seen), self.groups * 4
         window = problem.window
