@@ -207,9 +207,9 @@ def test_attention(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 SENT = """\
     unsigned long long *const inbox = (unsigned long long *)(scratch + 48);
-    if (LOCAL_X == 0) inbox_begin(inbox, 128);
-    cluster_arrive();
+    inbox_begin(inbox);
     cluster_wait();
+    if (LOCAL_X == 0) inbox_expect(inbox, 128);
     if (LOCAL_X < 32) send(scratch + LOCAL_X, GROUP_X ^ 1, __float_as_uint((float)LOCAL_X), inbox);
     inbox_wait(inbox);
     STORE1_F32(dst, GLOBAL_X, LOCAL_X < 32 ? scratch[31 - LOCAL_X] : 0.0f);
@@ -224,6 +224,7 @@ SENT = """\
         ("inbox_wait", "//", "no barrier since|may still use it|its block has ended"),
         ("cluster_wait", "//", "may not have begun|has no inbox there yet"),
         (", 128)", ", 124)", "-4 bytes were not sent, or too many"),
+        ("if (LOCAL_X == 0)", "if (false)", "threads wait for others"),
         ("LOCAL_X < 32) send", "LOCAL_X < 16) send", "threads wait for others"),
     ],
 )

@@ -124,7 +124,7 @@ struct Fiber {
 // The most barriers that those who have come had passed, of each scope: whoever goes on has passed one more.
 struct Meeting { int arrived = 0; unsigned int round = 0; Passed come, gone; };
 struct Gate { int wanted, missing; unsigned int round; Passed come, gone; };
-struct Inbox { int missing; Passed come; };  // bytes
+struct Inbox { int missing = 0; bool told = false; Passed come; };  // bytes
 struct Block {
     char *memory;
     Meeting all, some[16];           // barriers by their numbers
@@ -469,18 +469,28 @@ template <int N> static void group_wait() {
 
 template <class T, int M, int N> static void sums_done(T (&)[M][N]) {}
 static int in_register(int v) { return v; }
+template <class T> static void store_if(bool wanted, T *p, T v) { if (wanted) *p = v; }
 
 static void cluster_wait() { barrier(CLUSTER, cluster_meeting, (int)fibers.size(), [] {}); }
 static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
 static char *remote(const void *local, int block) {
     return blocks[block].memory + ((const char *)local - my_block().memory);
 }
-static void store_remote(const void *local, int block, unsigned int v) { *(unsigned int *)remote(local, block) = v; }
-static void store_remote(const void *local, int block, uint2 v) { *(uint2 *)remote(local, block) = v; }
-static void store_remote(const void *local, int block, uint4 v) { *(uint4 *)remote(local, block) = v; }
+template <class T> static void store_remote(const void *local, int block, T v, bool wanted = true) {
+    if (wanted) *(T *)remote(local, block) = v;
+}
 // What is sent is there at once; whoever waits goes on when all of it is.
-static void inbox_begin(unsigned long long *inbox, int bytes) { my_block().inboxes[inbox] = {bytes, Passed()}; }
-template <class Sent> static void send(const void *local, int block, Sent v, unsigned long long *inbox) {
+static void inbox_begin(unsigned long long *inbox) {
+    if (me->thread.x == 0) my_block().inboxes[inbox] = Inbox();
+}
+static void inbox_expect(unsigned long long *inbox, int bytes) {
+    Inbox &mine = my_block().inboxes.at(inbox);
+    mine.missing += bytes;
+    mine.told = true;
+    ++moves;
+}
+template <class Sent> static void send(const void *local, int block, Sent v, unsigned long long *inbox, bool wanted = true) {
+    if (!wanted) return;
     *(Sent *)remote(local, block) = v;
     ++moves;
     const auto found = blocks[block].inboxes.find(remote(inbox, block));
@@ -495,7 +505,7 @@ template <class Sent> static void send(const void *local, int block, Sent v, uns
 }
 static void inbox_wait(unsigned long long *inbox) {
     const auto &all = my_block().inboxes;
-    while (!all.count(inbox) || all.at(inbox).missing > 0) yield();
+    while (!all.count(inbox) || !all.at(inbox).told || all.at(inbox).missing > 0) yield();
     ++moves;
     go_on(CLUSTER, all.at(inbox).come);
 }

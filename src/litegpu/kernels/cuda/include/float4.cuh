@@ -31,6 +31,30 @@ __device__ __forceinline__ unsigned int load_if(bool wanted, const unsigned int 
                  : "=&r"(v) : "r"((int)wanted), "l"(p), "r"(otherwise));
     return v;
 }
+// Store in shared memory where `wanted`, without a branch: see `either`.
+__device__ __forceinline__ void store_if(bool wanted, uint4 *p, uint4 v) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared.v4.u32 [%1], {%2, %3, %4, %5}; }"
+                 :: "r"((int)wanted), "r"((unsigned int)__cvta_generic_to_shared(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, uint2 *p, uint2 v) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared.v2.u32 [%1], {%2, %3}; }"
+                 :: "r"((int)wanted), "r"((unsigned int)__cvta_generic_to_shared(p)), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_if(bool wanted, unsigned int *p, unsigned int v) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared.u32 [%1], %2; }"
+                 :: "r"((int)wanted), "r"((unsigned int)__cvta_generic_to_shared(p)), "r"(v) : "memory");
+}
+// One of two values. In place of a branch: compilers move the loads of what only one side of it needs there, where they
+// are no longer on their way beside others.
+__device__ __forceinline__ float4 either(bool first, float4 a, float4 b) {
+    return make_float4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+}
+__device__ __forceinline__ uint4 either(bool first, uint4 a, uint4 b) {
+    return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+}
+__device__ __forceinline__ unsigned int either(bool first, unsigned int a, unsigned int b) {
+    return first ? a : b;
+}
 // Four integers as bytes of a word; what is beyond a byte becomes its ends.
 __device__ __forceinline__ unsigned int pack_s8(int4 v) {
 #if __CUDA_ARCH__ >= 720

@@ -128,26 +128,31 @@ __device__ __forceinline__ unsigned int remote_address(const void *local, int bl
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(block));
     return remote;
 }
-__device__ __forceinline__ void store_remote(const void *local, int block, uint2 v) {
-    asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};"
-                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y) : "memory");
+// These are wanted, or not, without a branch: see `either`.
+__device__ __forceinline__ void store_remote(const void *local, int block, uint2 v, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared::cluster.v2.b32 [%1], {%2, %3}; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(v.x), "r"(v.y) : "memory");
 }
-__device__ __forceinline__ void store_remote(const void *local, int block, uint4 v) {
-    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
+__device__ __forceinline__ void store_remote(const void *local, int block, uint4 v, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared::cluster.v4.b32 [%1], {%2, %3, %4, %5}; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-__device__ __forceinline__ void store_remote(const void *local, int block, unsigned int v) {
-    asm volatile("st.shared::cluster.b32 [%0], %1;"
-                 :: "r"(remote_address(local, block)), "r"(v) : "memory");
+__device__ __forceinline__ void store_remote(const void *local, int block, unsigned int v, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared::cluster.b32 [%1], %2; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(v) : "memory");
 }
-// What other blocks send: an inbox opens when so many bytes have come. One thread begins it, before its
-// block's `cluster_arrive`; others send after their `cluster_wait`. Nobody may end before all has come.
-__device__ __forceinline__ void inbox_begin(unsigned long long *inbox, int bytes) {
+// What other blocks send: an inbox opens when so many bytes have come, which it is told after the
+// `cluster_wait`; others send after theirs. Nobody may end before all has come.
+__device__ __forceinline__ void inbox_begin(unsigned long long *inbox) {
     const unsigned int at = (unsigned int)__cvta_generic_to_shared(inbox);
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
-                 "fence.mbarrier_init.release.cluster;\n"
-                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                     "fence.mbarrier_init.release.cluster;" :: "r"(at) : "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void inbox_expect(unsigned long long *inbox, int bytes) {
+    const unsigned int at = (unsigned int)__cvta_generic_to_shared(inbox);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(at), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void inbox_wait(unsigned long long *inbox) {
@@ -157,31 +162,31 @@ __device__ __forceinline__ void inbox_wait(unsigned long long *inbox) {
                  "@p bra ended;\n bra again;\n ended: }" :: "r"(at) : "memory");
 }
 // Store in another block, or in this one, and tell its inbox.
-__device__ __forceinline__ void send(const void *local, int block, uint4 v, unsigned long long *inbox) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-                 "[%0], {%1, %2, %3, %4}, [%5];"
-                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w),
-                    "r"(remote_address(inbox, block)) : "memory");
+#define SEND "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes."
+__device__ __forceinline__ void send(const void *local, int block, uint4 v, unsigned long long *inbox, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v4.b32 [%1], {%3, %4, %5, %6}, [%2]; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
+                    "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-__device__ __forceinline__ void send(const void *local, int block, float4 v, unsigned long long *inbox) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-                 "[%0], {%1, %2, %3, %4}, [%5];"
-                 :: "r"(remote_address(local, block)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w),
-                    "r"(remote_address(inbox, block)) : "memory");
+__device__ __forceinline__ void send(const void *local, int block, float4 v, unsigned long long *inbox, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v4.b32 [%1], {%3, %4, %5, %6}, [%2]; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
+                    "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
-__device__ __forceinline__ void send(const void *local, int block, int4 v, unsigned long long *inbox) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-                 "[%0], {%1, %2, %3, %4}, [%5];"
-                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w),
-                    "r"(remote_address(inbox, block)) : "memory");
+__device__ __forceinline__ void send(const void *local, int block, int4 v, unsigned long long *inbox, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v4.b32 [%1], {%3, %4, %5, %6}, [%2]; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
+                    "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-__device__ __forceinline__ void send(const void *local, int block, uint2 v, unsigned long long *inbox) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
-                 :: "r"(remote_address(local, block)), "r"(v.x), "r"(v.y),
-                    "r"(remote_address(inbox, block)) : "memory");
+__device__ __forceinline__ void send(const void *local, int block, uint2 v, unsigned long long *inbox, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v2.b32 [%1], {%3, %4}, [%2]; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
+                    "r"(v.x), "r"(v.y) : "memory");
 }
-__device__ __forceinline__ void send(const void *local, int block, unsigned int v, unsigned long long *inbox) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
-                 :: "r"(remote_address(local, block)), "r"(v), "r"(remote_address(inbox, block)) : "memory");
+__device__ __forceinline__ void send(const void *local, int block, unsigned int v, unsigned long long *inbox, bool wanted = true) {
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "b32 [%1], %3, [%2]; }"
+                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
+                    "r"(v) : "memory");
 }
+#undef SEND
 #endif
