@@ -65,29 +65,45 @@ class Epilogue:
         n: str = "0",
         y: str = "0",
         x: str = "0",
+        ahead: str = "",
     ) -> str:
-        """Statements that finish `value` for channel block `s` at a row, or at (n, y, x)."""
+        """Statements that finish `value` for channel block `s` at a row, or at (n, y, x).
+
+        `ahead`, with {} for its number, names what `read` gave before of each of the `operands`.
+        """
         at = self._position_text(row, n, y, x)
-        lines = ["{", f"{self.dst.register.type} result;", *self._finish(s, value, "result", at)]
+        known = enumerate(self.operands) if ahead else ()
+        texts = {ref.name: ahead.format(number) for number, ref in known}
+        lines = ["{", f"{self.dst.register.type} result;"]
+        lines += self._finish(s, value, "result", at, texts)
         lines += [self.dst.write(at, s, "result", is_bounded(self.ops)), "}"]
         return "\n".join(lines)
+
+    @property
+    def operands(self) -> tuple[TensorRef, ...]:
+        """What the ops read of memory, each once."""
+        found = (ref for each in self.ops for ref in each.operands)
+        return tuple(dict.fromkeys(ref for ref in found if isinstance(ref, TensorRef)))
+
+    def read(self, number: int, s: str, row: str) -> str:
+        """Text of what `store` needs of that one of the operands, in its register."""
+        at = self._position_text(row)
+        return self.operands[number].read(at, s, self.dst.shape, self.dst.channel_blocks)
 
     def finish(self, s: str, value: str, result: str, row: str, words: Sequence[str] = ()) -> str:
         """Statements that set variable `result`, of type `finished`, to what `value` becomes.
 
         `words` are names of what was read of `byte_operands` before, 4 channels each.
         """
-        return "\n".join(self._finish(s, value, result, self._position_text(row), words))
+        known = zip(self.byte_operands, words, strict=False)
+        texts = {ref.name: ref.of_word(word) for ref, word in known}
+        return "\n".join(self._finish(s, value, result, self._position_text(row), texts))
 
     @property
     def byte_operands(self) -> tuple[TensorRef, ...]:
         """The operands of `finish` that hold a byte for each element of the result."""
-        operands = (ref for each in self.ops for ref in each.operands)
-        return tuple(
-            ref
-            for ref in operands
-            if isinstance(ref, TensorRef) and ref.holds_words and ref.shape == self.dst.shape
-        )
+        shape = self.dst.shape
+        return tuple(ref for ref in self.operands if ref.holds_words and ref.shape == shape)
 
     def write(self, s: str, result: str, row: str) -> str:
         """Statements that store what `finish` made."""
@@ -97,11 +113,9 @@ class Epilogue:
         return Position.of_row(row, self.dst.shape) if row is not None else Position(n, y, x)
 
     def _finish(
-        self, s: str, value: str, result: str, at: Position, words: Sequence[str] = ()
+        self, s: str, value: str, result: str, at: Position, texts: Mapping[str, str]
     ) -> list[str]:
         shape, reach = self.dst.shape, self.dst.channel_blocks
-        known = zip(self.byte_operands, words, strict=False)
-        texts = {ref.name: ref.of_word(word) for ref, word in known}
         ops = self.ops
         if ops and ops[-1].limits is not None and ops[-1].limits == self.dst.limits_of_stores:
             ops = ops[:-1]
@@ -192,6 +206,8 @@ def render(
     words = {
         "store": epilogue.store,
         "finish": epilogue.finish,
+        "operands": epilogue.operands,
+        "read_operand": epilogue.read,
         "byte_operands": epilogue.byte_operands,
         "write": epilogue.write,
         "is_plain": not epilogue.ops,

@@ -275,7 +275,7 @@ def _best_tiles(problem: MmaProblem, target: TileFacts) -> tuple[MmaTile, ...] |
 def candidates(problem: MmaProblem, target: TileTarget) -> Iterator[MmaTile]:
     """Yield the tiles for a problem, some more than once."""
     for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
-        for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2)):
+        for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2), (8, 4)):
             columns = warps_n * n_tiles * 8
             if columns >= 2 * round_up(problem.channels, 16) or warps_m * warps_n > 8:
                 continue
