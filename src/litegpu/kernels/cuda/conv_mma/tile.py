@@ -201,10 +201,6 @@ class MmaTile(Tile):
         room = target.model.registers // (self.threads * self.registers)
         return max(min(share, room), 1)
 
-    def fits(self, target: TileTarget) -> bool:
-        has_registers = self.threads * self.registers <= target.model.registers
-        return has_registers and super(MmaTile, self).fits(target)
-
     @property
     def gathered(self) -> float:
         """Pieces of the operand that a block gathers."""
@@ -257,8 +253,6 @@ class MmaTile(Tile):
         return busy + waves * waits + exchange + blocks * _BEGIN_CLOCKS
 
 
-_MOST_WARPS = 16
-"""Warps of a block that make different outputs."""
 _WEIGHT_REGISTERS = 64
 """Registers of a thread for weights on their way."""
 
@@ -281,9 +275,9 @@ def _best_tiles(problem: MmaProblem, target: TileFacts) -> tuple[MmaTile, ...] |
 def candidates(problem: MmaProblem, target: TileTarget) -> Iterator[MmaTile]:
     """Yield the tiles for a problem, some more than once."""
     for pixels, warps_m in ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
-        for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2), (8, 4), (16, 2)):
+        for warps_n, n_tiles in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 2), (8, 4)):
             columns = warps_n * n_tiles * 8
-            if columns >= 2 * round_up(problem.channels, 16) or warps_m * warps_n > _MOST_WARPS:
+            if columns >= 2 * round_up(problem.channels, 16) or warps_m * warps_n > 8:
                 continue
             if pixels // 16 // warps_m * n_tiles > 8:  # the sums would not fit the registers
                 continue
