@@ -150,7 +150,8 @@ PAPER: Any = Paper()
 
 def candidates(problem: MmaProblem) -> list[MmaTile]:
     """Return tiles worth a measurement: the best of all by the model, and of each kind."""
-    tiles = sorted(set(tile_candidates(problem, PAPER)), key=lambda t: t.clocks(PAPER))
+    fitting = {tile for tile in tile_candidates(problem, PAPER) if tile.fits(PAPER)}
+    tiles = sorted(fitting, key=lambda t: t.clocks(PAPER))
     kinds: list[Callable[[MmaTile], bool]] = [lambda t: t.cluster == 1]
     kinds += [lambda t: t.cluster > 1 and not t.split_k]
     kinds += [lambda t, depth=depth: t.split_k and t.cluster == depth for depth in (2, 4, 8)]  # type: ignore[misc]
