@@ -1,7 +1,7 @@
 """Times the tiles of cuda/inverted_split for blocks of one picture, beside two kernels and a model.
 
-    python benchmarks/split_tiles.py measure --out benchmarks/results/h200_split_tiles.json
-    python benchmarks/split_tiles.py compare benchmarks/results/h200_split_tiles.json
+    python benchmarks/split_tiles.py measure --out benchmarks/results/h100_split_tiles.json
+    python benchmarks/split_tiles.py compare benchmarks/results/h100_split_tiles.json
 
 `measure` needs a GPU with clusters (Hopper): microseconds of a launch, in a chain of 24 that
 overlap as in a run; "pairs" are those of the two kernels that do the same. `compare` needs none:

@@ -31,5 +31,5 @@ def test_each_layer_has_tiles_and_what_is_chosen_is_nearly_the_best(
 ) -> None:
     module = load_benchmark("split_tiles", monkeypatch)
     assert all(len(module._tiles(block)) > 1 for block in module.LAYERS.values())
-    results = Path(module.__file__).parent / "results" / "h200_split_tiles.json"
+    results = Path(module.__file__).parent / "results" / "h100_split_tiles.json"
     assert module.MEASUREMENTS.compare(results) < 0.07

@@ -119,16 +119,19 @@ def test_clusters_leave_multiprocessors_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    "problem, steps, pieces, rounds",
-    [(POINTWISE, 8, 4, 1), (POINTWISE, 24, 12, 1 + 4), (DEPTHWISE, 8, 4, 2)],
+    "problem, steps, pieces, turns",
+    [
+        *((POINTWISE, 8, 4, 4), (POINTWISE, 24, 12, 12), (POINTWISE, 18, 9, 10)),
+        *((DEPTHWISE, 8, 4, 4), (DEPTHWISE, 10, 5, 6)),
+    ],
 )
 def test_loads_of_several_turns_are_on_their_way_together(
-    problem: MmaProblem, steps: int, pieces: int, rounds: int
+    problem: MmaProblem, steps: int, pieces: int, turns: int
 ) -> None:
-    """Of 8, or of 2 for a depthwise convolution; what is left over, one by one."""
+    """Up to 8, or 2 for a depthwise convolution: as many each time, so that some may be too many."""
     found = tile(problem, 2, steps, 8)
     assert found.gathered == pieces * found.threads
-    assert found.rounds == rounds
+    assert found.turns == turns
 
 
 def test_few_threads_wait_for_their_own_instructions() -> None:

@@ -33,7 +33,7 @@ class ConvPatch(Implementation):
     """Keeps a patch of the image on the chip: for windows that overlap."""
 
     name = "cuda/conv_patch"
-    example = ConvExample((1, 96, 96, 32), 32, kernel=3)
+    example = ConvExample((1, 192, 192, 16), 16, kernel=3)
     small = ConvExample((1, 12, 17, 12), 20, kernel=3)
 
     def plan(self, spec: ConvSpec, target: Target) -> Plan | Rejected:
