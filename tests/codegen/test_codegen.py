@@ -250,6 +250,25 @@ def test_operands_of_bytes_may_be_read_before(length: int) -> None:
     assert ("LOAD4_S8(e0_0" in text) is (length == 4)
 
 
+def test_what_an_epilogue_reads_may_be_read_before() -> None:
+    """Each operand once: whole ones, and those that are broadcast."""
+    dst = TensorRef("dst", Storage.create(0, DType.FLOAT32, (1, 4, 4, 8), 4))
+    other = TensorRef("e0_0", Storage.create(1, DType.FLOAT32, (1, 4, 4, 8), 4))
+    scale = TensorRef("e1_0", Storage.create(2, DType.FLOAT32, (1, 1, 1, 8), 4))
+    ops = (
+        EpilogueText("{x} + {0} * {1}", (other, scale)),
+        EpilogueText("{x} + {0} + {1}", (other, "SPLAT4(2.0f)")),
+    )
+    epilogue = Epilogue(dst, ops)
+    assert epilogue.operands == (other, scale)
+    assert epilogue.read(0, "s", "p") == "LOAD4_F32(e0_0, (p) * 2 + s)"
+    assert "e1_0" in epilogue.read(1, "s", "p")
+    late, ahead = (epilogue.store("s", "value", row="p", ahead=text) for text in ("", "ahead_{}"))
+    assert late.count("LOAD4_F32") == 3
+    assert "LOAD4_F32" not in ahead
+    assert "result + ahead_0 * ahead_1" in ahead and "result + ahead_0 + SPLAT4(2.0f)" in ahead
+
+
 def test_the_words_of_integers_come_with_kernels_that_have_some() -> None:
     for dialect in DIALECTS.values():
         texts = [

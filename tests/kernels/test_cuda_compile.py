@@ -43,7 +43,7 @@ from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
 from op_runner import forced, groups, kept_busy_by, write
 from paper_device import DEVICE
-from sass import BRANCH, EXIT, WAIT, instructions, loads_a_constant, opcode
+from sass import BRANCH, EXIT, LOAD, MULTIPLY, WAIT, instructions, loads_a_constant, opcode
 
 try:
     compile_source("", options_for((9, 0)))
@@ -191,3 +191,45 @@ def test_weights_are_on_their_way_while_a_kernel_waits(policy: NumericPolicy) ->
             lambda each: opcode(each) not in (BRANCH, EXIT), code[wait + 1 :]
         )
         assert not any(map(loads_a_constant, straight)), f"{kernel.name}: moved behind the wait"
+
+
+def loads_of(case: Any) -> tuple[list[int], int]:
+    """Return how many loads of a case's last kernel lie between its branches, after it has waited.
+
+    And how many come after the last product. What never changes does not count.
+    """
+    (program,) = programs(write((case,)).content, device("sm_90"), FP16, None)
+    (cubin,) = compile_kernels(CUDADialect(), program.kernels[-1:], GENERATIONS["sm_90"], None)
+    code = [each for each in instructions(cubin) if not loads_a_constant(each)]
+    names = [opcode(each) for each in code]
+    runs = [0]
+    for name in names[names.index(WAIT) :]:
+        runs[-1] += name == LOAD
+        if name == BRANCH:
+            runs.append(0)
+    last = max(number for number, name in enumerate(names) if name == MULTIPLY)
+    return list(filter(None, runs)), names[last:].count(LOAD)
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_no_load_of_a_window_waits_behind_a_branch(kernel: int) -> None:
+    """All of the depthwise convolution of some pixels are on their way at a time.
+
+    Where the image ends, compilers would move the loads of one line into the branch that needs it.
+    """
+    (first, *_), _late = loads_of(
+        Separable(image=(1, 14, 14, 96), kernel=(kernel, kernel), filters=128)
+    )
+    assert first % kernel**2 == 0
+
+
+def test_values_of_a_thread_are_gathered_together() -> None:
+    """Of a convolution with a window, zeros where the image ends."""
+    (first, *_), _late = loads_of(Conv(image=(1, 14, 14, 64), filters=64, kernel=(3, 3)))
+    assert first > 1
+
+
+def test_nothing_is_loaded_after_the_products() -> None:
+    """What is added in the end has been on its way since the kernel began."""
+    _runs, late = loads_of(Separable(image=(1, 14, 14, 128), filters=128, residual=True))
+    assert late == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-WAIT, LOAD, BRANCH, EXIT = 0x82E, 0x981, 0x947, 0x94D
-"""Opcodes of ACQBULK (griddepcontrol.wait), LDG, BRA and EXIT."""
+WAIT, LOAD, BRANCH, EXIT, MULTIPLY = 0x82E, 0x981, 0x947, 0x94D, 0x23C
+"""Opcodes of ACQBULK (griddepcontrol.wait), LDG, BRA, EXIT and HMMA."""
 _CONSTANT = 1 << 79
 """LDG of what never changes (ld.global.nc)."""
 

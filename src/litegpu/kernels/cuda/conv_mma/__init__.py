@@ -87,7 +87,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
     variables = {
         **tile_variables(tile),
         "ALL_PAIRS": columns // 16,
-        "FILL_UNROLL": 8 if depthwise is None else 2,
+        "FILL_UNROLL": 8 if depthwise is None else 4,
         "TF32": tf32,
         "SPLIT_A": src.dtype is DType.FLOAT32 and not tf32,
         "SPLIT_W": problem.weight_parts > 1 and not tf32,

@@ -84,7 +84,7 @@ class MmaProblem:
 
         They are fewer where the operand is that of a depthwise convolution.
         """
-        return 8 if self.loads <= _LOADS_OF_FLOATS else 2
+        return 8 if self.loads <= _LOADS_OF_FLOATS else 4
 
     @property
     def splits_here(self) -> bool:

@@ -24,7 +24,7 @@ _MOST_PIXELS = 128
 _MOST_WEIGHTS = 96
 """Registers of a thread for weights of one of the convolutions."""
 _MOST_SUMS = 96
-_BESIDE = 56
+_BESIDE = 64
 """Registers of a thread beside weights, taps and sums."""
 _REGISTERS, _MOST_REGISTERS = 64 << 10, 255
 """Those of a multiprocessor, of every one that has tensor cores, and of a thread."""
