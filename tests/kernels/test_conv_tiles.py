@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from benchmark_modules import BENCHMARKS, load_benchmark
-from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile
+from litegpu.kernels.cuda.conv_mma.tile import MmaProblem
 from litegpu.kernels.cuda.conv_tile import TOO_FEW, plan_tiles
 from litegpu.kernels.cuda.conv_tile.tile import WideProblem, candidates
 from litegpu.kernels.cuda.packing import CHUNKS

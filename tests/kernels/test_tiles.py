@@ -122,13 +122,13 @@ def test_clusters_leave_multiprocessors_idle() -> None:
     "problem, steps, pieces, turns",
     [
         *((POINTWISE, 8, 4, 4), (POINTWISE, 24, 12, 12), (POINTWISE, 18, 9, 10)),
-        *((DEPTHWISE, 8, 4, 4), (DEPTHWISE, 10, 5, 6)),
+        *((DEPTHWISE, 8, 4, 4), (DEPTHWISE, 10, 5, 6), (DEPTHWISE, 18, 9, 9)),
     ],
 )
 def test_loads_of_several_turns_are_on_their_way_together(
     problem: MmaProblem, steps: int, pieces: int, turns: int
 ) -> None:
-    """Up to 8, or 2 for a depthwise convolution: as many each time, so that some may be too many."""
+    """Up to 8, or 4 for a depthwise convolution; as many each time, so some may be too many."""
     found = tile(problem, 2, steps, 8)
     assert found.gathered == pieces * found.threads
     assert found.turns == turns
