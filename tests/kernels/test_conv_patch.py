@@ -70,7 +70,8 @@ def chosen(size: int, channels: Pair, kernel: int, device: DeviceInfo, half: boo
     [
         (384, (8, 3), 9, True, "cuda/conv_patch"),
         (384, (3, 8), 9, True, "cuda/conv_narrow"),
-        (96, (32, 32), 3, True, "cuda/conv_patch"),
+        (192, (16, 16), 3, True, "cuda/conv_patch"),
+        (96, (32, 32), 3, True, "cuda/conv_mma"),
         (96, (32, 32), 3, False, "cuda/conv_mma"),
         (96, (32, 32), 1, True, "cuda/conv_mma"),
         (7, (512, 512), 3, True, "cuda/conv_mma"),
@@ -87,7 +88,7 @@ def test_it_is_chosen_where_windows_overlap(
     [
         (384, (8, 3), 9, "conv_patch"),
         (96, (64, 96), 3, "conv_tile"),
-        (96, (32, 32), 3, "conv_patch"),
+        (192, (16, 16), 3, "conv_patch"),
         (7, (512, 512), 3, "conv_mma"),
     ],
 )

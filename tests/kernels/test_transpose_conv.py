@@ -219,6 +219,7 @@ WORDS: dict[str, Any] = {
     "min": min,
     "clamp": lambda v, low, high: min(max(v, low), high),
     "inside": lambda v, size: 0 <= v < size,
+    "either": lambda first, this, other: this if first else other,
 }
 Read = Callable[[str, Phase, int, int, Array], Array]
 
