@@ -169,14 +169,11 @@ __device__ __forceinline__ void send(const void *local, int block, uint4 v, unsi
                     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 __device__ __forceinline__ void send(const void *local, int block, float4 v, unsigned long long *inbox, bool wanted = true) {
-    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v4.b32 [%1], {%3, %4, %5, %6}, [%2]; }"
-                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
-                    "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+    send(local, block, make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)),
+         inbox, wanted);
 }
 __device__ __forceinline__ void send(const void *local, int block, int4 v, unsigned long long *inbox, bool wanted = true) {
-    asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v4.b32 [%1], {%3, %4, %5, %6}, [%2]; }"
-                 :: "r"((int)wanted), "r"(remote_address(local, block)), "r"(remote_address(inbox, block)),
-                    "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    send(local, block, make_uint4(v.x, v.y, v.z, v.w), inbox, wanted);
 }
 __device__ __forceinline__ void send(const void *local, int block, uint2 v, unsigned long long *inbox, bool wanted = true) {
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q " SEND "v2.b32 [%1], {%3, %4}, [%2]; }"
