@@ -26,7 +26,7 @@ _LOADS_OF_FLOATS = 4
 # is 6 % off, and what is chosen takes 2 % longer than the best tile of a layer. A launch takes some
 # 700 clocks more, in a chain of launches: no estimate counts them.
 _INSTRUCTION_CLOCKS = 2.0
-"""From an instruction of a thread to the next, with others of its loads and lanes between."""
+"""From an instruction of a thread to the next, with those of its other items between."""
 _PRODUCT_CLOCKS = 1.4
 """For a warp's product of 16 x 16 halves by 16 x 8, beside others."""
 _STEP_CLOCKS = 60.0

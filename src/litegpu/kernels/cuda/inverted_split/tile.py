@@ -262,21 +262,21 @@ class SplitTile(Tile):
             window.kernel[1] + (self.run - 1) * min(window.stride[1], window.kernel[1])
         )
         pieces = seen * problem.steps * 4
-        # Instructions for each, how many of them there are, and turns of a thread.
+        # Instructions for each, and how many of them there are.
         loops = (
-            (_OF_PIECE, pieces, pieces),
-            (_OF_EXPANDED, self.seen_tiles * STEP * fours, self.seen_tiles * STEP * fours),
-            (_OF_MADE, pixels * fours, pixels * fours),
-            (_OF_SEEN * seen_by_run, pixels / self.run * fours, pixels / self.run * fours),
+            (_OF_PIECE, pieces),
+            (_OF_EXPANDED, self.seen_tiles * STEP * fours),
+            (_OF_MADE, pixels * fours),
+            (_OF_SEEN * seen_by_run, pixels / self.run * fours),
         )
         # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
         busy = sum(
             each
             * max(
                 per_unit * count * clocks.instruction,
-                waves * math.ceil(items / self.threads) * _INSTRUCTION_CLOCKS,
+                waves * math.ceil(count / self.threads) * _INSTRUCTION_CLOCKS,
             )
-            for each, count, items in loops
+            for each, count in loops
         )
         first = 2 * problem.steps * (problem.parts + problem.weight_parts[0] - 1)
         last = 2 * self.groups * (1 + problem.weight_parts[1])
