@@ -22,9 +22,9 @@ _LOADS_OF_FLOATS = 4
 """Loads of a piece that is no whole vector in memory."""
 
 # Clocks and bytes beside those of device_model.Clocks, fitted to what an H100 took for 855 kernels
-# (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz): the mean of their logarithms
-# is 6 % off, and what is chosen takes 2 % longer than the best tile of a layer. A launch takes some
-# 700 clocks more, in a chain of launches: no estimate counts them.
+# (44 layers, all kinds of tiles; benchmarks/conv_tiles.py, 1755 MHz), the fast ones above all: they
+# are 9 % off in the mean; what is chosen takes 2 % longer than the best of a layer. A launch takes
+# some 700 clocks more, in a chain of launches: no estimate counts them.
 _INSTRUCTION_CLOCKS = 2.0
 """From an instruction of a thread to the next, with those of its other items between."""
 _PRODUCT_CLOCKS = 1.4

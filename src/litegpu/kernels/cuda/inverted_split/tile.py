@@ -30,7 +30,7 @@ _REGISTERS, _MOST_REGISTERS = 64 << 10, 255
 """Those of a multiprocessor, of every one that has tensor cores, and of a thread."""
 
 # Clocks beside those of device_model.Clocks, fitted to what an H100 took for 179 kernels of 12
-# blocks (benchmarks/split_tiles.py, times at 1755 MHz, a launch included): the logarithms are 8 %
+# blocks (benchmarks/split_tiles.py, times at 1755 MHz, a launch included): they are 6 %
 # off in the mean, and what is chosen takes 2 % longer than the best tile of a block.
 _INSTRUCTION_CLOCKS = 2.0
 """From an instruction of a thread to the next, with others of its warp between."""
