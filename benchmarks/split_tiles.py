@@ -52,7 +52,7 @@ def problem_of(block: Block) -> SplitProblem:
         2 if middle * outputs < _HALF_WEIGHTS else 1,
     ]
     return SplitProblem(
-        image=(1, size, size, inputs),
+        inputs=inputs,
         middle=(1, output, output, middle),
         outputs=outputs,
         window=Window((kernel, kernel), (stride, stride), pads=(pads, pads)),

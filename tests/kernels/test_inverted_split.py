@@ -35,6 +35,9 @@ CASES = [
     Inverted(image=(1, 10, 11, 64), expanded=64, filters=128, dilation=(2, 3), bias=False),
     Inverted(image=(1, 12, 13, 8), expanded=16, filters=9, stride=(3, 2), padding="VALID"),
     Inverted(image=(3, 7, 5, 33), expanded=200, filters=20, activation="NONE"),
+    Inverted(image=(2, 25, 22, 3), expanded=32, filters=16, first=(3, 2)),
+    Inverted(image=(1, 24, 27, 4), expanded=24, filters=33, first=(5, 2), stride=(2, 2)),
+    Inverted(image=(1, 11, 10, 12), expanded=40, filters=24, first=(3, 1), bias=False),
 ]
 
 
@@ -175,8 +178,8 @@ def test_others_are_left_to_two_kernels(
 
 
 def _problem(size: int, inputs: int, middle: int, outputs: int) -> SplitProblem:
-    image, window = (1, size, size, inputs), Window((3, 3), (1, 1), pads=(1, 1))
-    return SplitProblem(image, (*image[:3], middle), outputs, window, 2, (2, 2), ranged=True)
+    shape, window = (1, size, size, middle), Window((3, 3), (1, 1), pads=(1, 1))
+    return SplitProblem(inputs, shape, outputs, window, 2, (2, 2), ranged=True)
 
 
 def test_shares_hold_all_channels_once() -> None:

@@ -89,6 +89,11 @@ def _gated(builder: GraphBuilder) -> None:
     builder.nodes[1] = replace(builder.nodes[1], epilogue=(gate, RELU6))
 
 
+def _grouped(builder: GraphBuilder) -> None:
+    node = builder.nodes[1]
+    builder.nodes[1] = replace(node, attributes=replace(node.attributes, groups=2))
+
+
 def _read_twice(builder: GraphBuilder) -> None:
     builder.elementwise(builder.nodes[1].outputs[0], RELU)
 
@@ -105,7 +110,8 @@ _UNBOUNDED = "what it would compute in between is not bounded by RELU6 or its ki
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (lambda: block(kernel=3), "it is not pointwise"),
+        (lambda: block(kernel=3), "what expands is not pointwise, or pads its image"),
+        (lambda: block(_grouped), "it is no convolution of one group"),
         (lambda: block(_gated), "its epilogue does computed values"),
         (lambda: block(_read_twice), "others read it, too"),
         (lambda: block(_two_scales), "half does not hold its weights"),

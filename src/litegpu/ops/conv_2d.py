@@ -162,7 +162,7 @@ def _depthwise_operand(inner: DepthwiseOperand, ctx: SpecContext) -> Depthwise:
 def _expand_operand(inner: ExpandOperand, ctx: SpecContext) -> Expand:
     operand = weights.read(ctx, inner.attributes)
     assert operand.array is not None
-    return Expand(operand.array, operand.bias, inner.epilogue, inner.shape)
+    return Expand(inner.attributes.window, operand.array, operand.bias, inner.epilogue, inner.shape)
 
 
 def _check_shapes(graph: Graph, node: Node) -> str:

@@ -22,10 +22,11 @@ SHORTEST_SUM = 16
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """A pointwise convolution computed on the fly as the image of a depthwise one."""
+    """A convolution computed on the fly as the image of a depthwise one."""
 
+    window: Window
     weights: Floats
-    """[O, 1, 1, I]"""
+    """[O, H, W, I]"""
     bias: Floats | None
     epilogue: tuple[EpilogueOp, ...]
     shape: tuple[int, int, int, int]

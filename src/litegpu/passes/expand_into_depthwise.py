@@ -1,6 +1,7 @@
-"""Computes the pointwise convolution before a depthwise one inside the kernel of the latter.
+"""Computes the convolution before a depthwise one inside the kernel of the latter.
 
-A block of MobileNet v2 is one kernel then, and its widest value never leaves the chip.
+A block of MobileNet v2 is one kernel then, and its widest value never leaves the chip; so is what
+MobileNets begin with.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consume
     because="depthwise convolutions are in one kernel with what reads them",
 )
 def expand_into_depthwise(graph: Graph, fusions: Fusions) -> PassResult:
-    """Merge each pointwise convolution that only a merged depthwise and pointwise one reads.
+    """Merge each convolution that only a merged depthwise and pointwise one reads.
 
     Whether a kernel computes all three, and pays, is for its implementation to say.
     """
@@ -62,17 +63,14 @@ def _merged(graph: Graph, node: Node, reader: Node, inner: DepthwiseOperand) -> 
 def _obstacle(graph: Graph, node: Node, reader: Node, inner: DepthwiseOperand) -> str:
     attributes: ConvAttributes = node.attributes
     output = node.outputs[0]
-    if node.op != "CONV_2D" or not attributes.window.pointwise or attributes.groups > 1:
-        return "it is not pointwise"
+    if node.op != "CONV_2D" or attributes.groups > 1:
+        return "it is no convolution of one group"
     if attributes.depthwise is not None:
         return "it computes a depthwise convolution itself"
     if output in reader.operands[1:]:
         return f"{label(reader)} reads it twice"
     if not graph.values[attributes.weights].is_constant:
         return "it has computed weights"
-    image, result = (graph.values[v].shape4[:3] for v in (node.inputs[0], output))
-    if image != result:
-        return "it pads its image"
     if any(not graph.values[v].is_constant for v in node.operands[1:]):
         return "its epilogue does computed values"
     return ""

@@ -16,6 +16,8 @@ class Inverted(Windowed):
 
     image: Shape = (2, 7, 9, 16)
     expanded: int = 48
+    first: tuple[int, int] = (1, 1)
+    """Taps of the convolution that expands, in both directions, and its stride."""
     filters: int = 24
     activation: str = "RELU6"
     """That of the first two convolutions."""
@@ -32,8 +34,11 @@ class Inverted(Windowed):
         given = sheet.input((n, height, width + 1, channels))
         source = sheet.fused("MAX_POOL_2D", [given], "NONE", view)
         one, taps = self.expanded, (1, *self.kernel, self.expanded)
-        first = [source, *self._operands(sheet, (one, 1, 1, channels), channels, self.small[0])]
-        value = self._bounded(sheet, "CONV_2D", first, point, 1)
+        size, stride = self.first
+        shape, terms = (one, size, size, channels), size * size * channels
+        first = [source, *self._operands(sheet, shape, terms, self.small[0])]
+        options = {**point, "stride_h": stride, "stride_w": stride}
+        value = self._bounded(sheet, "CONV_2D", first, options, 1)
         second = [
             value,
             *self._operands(sheet, taps, self.kernel[0] * self.kernel[1], self.small[1]),
@@ -74,4 +79,5 @@ CASES: tuple[Case, ...] = (
     Inverted(image=(1, 9, 11, 24), expanded=72, filters=24, residual=True),
     Inverted(image=(3, 8, 5, 9), expanded=41, filters=33, stride=(2, 2), bias=False),
     Inverted(image=(1, 9, 8, 16), expanded=32, filters=20, kernel=(5, 5), padding="VALID"),
+    Inverted(image=(2, 17, 15, 3), expanded=24, filters=16, first=(3, 2)),
 )

@@ -72,7 +72,7 @@ def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: ConvSpec) -> Ker
     """Return the launch of a tile; at float32 it multiplies in tf32."""
     src, problem, depthwise = spec.src, tile.problem, spec.depthwise
     tf32 = not ctx.target.policy.uses_fp16
-    columns = round_up(problem.channels, tile.columns)
+    columns = tile.all_columns
     if tf32:
         packed = Packed(
             pack_tf32(spec.array, tile.all_steps, columns, in_fours=True),

@@ -62,7 +62,7 @@ def _problem_of(spec: QuantizedConvSpec) -> MmaProblem:
 
 
 def _kernel(node: Node, ctx: LowerContext, tile: MmaTile, spec: QuantizedConvSpec) -> KernelRequest:
-    part, columns = _part(spec), round_up(tile.problem.channels, tile.columns)
+    part, columns = _part(spec), tile.all_columns
     weights = pack_bytes(spec.weights, part, tile.all_steps, columns, in_fours=True)
     packed = quantized.packed(spec, weights, columns, part, tile.all_steps)
     variables = {

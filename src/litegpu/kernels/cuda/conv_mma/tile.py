@@ -140,8 +140,13 @@ class MmaTile(Tile):
 
     @property
     def blocks(self) -> tuple[int, int]:
-        across = -(-self.problem.channels // self.columns)
+        across = self.all_columns // self.columns
         return across * self.depth, -(-self.problem.rows // self.pixels)
+
+    @property
+    def all_columns(self) -> int:
+        """Columns of all blocks side by side; the last ones only fill up a cluster."""
+        return round_up(self.problem.channels, self.columns * self.sharing)
 
     @property
     def cluster_size(self) -> int:
@@ -215,6 +220,13 @@ class MmaTile(Tile):
         return chunks * rounds * -(-pieces // rounds)
 
     @property
+    def busy_turns(self) -> float:
+        """Turns that keep a multiprocessor busy: warps with nothing to gather do nothing."""
+        chunks = self.steps // self.chunk
+        lanes = round_up(math.ceil(self.gathered / chunks), 32)
+        return chunks * lanes / self.threads if lanes < self.threads else self.turns
+
+    @property
     def prefetched(self) -> float:
         """The part of a block's weights that is on its way before the kernel waits."""
         return min(self.prefetch * self.warps_k / self.steps, 1.0)
@@ -235,7 +247,7 @@ class MmaTile(Tile):
         exchanged += sums * 4 if self.split_k else 0
         # Either many warps keep a multiprocessor busy, or few wait for their own instructions.
         gathering = problem.instructions * max(
-            per_unit * self.turns * self.threads * clocks.instruction,
+            per_unit * self.busy_turns * self.threads * clocks.instruction,
             waves * self.turns * _INSTRUCTION_CLOCKS,
         )
         busy = max(
@@ -252,6 +264,8 @@ class MmaTile(Tile):
         return busy + waves * waits + exchange + blocks * _BEGIN_CLOCKS
 
 
+_IDLE = 0.05
+"""The part of all blocks that may only fill up clusters."""
 _WEIGHT_REGISTERS = 64
 """Registers of a thread for weights on their way."""
 
@@ -303,10 +317,14 @@ def _deep_tiles(
 
 
 def _largest_cluster(problem: MmaProblem, tile: MmaTile) -> int:
-    """Return how many blocks can share out an operand: all of them are of one row of tiles."""
-    blocks = -(-problem.channels // tile.columns)
+    """Return how many blocks can share out an operand: all of them are of one row of tiles.
+
+    Hardly any of them have nothing to make.
+    """
+    blocks, pieces = -(-problem.channels // tile.columns), tile.chunk * problem.pieces
+    most_blocks = blocks * (1 + _IDLE)
     return next(
-        c for c in range(8, 0, -1) if blocks % c == 0 and tile.chunk * problem.pieces % c == 0
+        c for c in range(8, 0, -1) if round_up(blocks, c) <= most_blocks and pieces % c == 0
     )
 
 

@@ -65,6 +65,8 @@ class Inverted(Implementation):
 
 def _obstacle(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target) -> Rejected | None:
     values = (expand.shape, middle.shape)
+    if not expand.window.pointwise or spec.src.shape[:3] != expand.shape[:3]:
+        return Rejected("what expands is not pointwise, or pads its image")
     if not target.model.warp_groups:
         return Rejected("only for devices with groups of warps is it known to pay")
     if middle.taps is None:

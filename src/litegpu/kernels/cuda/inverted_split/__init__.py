@@ -26,7 +26,6 @@ from litegpu.ops.halves import holds, largest_of
 from litegpu.ops.lazy_array import LazyArray
 from litegpu.ops.units import Unit
 from litegpu.ops.weights import Weights
-from litegpu.ops.window import POINT
 
 _MOST_TAPS = 25
 """Taps whose weights a thread has registers for."""
@@ -76,8 +75,8 @@ def _obstacle(middle: Depthwise, expand: Expand, target: Target) -> Rejected | N
         return Rejected("so many values are better expanded by themselves")
     if not middle.window.plain or math.prod(middle.window.kernel) > _MOST_TAPS:
         return Rejected("its window has too many taps, or sees its image enlarged or mirrored")
-    if expand.weights.shape[3] > _MOST_INPUTS:
-        return Rejected("its input has too many channels")
+    if not expand.window.plain or math.prod(expand.weights.shape[1:]) > _MOST_INPUTS:
+        return Rejected("what expands has too many inputs, or sees its image enlarged or mirrored")
     if not holds(largest_of(expand.weights, (1, 2, 3))).all():
         return Rejected("half does not hold its weights")
     return None
@@ -86,7 +85,7 @@ def _obstacle(middle: Depthwise, expand: Expand, target: Target) -> Rejected | N
 def _problem_of(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Target) -> SplitProblem:
     last = parts_of(spec.array, target, siblings=spec.weights.siblings)
     return SplitProblem(
-        image=spec.src.shape,
+        inputs=math.prod(expand.window.kernel) * round_up(spec.src.channels, 4),
         middle=middle.shape,
         outputs=spec.dst.channels,
         window=middle.window,
@@ -102,7 +101,7 @@ def clocks_of_two(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Tar
     dtype, alignment = (DType.FLOAT16, 8) if half else (DType.FLOAT32, 4)
     between = Storage.create(0, dtype, expand.shape, alignment)
     weights = Weights(expand.weights.shape, array=expand.weights, bias=expand.bias)
-    first = ConvSpec(spec.src, between, weights, POINT, image=True)
+    first = ConvSpec(spec.src, between, weights, expand.window, image=True)
     last = replace(spec, src=between, depthwise=replace(middle, expand=None))
     clocks = 2 * _LAUNCH_CLOCKS
     for each in (first, last):
@@ -167,10 +166,11 @@ def _kernel(
         "has_taps_bias": middle.bias is not None,
         "middle": middle.shape,
         "innermost_shape": expand.shape,
+        "first": expand.window,
         **middle.window.words(src.shape[1:3]),
     }
     kernel = conv_kernel(InvertedSplit.name, node, spec, tile, ctx.target, packed, variables)
-    products = spec.flops + 2 * math.prod(expand.shape) * src.channels
+    products = spec.flops + 2 * math.prod(expand.shape) * math.prod(expand.weights.shape[1:])
     return replace(
         kernel,
         constants={**kernel.constants, **constants},

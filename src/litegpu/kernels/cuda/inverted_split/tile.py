@@ -53,11 +53,12 @@ _LOADS_AT_ONCE = 10
 
 @dataclass(frozen=True, slots=True)
 class SplitProblem:
-    """What decides about tiles: the images [N, H, W, C], and what is split into two halves."""
+    """What decides about tiles: sizes, and what is split into two halves."""
 
-    image: Shape4
+    inputs: int
+    """Channels of a pixel, whole fours of each tap, from which one is expanded."""
     middle: Shape4
-    """What the depthwise convolution makes; it reads an image with as many channels."""
+    """What the depthwise convolution makes [N, H, W, C]; it reads as many channels."""
     outputs: int
     window: Window
     parts: int
@@ -68,8 +69,8 @@ class SplitProblem:
 
     @property
     def steps(self) -> int:
-        """Products that sum up the channels of a pixel of the image."""
-        return -(-self.image[3] // STEP)
+        """Products that sum up what a pixel is expanded from."""
+        return -(-self.inputs // STEP)
 
     @property
     def groups(self) -> int:
