@@ -224,6 +224,21 @@ class TensorRef:
         """
         return _plus(self._row_offset(at, width, None), part)
 
+    def place(self, at: Position, s: str) -> str:
+        """Text of where channel block `s` lies, for `load`, in units of what that loads at a time."""
+        base = self._row_offset(at, 4 if self.storage.vector else 1, None)
+        return _plus(base, self._channels_before(s))
+
+    def load(self, place: str, s: str) -> str:
+        """Text of channel block `s`, which lies at a `place`, in a register."""
+        if self.storage.vector:
+            return f"LOAD4_{self.kind}({self.name}, {place})"
+        return self._gather(place, s)
+
+    def _channels_before(self, s: str) -> str:
+        """Text of how far channel block `s` lies from the first, in the units of a place."""
+        return s if self.storage.vector or s == "0" else f"({s}) * 4"
+
     def read(
         self, at: Position, s: str, like: Shape4 | None = None, reach: int | None = None
     ) -> str:
@@ -235,14 +250,10 @@ class TensorRef:
         """
         if like is not None and self.channels == 1 and like[3] > 1 and not self.extend:
             return self.register.splat(self.read1(at, "0", like))
-        storage = self.storage
-        base = self._row_offset(at, 4 if storage.vector else 1, like)
-        if storage.vector:
-            text = f"LOAD4_{self.kind}({self.name}, {_plus(base, s)})"
-        else:
-            text = self._gather(_plus(base, f"({s}) * 4" if s != "0" else "0"), s)
-        if reach is not None and reach > storage.channel_blocks:
-            return f"(({s}) < {storage.channel_blocks} ? {text} : {self.register.zeros})"
+        base = self._row_offset(at, 4 if self.storage.vector else 1, like)
+        text = self.load(_plus(base, self._channels_before(s)), s)
+        if reach is not None and reach > self.channel_blocks:
+            return f"(({s}) < {self.channel_blocks} ? {text} : {self.register.zeros})"
         return text
 
     def _gather(self, start: str, s: str) -> str:
@@ -257,11 +268,15 @@ class TensorRef:
             elements.append(text)
         return self.register.call("MAKE4", *elements)
 
+    def load_word(self, place: str, s: str) -> str:
+        """Text of channel block `s`, which lies at a `place`, bytes, as one integer of 32 bits."""
+        if self.storage.vector:
+            return f"WORD4_{self.kind}({self.name}, {place})"
+        return f"TO_WORD4_{self.kind}({self._gather(place, s)})"
+
     def read_word(self, at: Position, s: str) -> str:
         """Text of the 4 channels of channel block `s`, bytes, as one integer of 32 bits."""
-        if self.storage.vector:
-            return f"WORD4_{self.kind}({self.name}, {_plus(self._row_offset(at, 4, None), s)})"
-        return f"TO_WORD4_{self.kind}({self.read(at, s)})"
+        return self.load_word(self.place(at, s), s)
 
     @property
     def holds_words(self) -> bool:
