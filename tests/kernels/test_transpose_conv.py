@@ -220,6 +220,8 @@ WORDS: dict[str, Any] = {
     "clamp": lambda v, low, high: min(max(v, low), high),
     "inside": lambda v, size: 0 <= v < size,
     "either": lambda first, this, other: this if first else other,
+    "in_register": lambda number: number,
+    "beside": 0,
 }
 Read = Callable[[str, Phase, int, int, Array], Array]
 
@@ -235,8 +237,12 @@ def read_few(body: str, phase: Phase, p: int, block: int, image: Array) -> Array
     """Return slice number `slice_` of all taps of pixel p, as cuda/conv_mma reads it."""
     at: dict[str, Any] = {"p": p, "ks": block}
     if "const int tap" in body:
-        for name in ("tap", "i", "n", "iy", "ix", "found"):
-            at[name] = value_of(body, f"const (?:int|float4) {name}", at, image)
+        for name in ("tap", "i", "n", "iy", "ix"):
+            at[name] = value_of(body, f"const int {name}", at, image)
+    if "int places" in body:
+        at["places"] = [[value_of(body, r"places\[beside\]\[0\]", at, image)]]
+    if "const int tap" in body:
+        at["found"] = value_of(body, "const float4 found", at, image)
     return np.asarray(value_of(body, r"float4 v(?= = [^*])", at, image))
 
 

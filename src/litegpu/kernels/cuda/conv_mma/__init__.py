@@ -116,6 +116,7 @@ def tile_variables(tile: MmaTile) -> dict[str, Any]:
         "SPLIT_K": tile.split_k,
         "PREFETCH": tile.prefetch,
         "RANGED": tile.problem.ranged,
+        "RUN": tile.run,
         "PITCH": tile.pitch,
         "SENT_AT": tile.sent_at,
         "NOTES_AT": tile.notes_at,
@@ -170,4 +171,12 @@ def problem_of(spec: ConvSpec, target: Target) -> MmaProblem:
         loads=loads if src.vector else 4 * loads,
         instructions=40 + gathered + 18 * (loads - 1),
         ranged=target.policy.guards_range and (parts > 1 or depthwise is not None),
+        neighbours=depthwise is not None and _share_loads(depthwise),
     )
+
+
+def _share_loads(depthwise: Depthwise) -> bool:
+    """Whether windows of two pixels beside each other see the same, and no line has one left."""
+    window = depthwise.window
+    overlap = window.dilation[1] == 1 and window.stride[1] < window.kernel[1]
+    return depthwise.taps is not None and overlap and depthwise.shape[2] % 2 == 0

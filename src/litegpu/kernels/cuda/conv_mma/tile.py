@@ -77,6 +77,8 @@ class MmaProblem:
     """Parts of channels in which a k-step of the operand is loaded: blocks of 4 halves."""
     ranged: bool = False
     """Whether blocks look for the range of their values, and tell the others of a cluster."""
+    neighbours: bool = False
+    """Whether pieces of two pixels beside each other share what they load."""
 
     @property
     def most_turns(self) -> int:
@@ -210,6 +212,13 @@ class MmaTile(Tile):
         """Pieces of the operand that a block gathers."""
         rows = min(self.pixels, self.problem.rows)
         return rows * self.steps * self.problem.pieces / self.sharing
+
+    @property
+    def run(self) -> int:
+        """Pixels beside each other that a thread gathers together: two, if all have such work."""
+        rows = min(self.pixels, self.problem.rows)
+        pieces = rows * self.chunk * self.problem.pieces // self.sharing
+        return 2 if self.problem.neighbours and pieces >= 2 * self.threads else 1
 
     @property
     def turns(self) -> int:
