@@ -225,7 +225,7 @@ class TensorRef:
         return _plus(self._row_offset(at, width, None), part)
 
     def place(self, at: Position, s: str) -> str:
-        """Text of where channel block `s` lies, for `load`, in units of what that loads at a time."""
+        """Text of where channel block `s` lies, for `load`, in units of what that loads."""
         base = self._row_offset(at, 4 if self.storage.vector else 1, None)
         return _plus(base, self._channels_before(s))
 
