@@ -81,7 +81,7 @@ def test_numbers(case: Inverted, number: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_emulator
-@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [CASES[0], CASES[5], *CASES[-3:]], ids=lambda case: case.name)
 def test_halves(case: Inverted, monkeypatch: pytest.MonkeyPatch) -> None:
     check(case, outcome(case, monkeypatch, HALVES))
 
