@@ -43,7 +43,8 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inverted_split, "_MARGIN", 0.0)
+    for margin in ("_MARGIN", "_MARGIN_OF_WINDOWS"):
+        monkeypatch.setattr(inverted_split, margin, 0.0)
 
 
 def outcome(
