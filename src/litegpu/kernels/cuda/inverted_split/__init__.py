@@ -40,7 +40,7 @@ _MARGIN = 1.04
 _MARGIN_OF_WINDOWS = 1.4
 """The same where a window expands: of four networks these took 1.2 to 1.5 times the estimate.
 
-Those of 1.5 made their networks slower (h100_side_by_side.json in benchmarks/results).
+Those of 1.5 made their networks slower (h100_neighbours.json in benchmarks/results).
 """
 
 
