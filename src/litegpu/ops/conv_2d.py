@@ -19,7 +19,7 @@ from litegpu.ops.window import DepthwiseAttributes
 
 @dataclass(frozen=True, slots=True)
 class ExpandOperand:
-    """A pointwise convolution, its element-wise ops and the shape [N, H, W, O] it makes.
+    """A convolution, its element-wise ops and the shape [N, H, W, O] it makes.
 
     `middle` is the value that it was before.
     """
