@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from cases.base import Scale
 from cases.separable import Separable
 from comparing import mismatch
-from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
+from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.kernels.cuda import conv_mma
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, candidates
@@ -55,11 +53,9 @@ def worst(case: Separable, mode: Mode, scale: Scale | None = None) -> str:
     return mismatch(outcome.expected[0], outcome.got[0], case.limit(half=mode is HALVES))
 
 
-@pytest.fixture(params=[False, True], ids=["", "checked"])
-def emulated(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    device = EmulatedDevice(checked=request.param)
-    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
-    yield
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend()})
 
 
 @needs_emulator
@@ -69,6 +65,16 @@ def emulated(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
 def test_numbers(case: Separable, mode: Mode) -> None:
     problem = worst(case, mode)
     assert not problem
+    assert 2 in RUNS
+
+
+@needs_emulator
+@pytest.mark.usefixtures("largest_runs")
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_wait_where_they_must(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = EmulatedDevice(checked=True, order=order)
+    monkeypatch.setattr(backends, "BACKENDS", {"cuda": EmulatedBackend(device)})
+    assert not worst(CASES[2], FLOATS)
     assert 2 in RUNS
 
 
