@@ -38,6 +38,7 @@ CASES = [
     Inverted(image=(3, 7, 5, 33), expanded=200, filters=20, activation="NONE"),
     Inverted(image=(2, 25, 22, 3), expanded=32, filters=16, first=(3, 2)),
     Inverted(image=(1, 24, 27, 4), expanded=24, filters=33, first=(5, 2), stride=(2, 2)),
+    Inverted(image=(1, 9, 12, 5), expanded=24, filters=9, first=(2, 2)),
     Inverted(image=(1, 11, 10, 12), expanded=40, filters=24, first=(3, 1), bias=False),
 ]
 
@@ -90,7 +91,7 @@ def test_numbers(case: Inverted, number: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_emulator
-@pytest.mark.parametrize("case", [CASES[0], CASES[5], *CASES[-3:]], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [CASES[0], CASES[5], *CASES[-4:]], ids=lambda case: case.name)
 def test_halves(case: Inverted, monkeypatch: pytest.MonkeyPatch) -> None:
     check(case, outcome(case, monkeypatch, HALVES))
 
@@ -176,6 +177,7 @@ def test_zeros_stay_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
         (Inverted(image=(1, 7, 9, 16), kernel=(5, 6)), Scale(), FLOATS),
         (Inverted(image=(1, 7, 9, 16)), Scale(1.0, 1e6), FLOATS),
         (Inverted(image=(1, 3, 3, 330)), Scale(), FLOATS),
+        (Inverted(image=(1, 7, 9, 90), first=(2, 1)), Scale(), FLOATS),
     ],
 )
 def test_others_are_left_to_two_kernels(

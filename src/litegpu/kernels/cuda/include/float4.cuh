@@ -44,12 +44,6 @@ __device__ __forceinline__ void store_if(bool wanted, unsigned int *p, unsigned 
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %0, 0; @q st.shared.u32 [%1], %2; }"
                  :: "r"((int)wanted), "r"((unsigned int)__cvta_generic_to_shared(p)), "r"(v) : "memory");
 }
-__device__ __forceinline__ void store_if(bool wanted, float4 *p, float4 v) {
-    store_if(wanted, (uint4 *)p, make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)));
-}
-__device__ __forceinline__ void store_if(bool wanted, int4 *p, int4 v) {
-    store_if(wanted, (uint4 *)p, make_uint4(v.x, v.y, v.z, v.w));
-}
 // One of two values. In place of a branch: compilers move the loads of what only one side of it needs there, where they
 // are no longer on their way beside others.
 __device__ __forceinline__ float4 either(bool first, float4 a, float4 b) {
@@ -107,6 +101,12 @@ __device__ __forceinline__ float4 load_ahead(const float4 *p) {
 __device__ __forceinline__ uint4 as_words(float4 v) {
     return make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
                       __float_as_uint(v.w));
+}
+__device__ __forceinline__ void store_if(bool wanted, float4 *p, float4 v) {
+    store_if(wanted, (uint4 *)p, as_words(v));
+}
+__device__ __forceinline__ void store_if(bool wanted, int4 *p, int4 v) {
+    store_if(wanted, (uint4 *)p, make_uint4(v.x, v.y, v.z, v.w));
 }
 // One instruction; of a constant factor the compiler would make several.
 __device__ __forceinline__ long long multiply_add(int a, int b, long long c) {
