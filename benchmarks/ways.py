@@ -11,7 +11,7 @@ import numpy as np
 
 from litegpu import GpuDelegate
 from litegpu.tools.runtime import interpreter
-from measuring import call
+from measuring import caller
 
 PRECISIONS = ("fp16", "fp32")
 _PROFILED_RUNS = 20
@@ -81,7 +81,7 @@ def _litegpu(backend: str, precision: str, model: Model) -> Runner:
     if report is None or not report.partitions:
         raise LeftOutError(f"Nothing runs on the GPU: {delegate.error or report}")
     return Runner(
-        partial(call, target, model.inputs),
+        caller(target, model.inputs),
         _device_times(delegate),
         {
             "kernels": sum(part.kernels for part in report.partitions),
@@ -108,7 +108,7 @@ def _device_times(delegate: GpuDelegate) -> dict[str, Callable[[int], float]]:
 
 def _xnnpack(threads: int, model: Model) -> Runner:
     target = interpreter(model.content, threads=threads)
-    return Runner(partial(call, target, model.inputs))
+    return Runner(caller(target, model.inputs))
 
 
 def _accelerator(float32: bool, model: Model) -> Runner:
