@@ -91,7 +91,7 @@ def make_inputs(target: Any, picture: Path | None, seed: int = 0) -> list[Any]:
             data = np.broadcast_to(np.asarray(image, np.float32) / 127.5 - 1, shape)
         if dtype.itemsize == 1 and dtype.kind in "iu":
             data = np.rint((data + 1) * 127.5) + np.iinfo(dtype).min
-        found.append(data.astype(dtype))
+        found.append(np.ascontiguousarray(data, dtype))
     return found
 
 
