@@ -12,6 +12,7 @@ from litegpu.engine.layout import Layout, assign
 from litegpu.graph import DType, EpilogueOp, Graph
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import COPY
+from litegpu.ops.normalize import NORMALIZE, NormalizeAttributes
 from litegpu.ops.softmax import SoftmaxAttributes
 from paper_device import build
 from passes.graphs import RELU, GraphBuilder
@@ -33,6 +34,11 @@ def softmax(builder: GraphBuilder, source: int) -> int:
     return builder.node(
         "SOFTMAX", [source], builder.shape(source), attributes=SoftmaxAttributes(1.0)
     )
+
+
+def normalized(builder: GraphBuilder, source: int) -> int:
+    attributes = NormalizeAttributes((3,), 1e-6, centred=True)
+    return builder.node(NORMALIZE, [source], builder.shape(source), attributes=attributes)
 
 
 # The boundary and the padding
@@ -128,6 +134,31 @@ def test_what_must_be_precise_is_never_half() -> None:
         builder.graph(builder.concat(1, builder.elementwise(exact, RELU), rounded)), FP16_ALL
     )
     assert layout.storages[exact].dtype is DType.FLOAT32
+
+
+@pytest.mark.parametrize("policy", [NumericPolicy(4), FP16_ALL])
+def test_sums_through_layers_are_float32_unless_all_is_to_be_half(policy: NumericPolicy) -> None:
+    builder = GraphBuilder()
+    stream = builder.conv(builder.input(1, 4, 3, 8), 8)
+    streams, layers = [stream], []
+    for _ in range(2):
+        layers.append(normalized(builder, stream))
+        layers.append(builder.conv(layers[-1], 8))
+        stream = builder.conv(layers[-1], 8, epilogue=[EpilogueOp("ADD", (stream,))])
+        streams.append(stream)
+    last = streams.pop()  # nothing is added to it any more
+    layout = assign(builder.graph(builder.conv(normalized(builder, last), 8)), policy)
+    expected = DType.FLOAT16 if policy is FP16_ALL else DType.FLOAT32
+    assert [layout.storages[v].dtype for v in streams] == [expected] * 2
+    assert {layout.storages[v].dtype for v in [*layers, last]} == {DType.FLOAT16}
+
+
+def test_a_sum_that_is_not_normalized_may_be_half() -> None:
+    builder = GraphBuilder()
+    stream = builder.conv(builder.input(1, 4, 3, 8), 8)
+    added = builder.conv(builder.conv(stream, 8), 8, epilogue=[EpilogueOp("ADD", (stream,))])
+    layout = assign(builder.graph(builder.conv(added, 8)), NumericPolicy(4))
+    assert layout.storages[stream].dtype is layout.storages[added].dtype is DType.FLOAT16
 
 
 def test_constants_are_half_by_their_size_too() -> None:

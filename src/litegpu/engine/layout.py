@@ -10,6 +10,7 @@ from litegpu.graph import ABSENT, SELF, DType, Graph, Node, Value
 from litegpu.numeric_policy import NumericPolicy
 from litegpu.ops.base import COPY, get, has
 from litegpu.ops.functions import FUNCTIONS, element_operands
+from litegpu.ops.normalize import NORMALIZE
 from litegpu.ops.placement import (
     is_small,
     padded_storage,
@@ -70,7 +71,10 @@ def assign(
     kernels; tests use it to see the padded side of every kernel.
     """
     graph = keeping(_with_copies(graph, stage_boundary), precise)
-    graph = _carrying(keeping(graph, _near_poles(graph) | _tables(graph)))
+    exact = _near_poles(graph) | _tables(graph)
+    if not policy.stores_half(0):
+        exact |= _streams(graph)
+    graph = _carrying(keeping(graph, exact))
     layout = Layout(graph, policy)
     for v in graph.inputs:
         layout.storages[v] = unpadded_storage(graph.values[v])
@@ -125,6 +129,21 @@ def _near_poles(graph: Graph) -> set[int]:
         if running and has(node, Trait.CONVEX):
             found.update(v for v in node.inputs if v != ABSENT)
     return found
+
+
+def _streams(graph: Graph) -> set[int]:
+    """Return the values that are normalized and added to, as between the layers of a transformer.
+
+    Half would round the sum of all layers anew after each (decision 43).
+    """
+    normalized = {node.inputs[0] for node in graph.nodes if node.op == NORMALIZE}
+    return normalized & {
+        v
+        for node in graph.nodes
+        for epilogue_op in node.epilogue
+        for v in epilogue_op.operands
+        if epilogue_op.function == "ADD"
+    }
 
 
 def _tables(graph: Graph) -> set[int]:
