@@ -145,15 +145,19 @@ def chosen(given: SeparableProblem) -> SeparableTile | StreamTile:
 
 
 def test_blocks_stay_where_they_were_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured: 34 us instead of 46, 26 instead of 34; elsewhere about the same, or more."""
+    """Measured: 34 us instead of 46, 26 of 34, 28 of 36; elsewhere about the same, or more."""
     monkeypatch.undo()
-    for given, warps in ((problem(28, 256, 256), (8, 8)), (problem(56, 144, 32, 2), (12, 4))):
+    for given, warps in (
+        (problem(28, 256, 256), (8, 8)),
+        (problem(56, 144, 32, 2), (12, 4)),
+        (problem(56, 128, 256, 2), (8, 8)),
+    ):
         tile = chosen(given)
         assert isinstance(tile, StreamTile)
         assert (tile.producers, tile.multipliers) == warps
     for given in (
         *(problem(112, 32, 64), problem(112, 64, 128, 2), problem(56, 128, 128)),
-        *(problem(56, 128, 256, 2), problem(112, 32, 16), problem(112, 96, 24, 2)),
+        *(problem(112, 32, 16), problem(112, 96, 24, 2)),
         *(problem(56, 144, 24), problem(28, 192, 32), problem(56, 72, 40, 2, 5)),
         *(problem(28, 120, 40, 1, 5), problem(128, 32, 16), problem(64, 48, 24)),
     ):

@@ -46,7 +46,7 @@ _MOST_TAPS = 25
 _ERROR = 0.02
 """What estimates are off by: of tiles that differ by less, small blocks come first."""
 
-_MARGIN = 1.4
+_MARGIN = 1.3
 """What estimates of both kinds of tiles are off by: blocks that stay must be faster by that."""
 
 
