@@ -9,14 +9,17 @@ from typing import Any
 
 from litegpu.errors import OptionsError
 
+Names = type[enum.IntEnum] | type[enum.IntFlag]
 
-def whole(name: str, value: Any) -> int:
-    """Return a whole number. Raises OptionsError with the option's name."""
+
+def whole(name: str, value: Any, names: Names | None = None) -> int:
+    """Return a whole number. Raises OptionsError with the option's name, and numbers with names."""
     try:
         return operator.index(value)
     except TypeError:
         kinds = "a device's number or part of its name" if name == "device" else "a whole number"
-        raise OptionsError(f"{name} must be {kinds}, not {value!r}.") from None
+        known = f" litegpu.{names.__name__} has them: {members(names)}." if names else ""
+        raise OptionsError(f"{name} must be {kinds}, not {value!r}.{known}") from None
 
 
 def text(name: str, value: Any) -> str | None:
@@ -27,6 +30,6 @@ def text(name: str, value: Any) -> str | None:
     raise OptionsError(f"{name} must be text without null characters, not {value!r}.")
 
 
-def members(names: type[enum.IntEnum] | type[enum.IntFlag]) -> str:
+def members(names: Names) -> str:
     """Return the names of an enum with their numbers."""
     return ", ".join(f"{member.name} ({int(member)})" for member in names)

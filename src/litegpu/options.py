@@ -15,7 +15,7 @@ from litegpu.cache.store import CacheFolder, default_folder
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import LitegpuError, OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
-from litegpu.option_values import members, text, whole
+from litegpu.option_values import Names, members, text, whole
 from litegpu.user_folders import with_home
 
 _log = logging.getLogger("litegpu")
@@ -185,8 +185,8 @@ class GpuDelegateOptions:
 
     def __post_init__(self) -> None:
         """Validate every field; numbers become plain ints, paths become text."""
-        for name in _INTEGERS:
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        for name, names in _INTEGERS.items():
+            object.__setattr__(self, name, whole(name, getattr(self, name), names))
         for name in _TEXTS:
             object.__setattr__(self, name, text(name, getattr(self, name)))
         for name in _TRUTHS:
@@ -353,17 +353,18 @@ class GpuDelegateOptions:
             return None
 
 
-_INTEGERS = (
-    "is_precision_loss_allowed",
-    "inference_preference",
-    "inference_priority1",
-    "inference_priority2",
-    "inference_priority3",
-    "experimental_flags",
-    "max_delegated_partitions",
-    "first_delegate_node_index",
-    "last_delegate_node_index",
-)
+_INTEGERS: dict[str, Names | None] = {
+    "is_precision_loss_allowed": None,
+    "inference_preference": InferencePreference,
+    "inference_priority1": InferencePriority,
+    "inference_priority2": InferencePriority,
+    "inference_priority3": InferencePriority,
+    "experimental_flags": ExperimentalFlags,
+    "max_delegated_partitions": None,
+    "first_delegate_node_index": None,
+    "last_delegate_node_index": None,
+}
+"""Options that are whole numbers, and what has names for these."""
 _OPTIONAL_INTEGERS = ("min_nodes_per_partition", "invoke_timeout_ms")
 _TRUTHS = ("cache", "unsafe_cache", "quick_start")
 _TEXTS = ("serialization_dir", "model_token", "backend")

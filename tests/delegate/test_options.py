@@ -256,6 +256,11 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
             "max_delegated_partitions must be a whole number, not '2'.",
         ),
         ({"inference_priority1": 1.0}, "inference_priority1 must be a whole number, not 1.0."),
+        (
+            {"inference_priority1": "MIN_MEMORY_USAGE"},
+            "inference_priority1 must be a whole number, not 'MIN_MEMORY_USAGE'. "
+            r"litegpu.InferencePriority has them: AUTO \(0\), MAX_PRECISION \(1\), ",
+        ),
         ({"is_precision_loss_allowed": None}, "is_precision_loss_allowed must be a whole number"),
         ({"device": 1.5}, "device must be a device's number or part of its name, not 1.5."),
         ({"backend": 3}, "backend must be text without null characters, not 3."),
