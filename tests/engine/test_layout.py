@@ -9,7 +9,7 @@ import pytest
 
 from litegpu.codegen import Storage
 from litegpu.engine.layout import Layout, assign
-from litegpu.graph import DType, EpilogueOp, Graph
+from litegpu.graph import SELF, DType, EpilogueOp, Graph
 from litegpu.numeric_policy import FP16_ALL, FP32, NumericPolicy
 from litegpu.ops.base import COPY
 from litegpu.ops.normalize import NORMALIZE, NormalizeAttributes
@@ -146,17 +146,23 @@ def test_sums_through_layers_are_float32_unless_all_is_to_be_half(policy: Numeri
         layers.append(builder.conv(layers[-1], 8))
         stream = builder.conv(layers[-1], 8, epilogue=[EpilogueOp("ADD", (stream,))])
         streams.append(stream)
+    layers.append(builder.conv(normalized(builder, stream), 8))
+    added_first = builder.elementwise(stream, EpilogueOp("ADD", (layers[-1],)))
+    layers.append(builder.conv(normalized(builder, added_first), 8))
+    stream = builder.elementwise(added_first, EpilogueOp("ADD", (layers[-1],)))
+    streams += [added_first, stream]
     last = streams.pop()  # nothing is added to it any more
     layout = assign(builder.graph(builder.conv(normalized(builder, last), 8)), policy)
     expected = DType.FLOAT16 if policy is FP16_ALL else DType.FLOAT32
-    assert [layout.storages[v].dtype for v in streams] == [expected] * 2
+    assert [layout.storages[v].dtype for v in streams] == [expected] * 4
     assert {layout.storages[v].dtype for v in [*layers, last]} == {DType.FLOAT16}
 
 
 def test_a_sum_that_is_not_normalized_may_be_half() -> None:
     builder = GraphBuilder()
     stream = builder.conv(builder.input(1, 4, 3, 8), 8)
-    added = builder.conv(builder.conv(stream, 8), 8, epilogue=[EpilogueOp("ADD", (stream,))])
+    twice = EpilogueOp("ADD", (SELF,))
+    added = builder.conv(builder.conv(stream, 8), 8, epilogue=[EpilogueOp("ADD", (stream,)), twice])
     layout = assign(builder.graph(builder.conv(added, 8)), NumericPolicy(4))
     assert layout.storages[stream].dtype is layout.storages[added].dtype is DType.FLOAT16
 

@@ -137,13 +137,15 @@ def _streams(graph: Graph) -> set[int]:
     Half would round the sum of all layers anew after each (decision 43).
     """
     normalized = {node.inputs[0] for node in graph.nodes if node.op == NORMALIZE}
-    return normalized & {
-        v
-        for node in graph.nodes
-        for epilogue_op in node.epilogue
-        for v in epilogue_op.operands
-        if epilogue_op.function == "ADD"
-    }
+    added: set[int] = set()
+    for node in graph.nodes:
+        for epilogue_op in node.epilogue:
+            if epilogue_op.function == "ADD":
+                others = (v for v in epilogue_op.operands if v != SELF)
+                operands = {v for v in others if not graph.values[v].is_constant}
+                # A layer that could not add by itself is added to the value as it is.
+                added |= operands | set(node.inputs if operands and node.op == COPY else ())
+    return normalized & added
 
 
 def _tables(graph: Graph) -> set[int]:
