@@ -57,7 +57,7 @@ def interpreter(content: bytes, left_out: tuple[str, ...], **options: Any) -> tu
     with ExitStack() as patched:
         for group in ("BEFORE_NORMALIZE", "FUSIONS"):
             passes = getattr(partition, group)
-            remaining = {name: run for name, run in passes.items() if name not in left_out}
+            remaining = tuple(run for run in passes if run.__name__ not in left_out)
             patched.enter_context(mock.patch.object(partition, group, remaining))
         # A model that runs already would lend its executable, made with other passes.
         alone = mock.patch.object(partitions, "shared_or_else", lambda *start: start[-1](bytes))

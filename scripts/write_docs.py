@@ -20,7 +20,7 @@ from litegpu.ops.base import Op, Values
 from litegpu.ops.checks import MAX_RANK
 from litegpu.ops.exact.refused import Refused
 from litegpu.ops.types import MOVED, STORABLE, Types
-from litegpu.passes.base import BEFORE_NORMALIZE, FUSIONS, PASSES
+from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES
 from litegpu.runtime_abi.params import PARAMS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -180,11 +180,8 @@ def passes_page() -> str:
     files = layers.modules()
     before, after, fusions = (
         _table(
-            ("pass", "what it does", "why here"),
-            (
-                (f"`{name}`", _summary(files[f"litegpu.passes.{name}"]), phase.reasons[name])
-                for name in phase.in_order()
-            ),
+            ("pass", "what it does"),
+            ((f"`{run.__name__}`", _summary(files[run.__module__])) for run in phase),
         )
         for phase in (BEFORE_NORMALIZE, PASSES, FUSIONS)
     )
@@ -192,8 +189,8 @@ def passes_page() -> str:
 
 # Passes
 
-What rewrites the graph of a partition, in this order, which follows from what each pass says of its
-neighbours. With `LITEGPU_DEBUG=1` each pass logs what it did, and why it declined what looked
+The graph rewrites of a partition, in the order in which they run. Comments in `passes/__init__.py`
+say why. With `LITEGPU_DEBUG=1` each pass logs what it changed, and why it left alone what looked
 like its pattern. How they are used: [architecture](architecture.md).
 
 ## On the model's own operations

@@ -91,7 +91,7 @@ def test_a_pass_that_breaks_the_graph_is_found_at_once(monkeypatch: pytest.Monke
     def reverse(given: Graph) -> PassResult:
         return PassResult(replace(given, nodes=given.nodes[::-1]))
 
-    monkeypatch.setattr(partition, "PASSES", {"reverse": reverse})
+    monkeypatch.setattr(partition, "PASSES", (reverse,))
     with pytest.raises(ValueError, match="too early"):
         partition.rewrite(separable())
 

@@ -129,7 +129,7 @@ def placed(
 
 
 def test_every_implementation_is_found() -> None:
-    """A class without `implements`, or two of one name, would be left out."""
+    """A class that is missing in the table would never be selected."""
     found = {type(each) for ways in selector.IMPLEMENTATIONS.values() for each in ways}
     assert found == set(Implementation.__subclasses__()) - {Way}
 

@@ -142,15 +142,39 @@ def test_every_op_is_registered_under_its_name() -> None:
 
 
 def test_every_pass_module_has_a_pass() -> None:
-    listed = {
-        **passes.BEFORE_NORMALIZE,
-        **passes.PASSES,
-        **passes.FUSIONS,
-    }
-    assert set(listed) == modules("passes") - {"base"}
-    for name, run in listed.items():
-        assert run.__module__ == f"litegpu.passes.{name}"
-        assert run.__name__ == name
+    listed = (*passes.BEFORE_NORMALIZE, *passes.PASSES, *passes.FUSIONS)
+    assert len(listed) == len(set(listed))
+    assert {run.__name__ for run in listed} == modules("passes") - {"base"}
+    for run in listed:
+        assert run.__module__ == f"litegpu.passes.{run.__name__}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fold_constants", "find_normalization"),  # which reads weights as constants
+        ("remove_identity", "recognize_activations"),  # whose patterns have no identities
+        ("recognize_activations", "fuse_elementwise"),  # which hides ops in epilogues
+        ("sink_permutations", "merge_permutations"),  # which only merges what meets
+        ("hoist_elementwise", "fuse_elementwise"),  # which needs its producer next to it
+        ("pad_into_window", "index_map_into_window"),  # zeros around an enlarged image
+        ("index_map_into_window", "merge_index_maps"),  # which windows cannot absorb
+        ("merge_index_maps", "join_channels"),  # which looks one node back
+        ("pad_into_operand", "fuse_elementwise"),  # which hides the op that reads the PAD
+        ("scale_into_weights", "merge_siblings"),  # which needs the final weights
+        ("drop_dead_pixels", "join_products"),  # which no longer sees single products
+        ("merge_siblings", "fuse_elementwise"),  # after which siblings differ
+        ("fuse_elementwise", "bytes_into_resize"),  # which needs one kernel of casts
+        ("fuse_elementwise", "matrix_into_channels"),  # the same
+        ("fuse_elementwise", "scale_before_weights"),  # which takes what nothing fused
+        ("depthwise_into_pointwise", "expand_into_depthwise"),  # which extends its result
+        ("depthwise_into_pointwise", "pool_into_convolution"),
+        ("fuse_attention", "split_epilogues"),  # which cuts what the others have joined
+    ],
+)
+def test_passes_run_in_an_order_that_works(first: str, second: str) -> None:
+    order = [run.__name__ for run in (*passes.BEFORE_NORMALIZE, *passes.PASSES, *passes.FUSIONS)]
+    assert order.index(first) < order.index(second)
 
 
 def test_every_pass_has_a_test_file() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from litegpu.ops.conv_2d import merged_values
 from litegpu.ops.float_view import float_view
 from litegpu.ops.types import is_quantized
 from litegpu.ops.while_loop import unroll_loops
-from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, FusionPass, Pass, PassResult
+from litegpu.passes import BEFORE_NORMALIZE, FUSIONS, PASSES, PassResult
 
 _log = logging.getLogger("litegpu")
 
@@ -115,13 +114,7 @@ def rewrite(
     graph = _run_passes(graph, PASSES)
     if target is None:
         return graph
-    fusions = Fusions(target, apart)
-    passes = {name: partial(_propose, run, fusions) for name, run in FUSIONS.items()}
-    return _run_passes(graph, passes)
-
-
-def _propose(run: FusionPass, fusions: Fusions, graph: Graph) -> PassResult:
-    return run(graph, fusions)
+    return _run_passes(graph, FUSIONS, Fusions(target, apart))
 
 
 def normalize(graph: Graph) -> Graph:
@@ -154,14 +147,16 @@ def normalize(graph: Graph) -> Graph:
     return replace(graph, values=values, nodes=tuple(nodes))
 
 
-def _run_passes(graph: Graph, passes: Mapping[str, Pass]) -> Graph:
-    for name, run in passes.items():
-        result = run(graph)
+def _run_passes(
+    graph: Graph, passes: Sequence[Callable[..., PassResult]], *arguments: Fusions
+) -> Graph:
+    for run in passes:
+        result = run(graph, *arguments)
         graph = result.graph
         graph.verify()
         if config.debug_level() >= 1:
             for line in result.applied:
-                _log.info("pass %s: %s", name, line)
+                _log.info("pass %s: %s", run.__name__, line)
             for line in result.declined:
-                _log.info("pass %s declined: %s", name, line)
+                _log.info("pass %s declined: %s", run.__name__, line)
     return graph

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from litegpu.graph import Node
 from litegpu.kernels.examples import Example
 from litegpu.ops.base import KernelRequest, LowerContext, Target
-from litegpu.ordering import Neighbours, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +66,6 @@ class Implementation(ABC):
     def rank(self, spec: Any) -> int:
         """Return how late it comes among the others of its sort; equals in their own order."""
         return 0
-
-
-_Implementation = TypeVar("_Implementation", bound=type[Implementation])
-_POSITIONS: dict[tuple[type, bool], dict[str, Neighbours]] = {}
-_FOUND: dict[tuple[type, str], Implementation] = {}
-
-
-def implements(
-    spec: type, *, after: str = "", before: str = ""
-) -> Callable[[_Implementation], _Implementation]:
-    """Return a class decorator: it computes specs of a kind, and is asked beside these others.
-
-    `after` and `before` name implementations of the same kind that are as `general` as it is.
-
-    >>> @implements(ConvSpec, after="cuda/conv_tile", before="cuda/conv_patch")
-    ... class ConvNew(Implementation): ...
-    """
-
-    def added(implementation: _Implementation) -> _Implementation:
-        name = implementation.name
-        sort = _POSITIONS.setdefault((spec, implementation.general), {})
-        sort[name] = Neighbours(after, before)
-        _FOUND[spec, name] = implementation()
-        return implementation
-
-    return added
-
-
-def implementations() -> dict[type, tuple[Implementation, ...]]:
-    """Return what computes specs of each kind, the preferred first, the general ones last.
-
-    Raises ValueError where no order follows, or more than one: see `litegpu.ordering`.
-    """
-    found: dict[type, tuple[Implementation, ...]] = {}
-    for (spec, _), positions in sorted(_POSITIONS.items(), key=lambda sort: sort[0][1]):
-        found[spec] = (
-            *found.get(spec, ()),
-            *(_FOUND[spec, name] for name in in_order(positions)),
-        )
-    return found
 
 
 IN_MEMORY = Rejected("")

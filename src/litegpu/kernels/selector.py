@@ -5,23 +5,76 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import Any
 
 from litegpu.codegen import Storage
 from litegpu.graph import Graph, Node, Value
-from litegpu.kernels import cuda, portable
-from litegpu.kernels.base import Implementation, Plan, Rejected, implementations
+from litegpu.kernels.base import Implementation, Plan, Rejected
+from litegpu.kernels.cuda.attention_mma import AttentionMma
+from litegpu.kernels.cuda.conv_mma import ConvMma
+from litegpu.kernels.cuda.conv_mma.quantized import QuantizedConvMma
+from litegpu.kernels.cuda.conv_narrow import ConvNarrow
+from litegpu.kernels.cuda.conv_narrow.pooled import PooledConvNarrow
+from litegpu.kernels.cuda.conv_narrow.quantized import QuantizedConvNarrow
+from litegpu.kernels.cuda.conv_patch import ConvPatch
+from litegpu.kernels.cuda.conv_stationary import QuantizedConvStationary
+from litegpu.kernels.cuda.conv_tile import ConvTile
+from litegpu.kernels.cuda.conv_tile.quantized import QuantizedConvTile
+from litegpu.kernels.cuda.depthwise import DepthwiseCuda
+from litegpu.kernels.cuda.depthwise_mma import DepthwiseMma
+from litegpu.kernels.cuda.inverted import Inverted
+from litegpu.kernels.cuda.inverted_split import InvertedSplit
+from litegpu.kernels.cuda.matmul import Matmul
+from litegpu.kernels.cuda.separable import Separable
+from litegpu.kernels.portable.attention import AttentionPortable
+from litegpu.kernels.portable.conv import ConvPortable, ConvSplit
+from litegpu.kernels.portable.depthwise import DepthwisePortable
+from litegpu.kernels.portable.matmul import MatmulPortable, QuantizedMatmulPortable
+from litegpu.kernels.portable.quantized_conv import QuantizedConvPortable
+from litegpu.kernels.portable.quantized_transpose_conv import QuantizedTransposePortable
+from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import Target, get
+from litegpu.ops.conv_spec import ConvSpec
+from litegpu.ops.depthwise_spec import DepthwiseSpec
+from litegpu.ops.matmul_spec import MatmulSpec
 from litegpu.ops.placement import usual_storage
+from litegpu.ops.pooled_conv import PooledConvSpec
+from litegpu.ops.quantized_conv import QuantizedConvSpec
+from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
+from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 
-for _package in (cuda, portable):
-    for _module in walk_packages(_package.__path__, f"{_package.__name__}."):
-        import_module(_module.name)
+IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = {
+    AttentionSpec: (AttentionMma(), AttentionPortable()),
+    ConvSpec: (
+        # Blocks that other kernels compute in parts come first: the widest fusion.
+        Inverted(),
+        InvertedSplit(),
+        Separable(),
+        # Few channels, large products, what remains on tensor cores.
+        ConvNarrow(),
+        ConvTile(),
+        ConvPatch(),
+        ConvMma(),
+        ConvSplit(),
+        ConvPortable(),
+    ),
+    PooledConvSpec: (PooledConvNarrow(),),
+    QuantizedConvSpec: (
+        QuantizedConvNarrow(),
+        QuantizedConvStationary(),
+        QuantizedConvTile(),
+        QuantizedConvMma(),
+        QuantizedConvPortable(),
+    ),
+    DepthwiseSpec: (DepthwiseMma(), DepthwiseCuda(), DepthwisePortable()),
+    MatmulSpec: (Matmul(), MatmulPortable()),
+    QuantizedMatmulSpec: (QuantizedMatmulPortable(),),
+    QuantizedTransposeSpec: (QuantizedTransposePortable(),),
+}
+"""The implementations of each kind of spec in the order in which they are asked.
 
-IMPLEMENTATIONS: dict[type, tuple[Implementation, ...]] = implementations()
-"""What computes the specs of a kind, the preferred first."""
+Special ones come first, `general` ones take what is left.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,93 @@
-"""Graph rewrites, one per file. Importing this package finds them all and puts them in order."""
+"""Graph rewrites, one per file, and the order in which they run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from pkgutil import iter_modules
-
-from litegpu.passes import base
 from litegpu.passes.base import FusionPass, Pass, PassResult
+from litegpu.passes.blocks_into_dilation import blocks_into_dilation
+from litegpu.passes.bytes_into_resize import bytes_into_resize
+from litegpu.passes.depthwise_into_pointwise import depthwise_into_pointwise
+from litegpu.passes.drop_dead_pixels import drop_dead_pixels
+from litegpu.passes.expand_into_depthwise import expand_into_depthwise
+from litegpu.passes.find_normalization import find_normalization
+from litegpu.passes.fold_constants import fold_constants
+from litegpu.passes.fuse_attention import fuse_attention
+from litegpu.passes.fuse_elementwise import fuse_elementwise
+from litegpu.passes.hoist_elementwise import hoist_elementwise
+from litegpu.passes.index_map_into_window import index_map_into_window
+from litegpu.passes.join_channels import join_channels
+from litegpu.passes.join_products import join_products
+from litegpu.passes.join_slices import join_slices
+from litegpu.passes.matrix_into_channels import matrix_into_channels
+from litegpu.passes.merge_index_maps import merge_index_maps
+from litegpu.passes.merge_permutations import merge_permutations
+from litegpu.passes.merge_siblings import merge_siblings
+from litegpu.passes.pad_into_operand import pad_into_operand
+from litegpu.passes.pad_into_window import pad_into_window
+from litegpu.passes.pool_into_convolution import pool_into_convolution
+from litegpu.passes.recognize_activations import recognize_activations
+from litegpu.passes.remove_identity import remove_identity
+from litegpu.passes.resize_into_arg import resize_into_arg
+from litegpu.passes.scale_before_weights import scale_before_weights
+from litegpu.passes.scale_into_weights import scale_into_weights
+from litegpu.passes.sink_permutations import sink_permutations
+from litegpu.passes.split_epilogues import split_epilogues
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+BEFORE_NORMALIZE: tuple[Pass, ...] = (
+    # Ops read their weights as plain constants.
+    fold_constants,
+    # Before normalization splits reductions and renames ops.
+    find_normalization,
+)
+"""Passes on the model's own operations."""
 
-BEFORE_NORMALIZE: Mapping[str, Pass] = base.BEFORE_NORMALIZE.in_order()
-"""Passes on the model's own operations, in the order in which they run."""
-PASSES: Mapping[str, Pass] = base.PASSES.in_order()
-"""Passes after normalization."""
-FUSIONS: Mapping[str, FusionPass] = base.FUSIONS.in_order()
-"""What hangs on the device at hand: on its implementations and its limits."""
+PASSES: tuple[Pass, ...] = (
+    # First: no other pass needs to look at what is gone.
+    remove_identity,
+    # Before their ops are fused with others.
+    recognize_activations,
+    blocks_into_dilation,
+    sink_permutations,
+    # Moves ops next to kernels that can fuse them.
+    hoist_elementwise,
+    merge_permutations,
+    join_slices,
+    pad_into_window,
+    # After pad_into_window: an enlarged image may have a border of zeros.
+    index_map_into_window,
+    # Index maps that no window has absorbed.
+    merge_index_maps,
+    # After merge_index_maps: each part is one node away from its source.
+    join_channels,
+    # Before fuse_elementwise, which moves the reading op into its producer.
+    pad_into_operand,
+    resize_into_arg,
+    scale_into_weights,
+    # Before join_products, so that projections read only the pixels that remain.
+    drop_dead_pixels,
+    join_products,
+    # Before fuse_elementwise, after which siblings have different epilogues.
+    merge_siblings,
+    fuse_elementwise,
+    # Both need casts fused into one kernel.
+    bytes_into_resize,
+    matrix_into_channels,
+    # After fuse_elementwise: ops that no producer has taken.
+    scale_before_weights,
+)
+"""Passes after normalization, when element-wise operations are the epilogue of COPY nodes."""
 
-__all__ = [
-    "BEFORE_NORMALIZE",
-    "FUSIONS",
-    "PASSES",
-    "FusionPass",
-    "Pass",
-    "PassResult",
-]
+FUSIONS: tuple[FusionPass, ...] = (
+    # Takes along the epilogues that fuse_elementwise made.
+    depthwise_into_pointwise,
+    # After depthwise_into_pointwise, whose result it extends.
+    expand_into_depthwise,
+    # After the two above: convolutions that compute their own operand take no pool.
+    pool_into_convolution,
+    # Needs scales and masks fused into the products.
+    fuse_attention,
+    # Last: splits what the passes above left too large for one kernel.
+    split_epilogues,
+)
+"""Passes whose results some kernel of the device must accept."""
+
+__all__ = ["BEFORE_NORMALIZE", "FUSIONS", "PASSES", "FusionPass", "Pass", "PassResult"]

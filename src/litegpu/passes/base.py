@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from litegpu.graph import ABSENT, DType, Graph, Node, Value
 from litegpu.kernels.selector import Fusions
 from litegpu.ops import affine
-from litegpu.ordering import Neighbours, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,51 +26,6 @@ class PassResult:
 
 Pass = Callable[[Graph], PassResult]
 FusionPass = Callable[[Graph, Fusions], PassResult]
-_Run = TypeVar("_Run", bound=Callable[..., PassResult])
-
-
-class PassGroup(Generic[_Run]):
-    """Passes that run one after the other; each tells its own position, beside its function.
-
-    >>> @PASSES.add(after="join_slices", before="pad_into_window", because="it reads whole slices")
-    ... def new_pass(graph: Graph) -> PassResult: ...
-    """
-
-    def __init__(self) -> None:
-        """Begin without passes."""
-        self._runs: dict[str, _Run] = {}
-        self._positions: dict[str, Neighbours] = {}
-        self.reasons: dict[str, str] = {}
-        """Why some stand where they do, for docs/passes.md."""
-
-    def add(
-        self, *, after: str = "", before: str = "", because: str = ""
-    ) -> Callable[[_Run], _Run]:
-        """Return a decorator that makes a function one of these passes."""
-
-        def added(run: _Run) -> _Run:
-            name = run.__name__
-            self._runs[name] = run
-            self._positions[name] = Neighbours(after, before)
-            self.reasons[name] = because
-            return run
-
-        return added
-
-    def in_order(self) -> dict[str, _Run]:
-        """Return all passes by their names, in the only order that their positions permit.
-
-        Raises ValueError where there is none, or more than one: see `litegpu.ordering`.
-        """
-        return {name: self._runs[name] for name in in_order(self._positions)}
-
-
-BEFORE_NORMALIZE = PassGroup[Pass]()
-"""Passes on the model's own operations."""
-PASSES = PassGroup[Pass]()
-"""Passes after normalization, when element-wise operations are the epilogue of COPY nodes."""
-FUSIONS = PassGroup[FusionPass]()
-"""Passes whose results some kernel of the device must accept."""
 
 
 class NodePositions:

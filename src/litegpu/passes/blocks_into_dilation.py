@@ -16,7 +16,7 @@ from litegpu.ops.reshape import RESHAPE, reshape_node
 from litegpu.ops.space_to_batch_nd import Blocks, batch_blocks, space_blocks
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Window
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class _Chain:
     join: Node
 
 
-@PASSES.add(after="recognize_activations")
 def blocks_into_dilation(graph: Graph) -> PassResult:
     """Rewrite each such convolution; what cuts the image stays if others read its batches."""
     edit = Editor(graph)

@@ -13,14 +13,11 @@ from litegpu.ops.base import COPY
 from litegpu.ops.functions import cast_name
 from litegpu.ops.lookups import lookups
 from litegpu.ops.resize_bilinear import RESIZE_BILINEAR
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _LANES = 4
 
 
-@PASSES.add(
-    after="fuse_elementwise", before="scale_before_weights", because="casts are in one kernel"
-)
 def bytes_into_resize(graph: Graph) -> PassResult:
     """Merge each cast to floats that a bilinear resize alone reads."""
     edit = Editor(graph)

@@ -14,10 +14,9 @@ from litegpu.ops.base import has
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import DepthwiseAttributes, Window
-from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@FUSIONS.add(because="takes along the epilogue ops that are fused by now")
 def depthwise_into_pointwise(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each depthwise convolution or mean that only one pointwise convolution reads.
 

@@ -18,14 +18,11 @@ from litegpu.ops.functions import depends_on_position
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Pair
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 _ALL = (1, 1)
 
 
-@PASSES.add(
-    after="scale_into_weights", because="before sums and projections have become one kernel"
-)
 def drop_dead_pixels(graph: Graph) -> PassResult:
     """Walk against execution order, so that what nobody reads is known when a value is made."""
     edit = Editor(graph)

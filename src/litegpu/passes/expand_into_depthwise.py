@@ -11,14 +11,9 @@ from dataclasses import replace
 from litegpu.graph import Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand, ExpandOperand
-from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@FUSIONS.add(
-    after="depthwise_into_pointwise",
-    before="pool_into_convolution",
-    because="depthwise convolutions are in one kernel with what reads them",
-)
 def expand_into_depthwise(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each convolution that only a merged depthwise and pointwise one reads.
 

@@ -21,7 +21,7 @@ from litegpu.ops.normalize import (
     sums_shape,
 )
 from litegpu.ops.types import is_quantized
-from litegpu.passes.base import BEFORE_NORMALIZE, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_TERMS = 3
 
@@ -75,9 +75,6 @@ _Form = _Square | _Spread | _Sum
 _DIFFERENCE = ({_Term("x"), _Term("mean", -1)}, {_Term("x", -1), _Term("mean")})
 
 
-@BEFORE_NORMALIZE.add(
-    after="fold_constants", because="before reductions are split and ops lose their names"
-)
 def find_normalization(graph: Graph) -> PassResult:
     """Replace the operations of each normalization by one, and products and sums with constants."""
     edit = Editor(graph)

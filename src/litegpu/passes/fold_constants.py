@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from litegpu.graph import Graph
 from litegpu.ops import fold
-from litegpu.passes.base import BEFORE_NORMALIZE, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 
-@BEFORE_NORMALIZE.add(because="ops read their weights as plain constants")
 def fold_constants(graph: Graph) -> PassResult:
     """Give the outputs of such nodes their data and drop the nodes."""
     edit, budget = Editor(graph), fold.Budget()

@@ -14,16 +14,11 @@ from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.attention import ATTENTION, AttentionAttributes
 from litegpu.ops.permutation import Permutation, permutation_of, simplified, then
-from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _MATMUL = "BATCH_MATMUL"
 
 
-@FUSIONS.add(
-    after="depthwise_into_pointwise",
-    before="split_epilogues",
-    because="scales and masks are in one kernel with the products",
-)
 def fuse_attention(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each softmax with the two products around it, and with the order of heads."""
     edit = Editor(graph)

@@ -9,13 +9,12 @@ from litegpu.graph import SELF, Graph, Node
 from litegpu.ops.base import COPY, has
 from litegpu.ops.functions import depends_on_position
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 MAX_OPERANDS = 8
 """Buffers that the epilogue ops of one kernel may read: devices limit how many a kernel may use."""
 
 
-@PASSES.add(after="merge_siblings")
 def fuse_elementwise(graph: Graph) -> PassResult:
     """Walk in execution order, so that chains collapse into their first kernel."""
     edit = Editor(graph)

@@ -9,10 +9,9 @@ from litegpu.ops.base import COPY, has
 from litegpu.ops.functions import depends_on_position, element_operands
 from litegpu.ops.reshape import RESHAPE
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@PASSES.add(after="sink_permutations", because="brings ops next to kernels that can take them")
 def hoist_elementwise(graph: Graph) -> PassResult:
     """Repeat the move until no epilogue op can rise any further."""
     applied: list[str] = []

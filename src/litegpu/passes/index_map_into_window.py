@@ -8,12 +8,11 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes, Source, plain
 from litegpu.ops.quantized_conv import QUANTIZED_CONV
 from litegpu.ops.window import Pair, Window
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 _CONVOLUTIONS = ("CONV_2D", QUANTIZED_CONV)
 
 
-@PASSES.add(after="pad_into_window", because="after it: zeros around an enlarged image")
 def index_map_into_window(graph: Graph) -> PassResult:
     """Walk from the end, so that a border is merged before the enlargement in front of it."""
     edit = Editor(graph)

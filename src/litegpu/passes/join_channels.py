@@ -13,7 +13,7 @@ from litegpu.ops.base import COPY
 from litegpu.ops.channel_maps import CHANNEL_MAPS, MOST_CHANNELS, ChannelMap, ChannelMapsAttributes
 from litegpu.ops.functions import depends_on_position
 from litegpu.ops.lookups import lookups
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _CHANNELS = 3
 
@@ -28,11 +28,6 @@ class _Part:
     nodes: tuple[Node, ...]
 
 
-@PASSES.add(
-    after="merge_index_maps",
-    before="pad_into_operand",
-    because="what leads from the value to a part is one node by now",
-)
 def join_channels(graph: Graph) -> PassResult:
     """Look at each CONCATENATION along the channels, whose parts are too small to lie in it."""
     edit = Editor(graph)

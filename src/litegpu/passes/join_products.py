@@ -16,13 +16,12 @@ from litegpu.ops.base import COPY, as_float32, has
 from litegpu.ops.concatenation import ConcatAttributes
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _WIDTH = 8
 """Channels of which the first input must be whole multiples, to lie beside the other."""
 
 
-@PASSES.add(after="drop_dead_pixels", because="after it: projections then read each pixel")
 def join_products(graph: Graph) -> PassResult:
     """Let an ADD of two pointwise products become one product of their inputs side by side."""
     edit = Editor(graph)

@@ -11,7 +11,7 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.copy import CopyAttributes, four
 from litegpu.ops.reshape import reshape_node
 from litegpu.ops.strided_slice import STRIDED_SLICE
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ class _Part:
         return replace(self, end=other.end, slices=self.slices + other.slices)
 
 
-@PASSES.add(after="merge_permutations")
 def join_slices(graph: Graph) -> PassResult:
     """Let a CONCATENATION read what its slices were cut from."""
     edit = Editor(graph)

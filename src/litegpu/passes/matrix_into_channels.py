@@ -14,12 +14,9 @@ from litegpu.graph import DType, Graph, Node
 from litegpu.ops import affine
 from litegpu.ops.channel_maps import CHANNEL_MAPS, MOST_CHANNELS
 from litegpu.ops.functions import cast_name
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@PASSES.add(
-    after="bytes_into_resize", before="scale_before_weights", because="casts are in one kernel"
-)
 def matrix_into_channels(graph: Graph) -> PassResult:
     """Merge each pointwise convolution of few channels that alone reads what is looked up."""
     edit = Editor(graph)

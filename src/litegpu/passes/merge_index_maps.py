@@ -12,10 +12,9 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.index_map import INDEX_MAP, Source, index_map_node, plain
 from litegpu.ops.lookups import Lookup, lookups
 from litegpu.ops.strided_slice import STRIDED_SLICE
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@PASSES.add(after="index_map_into_window", because="what convolutions do not see by themselves")
 def merge_index_maps(graph: Graph) -> PassResult:
     """Let the second of two such index maps look its elements up in the input of the first.
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from litegpu.graph import Graph, Node
 from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, permuted, then
 from litegpu.ops.reshape import RESHAPE
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 
-@PASSES.add(after="hoist_elementwise")
 def merge_permutations(graph: Graph) -> PassResult:
     """Let the last permutation of each chain read from where most kernels are saved."""
     edit = Editor(graph)

@@ -22,7 +22,7 @@ from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.placement import reshaped_views
 from litegpu.ops.strided_slice import STRIDED_SLICE
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 _MOST_WEIGHTS = 1 << 22
 """Weights of one convolution: to read more takes longer than a launch, and their copy is memory."""
@@ -54,7 +54,6 @@ class _Group:
         return True
 
 
-@PASSES.add(after="join_products", because="before fusion, which makes them different")
 def merge_siblings(graph: Graph) -> PassResult:
     """Let one convolution make what several made, where that saves launches."""
     edit = Editor(graph)

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.base import COPY
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@PASSES.add(after="merge_index_maps", because="before fusion, which hides the ops in producers")
 def pad_into_operand(graph: Graph) -> PassResult:
     """Let the epilogue op read the narrow value and take zero for the channels it lacks."""
     edit = Editor(graph)

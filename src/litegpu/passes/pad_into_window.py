@@ -8,10 +8,9 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.base import has
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import PoolAttributes
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 
-@PASSES.add(after="join_slices")
 def pad_into_window(graph: Graph) -> PassResult:
     """Let each reader have the unpadded image, and treat what is outside as zero."""
     edit = Editor(graph)

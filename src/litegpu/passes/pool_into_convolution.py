@@ -10,14 +10,9 @@ from dataclasses import replace
 from litegpu.graph import DType, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.pooled_conv import POOLED_CONV, PooledConvAttributes
-from litegpu.passes.base import FUSIONS, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 
-@FUSIONS.add(
-    after="depthwise_into_pointwise",
-    before="fuse_attention",
-    because="convolutions that make their operand themselves are known",
-)
 def pool_into_convolution(graph: Graph, fusions: Fusions) -> PassResult:
     """Merge each convolution with the maximum pool that alone reads it.
 

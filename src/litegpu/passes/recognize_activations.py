@@ -16,7 +16,7 @@ from itertools import product
 
 from litegpu.graph import SELF, EpilogueOp, Graph, Node
 from litegpu.ops.base import COPY, as_float32
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 Polynomial = Mapping[tuple[int, ...], float]
 """The factor of each product of atoms; () is the constant. Atom 0 is x, others are functions."""
@@ -65,7 +65,6 @@ SPELLINGS = (
 )
 
 
-@PASSES.add(after="remove_identity", because="before their ops are merged with others")
 def recognize_activations(graph: Graph) -> PassResult:
     """Replace each spelling by its op; the nodes in between go, unless others read them too."""
     edit = Editor(graph)

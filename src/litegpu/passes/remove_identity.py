@@ -6,10 +6,9 @@ from litegpu.graph import Graph, Node
 from litegpu.ops.base import has
 from litegpu.ops.copy import CopyAttributes
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 
-@PASSES.add(because="first: what is gone needs no other pass")
 def remove_identity(graph: Graph) -> PassResult:
     """Let consumers read the input instead; outputs of the graph are kept as they are."""
     edit = Editor(graph)

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from litegpu.graph import Graph, Node
 from litegpu.ops.arg_max import ArgAttributes
-from litegpu.passes.base import PASSES, Editor, PassResult, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, label, only_consumer
 
 _CHANNELS = 3
 
 
-@PASSES.add(after="pad_into_operand")
 def resize_into_arg(graph: Graph) -> PassResult:
     """Merge each bilinear resize whose result is only searched along the channels."""
     edit = Editor(graph)

@@ -14,13 +14,12 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import affine
 from litegpu.ops.base import COPY, has
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, Weighted, label
+from litegpu.passes.base import Editor, PassResult, Weighted, label
 
 _LARGEST_SHIFT = 16.0
 """Where a larger shift cancels out, so do digits of the sums, which then lie apart from zero."""
 
 
-@PASSES.add(after="fuse_elementwise", because="ops that fused with no kernel before them")
 def scale_before_weights(graph: Graph) -> PassResult:
     """Let each convolution that reads such ops read their input instead, if all that do can."""
     edit = Editor(graph)

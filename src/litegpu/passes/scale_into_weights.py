@@ -11,10 +11,9 @@ from litegpu.graph import Graph, Node
 from litegpu.ops import affine
 from litegpu.ops.base import COPY, has
 from litegpu.ops.traits import Trait
-from litegpu.passes.base import PASSES, Editor, PassResult, Weighted, label, only_consumer
+from litegpu.passes.base import Editor, PassResult, Weighted, label, only_consumer
 
 
-@PASSES.add(after="resize_into_arg")
 def scale_into_weights(graph: Graph) -> PassResult:
     """Fold the ops of nodes that alone read a convolution, up to the first of another kind."""
     edit = Editor(graph)

@@ -16,13 +16,12 @@ from litegpu.ops.base import COPY
 from litegpu.ops.functions import depends_on_position, element_operands
 from litegpu.ops.index_map import INDEX_MAP, IndexMapAttributes
 from litegpu.ops.permutation import Permutation, keeps_order, permutation_of, then
-from litegpu.passes.base import PASSES, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 _FURTHEST = 64
 """Epilogue ops that are looked through for a permutation that undoes another."""
 
 
-@PASSES.add(after="blocks_into_dilation")
 def sink_permutations(graph: Graph) -> PassResult:
     """Walk in execution order, so that a permutation sinks through chains of epilogue ops."""
     edit = Editor(graph)

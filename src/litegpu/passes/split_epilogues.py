@@ -14,7 +14,7 @@ from litegpu.graph import SELF, DType, EpilogueOp, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.base import COPY
 from litegpu.ops.functions import registers
-from litegpu.passes.base import FUSIONS, Editor, PassResult, label
+from litegpu.passes.base import Editor, PassResult, label
 
 _OWN = 4
 """Buffers of a kernel that sums products: the result, the input, weights and a bias."""
@@ -23,7 +23,6 @@ _WIDE = {FLOAT: DType.FLOAT32, INT: DType.INT32, LONG: DType.INT64}
 """The types that hold all that their registers do."""
 
 
-@FUSIONS.add(after="depthwise_into_pointwise", because="last: of what is in one kernel by now")
 def split_epilogues(graph: Graph, fusions: Fusions) -> PassResult:
     """Split the epilogues that change the type of what they are applied to."""
     edit = Editor(graph)

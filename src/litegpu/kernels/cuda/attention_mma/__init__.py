@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.attention_mma.tile import AttentionProblem, AttentionTile, candidates
 from litegpu.kernels.cuda.tiles import TilePlan, choose
 from litegpu.kernels.examples import AttentionExample
@@ -19,7 +19,6 @@ _FEWEST = 8
 """Fewer queries or keys leave more than half of a tile empty."""
 
 
-@implements(AttentionSpec)
 class AttentionMma(Implementation):
     """Warps make 16 or 8 rows each, by tf32, and keep them in registers through the softmax."""
 

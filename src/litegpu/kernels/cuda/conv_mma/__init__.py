@@ -9,7 +9,7 @@ from typing import Any
 
 from litegpu.codegen import literal, round_up
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_mma.tile import MmaProblem, MmaTile, best_tiles
 from litegpu.kernels.cuda.halves import halves_of, padded, parts_of
@@ -31,7 +31,6 @@ _MOST_TAPS, _MOST_MEANS = 64, 16
 """Pixels of a mean, which are written out in the kernel, and means, which each block computes."""
 
 
-@implements(ConvSpec)
 class ConvMma(Implementation):
     """Gathers its operand pixel by pixel: for any window, best for few pixels."""
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import conv_kernel
 from litegpu.kernels.cuda.conv_mma import tile_variables
@@ -19,7 +19,6 @@ from litegpu.ops.quantized_conv import QuantizedConvSpec
 from litegpu.ops.units import Unit
 
 
-@implements(QuantizedConvSpec)
 class QuantizedConvMma(Implementation):
     """Gathers its operand pixel by pixel: for any window, best for few pixels."""
 

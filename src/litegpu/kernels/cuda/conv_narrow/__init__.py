@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle_to_halves
 from litegpu.kernels.cuda.conv_narrow.patch import COLUMNS, NarrowProblem
 from litegpu.kernels.cuda.conv_narrow.tile import NarrowTile, candidates
@@ -36,7 +36,6 @@ _MARGIN = 0.8
 _TOO_FEW = Rejected("too few tiles to keep the device busy")
 
 
-@implements(ConvSpec, after="cuda/separable")
 class ConvNarrow(Implementation):
     """Keeps whole rows of an image with few channels on the chip."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv_mma import ConvMma
 from litegpu.kernels.cuda.conv_narrow import (
     ConvNarrow,
@@ -25,7 +25,6 @@ _MARGIN = 0.85
 """Which part of the time of two kernels the estimate may promise; none of them is exact."""
 
 
-@implements(PooledConvSpec)
 class PooledConvNarrow(Implementation):
     """Keeps whole rows of an image with few channels on the chip, and what it makes of them."""
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import Packed, conv_kernel
 from litegpu.kernels.cuda.conv_narrow import arrange_quads, plan_tiles, tile_variables
@@ -23,7 +23,6 @@ from litegpu.ops.quantized_conv import Bytes, QuantizedConvSpec
 from litegpu.ops.units import Unit
 
 
-@implements(QuantizedConvSpec)
 class QuantizedConvNarrow(Implementation):
     """Keeps whole rows of an image with few channels on the chip: a word for each pixel."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle_to_halves
 from litegpu.kernels.cuda.conv_patch.tile import PART, PatchProblem, PatchTile, candidates
 from litegpu.kernels.cuda.halves import halves_of, parts_of, spread_taps
@@ -28,7 +28,6 @@ _MARGIN = 0.7
 """How much less time than the other kernel's the estimate must promise; neither is exact."""
 
 
-@implements(ConvSpec, after="cuda/conv_tile")
 class ConvPatch(Implementation):
     """Keeps a patch of the image on the chip: for windows that overlap."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import Packed, conv_kernel
 from litegpu.kernels.cuda.conv_stationary.tile import (
@@ -32,7 +32,6 @@ _MOST_INPUTS = 256
 _TOO_LONG = Rejected("its weights do not fit into registers")
 
 
-@implements(QuantizedConvSpec, after="cuda/conv_narrow", before="cuda/conv_tile")
 class QuantizedConvStationary(Implementation):
     """Keeps weights in registers while pixels pass by: for many pixels, and short sums."""
 

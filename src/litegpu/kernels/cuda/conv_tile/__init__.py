@@ -10,7 +10,7 @@ from typing import Any
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import SELF, DType, Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_tile.tile import (
     NARROWEST,
@@ -63,7 +63,6 @@ def plan_tiles(
     return TilePlan(("conv_tile", problem), tiles, kernel, rounds_input=rounds_input)
 
 
-@implements(ConvSpec, after="cuda/conv_narrow")
 class ConvTile(Implementation):
     """Multiplies large tiles from shared memory: for many pixels."""
 

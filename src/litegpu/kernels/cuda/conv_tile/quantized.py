@@ -6,7 +6,7 @@ from functools import partial
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda import quantized
 from litegpu.kernels.cuda.conv import conv_kernel
 from litegpu.kernels.cuda.conv_tile import plan_tiles, tile_variables
@@ -17,7 +17,6 @@ from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.quantized_conv import QuantizedConvSpec
 
 
-@implements(QuantizedConvSpec, after="cuda/conv_narrow")
 class QuantizedConvTile(Implementation):
     """Multiplies large tiles of bytes from shared memory: for many pixels."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
 from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import Target
@@ -17,7 +17,6 @@ _WHOLE = 1 << 22
 """What whole numbers must stay below so that kernels make integers of floats."""
 
 
-@implements(DepthwiseSpec)
 class DepthwiseCuda(Implementation):
     """Leaves loads out that fall outside of the image, and counts them as zeros."""
 

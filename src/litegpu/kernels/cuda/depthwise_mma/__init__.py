@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import INT, round_up
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.cuda.tiles import PersistentTile, TilePlan, TileTarget, choose
 from litegpu.kernels.depthwise import words_of
 from litegpu.kernels.examples import DepthwiseExample
@@ -104,7 +104,6 @@ def candidates(problem: DepthwiseProblem, target: Target) -> list[DepthwiseTile]
     return found
 
 
-@implements(DepthwiseSpec, before="cuda/depthwise")
 class DepthwiseMma(Implementation):
     """Multiplies bytes on tensor cores, by matrices that are zero but on their diagonals."""
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import literal, round_up
 from litegpu.graph import DType, EpilogueOp, Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.cuda import separable
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.halves import halves_of, padded
@@ -38,7 +38,6 @@ _MARGIN = 1.3
 """How much faster than two kernels it should be, for both are estimates."""
 
 
-@implements(ConvSpec, before="cuda/separable")
 class Inverted(Implementation):
     """Expands pixels, makes depthwise convolutions and multiplies them on the chip: many pixels."""
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import Storage, round_up
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.cuda import conv_mma
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.conv_mma.tile import best_tiles as tiles_of_gathered
@@ -44,7 +44,6 @@ Those of 1.5 made their networks slower (h100_neighbours.json in benchmarks/resu
 """
 
 
-@implements(ConvSpec, after="cuda/inverted", before="cuda/separable")
 class InvertedSplit(Implementation):
     """Expands pixels, makes depthwise convolutions and multiplies them on the chip: few pixels."""
 

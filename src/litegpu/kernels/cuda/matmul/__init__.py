@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litegpu.graph import DType, Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
@@ -18,7 +18,6 @@ _SMALLEST = 16
 """Smaller matrices leave most of a tile of 64 x 64 x 16 empty."""
 
 
-@implements(MatmulSpec)
 class Matmul(Implementation):
     """Makes tiles of 64 x 64, by tf32."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from litegpu.codegen import round_up
 from litegpu.codegen.storage import Shape4
 from litegpu.graph import Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.cuda.conv import Packed, conv_kernel, obstacle
 from litegpu.kernels.cuda.halves import halves_of, padded
 from litegpu.kernels.cuda.packing import pack_tiles
@@ -50,7 +50,6 @@ _MARGIN = 1.3
 """What estimates of both kinds of tiles are off by: blocks that stay must be faster by that."""
 
 
-@implements(ConvSpec)
 class Separable(Implementation):
     """Makes all outputs of a patch of pixels, so that nothing is computed twice: warp groups."""
 

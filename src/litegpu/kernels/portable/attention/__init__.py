@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import AttentionExample
 from litegpu.ops.attention import AttentionSpec
 from litegpu.ops.base import KernelRequest, LowerContext, Target, by_load, shared_items
@@ -21,7 +21,6 @@ _FEW_ITEMS = 64
 _FLOAT4 = 16
 
 
-@implements(AttentionSpec)
 class AttentionPortable(Implementation):
     """Work items go through the keys of a query once, with a running maximum: online softmax."""
 

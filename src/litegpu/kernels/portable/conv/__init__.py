@@ -7,7 +7,7 @@ from typing import Any
 
 from litegpu.codegen import round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import IN_MEMORY, Implementation, Plan, Rejected
 from litegpu.kernels.examples import ConvExample
 from litegpu.ops import weights
 from litegpu.ops.base import KernelRequest, LowerContext, Target, can_share
@@ -20,7 +20,6 @@ _SPLIT_K_ITEMS = (64, 32)
 """Work items that may share out one sum; the first that the device allows."""
 
 
-@implements(ConvSpec, after="cuda/conv_mma")
 class ConvSplit(Implementation):
     """Work items share out each sum: for so few outputs that they would not keep a device busy."""
 
@@ -61,7 +60,6 @@ class _SplitKPlan(Plan):
         )
 
 
-@implements(ConvSpec, after="conv_2d_split_k")
 class ConvPortable(Implementation):
     """Each work item makes a tile of pixels and channel blocks: for all that is left."""
 

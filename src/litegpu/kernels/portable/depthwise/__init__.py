@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.depthwise import DepthwisePlan, tiles_of
 from litegpu.kernels.examples import DepthwiseExample
 from litegpu.ops.base import Target
 from litegpu.ops.depthwise_spec import DepthwiseSpec
 
 
-@implements(DepthwiseSpec)
 class DepthwisePortable(Implementation):
     """Loads at clamped places what several neighbours read: any weights, any multiplier."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from litegpu.codegen import register_of
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import MatmulExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.matmul_spec import MatmulSpec
@@ -15,7 +15,6 @@ from litegpu.ops.quantized_matmul import QuantizedMatmulSpec
 from litegpu.ops.units import Unit
 
 
-@implements(MatmulSpec)
 class MatmulPortable(Implementation):
     """Each work item makes a tile of rows and blocks of 4 columns."""
 
@@ -27,7 +26,6 @@ class MatmulPortable(Implementation):
         return _MatmulPlan(spec, _problem(self.name, spec), Unit.FP32)
 
 
-@implements(QuantizedMatmulSpec)
 class QuantizedMatmulPortable(Implementation):
     """The same of bytes, four products at a time."""
 

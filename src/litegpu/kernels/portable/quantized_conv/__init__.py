@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from litegpu.codegen import INT, round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.ops.base import KernelRequest, LowerContext, Target
 from litegpu.ops.portable_tiles import TileProblem, choose_tile
@@ -22,7 +22,6 @@ _FLIPS = 0x80808080 - (1 << 32)
 """The highest bit of each byte of a word."""
 
 
-@implements(QuantizedConvSpec, after="cuda/conv_mma")
 class QuantizedConvPortable(Implementation):
     """Each work item makes a tile of pixels and blocks of 4 channels."""
 

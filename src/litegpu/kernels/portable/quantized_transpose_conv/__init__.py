@@ -8,7 +8,7 @@ import numpy as np
 
 from litegpu.codegen import INT, round_up
 from litegpu.graph import Node
-from litegpu.kernels.base import Implementation, Plan, Rejected, implements
+from litegpu.kernels.base import Implementation, Plan, Rejected
 from litegpu.kernels.examples import QuantizedConvExample
 from litegpu.kernels.portable.quantized_conv import operand_words, packed
 from litegpu.ops.base import KernelRequest, LowerContext, Target
@@ -18,7 +18,6 @@ from litegpu.ops.quantized_transpose_conv import QuantizedTransposeSpec
 from litegpu.ops.units import Unit
 
 
-@implements(QuantizedTransposeSpec)
 class QuantizedTransposePortable(Implementation):
     """Each work item gathers what reaches pixels one stride apart, which share their weights."""
 
