@@ -14,7 +14,7 @@ _log = logging.getLogger("litegpu")
 VARIABLES: Mapping[str, str] = {
     "LITEGPU_DEBUG": "1 prints decisions, 2 also kernel sources",
     "LITEGPU_BACKEND": "backend to use when the options name none",
-    "LITEGPU_DEVICE": "device (number or part of its name) to use when the options name none",
+    "LITEGPU_DEVICE": "device (number, part of its name, cuda:0) to use when the options name none",
     "LITEGPU_MODELS": "folder with real models",
     "LITEGPU_CACHE": "1 keeps what is compiled in the user's cache folder, a path in that folder",
     "LITEGPU_CACHE_UNSAFE": "1 uses a cache folder even if other users may write to it",
@@ -59,7 +59,12 @@ def is_unsafe_cache_allowed() -> bool:
 def cache_folder() -> str | None:
     """Return the folder that LITEGPU_CACHE names, None where it names none."""
     value = text("LITEGPU_CACHE")
-    return None if value.isdecimal() or value.lower() in (*_NO, *_YES) else value
+    return value if is_folder_name(value) else None
+
+
+def is_folder_name(value: str) -> bool:
+    """Return whether a text names a folder, and is no number and no word for yes or no."""
+    return not (value.isdecimal() or value.lower() in (*_NO, *_YES))
 
 
 def cache_limit() -> int:

@@ -115,7 +115,34 @@ def missing_dependency(
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a closest-match hint for an unknown `word`, listing all `choices`."""
     known = list(choices)
-    by_lower_case = {choice.lower(): choice for choice in known}
-    close = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
-    hint = f" Did you mean '{by_lower_case[close[0]]}'?" if close else ""
+    found = closest(word, known)
+    hint = f" Did you mean '{found}'?" if found else ""
     return f"{hint} Known: {', '.join(known)}."
+
+
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that is most like `word` or begins most like it; None if none is like it.
+
+    >>> closest("mobilnet_v1", ["ssd_mobilenet_v1_300", "mobilenet_v1_1.0_224"])
+    'mobilenet_v1_1.0_224'
+    """
+    best, score = None, _LEAST_ALIKE
+    for choice in choices:
+        like = _likeness(word.lower(), choice.lower())
+        if like > score or (best is None and like == score):
+            best, score = choice, like
+    return best
+
+
+_LEAST_ALIKE = 0.6
+_BEGINNING = 0.95
+"""How much the beginning of a word counts, where the whole word counts 1."""
+_SHORTEST_BEGINNING = 5
+
+
+def _likeness(word: str, choice: str) -> float:
+    def ratio(other: str) -> float:
+        return difflib.SequenceMatcher(None, other, word).ratio()
+
+    begins = len(choice) > len(word) >= _SHORTEST_BEGINNING
+    return max(ratio(choice), _BEGINNING * ratio(choice[: len(word)]) if begins else 0.0)

@@ -5,10 +5,26 @@ from __future__ import annotations
 import enum
 import operator
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from litegpu.errors import OptionsError
+from litegpu import config
+from litegpu.errors import OptionsError, did_you_mean
 
+Precision = Literal["fp32", "fp16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
+PrecisionName = Literal["fp32", "float32", "single", "fp16", "float16", "half"]
+_PRECISION_NAMES: Mapping[str, Precision] = {
+    **dict.fromkeys(("fp32", "float32", "single"), "fp32"),
+    **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
+}
+BackendName = (
+    Literal[
+        "auto", "gpu", "cuda", "opencl", "cl", "webgpu", "vulkan", "metal", "d3d12", "opengl", "gl"
+    ]
+    | str
+)
+"""What `backend` may be; listed so that editors offer the names."""
 Names = type[enum.IntEnum] | type[enum.IntFlag]
 
 
@@ -33,3 +49,32 @@ def text(name: str, value: Any) -> str | None:
 def members(names: Names) -> str:
     """Return the names of an enum with their numbers."""
     return ", ".join(f"{member.name} ({int(member)})" for member in names)
+
+
+def precision_of(name: Any) -> Precision:
+    """Return the precision that a name stands for. Raises OptionsError for an unknown name."""
+    found = _PRECISION_NAMES.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        hint = did_you_mean(str(name), _PRECISION_NAMES)
+        raise OptionsError(f"Unknown precision '{name}'.{hint}")
+    return found
+
+
+def check_truth(name: str, value: Any) -> None:
+    """Raise OptionsError unless an option is True, False or None."""
+    if not isinstance(value, bool | None):
+        folder = " or a folder" if name == "cache" else ""
+        raise OptionsError(f"{name} must be True, False or None{folder}, not {value!r}.")
+
+
+def cache_folder_of(cache: str | os.PathLike[str], other: str | os.PathLike[str] | None) -> str:
+    """Return the folder that `cache` names. Raises OptionsError if `other` names another one."""
+    folder = text("cache", cache)
+    if not folder or not config.is_folder_name(folder):
+        check_truth("cache", cache)
+    if other is not None and text("serialization_dir", other) != folder:
+        raise OptionsError(
+            f"cache and serialization_dir name two folders, '{folder}' and '{other}'. Give one of "
+            "them."
+        )
+    return str(folder)

@@ -11,11 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 from litegpu import config
+from litegpu.backends import named
 from litegpu.cache.store import CacheFolder, default_folder
 from litegpu.engine.tuning import Tuning
 from litegpu.errors import LitegpuError, OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
-from litegpu.option_values import Names, members, text, whole
+from litegpu.option_values import (
+    BackendName,
+    Names,
+    Precision,
+    PrecisionName,
+    cache_folder_of,
+    check_truth,
+    members,
+    precision_of,
+    text,
+    whole,
+)
 from litegpu.user_folders import with_home
 
 _log = logging.getLogger("litegpu")
@@ -48,14 +60,7 @@ class ExperimentalFlags(enum.IntFlag):
     ENABLE_SERIALIZATION = 8
 
 
-Precision = Literal["fp32", "fp16"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 QUANTIZED_MODES: tuple[QuantizedMode, ...] = ("exact", "float")
-
-BackendName = (
-    Literal["cuda", "opencl", "cl", "webgpu", "vulkan", "metal", "d3d12", "opengl", "gl"] | str
-)
-"""What `backend` may be; listed so that editors offer the names."""
 
 
 class GpuDelegateKeywords(TypedDict, total=False):
@@ -75,12 +80,12 @@ class GpuDelegateKeywords(TypedDict, total=False):
     min_nodes_per_partition: int | None
     invoke_timeout_ms: int | None
 
-    cache: bool | None
+    cache: bool | str | os.PathLike[str] | None
     unsafe_cache: bool | None
     quick_start: bool | None
     backend: BackendName | None
     device: int | str | None
-    precision: Precision | None
+    precision: PrecisionName | None
     quantized: QuantizedMode | None
 
 
@@ -145,20 +150,23 @@ class GpuDelegateOptions:
     8-bit tensors stay on the CPU.
 
     `cache` keeps compiled partitions without a word about where: True in the user's cache folder,
-    or in `serialization_dir` if that is given; None: if the environment has LITEGPU_CACHE; False:
-    nothing is kept at all. What is kept is found by all that it depends on, weights and driver
-    included, so a `model_token` only groups files (docs/cache.md). `unsafe_cache` uses the folder
-    even if it belongs to another user or others may write to it, who may then choose what runs
-    here, on the GPU and in the driver; None: if the environment has LITEGPU_CACHE_UNSAFE.
+    or in `serialization_dir` if that is given; a path: in that folder; None: if the environment has
+    LITEGPU_CACHE; False: nothing is kept at all. What is kept is found by all that it depends on,
+    weights and driver included, so a `model_token` only groups files (docs/cache.md).
+    `unsafe_cache` uses the folder even if it belongs to another user or others may write to it, who
+    may then choose what runs here, on the GPU and in the driver; None: if the environment has
+    LITEGPU_CACHE_UNSAFE.
 
     With `quick_start`, CUDA kernels that are not kept yet are compiled in a hurry, and again, as
     fast as they get, while the first invokes run: those take several times as long, for a second or
     two, and give the same results. None: where compiled partitions are kept, so that it happens
     once, and without SUSTAINED_SPEED. See GpuDelegate.wait_for_best_code.
 
-    `backend`, `device` (number or part of a name) and `precision` ("fp32" or "fp16") override what
-    follows from the rest; case does not matter. A number counts among the devices of the backend
-    that is asked for, else in `list_devices()`. Raises OptionsError for values that cannot be used.
+    `backend`, `device` (number, part of a name, "cuda:0" or "cuda") and `precision` ("fp32" or
+    "float32", "fp16", "float16" or "half") override what follows from the rest; case does not
+    matter. `backend="auto"` and "gpu" mean the same as None. A number counts among the devices of
+    the backend that is asked for, else in `list_devices()`. Raises OptionsError for values that
+    cannot be used.
     """
 
     is_precision_loss_allowed: int = -1
@@ -175,23 +183,26 @@ class GpuDelegateOptions:
     min_nodes_per_partition: int | None = None
     invoke_timeout_ms: int | None = None
 
-    cache: bool | None = None
+    cache: bool | str | None = None
     unsafe_cache: bool | None = None
     quick_start: bool | None = None
     backend: BackendName | None = None
     device: int | str | None = None
-    precision: Precision | None = None
+    precision: PrecisionName | None = None
     quantized: QuantizedMode | None = None
 
     def __post_init__(self) -> None:
-        """Validate every field; numbers become plain ints, paths become text."""
+        """Validate every field; numbers become plain ints, paths and names of precisions text."""
+        if isinstance(cache := self.cache, str | os.PathLike):
+            object.__setattr__(self, "cache", True)
+            folder = cache_folder_of(cache, self.serialization_dir)
+            object.__setattr__(self, "serialization_dir", folder)
         for name, names in _INTEGERS.items():
             object.__setattr__(self, name, whole(name, getattr(self, name), names))
         for name in _TEXTS:
             object.__setattr__(self, name, text(name, getattr(self, name)))
         for name in _TRUTHS:
-            if not isinstance(value := getattr(self, name), bool | None):
-                raise OptionsError(f"{name} must be True, False or None, not {value!r}.")
+            check_truth(name, getattr(self, name))
         if not isinstance(self.device, str | None):
             object.__setattr__(self, "device", whole("device", self.device))
         for name in _OPTIONAL_INTEGERS:
@@ -213,13 +224,8 @@ class GpuDelegateOptions:
                 f"experimental_flags {self.experimental_flags} has unknown bits; known are "
                 f"{members(ExperimentalFlags)}."
             )
-        if isinstance(self.precision, str):
-            object.__setattr__(self, "precision", self.precision.lower())
-        if self.precision not in (None, *PRECISIONS):
-            raise OptionsError(
-                f"Unknown precision '{self.precision}'."
-                f"{did_you_mean(str(self.precision), PRECISIONS)}"
-            )
+        if self.precision is not None:
+            object.__setattr__(self, "precision", precision_of(self.precision))
         if isinstance(self.quantized, str):
             object.__setattr__(self, "quantized", self.quantized.lower())
         if self.quantized not in (None, *QUANTIZED_MODES):
@@ -274,7 +280,7 @@ class GpuDelegateOptions:
     def resolved_precision(self) -> Precision:
         """Return "fp32" or "fp16": float32 only when precision matters most."""
         if self.precision is not None:
-            return self.precision
+            return precision_of(self.precision)
         return "fp32" if self.priorities()[0] == InferencePriority.MAX_PRECISION else "fp16"
 
     def numeric_policy(self) -> NumericPolicy:
@@ -302,7 +308,7 @@ class GpuDelegateOptions:
 
     def resolved_backend(self) -> str | None:
         """Return the backend that the options force, or None when any will do."""
-        if self.backend is not None:
+        if named(self.backend):
             return self.backend
         if self.experimental_flags & ExperimentalFlags.CL_ONLY:
             return "opencl"
@@ -328,7 +334,7 @@ class GpuDelegateOptions:
     def _keeps(self) -> bool:
         """Whether compiled partitions are to be kept."""
         if self.cache is not None:
-            return self.cache
+            return bool(self.cache)
         return bool(self.serialization_dir and self.model_token) or config.is_cache_wanted()
 
     def cache_folder(self) -> CacheFolder | None:

@@ -27,7 +27,7 @@ from litegpu.backends.buffers import Bindings, HostBuffer, MemoryKind
 from litegpu.backends.opencl import OpenCLBackend, OpenCLDevice
 from litegpu.backends.opencl_commands import CommandBuffer, EnqueueLoop
 from litegpu.backends.program import Launch
-from litegpu.options import Precision
+from litegpu.option_values import Precision
 from small_models import (
     assert_close,
     chain,

@@ -112,6 +112,9 @@ def chosen(backend: str | None = None, device: int | str | None = None) -> str:
         (None, "SOFT", "first:0 Soft CPU"),
         (None, "second:0", "second:0 Fast 4090"),
         (None, "first:0", "first:0 Soft CPU"),
+        (None, "first", "first:0 Soft CPU"),
+        ("auto", "SECOND", "second:0 Fast 4090"),
+        ("gpu", None, "second:0 Fast 4090"),
         (None, "First:0 Soft CPU", "first:0 Soft CPU"),
     ],
 )
@@ -142,7 +145,7 @@ def test_names_are_matched_and_not_what_stands_beside_them(
     """`WebGPU on Vulkan` is no GPU called GPU."""
     pipe = dataclasses.replace(info("webgpu", 0, "llvmpipe", True), platform="WebGPU on Vulkan")
     offer(monkeypatch, FakeBackend("webgpu", [pipe]))
-    for text in ("GPU", "webgpu", "vulkan", "webgpu:", "platform"):
+    for text in ("GPU", "vulkan", "webgpu:", "platform"):
         with pytest.raises(UnsupportedDeviceError, match=f"No device matches '{text}'"):
             chosen(None, text)
         with pytest.raises(UnsupportedDeviceError, match=f"No device matches '{text}'"):
@@ -197,6 +200,20 @@ def test_a_gpu_is_chosen_without_a_warning(fakes: None, caplog: pytest.LogCaptur
     chosen()
     chosen(device="4090")
     assert not caplog.records
+
+
+@pytest.mark.parametrize("device", ["absent", "absent:0", "bare:1"])
+def test_a_device_of_a_backend_that_has_none(fakes: None, device: str) -> None:
+    reason = {"absent": "The absent backend needs the Python", "bare": "There is no driver"}
+    text = f"No device matches '{device}'. {reason[device.partition(':')[0]]}.*Usable devices: 0 "
+    with pytest.raises(UnsupportedDeviceError, match=text) as found:
+        chosen(None, device)
+    assert found.value.remedy == ("pip install 'litegpu[absent]'" if "absent" in device else "")
+
+
+def test_a_cpu_is_no_backend(fakes: None) -> None:
+    with pytest.raises(OptionsError, match=r"Unknown backend 'CPU'. litegpu runs on GPUs: without"):
+        chosen("CPU")
 
 
 BROKEN = [AttributeError("no FFI"), OSError("wrong class"), SystemError("no result"), KeyError(3)]
@@ -267,12 +284,13 @@ def test_a_device_that_is_not_there(fakes: None, device: int | str) -> None:
         chosen(None, device)
     assert str(caught.value) == (
         f"No device matches '{device}'. Usable devices: 0 Fast 4090 (second); "
-        "1 Slow Radeon (second); 2 Soft CPU (first). Give a number or part of a name."
+        "1 Slow Radeon (second); 2 Soft CPU (first). Give a number, part of a name, or "
+        "BACKEND:NUMBER."
     )
 
 
 def test_an_unknown_backend(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = r"first, second, absent, bare, metal, vulkan, d3d12, cl, gl\."
+    known = r"first, second, absent, bare, metal, vulkan, d3d12, cl, gl, auto, gpu\."
     hint = rf"Did you mean 'second'\? Known: {known}"
     with pytest.raises(OptionsError, match=rf"Unknown backend 'sceond'\. {hint}"):
         chosen("sceond")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate, GpuDelegateOptions, OptionsError
-from litegpu.errors import did_you_mean
+from litegpu.errors import closest, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy
 from litegpu.options import (
     ExperimentalFlags,
@@ -18,6 +18,8 @@ from litegpu.options import (
     InferencePriority,
     make_options,
 )
+from litegpu.tools.runtime import interpreter
+from small_models import chain
 
 AUTO, PRECISION, LATENCY, MEMORY = range(4)
 
@@ -233,9 +235,10 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
     [
         (
             {"precision": "fp64"},
-            r"Unknown precision 'fp64'. Did you mean 'fp\d\d'\? Known: fp32, fp16.",
+            r"Unknown precision 'fp64'. Did you mean 'fp\d\d'\? Known: fp32, float32, ",
         ),
         ({"precision": 16}, "Unknown precision '16'. Did you mean 'fp16'?"),
+        ({"precision": "flaot16"}, "Unknown precision 'flaot16'. Did you mean 'float16'?"),
         (
             {"quantized": "exakt"},
             "Unknown way to compute quantized tensors 'exakt'. Did you mean 'exact'\\? "
@@ -268,7 +271,14 @@ def test_numbers_and_paths_of_other_types_are_welcome() -> None:
             {"serialization_dir": "a\0b"},
             r"serialization_dir must be text without .* not 'a\\x00b'.",
         ),
-        ({"cache": "yes"}, "cache must be True, False or None, not 'yes'."),
+        ({"cache": "yes"}, "cache must be True, False or None or a folder, not 'yes'."),
+        ({"cache": ""}, "cache must be True, False or None or a folder, not ''."),
+        ({"cache": 1}, "cache must be True, False or None or a folder, not 1."),
+        ({"cache": "a\0b"}, "cache must be text without null characters"),
+        (
+            {"cache": "a", "serialization_dir": "b"},
+            "cache and serialization_dir name two folders, 'a' and 'b'. Give one of them.",
+        ),
         ({"unsafe_cache": 1}, "unsafe_cache must be True, False or None, not 1."),
         ({"model_token": b"x"}, "model_token must be text without null characters, not b'x'."),
         (
@@ -294,6 +304,37 @@ def test_the_case_of_names_does_not_matter() -> None:
     assert GpuDelegate(found).device.backend == "opencl"
 
 
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("float16", "fp16"), ("Half", "fp16"), ("float32", "fp32"), ("single", "fp32")],
+)
+def test_precisions_have_the_names_of_other_libraries(name: Any, precision: str) -> None:
+    found = make_options(None, {"precision": name})
+    assert found.precision == found.resolved_precision() == precision
+    assert GpuDelegate(precision=name).precision == precision
+
+
+@pytest.mark.parametrize("name", ["auto", "GPU"])
+def test_any_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LITEGPU_BACKEND", "LITEGPU_DEVICE"):
+        monkeypatch.delenv(variable, raising=False)
+    assert GpuDelegate(backend=name).device == GpuDelegate().device
+    assert GpuDelegateOptions(backend=name, experimental_flags=5).resolved_backend() == "opengl"
+    monkeypatch.setenv("LITEGPU_BACKEND", name)
+    assert GpuDelegate().device == GpuDelegate(backend="auto").device
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_cache_may_be_a_folder(kind: type[Any], tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    delegate = GpuDelegate(cache=kind(folder))
+    assert (delegate.options.cache, delegate.options.serialization_dir) == (True, str(folder))
+    interpreter(chain(["ABS"]), delegate)
+    assert [path for path in folder.rglob("*") if path.is_file()]
+    again = make_options(delegate.options, {"precision": "fp16"})
+    assert again.serialization_dir == str(folder)
+
+
 @pytest.mark.parametrize("given", [3, "fp16", [("precision", "fp16")]])
 def test_options_of_a_wrong_type(given: Any) -> None:
     expected = f"options must be GpuDelegateOptions or a dict, not {type(given).__name__}."
@@ -314,3 +355,5 @@ def test_hints() -> None:
         " Did you mean 'opencl'? Known: cuda, opencl."
     )
     assert did_you_mean("zzz", ["cuda"]) == " Known: cuda."
+    assert closest("context", ["text", "contexts"]) == "contexts"
+    assert closest("zzz", ["cuda"]) is None

@@ -14,7 +14,7 @@ import turns
 from comparing import relative_error
 from litegpu import GpuDelegate, backends
 from litegpu.backends.base import DeviceInfo
-from litegpu.options import PRECISIONS
+from litegpu.option_values import PRECISIONS
 from litegpu.report import DelegationReport
 from litegpu.tools import runtime
 from model_runner import (

@@ -19,7 +19,7 @@ from litegpu import backends
 from litegpu.backends import webgpu
 from litegpu.backends.base import DeviceInfo
 from litegpu.ops import all_ops
-from litegpu.options import PRECISIONS
+from litegpu.option_values import PRECISIONS
 from op_runner import MODES, Mode, Outcome, groups, problem_of, run, write
 
 DEVICES = backends.list_devices()

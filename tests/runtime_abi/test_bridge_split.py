@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.options import Precision
+from litegpu.option_values import Precision
 from litegpu.report import DelegationReport
 from litegpu.zoo.writer import ModelWriter
 from small_models import (

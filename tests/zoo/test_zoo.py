@@ -358,6 +358,10 @@ def test_zoo_names_are_told_from_paths(text: str) -> None:
             "Did you mean 'zoo:mobilenet_v1_1.0_224'? Known: zoo:mobilenet_v1_1.0_224, ",
         ),
         ("zoo:", "Unknown zoo model 'zoo:'. Known: "),
+        ("zoo:mobilnet_v1", "Did you mean 'zoo:mobilenet_v1_1.0_224'?"),
+        ("zoo:mobilenet_v2", "Did you mean 'zoo:mobilenet_v2_1.0_224'?"),
+        ("zoo:deeplab", "Did you mean 'zoo:deeplab_v3_257'?"),
+        ("zoo:vit", "Did you mean 'zoo:vit_tiny'?"),
         (
             f"{SMALL}?bach=2",
             f"Zoo model '{SMALL}?bach=2' has no parameter 'bach'. Did you mean 'batch'? "
@@ -395,6 +399,15 @@ def test_a_model_file_that_is_missing(tmp_path: Path) -> None:
 def test_a_zoo_name_without_its_prefix() -> None:
     with pytest.raises(ModelError, match=r"does not exist\. Did you mean 'zoo:resnet50'\?"):
         zoo.resolve_model("resnet50")
+    with pytest.raises(ModelError, match=r"does not exist\. Did you mean 'zoo:vit_tiny'\?"):
+        zoo.resolve_model("vit-tiny")
+
+
+@pytest.mark.parametrize("given", [b"TFL3", None, 3])
+def test_what_is_no_path_of_a_model(given: Any) -> None:
+    message = f"A model's path or zoo name is text, not {type(given).__name__}. CompiledModel.from_"
+    with pytest.raises(ModelError, match=re.escape(message)):
+        zoo.resolve_model(given)
 
 
 def test_a_model_file_that_is_a_folder(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ SHORT: Mapping[str, str] = {"cl": "opencl", "gl": "opengl"}
 """Shorter names for some of them."""
 ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Direct3D 12"}
 """What else may be asked for as a backend: WebGPU on the system's API of that name."""
+ANY = ("auto", "gpu")
+"""Names that ask for no backend in particular, as None does."""
+_NO_GPU = ("cpu", "xnnpack", "tpu", "npu")
 TITLES: Mapping[str, str] = {backend.name: backend.title for backend in BACKENDS.values()}
 """How people write their names."""
 
@@ -71,13 +74,14 @@ def select(backend: str | None, device: int | str | None) -> Device:
     """Open the device that the options (then the environment) ask for, else the best one.
 
     A number counts among the devices of the backend that is asked for, else in `list_devices()`.
-    Text is a part of a name, or ``cuda:1``; of several devices that match, the preferred is taken.
+    Text is a part of a name, ``cuda:1``, or ``cuda`` for any of that backend; of several devices
+    that match, the preferred is taken.
 
     Raises OptionsError for unknown names, MissingDependencyError when the package of the
     backend that was asked for is not installed, UnsupportedDeviceError when nothing fits,
     ForkedProcessError in a child of a process that had opened what is asked for.
     """
-    backend = backend or config.text("LITEGPU_BACKEND")
+    backend = named(backend) or named(config.text("LITEGPU_BACKEND"))
     device = config.text("LITEGPU_DEVICE") if device is None or device == "" else device
     if backend:
         numbered = {info.index: info for info in devices_of(backend)}
@@ -90,8 +94,18 @@ def select(backend: str | None, device: int | str | None) -> Device:
 
 def is_free(backend: str | None, device: int | str | None) -> bool:
     """Return whether neither options nor environment ask for a backend or a device."""
-    requested = (backend, device, config.text("LITEGPU_BACKEND"), config.text("LITEGPU_DEVICE"))
-    return all(each is None or each == "" for each in requested)
+    if named(backend) or named(config.text("LITEGPU_BACKEND")):
+        return False
+    return all(each is None or each == "" for each in (device, config.text("LITEGPU_DEVICE")))
+
+
+def named(backend: str | None) -> str:
+    """Return the backend that a name asks for, nothing where any will do.
+
+    >>> named("cuda"), named("auto"), named(None)
+    ('cuda', '', '')
+    """
+    return "" if backend is None or backend.lower() in ANY else backend
 
 
 def next_after(current: DeviceInfo) -> Device | None:
@@ -117,7 +131,9 @@ def devices_of(requested: str) -> list[DeviceInfo]:
     if name in BACKENDS:
         return _devices(BACKENDS[name])
     if name not in ALIASES:
-        hint = did_you_mean(requested, (*BACKENDS, *ALIASES, *SHORT))
+        hint = did_you_mean(requested, (*BACKENDS, *ALIASES, *SHORT, *ANY))
+        if name in _NO_GPU:
+            hint = f" litegpu runs on GPUs: without the delegate the model is the CPU's.{hint}"
         variable = requested == config.text("LITEGPU_BACKEND")
         found = "LITEGPU_BACKEND names an unknown" if variable else "Unknown"
         raise OptionsError(f"{found} backend '{requested}'.{hint}")
@@ -211,24 +227,35 @@ def _status_of(backend: Backend) -> BackendStatus:
 
 
 def _match(numbered: Mapping[int, DeviceInfo], wanted: int | str) -> DeviceInfo:
-    """Return the device of that number, else the first whose name contains the text."""
+    """Return the device of that number or backend, else the first whose name contains the text."""
     text = str(wanted).strip().lower()
     if text.isdecimal() and int(text) in numbered:
         return numbered[int(text)]
+    name, colon, index = text.partition(":")
+    name = SHORT.get(name, name)
     for info in numbered.values() if isinstance(wanted, str) else ():
-        if text in info.name.lower() or text in (
-            f"{info.backend}:{info.index}",
-            info.title.lower(),
-        ):
+        titles = (info.backend, f"{info.backend}:{info.index}")
+        is_title = text == info.title.lower() or f"{name}{colon}{index}" in titles
+        if is_title or text in info.name.lower():
             return info
     known = "; ".join(f"{number} {info.name} ({info.backend})" for number, info in numbered.items())
-    raise UnsupportedDeviceError(
-        f"No device matches '{wanted}'. Usable devices: {known}. Give a number or part of a name."
+    absent = _status_of(BACKENDS[name]) if name in BACKENDS else None
+    reason = _sentence(absent.reason) if absent else ""
+    error = UnsupportedDeviceError(
+        f"No device matches '{wanted}'. {reason}Usable devices: {known}. Give a number, part of a "
+        "name, or BACKEND:NUMBER."
     )
+    error.remedy = absent.remedy if absent else ""
+    raise error
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason.rstrip('.')}. " if reason else ""
 
 
 __all__ = [
     "ALIASES",
+    "ANY",
     "BACKENDS",
     "SHORT",
     "TITLES",
@@ -239,6 +266,7 @@ __all__ = [
     "devices_of",
     "is_free",
     "list_devices",
+    "named",
     "next_after",
     "ranked",
     "select",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-from litegpu.errors import ModelError
+from litegpu.errors import ModelError, closest
 from litegpu.zoo.registry import PREFIX, is_zoo_name, load, names
 from litegpu.zoo.schema import FILE_IDENTIFIER
 
@@ -14,11 +15,19 @@ def resolve_model(model: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a .tflite model given by its path or by the name of a zoo model.
 
     Raises:
-        ModelError: The file is missing, cannot be read, or is not a .tflite model.
+        ModelError: The file is missing, cannot be read, or is not a .tflite model; or what is given
+            is no path.
         OptionsError: An unknown zoo model, see `load`.
     """
     if isinstance(model, str) and is_zoo_name(model):
         return load(model)
+    given: Any = model
+    if not isinstance(given, str | os.PathLike):
+        kind = type(given).__name__
+        raise ModelError(
+            f"A model's path or zoo name is text, not {kind}. CompiledModel.from_buffer takes the "
+            "bytes of a .tflite file."
+        )
     path = Path(model)
     try:
         data = path.read_bytes()
@@ -38,6 +47,6 @@ def resolve_model(model: str | os.PathLike[str]) -> bytes:
 
 
 def _advice(path: Path) -> str:
-    if f"{PREFIX}{path}" in names():
-        return f"Did you mean '{PREFIX}{path}'?"
+    if path.parent == Path() and (found := closest(f"{PREFIX}{path}", names())):
+        return f"Did you mean '{found}'?"
     return f"Check the path, or use a built-in model such as '{names()[0]}'."

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from litegpu import config
-from litegpu.backends import ALIASES, BACKENDS, SHORT, private_files
+from litegpu.backends import ALIASES, ANY, BACKENDS, SHORT, private_files
 from litegpu.cache.store import default_folder, entries, kernels
 from litegpu.errors import LitegpuError, did_you_mean
 from litegpu.tools.doctor.findings import Finding, Machine
@@ -111,7 +111,7 @@ def environment(machine: Machine) -> Iterator[Finding]:
     for name, value in sorted(machine.environment.items()):
         if not name.startswith("LITEGPU_"):
             continue
-        known = ("", *BACKENDS, *ALIASES, *SHORT)
+        known = ("", *ANY, *BACKENDS, *ALIASES, *SHORT)
         if name == "LITEGPU_BACKEND" and value.strip().lower() not in known:
             text = f"LITEGPU_BACKEND={value} names no backend."
             yield Finding("environment", "problem", text, did_you_mean(value, known[1:]).strip())
