@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from litegpu.engine import CompiledPartition
 from litegpu.errors import InterpreterError
-from litegpu.graph import Graph, Node
+from litegpu.graph import DType, Graph, Node
 from litegpu.graph.partition import PartitionChoice
+from litegpu.numeric_policy import FP16, NumericPolicy
+from litegpu.ops import types
 from litegpu.ops.base import find
 from litegpu.ops.dynamic import UNKNOWN
 from litegpu.ops.support import SupportCheck, computes_with_bytes, has_byte_constants
-from litegpu.report import Advice, without_tensors
+from litegpu.report import Advice, QuantizedSupport, without_tensors
 from litegpu.selection import Selection, nodes_of
 from litegpu.wording import about, counted, counts, shown_nodes, shown_ops, shown_size, shown_time
 
@@ -25,8 +27,9 @@ _DATA_MOVEMENT = ("concat", "index_map", "reshape")
 """Templates of kernels that only move elements, but for their epilogues."""
 _DATA_MOVEMENT_FROM, _PADDING_FROM = 0.05, 0.1
 """Shares of a partition's bytes from which on advice is given."""
-_WEIGHTS_FROM = 1 << 20
-"""Bytes of weights from which on half storage is worth trying."""
+_HALVED_FROM = 1 << 20
+"""Bytes of weights and values stored as half from which on that is worth trying."""
+_FLOAT_BYTES = 4
 
 
 _Obstacle = tuple[str, ...]
@@ -54,16 +57,20 @@ def advise(
     selection: Selection,
     choice: PartitionChoice,
     compiled: Sequence[CompiledPartition],
-    precision: str,
+    policy: NumericPolicy,
+    other_modes: Sequence[QuantizedSupport],
 ) -> tuple[Advice, ...]:
-    """Return advice on a checked graph of which partitions were chosen and compiled."""
+    """Return advice on a checked graph of which partitions were chosen and compiled.
+
+    `other_modes` are the values of the option `quantized` that were not chosen.
+    """
     graph = selection.support.graph
     return (
-        *_where_divisible(_on_blockers(selection, choice)),
+        *_where_divisible(_on_blockers(selection, choice, other_modes)),
         *_on_limit(selection, choice),
         *_on_data_movement(selection, compiled),
         *_on_padding(graph, compiled),
-        *_on_precision(compiled, precision),
+        *_on_precision(graph, choice, compiled, policy),
     )
 
 
@@ -73,7 +80,9 @@ def _where_divisible(found: Iterator[Advice]) -> Iterator[Advice]:
         yield from found
 
 
-def _on_blockers(selection: Selection, choice: PartitionChoice) -> Iterator[Advice]:
+def _on_blockers(
+    selection: Selection, choice: PartitionChoice, other_modes: Sequence[QuantizedSupport]
+) -> Iterator[Advice]:
     """Yield the obstacles between this choice and a whole graph, each without those before it.
 
     The one comes next that saves most. What saves nothing is not worth advice, unless without it
@@ -95,14 +104,16 @@ def _on_blockers(selection: Selection, choice: PartitionChoice) -> Iterator[Advi
         if not whole and (not counts(saved) or after <= before):
             return
         effect = "the whole graph" if whole else _effect(len(before), len(after))
-        without = "Without this too" if gone else "Without this"
         nodes = obstacles.nodes[key]
         indices = tuple(node.index for node in nodes)
-        reason = _QUANTIZED.get(key[0]) or selection.support.reasons[indices[0]]
+        reasons = [selection.support.reasons[index] for index in indices]
+        remedy = _remedy(key[0], indices, other_modes)
+        replaced = _them(indices) + " too" * bool(gone)
         yield Advice(
-            key[0] if key[0] in _QUANTIZED else "blocker",
+            key[0] or "blocker",
             f"{shown_ops(node.op for node in nodes)} ({shown_nodes(indices)}): "
-            f"{reason.rstrip('.')}. {without}, {effect} could run on the GPU, {_saving(saved)}.",
+            f"{_shared_reason(reasons)} {remedy}Replacing {replaced} would put {effect} on the "
+            f"GPU, {_saving(saved)}.",
             indices,
             max(saved, 0.0),
         )
@@ -119,9 +130,7 @@ def _effect(before: int, after: int) -> str:
 
 
 def _saving(seconds: float) -> str:
-    if counts(seconds):
-        return f"which would save {about(seconds)} an invoke"
-    return "which would save no time"
+    return f"saving {about(seconds)} per invoke" if counts(seconds) else "without saving time"
 
 
 def _find_obstacles(support: SupportCheck) -> _Obstacles:
@@ -144,14 +153,33 @@ def _find_obstacles(support: SupportCheck) -> _Obstacles:
     return _Obstacles(nodes, waiting)
 
 
-_QUANTIZED: Mapping[str, str] = {
-    "quantized": "These nodes on 8-bit integers stay on the CPU. `litegpu check` says what the GPU "
-    'could run of them with quantized="exact" and with quantized="float". The same model in '
-    "float32, or with float16 weights, has no such nodes.",
-    "weights": "8-bit weights of float data (dynamic-range quantization) stay on the CPU with "
-    'quantized="exact". With quantized="float" they are computed as float32; converted with '
-    "float16 weights, the model has about the same accuracy and no such nodes.",
+def _shared_reason(reasons: Sequence[str]) -> str:
+    """Return the reason of nodes that stay on the CPU as a sentence, the first of several."""
+    others = len({without_tensors(reason) for reason in reasons}) - 1
+    more = f" ({counted(others, 'more reason')} above)" if others else ""
+    return f"{reasons[0].rstrip('.')}{more}."
+
+
+_FLOATS: Mapping[str, str] = {
+    "quantized": "A model in float32, or with float16 weights, has no 8-bit integers. ",
+    "weights": "Converted with float16 weights, not with dynamic-range quantization, the model has "
+    "about the same accuracy and no 8-bit weights. ",
 }
+"""What helps nodes that compute with 8-bit integers, and those that have weights of these."""
+
+
+def _remedy(kind: str, indices: Sequence[int], other_modes: Sequence[QuantizedSupport]) -> str:
+    """Return what of options and conversion lets the GPU run quantized nodes, else nothing."""
+    able = [
+        f'With quantized="{each.mode}" the GPU could run {_them(indices)}. '
+        for each in other_modes
+        if not {node.index for node in each.rejected}.intersection(indices)
+    ]
+    return "".join([*able, _FLOATS[kind]]) if kind else ""
+
+
+def _them(nodes: Sequence[int]) -> str:
+    return "it" if len(nodes) == 1 else "them"
 
 
 def _obstacle(graph: Graph, node: Node, reason: str) -> _Obstacle:
@@ -248,13 +276,34 @@ def _on_padding(graph: Graph, compiled: Sequence[CompiledPartition]) -> Iterator
     )
 
 
-def _on_precision(compiled: Sequence[CompiledPartition], precision: str) -> Iterator[Advice]:
-    weights = sum(each.program.constants.nbytes for each in compiled)
-    if precision == "fp32" and weights >= _WEIGHTS_FROM:
+def _on_precision(
+    graph: Graph,
+    choice: PartitionChoice,
+    compiled: Sequence[CompiledPartition],
+    policy: NumericPolicy,
+) -> Iterator[Advice]:
+    """Advise halves where that policy would store enough floats so, which integers never are."""
+    if policy.uses_fp16:
+        return
+    floats = {DType.FLOAT32, DType.FLOAT16, *(types.BYTES if policy.quantized == "float" else ())}
+    delegated = nodes_of(choice.delegated)
+    read = {v for node in graph.nodes if node.index in delegated for v in node.inputs}
+    constants = (value for v, value in graph.values.items() if v in read and value.is_constant)
+    sizes = (_FLOAT_BYTES * each.elements for each in constants if each.dtype in floats)
+    stored = (value.storage for each in compiled for value in each.facts.allocations)
+    values = (each.nbytes for each in stored if each.dtype is DType.FLOAT32)
+    halved = {
+        "weights": sum(size for size in sizes if not FP16.keeps_fp32_weights(size)),
+        "values": sum(size for size in values if FP16.stores_half(size)),
+    }
+    if sum(halved.values()) >= _HALVED_FROM:
+        listed = " and ".join(
+            f"{shown_size(size)} of {what}" for what, size in halved.items() if size
+        )
         yield Advice(
             "precision",
-            'precision="fp16" would store large values, and the large ones among '
-            f"{shown_size(weights)} of weights, as half: less to read. Sums stay float32.",
+            f'precision="fp16" would store {listed} as float16, half the bytes to read. Sums stay '
+            "float32.",
         )
 
 

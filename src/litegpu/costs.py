@@ -61,10 +61,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What an invoke pays because CPU and GPU share the graph, against one partition for all.
+    """What an invoke pays for its ways to the GPU and back where CPU and GPU share the graph.
 
-    `copied_bytes` are those of tensors that one side makes and the other, or another partition,
-    reads; `seconds` is the time for these and for every round trip but the first.
+    `copied_bytes` are those of all tensors that go to partitions or come from them, the model's own
+    inputs and outputs among them; `seconds` is the time for these and for the round trips.
     """
 
     round_trips: int
@@ -119,25 +119,12 @@ class CostModel:
         return rest + sum(self.estimate(subset).gpu_seconds for subset in subsets)
 
     def split(self, subsets: Collection[Subset]) -> Split | None:
-        """Return what sharing the graph costs; None if nothing or all is in one partition."""
+        """Return what the ways to the GPU cost; None if nothing or all is in one partition."""
         if not subsets or {len(self._nodes)} == {len(subset.nodes) for subset in subsets}:
             return None
-        copied = sum(sum(tensor_bytes(self._graph, self._shared(subset))) for subset in subsets)
-        trips = len(subsets)
-        seconds = (trips - 1) * self._rates.round_trip + copied / self._rates.copied
-        return Split(trips, copied, seconds)
-
-    def _shared(self, subset: Subset) -> list[int]:
-        """Return what a partition reads of others' results, and what others read of its own."""
-        own = set(subset.nodes)
-        others = [node for node in self._graph.nodes if node.index not in own]
-        written = {v for node in others for v in node.outputs}
-        read = {v for node in others for v in node.inputs}
-        return [
-            v
-            for v in self._transferred(subset)
-            if (v in written and v in subset.inputs) or (v in read and v in subset.outputs)
-        ]
+        copied = sum(self.estimate(subset).copied_bytes for subset in subsets)
+        seconds = len(subsets) * self._rates.round_trip + copied / self._rates.copied
+        return Split(len(subsets), copied, seconds)
 
 
 class CostPolicy:

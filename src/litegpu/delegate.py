@@ -34,7 +34,7 @@ from litegpu.runtime_abi.opcodes import code_of, known_name
 from litegpu.runtime_abi.reader import graph_numbers, loop_contexts, read_graph, thread_count
 from litegpu.runtime_abi.seats import SeatedKernel
 from litegpu.selection import Selection, quantized_support
-from litegpu.wording import printable
+from litegpu.wording import counted, printable
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -181,10 +181,7 @@ class GpuDelegate:
             for subset, kernel in kernels:
                 kernel.bindable = private_ends(graph, subset)
         self._described.update(zip((kernel for _, kernel in kernels), parts, strict=True))
-        report = replace(
-            self._make_report(selection, choice, kernels, parts, notes),
-            quantized=quantized_support(graph, support, self.options.quantized_mode()),
-        )
+        report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
         self._publish(report, primary=context == self._primary)
         delegated = [index for subset, _ in kernels for index in subset.nodes]
@@ -207,7 +204,7 @@ class GpuDelegate:
                     kernels.append((subset, self._compile(extract(graph, subset), alone)))
                 except LitegpuError as error:
                     self._fail(error)
-                    notes.append(f"{len(subset.nodes)} nodes stay on the CPU: {error}")
+                    notes.append(f"{counted(len(subset.nodes), 'node')} left to the CPU: {error}")
                     _log.warning("%s", notes[-1])
                     selection.give_up(subset.nodes)
                     break
@@ -349,6 +346,8 @@ class GpuDelegate:
     ) -> DelegationReport:
         graph, reasons = selection.support.graph, selection.support.reasons
         costs = selection.costs
+        mode = self.options.quantized_mode()
+        quantized = quantized_support(graph, selection.support, mode)
         return DelegationReport(
             backend=self.device.backend,
             device=self.device.name,
@@ -360,9 +359,11 @@ class GpuDelegate:
             left_out=selection.left_out(choice),
             split=costs.split(choice.delegated),
             advice=advise(
-                selection, choice, [kernel.compiled for _, kernel in kernels], self.precision
+                *(selection, choice, [kernel.compiled for _, kernel in kernels]),
+                *(self.options.numeric_policy(), quantized[1:] if mode else ()),
             ),
             notes=tuple(notes),
+            quantized=quantized,
         )
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:

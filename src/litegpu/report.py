@@ -112,7 +112,7 @@ class DelegationReport:
     partitions: tuple[Partition, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     split: Split | None = None
-    """What sharing the graph with the CPU costs; None when the graph is not shared."""
+    """What round trips between CPU and GPU cost; None when the graph is not shared."""
     advice: tuple[Advice, ...] = ()
     """What would help, the most first."""
     notes: tuple[str, ...] = field(default=())
@@ -163,13 +163,11 @@ class DelegationReport:
         gpu = len(self.delegated_nodes)
         cpu = self.total_nodes - gpu
         if not gpu:
-            return (
-                "No operations will run on the GPU, "
-                f"and all {self.total_nodes} operations will run on the CPU."
-            )
+            every = "the only one" if cpu == 1 else f"all {cpu} operations"
+            return f"No operations will run on the GPU, and {every} will run on the CPU."
         return (
-            f"{gpu} operations will run on the GPU, "
-            f"and the remaining {cpu} operations will run on the CPU."
+            f"{counted(gpu, 'operation')} will run on the GPU, "
+            f"and the remaining {counted(cpu, 'operation')} will run on the CPU."
         )
 
     def _repr_html_(self) -> str:
@@ -218,7 +216,7 @@ class DelegationReport:
         lines = [self.summary()]
         if self.partitions:
             lines.append("")
-            lines.append("partition  nodes  kernels  memory (bound)          weights   ops")
+            lines.append("partition  nodes  kernels  memory (lower bound)    weights   ops")
         for number, part in enumerate(self.partitions):
             memory = f"{shown_size(part.arena_bytes)} ({shown_size(part.lower_bound_bytes)})"
             ops = shown_ops(self.ops[index] for index in part.nodes)
@@ -272,7 +270,7 @@ def _subgraph(number: int) -> str:
 def _split_line(split: Split) -> str:
     return (
         f"the split: {counted(split.round_trips, 'round trip')} and "
-        f"{shown_size(split.copied_bytes)} copied between CPU and GPU, {about(split.seconds)} an "
+        f"{shown_size(split.copied_bytes)} copied between CPU and GPU, {about(split.seconds)} per "
         "invoke on a GPU"
     )
 

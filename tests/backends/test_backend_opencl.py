@@ -160,9 +160,9 @@ def test_the_cpu_takes_over_from_kernels_that_do_not_compile(
     report = delegate.report
     assert report is not None and report.partitions == ()
     notes = "\n".join(report.notes)
-    assert "1 nodes stay on the CPU" in notes and "2 nodes stay on the CPU" in notes
+    assert "1 node left to the CPU" in notes and "2 nodes left to the CPU" in notes
     assert "refuses the kernels copy_" in notes
-    assert "2 nodes stay on the CPU: OpenCL device" in caplog.text
+    assert "2 nodes left to the CPU: OpenCL device" in caplog.text
 
 
 def test_only_the_partition_that_does_not_compile_stays_on_the_cpu(
@@ -309,10 +309,10 @@ def test_the_cpu_takes_over_when_memory_is_short(
     changed_info(monkeypatch, opencl_device, max_allocation_bytes=64)
     assert_close(run_model(interpreter(model, delegate), x), reference(model, x))
     assert isinstance(delegate.error, DeviceMemoryError)
-    assert "4 nodes stay on the CPU: The partition needs" in caplog.text
+    assert "4 nodes left to the CPU: The partition needs" in caplog.text
     assert delegate.report is not None
     assert "all 4 operations will run on the CPU" in str(delegate.report)
-    assert "4 nodes stay on the CPU" in str(delegate.report)
+    assert "4 nodes left to the CPU" in str(delegate.report)
 
 
 def test_memory_that_is_short_after_a_resize_is_an_error(

@@ -376,13 +376,12 @@ def test_what_a_split_costs() -> None:
     assert costs.split(runs([0, 1, 2, 3])) is None
     both = costs.split([first, second])
     assert both is not None
-    # What ABS makes, and what EXP reads: the model's own input and output would be copied anyway.
-    assert (both.round_trips, both.copied_bytes) == (2, 8000)
-    assert both.seconds == pytest.approx(rates.round_trip + 8000 / rates.copied)
+    assert (both.round_trips, both.copied_bytes) == (2, 16000)
+    assert both.seconds == pytest.approx(2 * rates.round_trip + 16000 / rates.copied)
     one = costs.split([first])
     assert one is not None
-    assert (one.round_trips, one.copied_bytes) == (1, 4000)
-    assert one.seconds == pytest.approx(4000 / rates.copied)
+    assert (one.round_trips, one.copied_bytes) == (1, 8000)
+    assert one.seconds == pytest.approx(rates.round_trip + 8000 / rates.copied)
 
 
 def test_a_tensor_that_the_cpu_makes_of_another_type() -> None:

@@ -17,11 +17,11 @@ TABLE = """\
 litegpu on Some GPU (opencl, fp16)
 4 operations will run on the GPU, and the remaining 12 operations will run on the CPU.
 
-partition  nodes  kernels  memory (bound)          weights   ops
+partition  nodes  kernels  memory (lower bound)    weights   ops
         0      3        2  3.0 MiB (2.9 KiB)       5.0 GiB   CONV_2D x3
         1      1        1  100 B (100 B)           0 B       CONV_2D
 
-the split: 2 round trips and 2.5 KiB copied between CPU and GPU, about 41 us an invoke on a GPU
+the split: 2 round trips and 2.5 KiB copied between CPU and GPU, about 41 us per invoke on a GPU
 
 on the CPU
   TOPK_V2 v2 (nodes 6, 7, 8, 9, 10, 11 and 1 more): Operation is not supported.
@@ -153,7 +153,7 @@ def test_a_real_report_and_the_messages_that_users_know(caplog: pytest.LogCaptur
             "Following operations are not supported by GPU delegate:\n"
             "ROUND: Operation is not supported.\n"
             "TOPK_V2: Operation is not supported.\n"
-            "1 operations will run on the GPU, and the remaining 3 operations will run on the CPU.",
+            "1 operation will run on the GPU, and the remaining 3 operations will run on the CPU.",
         ),
     ]
     report = delegate.report
@@ -170,7 +170,7 @@ def test_nothing_on_the_gpu(caplog: pytest.LogCaptureFixture) -> None:
     assert messages(caplog)[-1][1] == (
         "Following operations are not supported by GPU delegate:\n"
         "ROUND: Operation is not supported.\n"
-        "No operations will run on the GPU, and all 1 operations will run on the CPU."
+        "No operations will run on the GPU, and the only one will run on the CPU."
     )
 
 
@@ -193,7 +193,7 @@ def test_custom_operations_are_named_as_such(caplog: pytest.LogCaptureFixture) -
             logging.WARNING,
             "Following operations are not supported by GPU delegate:\n"
             "CUSTOM TFLite_Detection_PostProcess: Operation is not supported.\n"
-            "1 operations will run on the GPU, and the remaining 1 operations will run on the CPU.",
+            "1 operation will run on the GPU, and the remaining 1 operation will run on the CPU.",
         ),
     ]
 

@@ -114,7 +114,7 @@ def test_lines_fit_the_terminal(
 def test_rows_in_a_pipe_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["profile", SMALL, "--repeats=1"]) == 0
     heading = next(line for line in capsys.readouterr().out.splitlines() if "kernel " in line)
-    assert heading.split()[-6:] == ["GFLOP/s", "GB/s", "floor", "µs", "of", "floor"]
+    assert heading.split()[-5:] == ["GFLOP/s", "GB/s", "floor", "µs", "efficiency"]
 
 
 # JSON

@@ -34,7 +34,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     for line in (
         "partition 0",
-        "kernel  operation  node  output  µs  share  GFLOP/s  GB/s  floor µs  of floor",
+        "kernel  operation  node  output  µs  share  GFLOP/s  GB/s  floor µs  efficiency",
         "conv_2d  CONV_2D  4  1×8×8×16  100.0  62%  30.0  20.0  25.0  25%",
         "copy  COPY  1×8×8×16  60.0  38%  0.0  25.0  42%",
         "2 kernels, each by itself  160.0",

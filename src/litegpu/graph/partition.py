@@ -119,7 +119,7 @@ def _sorted(subsets: Iterable[Subset], policy: PartitionPolicy) -> tuple[Subset,
 
 
 def _beyond(limit: int) -> str:
-    return f"Others are worth more, and max_delegated_partitions={limit} allows no further one."
+    return f"Better partitions use up max_delegated_partitions={limit}."
 
 
 def _in_order(candidates: Candidates, choice: PartitionChoice) -> PartitionChoice:

@@ -1,4 +1,4 @@
-"""Models that take pictures as they come: bytes of a camera or a decoder, of any size."""
+"""Models that take raw pictures: bytes of a camera or a decoder, of any size."""
 
 from litegpu.pictures.surgery import with_picture_input
 

@@ -50,7 +50,7 @@ def stage_sections(meter: engines.Meter) -> list[Section]:
     return [
         bars(
             "Stages, each by itself",
-            [f"{each.name} (side by side: {each.workers})" for each in stages],
+            [f"{each.name} ({counted(each.workers, 'worker')})" for each in stages],
             [each.rate for each in stages],
             "samples a second",
             hints=[

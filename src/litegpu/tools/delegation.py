@@ -44,20 +44,30 @@ DELEGATE_FLAGS = (
     Flag(
         "experimental_flags", whole, None, f"the sum of: {listed(ExperimentalFlags)} (default: 1)"
     ),
-    Flag("max_delegated_partitions", whole, None, "most parts to run on the GPU (default: 1)"),
+    Flag(
+        "max_delegated_partitions",
+        whole,
+        None,
+        "maximum number of partitions on the GPU (default: 1)",
+    ),
     Flag(
         "min_nodes_per_partition",
         whole,
         None,
-        "least nodes of a part that runs on the GPU (default: where that is faster)",
+        "minimum nodes of a partition on the GPU (default: none, but it must be faster)",
     ),
     Flag(
         *("invoke_timeout_ms", whole, None),
-        "most milliseconds to wait for the device (default: any)",
+        "longest wait for the device, in milliseconds (default: no limit)",
     ),
     Flag("first_delegate_node_index", whole, None, "nodes before this one stay on the CPU"),
     Flag("last_delegate_node_index", whole, None, "nodes after this one stay on the CPU"),
-    Flag("cache", bool, None, "keep what is compiled, for faster starts (default: LITEGPU_CACHE)"),
+    Flag(
+        "cache",
+        bool,
+        None,
+        "keep compiled kernels on disk, for faster starts (default: LITEGPU_CACHE)",
+    ),
     Flag("unsafe_cache", bool, None, "even in a folder that others write to (you trust them all)"),
     Flag(
         *("quick_start", bool, None),

@@ -201,7 +201,7 @@ def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: F
     ]
     stages = Table(
         "Stages",
-        ("stage", ">side by side", ">busy s", ">pictures/s by itself"),
+        ("stage", ">workers", ">busy s", ">pictures/s by itself"),
         [
             (each.name, str(each.workers), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
             for each in found.meter.stages()

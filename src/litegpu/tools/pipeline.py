@@ -1,4 +1,4 @@
-"""Pictures that are decoded, answered and drawn side by side, and how long each stage takes."""
+"""Pictures that are decoded, answered and drawn in parallel, and how long each stage takes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Clock:
 
 def stage_table(stages: Sequence[Stage]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Return headings and rows: how long stages were busy, and what each could do by itself."""
-    return ("stage", ">side by side", ">pictures", ">busy s", ">a second by itself"), [
+    return ("stage", ">workers", ">pictures", ">busy s", ">a second by itself"), [
         (
             *(each.name, str(each.workers), str(each.samples)),
             *(f"{each.busy_s:.2f}", f"{each.rate:.1f}"),

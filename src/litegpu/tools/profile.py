@@ -102,7 +102,7 @@ def print_profile(profile: Profile) -> None:
         _print_kernels(number, part, total)
     print_table(("where the time goes", ">µs"), _summary(profile))
     print_table(
-        ("operation", ">kernels", ">µs", ">share", ">of floor"),
+        ("operation", ">kernels", ">µs", ">share", ">efficiency"),
         [
             (op, str(kernels), _us(seconds), _percent(seconds, total), _percent(floor, seconds))
             for op, kernels, seconds, floor in profile.by_op()
@@ -126,7 +126,7 @@ def _print_kernels(number: int, part: PartitionProfile, total: float) -> None:
     print_table(
         (
             *("kernel", "operation", ">node", "?output", ">µs", ">share"),
-            *("?>GFLOP/s", "?>GB/s", "?>floor µs", ">of floor"),
+            *("?>GFLOP/s", "?>GB/s", "?>floor µs", ">efficiency"),
         ),
         [_kernel_row(kernel, total) for kernel in part.kernels],
     )

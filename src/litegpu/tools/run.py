@@ -172,7 +172,7 @@ def print_finding(finding: Finding | None, results: list[Output], labels: list[s
 
 
 def print_comparison(result: Comparison, delegate: GpuDelegate, threads: int) -> None:
-    """Print both latencies side by side, and the distance of each output from the CPU's."""
+    """Print both latencies, and the distance of each output from the CPU's."""
     rows = [_latency_row(_side(delegate.report), result.gpu)]
     if result.cpu:
         rows.append(_latency_row(f"CPU (XNNPACK, threads: {threads})", result.cpu))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _AHEAD = 4
 """How many pictures may be decoded before they are wanted."""
 _THREADS = 2
-"""How many pictures of a folder are decoded, and drawn, side by side."""
+"""How many pictures of a folder are decoded, and drawn, in parallel."""
 _ONE_PICTURE = ("num_runs", "max_secs")
 """Flags that mean nothing for many."""
 

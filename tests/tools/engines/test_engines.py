@@ -266,11 +266,11 @@ def test_the_meter_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     meter.print("image")
     assert capsys.readouterr().out == (
         "\n"
-        "stage    side by side   busy s   images/s by itself\n"
-        "───────────────────────────────────────────────────\n"
-        "decode              8     8.00                100.0\n"
-        "infer               2     2.00                 90.0\n"
-        "write               1     0.50                200.0\n"
+        "stage    workers   busy s   images/s by itself\n"
+        "──────────────────────────────────────────────\n"
+        "decode         8     8.00                100.0\n"
+        "infer          2     2.00                 90.0\n"
+        "write          1     0.50                200.0\n"
         "\n"
         "100 images in 1.50 s: 66.7 images/s. One stage after the other would take 2.50\n"
         "s: they overlap by 67% of what is possible.\n"

@@ -64,7 +64,7 @@ ENGINES = ("local", "ray")
 ENGINE_FLAGS = (
     Flag("engine", str, "local", "local: this machine; ray: a Ray cluster", metavar="NAME"),
     Flag("batch", at_least(0), 0, "samples at once; 0: 16, or 1 where the model has no batch"),
-    Flag("workers", at_least(0), 0, "how many delegates work side by side; 0: one a GPU"),
+    Flag("workers", at_least(0), 0, "number of delegates that work in parallel; 0: one per GPU"),
     Flag(
         *("gpus_per_worker", positive, 1.0),
         "GPUs of a worker; 0.5 has two workers share one",

@@ -17,7 +17,7 @@ from litegpu.wording import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: how many worked on it side by side, for how many seconds in all, on what."""
+    """A stage: how many workers it has, how long they were busy in all, with how many samples."""
 
     name: str
     workers: int
@@ -40,7 +40,7 @@ class Meter:
     """Adds up the times of results, and of what is done with them in this process.
 
     Args:
-        workers: how many infer side by side.
+        workers: how many infer in parallel.
         decode_threads: how many threads each has to decode.
     """
 
@@ -105,7 +105,7 @@ class Meter:
 
     @property
     def overlap(self) -> float:
-        """How much of what could be done side by side was: 1 where the slowest stage never waits.
+        """How much of what could be done in parallel was: 1 where the slowest stage never waits.
 
         0 is the time of one stage after the other.
         """
@@ -140,7 +140,7 @@ class Meter:
     def print(self, unit: str = "sample") -> None:
         """Print a table of the stages, and how far they overlapped."""
         print_table(
-            ("stage", ">side by side", ">busy s", f">{unit}s/s by itself"),
+            ("stage", ">workers", ">busy s", f">{unit}s/s by itself"),
             [
                 (each.name, str(each.workers), f"{each.busy_s:.2f}", f"{each.rate:.1f}")
                 for each in self.stages()

@@ -129,7 +129,7 @@ def _nodes(graph: ModelGraph, facts: NodeFacts, title: str) -> Table:
         )
     columns = (
         *(">node", "operation", "makes"),
-        *((">µs", ">of floor") if timed else ()),
+        *((">µs", ">efficiency") if timed else ()),
         *((">error",) if compared else ()),
         "runs",
     )

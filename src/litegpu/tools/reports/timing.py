@@ -56,7 +56,7 @@ def profile_sections(profile: Profile) -> Iterator[Section]:
         "Kernels",
         (
             *("kernel", "operation", ">node", "output", ">µs", ">share"),
-            *(">GFLOP/s", ">GB/s", ">floor µs", ">of floor"),
+            *(">GFLOP/s", ">GB/s", ">floor µs", ">efficiency"),
         ),
         [_row(kernel, total) for kernel in kernels],
         folded=len(kernels) > _MOST_BARS,
