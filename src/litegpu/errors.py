@@ -115,34 +115,36 @@ def missing_dependency(
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a closest-match hint for an unknown `word`, listing all `choices`."""
     known = list(choices)
-    found = closest(word, known)
-    hint = f" Did you mean '{found}'?" if found else ""
+    close = closest(word, known)
+    hint = f" Did you mean '{close}'?" if close else ""
     return f"{hint} Known: {', '.join(known)}."
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is most like `word` or begins most like it; None if none is like it.
+    """Return the choice that an unknown `word` resembles most, None if it resembles none.
 
-    >>> closest("mobilnet_v1", ["ssd_mobilenet_v1_300", "mobilenet_v1_1.0_224"])
-    'mobilenet_v1_1.0_224'
+    The beginning or the end of a longer choice counts nearly as much as all of it: `threads` is
+    `num_threads`, and `mobilnet_v1` is `mobilenet_v1_1.0_224`.
     """
-    best, score = None, _LEAST_ALIKE
-    for choice in choices:
-        like = _likeness(word.lower(), choice.lower())
-        if like > score or (best is None and like == score):
-            best, score = choice, like
-    return best
-
-
-_LEAST_ALIKE = 0.6
-_BEGINNING = 0.95
-"""How much the beginning of a word counts, where the whole word counts 1."""
-_SHORTEST_BEGINNING = 5
+    best = max(choices, key=lambda choice: _likeness(word.lower(), choice.lower()), default=None)
+    return best if best and _likeness(word.lower(), best.lower()) else None
 
 
 def _likeness(word: str, choice: str) -> float:
-    def ratio(other: str) -> float:
-        return difflib.SequenceMatcher(None, other, word).ratio()
+    """Return how much of two words is the same, up to 1; 0 where it is too little for a hint."""
+    # Without a prefix that all choices have: it would make any two alike.
+    word, choice = word.removeprefix("--"), choice.removeprefix("--")
+    whole = difflib.SequenceMatcher(None, word, choice).ratio()
+    length = len(word)
+    part = max(
+        difflib.SequenceMatcher(None, word, end).ratio()
+        for end in (choice[:length], choice[-length:])
+    )
+    return max(
+        whole if whole >= _LEAST_WHOLE else 0.0,
+        part * _PART_COUNTS if part >= _LEAST_PART and length > 2 else 0.0,
+    )
 
-    begins = len(choice) > len(word) >= _SHORTEST_BEGINNING
-    return max(ratio(choice), _BEGINNING * ratio(choice[: len(word)]) if begins else 0.0)
+
+_LEAST_WHOLE, _LEAST_PART = 0.6, 0.8
+_PART_COUNTS = 0.95

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +236,29 @@ def test_the_shipped_picture_is_a_photograph() -> None:
     picture = open_picture(default_picture())
     assert picture.mode == "RGB"
     assert min(picture.size) >= 257
+
+
+def test_a_picture_comes_by_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = Path(default_picture()).read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert open_picture("-").size == open_picture(default_picture()).size
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no picture")))
+    with pytest.raises(FileError, match=r"'\(standard input\)' cannot be read: cannot identify"):
+        open_picture("-")
+
+
+def test_heic_names_the_package_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "phone.jpg"  # whatever it is called
+    path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(FileError, match=r"'pillow-heif'. Install it with: pip install 'litegpu\[h"):
+        open_picture(str(path))
+
+
+def test_heic_is_read(tmp_path: Path) -> None:
+    why = "pillow-heif is not installed: pip install 'litegpu[heif]'"
+    heif = pytest.importorskip("pillow_heif", reason=why)
+    heif.from_pillow(stripes().resize((300, 100), 0)).save(tmp_path / "phone.heic")
+    assert open_picture(str(tmp_path / "phone.heic")).size == (300, 100)

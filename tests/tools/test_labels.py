@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
+import urllib.request
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from litegpu.errors import FileError
-from litegpu.tools import downloads, labels
-from litegpu.tools.labels import (
-    IMAGENET_CLASSES,
-    attached_labels,
-    find_labels,
-    imagenet_labels,
-    read_labels,
-)
+from litegpu.tools.labels import attached_labels, find_labels, read_labels
 
 
 def with_attachment(text: str) -> bytes:
@@ -85,27 +78,12 @@ def test_what_is_no_classifier_needs_no_labels() -> None:
     assert find_labels(None, with_attachment("cat\ndog\n"), 0) == []
 
 
-def test_imagenet_names_lie_beside_the_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("classes", "number"), [(1001, 653), (1000, 652)])
+def test_imagenet_names_come_with_the_package(
+    classes: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"class {number}" for number in range(IMAGENET_CLASSES)]
-    (tmp_path / "models").mkdir()
-    (tmp_path / "images" / "imagenet").mkdir(parents=True)
-    (tmp_path / "images" / "imagenet" / "labels.txt").write_text("\n".join(names))
-    monkeypatch.setenv("LITEGPU_MODELS", str(tmp_path / "models"))
-    assert find_labels(None, b"", IMAGENET_CLASSES) == names
-
-
-def test_imagenet_names_are_fetched_else_numbers_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "place.txt"
-    digest = hashlib.sha256(b"cat\ndog").hexdigest()
-    asset = downloads.Asset("names.txt", path.as_uri(), digest)
-    monkeypatch.setattr(labels, "IMAGENET", asset)
-    monkeypatch.setattr(labels, "model_folders", list)
-    monkeypatch.setattr(downloads, "cache_folder", lambda: tmp_path / "cache")
-    assert imagenet_labels() == []
-    assert "are not here; showing class numbers. names.txt could not" in capsys.readouterr().err
-    path.write_bytes(b"cat\ndog")
-    assert imagenet_labels() == ["cat", "dog"]
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: pytest.fail("a download"))
+    names = find_labels(None, b"", classes)
+    assert len(names) == classes
+    assert names[number] == "military uniform"
+    assert find_labels(None, b"", 999) == []

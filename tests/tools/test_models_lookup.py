@@ -11,6 +11,7 @@ from litegpu import zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError
 from litegpu.tools import downloads
 from litegpu.tools.models import KNOWN, KnownModel, find_model, model_folders
+from litegpu.zoo import registry
 
 CONTENT = b"a model"
 
@@ -49,7 +50,6 @@ def test_a_path_is_read(tmp_path: Path) -> None:
 def test_a_zoo_name_goes_to_the_zoo() -> None:
     found = find_model("zoo:mobilenet_v1_1.0_224")
     assert found.content == b"written zoo:mobilenet_v1_1.0_224"
-    assert not found.is_stand_in
 
 
 @pytest.mark.parametrize("name", ["mine", "mine.tflite"])
@@ -103,7 +103,7 @@ def test_an_unreachable_model_is_replaced_by_its_architecture(
 ) -> None:
     known_at(tmp_path / "absent", monkeypatch, stand_in="zoo:famous")
     found = find_model("famous")
-    assert found.is_stand_in
+    assert found.source == "zoo:famous"
     assert found.content == b"written zoo:famous"
     assert "Using zoo:famous instead: same architecture, random weights." in capsys.readouterr().err
 
@@ -120,6 +120,26 @@ def test_an_unknown_name_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(ModelError, match="No model 'deeplabv3_257_gpu' in the current folder") as e:
         find_model("deeplabv3_257_gpu")
     assert "Did you mean 'deeplabv3_257_mv_gpu'?" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("zoo:mobilnet_v1", "zoo:mobilenet_v1_1.0_224"),
+        ("zoo:mobilenet", "zoo:mobilenet_v1_1.0_224"),
+        ("zoo:resnet", "zoo:resnet50"),
+        ("resnet50", "zoo:resnet50"),
+        ("mobilnet_v2", "mobilenet_v2_1.0_224"),
+        ("modle.tflite", "model.tflite"),
+    ],
+)
+def test_the_nearest_name_is_suggested(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litegpu.zoo.load", registry.load)
+    (Path() / "model.tflite").touch()
+    with pytest.raises((ModelError, OptionsError), match=f"Did you mean '{meant}'"):
+        find_model(name)
 
 
 def test_known_models_name_a_place_and_a_digest() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from litegpu.tools import check, cli, profile, run
+from litegpu.tools import check, cli, demo, profile, run
 from litegpu.tools.images import default_picture
 from places import SOURCE
 from small_models import CPU_ONLY, chain, fully_convolutional
@@ -80,6 +81,49 @@ def test_a_missing_package_is_named_with_its_command(
     assert f"'{package}', which is not installed. Install it with: pip install" in result.stderr
     assert f"pip install 'litegpu[{extra}]'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+# A home that takes no files
+
+HOMELESS = {
+    "check": ["@model.tflite", "--cache"],
+    "run": ["@model.tflite", "--num_runs=1", "--image=@picture.jpg", "--cache"],
+    "profile": ["@model.tflite", "--repeats=1", "--peaks=false"],
+    "benchmark": ["@model.tflite", "--use_gpu", "--num_runs=1", "--min_secs=0"],
+    "inference_diff": ["@model.tflite", "--delegate=gpu", "--num_runs=1"],
+    "cache": [],
+    "demo": ["--num_runs=1"],
+}
+
+
+@pytest.mark.parametrize("tool", HOMELESS)
+def test_a_home_and_a_current_folder_that_take_no_files(
+    tool: str, model: str, tmp_path: Path
+) -> None:
+    """As in a container that is read-only: in both nothing can be made, not even by root."""
+    for name in (demo.CLASSIFIER, demo.SEGMENTER):
+        shutil.copy(model, tmp_path / f"{name}.tflite")
+    shutil.copy(default_picture(), tmp_path / "picture.jpg")
+    (tmp_path / "file").touch()
+    nowhere = Path("/proc") if sys.platform == "linux" else tmp_path / "file"
+    dropped = ("XDG_", "LITEGPU")
+    environment = {k: text for k, text in os.environ.items() if not k.startswith(dropped)}
+    environment |= {
+        "HOME": str(nowhere / "home"),
+        "LITEGPU_MODELS": str(tmp_path),
+        "PYTHONPATH": str(SOURCE),
+    }
+    words = [word.replace("@", f"{tmp_path}{os.sep}") for word in HOMELESS[tool]]
+    result = subprocess.run(
+        [sys.executable, "-m", "litegpu.tools.cli", tool, *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=nowhere if nowhere.is_dir() else tmp_path,
+        check=False,
+    )
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 0, result.stderr
 
 
 # 80 columns

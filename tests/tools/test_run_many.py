@@ -176,11 +176,11 @@ def test_what_an_unclear_model_is_for_must_be_told(
 def test_names_are_sought_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They may be downloaded, or not be there, which is said."""
+    """They are read from a file."""
     (folder / "model.tflite").write_bytes(saying({"scores": np.linspace(0, 1, 1001)[None]}))
     queried: list[int] = []
 
-    def ask() -> list[str]:
+    def ask(_: int) -> list[str]:
         queried.append(1)
         return []
 

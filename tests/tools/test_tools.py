@@ -12,11 +12,12 @@ import pytest
 from PIL import Image
 
 import litegpu
+from litegpu import zoo
 from litegpu.backends import BackendStatus
 from litegpu.tools import cli, demo, measure, run
 from litegpu.tools.images import default_picture
 from litegpu.tools.measure import Latency
-from litegpu.tools.models import KNOWN, FoundModel
+from litegpu.tools.models import KNOWN
 from real_models import find
 
 SMALL = "zoo:mobilenet_v1_0.25_128"
@@ -212,13 +213,28 @@ def test_the_demo_knows_its_models() -> None:
     assert KNOWN[demo.SEGMENTER].stand_in
 
 
-def test_the_demo_admits_random_weights(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_demo_needs_no_place_to_write_to(
+    small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stand_in = FoundModel("m", b"", "zoo:m", is_stand_in=True)
-    monkeypatch.setattr(demo, "find_model", lambda name: stand_in)
-    demo._announce("Segmentation", "m")
-    assert "the answer means nothing" in capsys.readouterr().out
+    (small_stand_ins / "out").touch()
+    assert cli.main(["demo", "--num_runs=1"]) == 0
+    captured = capsys.readouterr()
+    assert "Nothing is drawn: --output=out/segmentation.png: the file cannot" in captured.err
+    assert "The segmentation is in" not in captured.out
+
+
+def test_answers_of_random_weights_mean_nothing(
+    small_stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a copy of a file of the zoo, too."""
+    said = "The weights are random: the times are real, the answers mean nothing."
+    (small_stand_ins / "copy.tflite").write_bytes(zoo.load("zoo:mobilenet_v1_0.25_128"))
+    assert cli.main(["run", "copy.tflite", f"--image={default_picture()}", "--num_runs=1"]) == 0
+    assert said in capsys.readouterr().out
+    assert cli.main(["run", "copy.tflite", "--num_runs=1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["random_weights"] is True
+    assert cli.main(["demo", "--num_runs=1"]) == 0
+    assert capsys.readouterr().out.count(said) == 2
 
 
 @pytest.mark.real_model

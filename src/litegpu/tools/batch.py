@@ -22,6 +22,7 @@ from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
 from litegpu.tools.flags import Flag, divisor, number, positive_int
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
+from litegpu.tools.results import print_meaning
 from litegpu.wording import counted
 
 ON_ERROR = ("record", "skip", "fail")
@@ -195,10 +196,12 @@ def _tell(
             [(name, str(each)) for name, each in sorted(meter.places.items())],
         )
         meter.print("sample")
+        print_meaning(model)
     if table.failed:
         note(f"{counted(table.failed, 'sample')} failed.")
     found = {
         "model": model.source,
+        "random_weights": model.has_random_weights,
         "input": args.input,
         "output": args.output,
         "batch": plan.batch,

@@ -15,8 +15,8 @@ from litegpu.tools.console import note
 from litegpu.tools.engines import Arrays, BatchPlan
 
 PICTURES = frozenset(
-    (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".qoi")
-) | frozenset((".tga", ".tif", ".tiff", ".webp"))
+    (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png")
+) | frozenset((".ppm", ".qoi", ".tga", ".tif", ".tiff", ".webp"))
 ARRAYS = frozenset((".npy", ".npz"))
 
 

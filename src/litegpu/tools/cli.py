@@ -37,7 +37,6 @@ SHORT = {
     "benchmark": "benchmark_model",
     "imagenet": "imagenet_image_classification",
     "coco": "coco_object_detection",
-    "picture-input": "picture_input",
 }
 """Other names of tools."""
 
@@ -122,9 +121,10 @@ def _dispatch(args: Sequence[str]) -> int:
     if name == "--version":
         print(f"litegpu {__version__}")
         return 0
-    name = SHORT.get(name, name)
+    name = SHORT.get(name, name.replace("-", "_"))
     if name not in TOOLS:
-        return _fail(f"error: unknown tool '{name}'.{did_you_mean(name, TOOLS)}", 2)
+        hint = did_you_mean(args[0], [*TOOLS, *SHORT])
+        return _fail(f"error: unknown tool '{args[0]}'.{hint}", 2)
     tool = importlib.import_module(f"litegpu.tools.{name}")
     own = any(flag.name == "graph" for flag in tool.FLAGS)
     rest = _graph_as_model(args[1:]) if "model" in tool.ARGUMENTS and not own else args[1:]

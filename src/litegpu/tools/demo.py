@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from litegpu.errors import FileError
 from litegpu.tools.console import note, print_table
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.drawing.masks import Masks
@@ -19,7 +20,7 @@ from litegpu.tools.framing import STRETCH, framed
 from litegpu.tools.images import centre_crop, default_picture, open_picture
 from litegpu.tools.labels import NamedLabels, find_labels, read_labels
 from litegpu.tools.models import FoundModel, find_model
-from litegpu.tools.results import class_count
+from litegpu.tools.results import class_count, print_meaning
 from litegpu.tools.run import (
     MEASURE_FLAGS,
     compare_sides,
@@ -37,9 +38,10 @@ SEGMENTER = "deeplabv3_257_mv_gpu"
 DRAWING_WIDTH = 640
 
 ARGUMENTS: dict[str, str] = {}
+OUTPUT = Flag("output", str, "out/segmentation.png", "where the drawing is written", metavar="FILE")
 FLAGS = (
-    Flag("image", str, None, "the picture (default: one that comes with litegpu)", metavar="FILE"),
-    Flag("output", str, "out/segmentation.png", "where the drawing is written", metavar="FILE"),
+    Flag("image", str, None, "the picture, - is stdin (default: one of litegpu's)", metavar="FILE"),
+    OUTPUT,
     *PICTURE_FLAGS,
     *DELEGATE_FLAGS,
     *MEASURE_FLAGS,
@@ -53,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     note(f"picture: {path}")
     picture = open_picture(path)
     labels = read_labels(args.labels)
-    _make_folder(Path(args.output))
+    args.output = _writable_output(args)
     classified = classify(picture, labels, args)
     segmented = segment(picture, args)
     return 0 if classified and segmented else 1
@@ -66,6 +68,7 @@ def classify(picture: Image.Image, labels: NamedLabels | None, args: argparse.Na
     result = compare_sides(model, delegate, picture, args)
     names = find_labels(labels, model.content, class_count(result.outputs))
     print_result(result.outputs, names)
+    print_meaning(model)
     print_comparison(result, delegate, args.num_threads)
     return ran_on_gpu(delegate)
 
@@ -80,25 +83,37 @@ def segment(picture: Image.Image, args: argparse.Namespace) -> bool:
     drawing_size = (DRAWING_WIDTH, round(DRAWING_WIDTH * height / width))
     masks = Masks(classes, PASCAL_VOC, framed(drawing_size, (width, height), STRETCH))
     print_table(*masks.table())
+    print_meaning(model)
     print_comparison(result, delegate, args.num_threads)
-    cropped = centre_crop(picture, width, height).resize(drawing_size)
-    save_picture("output", args.output, masks.draw(cropped))
-    print(f"The segmentation is in {args.output}")
+    if args.output is not None:
+        cropped = centre_crop(picture, width, height).resize(drawing_size)
+        save_picture(OUTPUT.name, args.output, masks.draw(cropped))
+        print(f"The segmentation is in {args.output}")
     return ran_on_gpu(delegate)
 
 
 def _announce(task: str, name: str) -> FoundModel:
     model = find_model(name)
     print(f"\n{task} with {model.source}")
-    if model.is_stand_in:
-        print("Its weights are random, so the speed is real and the answer means nothing.")
     return model
 
 
-def _make_folder(output: Path) -> None:
-    """Make the folder of the drawing. Raises FileError when the drawing could not be written."""
+def _writable_output(args: argparse.Namespace) -> str | None:
+    """Return where the drawing goes; its folder is made. None: the usual place takes no files.
+
+    Raises:
+        FileError: the drawing cannot be written where --output says.
+    """
+    output: str = args.output
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write("output", str(output), error) from error
-    try_to_write("output", str(output))
+        try:
+            Path(output).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(OUTPUT.name, output, error) from error
+        try_to_write(OUTPUT.name, output)
+    except FileError as error:
+        if OUTPUT.name in args.given:
+            raise
+        note(f"Nothing is drawn: {error}")
+        return None
+    return output

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import os
 import tempfile
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu.errors import DownloadError
+from litegpu.errors import DownloadError, OptionsError
+from litegpu.tools.console import note
 from litegpu.user_folders import user_cache
 
 TIMEOUT_S = 20
-CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -32,59 +32,81 @@ def cache_folder() -> Path:
     return user_cache("downloads", "Downloading a model")
 
 
-def cached(asset: Asset, folder: Path | None = None) -> Path | None:
-    """Return the path of an intact earlier download of `asset`, if there is one."""
+@dataclass(frozen=True)
+class Fetched:
+    """The content of an asset, and its path in the cache, or its URL where it is not cached."""
+
+    content: bytes
+    source: str
+
+
+def cached(asset: Asset, folder: Path | None = None) -> Fetched | None:
+    """Return an intact earlier download of `asset`, if there is one that can be read."""
     path = (folder or cache_folder()) / asset.file_name
-    return path if path.is_file() and _sha256(path) == asset.sha256 else None
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        if _sha256(content) == asset.sha256:
+            return Fetched(content, str(path))
+    return None
 
 
-def fetch(asset: Asset, folder: Path | None = None) -> Path:
-    """Return the path of `asset` in `folder` (default: the cache), downloading it when needed.
+def fetch(asset: Asset, folder: Path | None = None) -> Fetched:
+    """Return `asset` from `folder` (default: the cache), downloading it when needed.
+
+    Where the folder cannot be written to, or the user has none, the download is used and not
+    cached, with a note.
 
     Raises:
         DownloadError: the file cannot be had, or is not the one that was expected.
+        MissingDependencyError: the package that knows the cache folder is not installed.
     """
-    folder = folder or cache_folder()
-    found = cached(asset, folder)
-    if found:
-        return found
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=folder, prefix=asset.file_name)
-    part = Path(name)
+    unusable = ""
     try:
-        with os.fdopen(handle, "wb") as file:
-            _copy(asset, file.write)
-        _check(asset, part)
-        part.replace(folder / asset.file_name)
-    finally:
-        part.unlink(missing_ok=True)
-    return folder / asset.file_name
+        folder = folder or cache_folder()
+    except OptionsError as error:
+        unusable = str(error)
+    if folder and (found := cached(asset, folder)):
+        return found
+    note(f"Downloading {asset.file_name} from {asset.url}")
+    content = _download(asset)
+    if folder:
+        try:
+            return Fetched(content, str(_store(asset, folder, content)))
+        except OSError as error:
+            unusable = f"'{folder}' cannot be written to: {error.strerror or error}."
+    note(f"{asset.file_name} is not cached and will be downloaded again. {unusable}")
+    return Fetched(content, asset.url)
 
 
-def _copy(asset: Asset, write: Callable[[bytes], object]) -> None:
+def _download(asset: Asset) -> bytes:
     try:
         with urllib.request.urlopen(asset.url, timeout=TIMEOUT_S) as response:
-            while chunk := response.read(CHUNK_BYTES):
-                write(chunk)
+            content: bytes = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(
             f"{asset.file_name} could not be downloaded from {asset.url}: {error}. "
             "Download it yourself and name its folder in LITEGPU_MODELS."
         ) from error
-
-
-def _check(asset: Asset, path: Path) -> None:
-    actual = _sha256(path)
-    if actual != asset.sha256:
+    if (actual := _sha256(content)) != asset.sha256:
         raise DownloadError(
             f"{asset.url} gave a file with SHA-256 {actual}, not the expected {asset.sha256}. "
             "Nothing was kept; a proxy or a damaged transfer may be the cause, so try again."
         )
+    return content
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _store(asset: Asset, folder: Path, content: bytes) -> Path:
+    """Write a file that appears as a whole. Raises OSError when that is impossible."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=asset.file_name)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        return part.replace(folder / asset.file_name)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

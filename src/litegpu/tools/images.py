@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import io
 import os
+import sys
 import warnings
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 Scale = float | tuple[float, ...]
 """A number for all channels of a picture, or one for each."""
 
+STDIN = "-"
+"""The name of a picture that comes by standard input."""
+
 # By the number of channels of the input; four-channel inputs expect an empty mask in the last one.
 MODES = {1: "L", 3: "RGB", 4: "RGB"}
 
@@ -32,6 +37,7 @@ def default_picture() -> str:
 def open_picture(path: str) -> Image.Image:
     """Return the picture at `path` as a person sees it: RGB, upright, on white where transparent.
 
+    `-` is standard input.
     Of an animation it is the first frame; 16 bits a channel become 8 by their upper half.
 
     Raises:
@@ -39,6 +45,8 @@ def open_picture(path: str) -> Image.Image:
         MissingDependencyError: pillow is not installed.
     """
     _require_pillow()
+    if path == STDIN:
+        return decode_picture(io.BytesIO(sys.stdin.buffer.read()), "(standard input)")
     if not os.path.isfile(path):
         what = "it is not a file" if os.path.exists(path) else "there is no such file"
         raise unreadable(path, what)
@@ -49,12 +57,14 @@ def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
     """Return the picture in a file as `open_picture` does; errors call it `name`.
 
     Raises:
-        FileError: it is no readable picture, or has too many pixels.
+        FileError: it is no readable picture, has too many pixels, or is HEIC without pillow-heif.
         MissingDependencyError: pillow is not installed.
     """
     _require_pillow()
     from PIL import Image
 
+    if _is_heif(file):
+        _require_heif(name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of pictures that it reads nevertheless
@@ -73,6 +83,29 @@ def _require_pillow() -> None:
         import PIL  # noqa: F401
     except ImportError as error:
         raise missing_dependency("pillow", "tools", "Reading a picture") from error
+
+
+def _is_heif(file: str | IO[bytes]) -> bool:
+    """Return whether a file begins as those of phones do (HEIC), which Pillow does not read."""
+    try:
+        with open(file, "rb") if isinstance(file, str) else contextlib.nullcontext(file) as opened:
+            beginning = opened.read(12)
+            opened.seek(0)
+    except OSError:  # Pillow says what is wrong with it
+        return False
+    return beginning[4:8] == b"ftyp" and beginning[8:12] in _HEIF_BRANDS
+
+
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def _require_heif(name: str) -> None:
+    try:
+        import pillow_heif
+    except ImportError as error:
+        why = "a HEIC picture needs the Python package 'pillow-heif'"
+        raise unreadable(name, why, "Install it with: pip install 'litegpu[heif]'") from error
+    pillow_heif.register_heif_opener()
 
 
 def unreadable(path: str, why: str, remedy: str = "Give a JPEG, PNG or BMP file.") -> FileError:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from litegpu.errors import DownloadError, FileError, MissingDependencyError
-from litegpu.tools.console import note
-from litegpu.tools.downloads import Asset, fetch
-from litegpu.tools.models import MEDIAPIPE, model_folders
-
-IMAGENET_CLASSES = 1001  # 1000 and the background class in front
-IMAGENET = Asset(
-    "imagenet_labels.txt",
-    MEDIAPIPE + "labels.txt?generation=1667892497527642",
-    "536feacc519de3d418de26b2effb4d75694a8c4c0063e36499a46fa8061e2da9",
-)
+from litegpu.errors import FileError
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ def find_labels(
     attached = attached_labels(model, files)
     if len(attached) == classes:
         return attached
-    return imagenet_labels() if classes == IMAGENET_CLASSES else []
+    return imagenet_labels(classes)
 
 
 def attached_labels(model: bytes, named: Sequence[str] = ()) -> list[str]:
@@ -84,17 +75,16 @@ _MOST_BYTES = 1 << 20
 """More than any list of labels has: an archive may promise to unpack to gigabytes."""
 
 
-def imagenet_labels() -> list[str]:
-    """Return the ImageNet class names that lie next to the models or can be fetched, else []."""
-    for folder in model_folders():
-        local = folder.parent / "images" / "imagenet" / "labels.txt"
-        if local.is_file():
-            return _read(str(local))
-    try:
-        return _read(str(fetch(IMAGENET)))
-    except (DownloadError, MissingDependencyError) as error:
-        note(f"The names of the ImageNet classes are not here; showing class numbers. {error}")
+def imagenet_labels(classes: int) -> list[str]:
+    """Return ImageNet's names for a model of so many classes, empty where it has other classes."""
+    if classes not in _IMAGENET_FIRST:
         return []
+    file = importlib.resources.files("litegpu.tools") / "data" / "imagenet_labels.txt"
+    return file.read_text(encoding="utf-8").splitlines()[_IMAGENET_FIRST[classes] :]
+
+
+_IMAGENET_FIRST = {1001: 0, 1000: 1}
+"""The line of the first class by the number of classes: many models have no background."""
 
 
 def _read(file: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from litegpu import config, zoo
 from litegpu.errors import DownloadError, ModelError, OptionsError, did_you_mean
 from litegpu.tools.console import note
-from litegpu.tools.downloads import Asset, cached, fetch
+from litegpu.tools.downloads import Asset, fetch
 
 MEDIAPIPE = "https://storage.googleapis.com/mediapipe-assets/"
 TENSORFLOW = "https://storage.googleapis.com/download.tensorflow.org/"
@@ -69,12 +69,20 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model's bytes and where they came from; a stand-in has random weights."""
+    """A model's bytes and where they came from."""
 
     name: str
     content: bytes
     source: str
-    is_stand_in: bool = False
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether it is a model of the zoo, or a file with one: what it answers means nothing."""
+        return zoo.has_random_weights(self.content)
+
+
+RANDOM_WEIGHTS = "The weights are random: the times are real, the answers mean nothing."
+"""What is said next to answers of such a model."""
 
 
 def model_folders() -> list[Path]:
@@ -140,23 +148,20 @@ def _local_file(stem: str) -> Path | None:
 
 
 def _fetch(stem: str, known: KnownModel) -> FoundModel:
-    asset = Asset(f"{stem}.tflite", known.url, known.sha256)
-    if not cached(asset):
-        note(f"Downloading {stem} from {known.url}")
     try:
-        path = fetch(asset)
+        found = fetch(Asset(f"{stem}.tflite", known.url, known.sha256))
     except DownloadError as error:
         if not known.stand_in:
             raise
         note(f"{error}\nUsing {known.stand_in} instead: same architecture, random weights.")
-        content = zoo.load(known.stand_in)
-        return FoundModel(stem, content, known.stand_in, is_stand_in=True)
-    return FoundModel(stem, path.read_bytes(), str(path))
+        return FoundModel(stem, zoo.load(known.stand_in), known.stand_in)
+    return FoundModel(stem, found.content, found.source)
 
 
 def _not_found(name: str) -> str:
     folders = model_folders()
     names = {path.stem for folder in folders for path in folder.glob("*.tflite")} | set(KNOWN)
+    names |= {*zoo.names(), *(path.name for path in Path().glob("*.tflite"))}
     positions = ", ".join(["the current folder", *map(str, folders)])
     return (
         f"No model '{name}' in {positions}, nor at a place to download it from. "

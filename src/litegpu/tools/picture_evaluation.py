@@ -31,7 +31,7 @@ from litegpu.tools.files import JSON, prints_json, try_to_write, write_bytes, wr
 from litegpu.tools.flags import Flag, at_least
 from litegpu.tools.latencies import LatencyStatistics
 from litegpu.tools.lines import info, warn
-from litegpu.tools.models import FoundModel, find_model
+from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel, find_model
 from litegpu.tools.preprocessing import Preprocessing, check_decoder
 from litegpu.tools.registrar import REGISTRAR_FLAGS, Delegates, make_delegates
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
@@ -170,12 +170,15 @@ def run(args: argparse.Namespace, kind: Kind[Value]) -> int:
         info(f"Inference latency: {found.inference.text()}")
         for line in figures.lines:
             info(line)
+        if model.has_random_weights:
+            warn(RANDOM_WEIGHTS)
         print_stages(found.meter)
     if args.output_file_path:
         metrics = found.metrics(kind.field, figures.metrics)
         write_bytes(METRICS_FILE.name, args.output_file_path, metrics)
     content = {
         "model": model.source,
+        "random_weights": model.has_random_weights,
         "num_runs": found.runs,
         "left_out": found.skipped,
         "preprocessing_latency": asdict(found.preprocessing),
@@ -215,7 +218,8 @@ def _page(kind: Kind[Any], model: FoundModel, found: _Evaluated[Any], figures: F
         *latency_sections({"inference": [each / 1e3 for each in found.times_us]}),
         *delegation_sections(model.content, found.report),
     ]
-    verdict = f"{headline_text or 'Evaluated'}, on {found.runs} pictures.{left_out}"
+    meaning = f" {RANDOM_WEIGHTS}" if model.has_random_weights else ""
+    verdict = f"{headline_text or 'Evaluated'}, on {found.runs} pictures.{left_out}{meaning}"
     return Page(kind.tool, model.name, verdict, sections)
 
 

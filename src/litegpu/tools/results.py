@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from litegpu.tools.console import print_table
+from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel
 from litegpu.tools.runtime import Output
 
 TOP = 5
@@ -22,6 +23,12 @@ def class_count(outputs: list[Output]) -> int:
     shape = outputs[0].values.shape
     scores = len(shape) >= 2 and shape[0] == 1 and max(shape) == outputs[0].values.size
     return max(shape) if scores and max(shape) >= FEWEST_CLASSES else 0
+
+
+def print_meaning(model: FoundModel) -> None:
+    """Print that answers mean nothing, where the model has random weights."""
+    if model.has_random_weights:
+        print(f"\n{RANDOM_WEIGHTS}")
 
 
 def best_classes(output: Output) -> list[tuple[int, float]]:

@@ -22,7 +22,14 @@ from litegpu.tools.labels import find_labels, read_labels
 from litegpu.tools.measure import Agreement, Comparison, Latency, compare, time_invokes
 from litegpu.tools.models import FoundModel, find_model
 from litegpu.tools.reports.page import REPORT, prepare_report, write_report
-from litegpu.tools.results import best_classes, class_count, print_summary, print_top, summary
+from litegpu.tools.results import (
+    best_classes,
+    class_count,
+    print_meaning,
+    print_summary,
+    print_top,
+    summary,
+)
 from litegpu.tools.run_page import run_page
 from litegpu.tools.runtime import Output, default_threads, interpreter, outputs, set_inputs
 from litegpu.tools.viewer import PICTURE_FLAGS, VIEW_FLAGS, Viewer, make_inputs
@@ -39,7 +46,7 @@ MEASURE_FLAGS = (
 FLAGS = (
     Flag(
         *("image", str, None),
-        "a picture, a folder of them, or a video; without it, seeded noise",
+        "a picture (- is stdin), a folder of them, or a video; without it, seeded noise",
         metavar="PATH",
     ),
     Flag(
@@ -98,8 +105,13 @@ def main(args: argparse.Namespace) -> int:
     labels = find_labels(named, model.content, class_count(result.outputs))
     if shown:
         print_finding(finding, result.outputs, labels)
+        print_meaning(model)
         print_comparison(result, delegate, args.num_threads)
-    found = {"model": model.source, **_as_dict(result, delegate.report, labels)}
+    found = {
+        "model": model.source,
+        "random_weights": model.has_random_weights,
+        **_as_dict(result, delegate.report, labels),
+    }
     if finding:
         found |= {"task": viewer.to_dict(), "found": finding.to_dict()}
     drawn = finding.draw(picture) if picture and finding else picture

@@ -25,6 +25,7 @@ from litegpu.tools.models import find_model
 from litegpu.tools.pipeline import Clock, spread
 from litegpu.tools.reports.page import prepare_report, write_report
 from litegpu.tools.reports.sections import Picture
+from litegpu.tools.results import print_meaning
 from litegpu.tools.run_page import MOST_EXAMPLES, many_page, shown_picture
 from litegpu.tools.video import Film, FilmWriter, is_video
 from litegpu.tools.video import Frame as FilmFrame
@@ -69,6 +70,7 @@ def main(args: argparse.Namespace) -> int:
     report = run.delegate.report
     found = {
         "model": run.model.source,
+        "random_weights": run.model.has_random_weights,
         "report": report.to_dict() if report else None,
         "task": run.viewer.to_dict(),
         **content,
@@ -78,6 +80,8 @@ def main(args: argparse.Namespace) -> int:
             for each in run.clock.stages()
         ],
     }
+    if run.shown:
+        print_meaning(run.model)
     write_json("json", args.json, found)
     if args.report:
         examples = sorted(run.examples, key=lambda each: each.title) if is_folder else run.examples

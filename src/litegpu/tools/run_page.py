@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from litegpu import DelegationReport
 from litegpu.tools.drawing.finding import Finding
 from litegpu.tools.measure import Comparison
-from litegpu.tools.models import FoundModel
+from litegpu.tools.models import RANDOM_WEIGHTS, FoundModel
 from litegpu.tools.pipeline import Clock, stage_table
 from litegpu.tools.reports.charts import bars
 from litegpu.tools.reports.delegation import delegation_sections, device_facts, overview
@@ -42,7 +42,7 @@ def run_page(
         MissingDependencyError: a package for reading models or laying out graphs is not installed.
     """
     sides = {"delegate": found.gpu.times_ms, "CPU": found.cpu.times_ms if found.cpu else ()}
-    verdict = report.summary() if report else "The whole model runs on the CPU."
+    verdict = _verdict(model, report)
     sections: list[Section] = [
         overview([*_headline(found), *device_facts(report)]),
         *_result(found.outputs, labels, picture, finding),
@@ -52,6 +52,11 @@ def run_page(
         sections.append(_agreement(found))
     sections += delegation_sections(model.content, report)
     return Page("run", model.name, verdict, sections)
+
+
+def _verdict(model: FoundModel, report: DelegationReport | None) -> str:
+    where = report.summary() if report else "The whole model runs on the CPU."
+    return f"{where} {RANDOM_WEIGHTS}" if model.has_random_weights else where
 
 
 def _headline(found: Comparison) -> Iterator[tuple[str, str]]:
@@ -132,7 +137,7 @@ def many_page(
         Table("Stages", *stage_table(stages)),
         *delegation_sections(model.content, report),
     ]
-    verdict = report.summary() if report else "The whole model runs on the CPU."
+    verdict = _verdict(model, report)
     return Page("run", model.name, verdict, sections)
 
 

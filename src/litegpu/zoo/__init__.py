@@ -4,7 +4,15 @@ The networks are the public ones, operation by operation; only their weights mea
 """
 
 from litegpu.zoo.files import resolve_model
-from litegpu.zoo.registry import is_zoo_name, load, names
+from litegpu.zoo.registry import has_random_weights, is_zoo_name, load, names
 from litegpu.zoo.writer import ModelWriter, TensorRef
 
-__all__ = ["ModelWriter", "TensorRef", "is_zoo_name", "load", "names", "resolve_model"]
+__all__ = [
+    "ModelWriter",
+    "TensorRef",
+    "has_random_weights",
+    "is_zoo_name",
+    "load",
+    "names",
+    "resolve_model",
+]

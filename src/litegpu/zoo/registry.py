@@ -15,6 +15,8 @@ from litegpu.zoo.writer import ModelWriter
 
 PREFIX = "zoo:"
 """What tells the name of a zoo model from a path."""
+_DESCRIPTION = f"litegpu {PREFIX}"
+"""How the description in a file of the zoo begins."""
 
 Value = int | float | str
 
@@ -108,6 +110,11 @@ def is_zoo_name(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
+def has_random_weights(content: bytes) -> bool:
+    """Return whether the bytes of a .tflite file are a model of the zoo, by its description."""
+    return _DESCRIPTION.encode() in content
+
+
 def load(name: str) -> bytes:
     """Build a model of the zoo and return it as the bytes of a .tflite file.
 
@@ -131,7 +138,7 @@ def load(name: str) -> bytes:
     if query:
         values.update(_parse(name, query, values, model))
     weights, seed = values.pop("weights"), values.pop("seed")
-    writer = ModelWriter(f"litegpu {PREFIX}{key}", float16_weights=weights == "float16")
+    writer = ModelWriter(f"{_DESCRIPTION}{key}", float16_weights=weights == "float16")
     net = model.nets[str(weights)]
     model.build(net(f"{key}/{seed}", writer), **values)
     return writer.build()
