@@ -5,6 +5,7 @@ python tests/support/fuzz.py --kind files --large     damaged bytes of whole fil
 python tests/support/fuzz.py --kind resize            sequences of shapes for one interpreter
 python tests/support/fuzz.py --kind kept              damaged files in serialization_dir
 python tests/support/fuzz.py --kind flexbuffers       damaged options of custom operations
+python tests/support/fuzz.py --kind networks          random networks, which nobody damaged
 python tests/support/fuzz.py --jobs 16 --backend cuda side by side on a larger machine
 python tests/support/fuzz.py --only NAME:NUMBER       one of them again; --save DIR keeps its file
 """
@@ -24,6 +25,8 @@ import numpy as np
 
 from fuzzing.disk_cache import DiskCacheOracle
 from fuzzing.files import FileOracle
+from fuzzing.network_oracle import KINDS as NETWORKS
+from fuzzing.network_oracle import NetworkOracle, save
 from fuzzing.options import FlexOracle
 from fuzzing.oracle import Finding, Oracle, Tally
 from fuzzing.resizing import ResizeOracle
@@ -51,6 +54,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Source], Mapping[str, Any]], Trials]]
     "resize": ResizeOracle,
     "kept": DiskCacheOracle,
     "flexbuffers": FlexOracle,
+    "networks": NetworkOracle,
 }
 _TOLD_EVERY_S = 60.0
 
@@ -68,7 +72,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--large", action="store_true", help="also zoo and trained models")
     parser.add_argument("--only", metavar="NAME:NUMBER", help="run this one alone")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the findings' files there")
-    return parser.parse_args()
+    parser.add_argument(
+        "--sanitizer", action="store_true", help="networks in this process, for compute-sanitizer"
+    )
+    parser.add_argument("--shrink", action="store_true", help="make networks that fail smaller")
+    chosen = parser.parse_args()
+    if chosen.sanitizer:
+        chosen.kind, chosen.jobs = "networks", 1
+    return chosen
 
 
 def names_and_numbers(names: list[str], chosen: argparse.Namespace) -> Iterator[tuple[str, int]]:
@@ -91,7 +102,8 @@ class Campaign:
     def __init__(self, chosen: argparse.Namespace) -> None:
         """Choose the models."""
         self._chosen = chosen
-        found = all_seeds(chosen.large)
+        networks = chosen.kind == "networks"
+        found = dict.fromkeys(NETWORKS, bytes) if networks else all_seeds(chosen.large)
         self._sources = {name: found[name] for name in found if chosen.models in name}
         self._trials = names_and_numbers(list(self._sources), chosen)
         self._lock = threading.Lock()
@@ -112,18 +124,32 @@ class Campaign:
 
     def _job(self) -> None:
         options = {"backend": self._chosen.backend} if self._chosen.backend else {}
-        trials = KINDS[self._chosen.kind](self._sources, options)
+        trials: Trials = KINDS[self._chosen.kind](self._sources, options)
+        if self._chosen.sanitizer:
+            trials = NetworkOracle(self._sources, options, here=True)
         try:
             while not self._stopped:
                 with self._lock:
                     trial = next(self._trials, None)
                 if trial is None:
                     break
+                if self._chosen.sanitizer:
+                    print(f"{trial[0]}:{trial[1]} runs", flush=True)
                 finding = trials.try_one(*trial)
                 with self._lock:
                     self._note(trials, finding)
+                if finding and self._chosen.shrink and isinstance(trials, NetworkOracle):
+                    self._shrink(trials, finding)
         finally:
             trials.close()
+
+    def _shrink(self, trials: NetworkOracle, finding: Finding) -> None:
+        builder = trials.shrink(finding)
+        lines = [f"{finding.seed}, shrunk:", *builder.lines()]
+        if self._chosen.save:
+            name = f"{finding.seed.replace(':', '_')}_shrunk.tflite"
+            lines.append(str(save(builder, self._chosen.save / name)))
+        print("\n    ".join(lines), flush=True)
 
     def _note(self, trials: Trials, finding: Finding | None) -> None:
         self.total.outcomes += trials.tally.outcomes
@@ -150,6 +176,8 @@ def main() -> int:
         print("Only on the device:", line)
     for outcome, count in campaign.total.outcomes.most_common():
         print(f"{count:7} {outcome}")
+    for finding in campaign.total.findings:
+        print(finding)
     return 1 if campaign.total.findings else 0
 
 

@@ -19,7 +19,9 @@ from cases.transpose_conv import TransposeConv
 from dice import Dice
 
 
-def _padding(dice: Dice, image: tuple[int, ...], kernel: Pair, dilation: Pair = (1, 1)) -> str:
+def fitting_padding(
+    dice: Dice, image: tuple[int, ...], kernel: Pair, dilation: Pair = (1, 1)
+) -> str:
     """Draw a padding scheme under which the window fits."""
     fits = all(d * (k - 1) < n for d, k, n in zip(dilation, kernel, image[1:3], strict=True))
     return dice.one_of("SAME", "VALID") if fits else "SAME"
@@ -47,7 +49,7 @@ def convolution(dice: Dice) -> Case:
         kernel=kernel,
         stride=stride,
         dilation=dilation,
-        padding=_padding(dice, image, kernel, dilation),
+        padding=fitting_padding(dice, image, kernel, dilation),
         activation=dice.one_of(*ACTIVATIONS),
         groups=groups,
         bias=_bias(dice),
@@ -65,7 +67,7 @@ def depthwise(dice: Dice) -> Case:
         kernel=kernel,
         stride=stride,
         dilation=dilation,
-        padding=_padding(dice, image, kernel, dilation),
+        padding=fitting_padding(dice, image, kernel, dilation),
         activation=dice.one_of(*ACTIVATIONS),
         bias=_bias(dice),
         weights=_weights(dice),
@@ -166,7 +168,7 @@ def pool(dice: Dice) -> Case:
         image=image,
         kernel=kernel,
         stride=dice.pair(1, 4),
-        padding=_padding(dice, larger, kernel),
+        padding=fitting_padding(dice, larger, kernel),
         activation=dice.one_of(*ACTIVATIONS),
         values=dice.one_of(Range(0.5, 2.0), Range(-8.0, -0.5), Range(-8.0, 8.0)),
         pads=pads,
@@ -223,7 +225,7 @@ def argmax_pool(dice: Dice) -> Case:
         image=image,
         kernel=kernel,
         stride=dice.pair(1, 3),
-        padding=_padding(dice, image, kernel),
+        padding=fitting_padding(dice, image, kernel),
         activation=dice.one_of(*ACTIVATIONS),
         values=dice.one_of(Range(-8.0, 8.0, grid=1.0), Range(-1e5, -2e4)),
     )
@@ -238,7 +240,7 @@ def unpool(dice: Dice) -> Case:
         image=image,
         kernel=kernel,
         stride=kernel,
-        padding=_padding(dice, image, kernel) if pooled else dice.one_of("SAME", "VALID"),
+        padding=fitting_padding(dice, image, kernel) if pooled else dice.one_of("SAME", "VALID"),
         activation=dice.one_of(*ACTIVATIONS),
         pooled=pooled,
     )
