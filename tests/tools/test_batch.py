@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def batch(*arguments: str, output: str = "out.parquet") -> int:
-    return cli.main(["batch", *arguments, f"--output={output}", "--cpu"])
+    return cli.main(["batch", *arguments, f"--output={output}", "--overwrite", "--cpu"])
 
 
 def column(table: Any, name: str) -> Any:
@@ -73,6 +73,14 @@ def written(path: str = "out.parquet") -> Any:
 def output_of(table: Any) -> str:
     (name,) = (each for each in table.schema.names if each not in ("name", "error"))
     return str(name)
+
+
+STEPS = [
+    "load the model, try batches",
+    "start workers, compile kernels",
+    "run the samples",
+    "finish the table",
+]
 
 
 # Rows
@@ -120,6 +128,8 @@ def test_pictures_become_rows_in_order(folder: Path, capsys: pytest.CaptureFixtu
         + masked[masked.index("6 samples in") :]
     )
     assert "6 samples in N s: N samples/s. " in masked
+    ends = "".join(f"{step} N\n" for step in (*STEPS, "in all"))
+    assert masked.endswith(f"s\n{'─' * 37}\n{ends}")
     assert not Path("out.parquet.partial").exists()
 
 
@@ -275,6 +285,9 @@ def test_the_delegate_runs_what_the_cpu_runs(folder: Path) -> None:
     assert position.endswith("(opencl fp32, 1 of 1 operations)")
     assert reported["samples"] == reported["places"][position] == 20
     assert [stage["name"] for stage in reported["stages"]] == ["decode", "infer", "write"]
+    assert list(reported["steps"]) == STEPS
+    assert reported["total_seconds"] == pytest.approx(sum(reported["steps"].values()))
+    assert reported["total_seconds"] >= reported["seconds"] > 0
     assert sorted(each.name for each in Path("gpu").iterdir()) == ["part-00000.parquet"]
     assert batch("two.tflite", "--input=rows.parquet") == 0
     np.testing.assert_allclose(
@@ -362,7 +375,10 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tup
         ("array.tflite --input=none --output=o.parquet", 1, "--input=none: there is no such"),
         ("array.tflite --input=pictures --output=o.parquet", 1, "the files are pictures, and the"),
         ("two.tflite --input=empty --output=o.parquet", 1, "the folder holds no pictures (.avif"),
-        ("picture.tflite --input=pictures --output=full", 1, "the folder is not empty"),
+        ("picture.tflite --input=pictures --output=full", 1, "holds 'file', which is no part"),
+        ("picture.tflite --input=pictures --output=full --overwrite", 1, "holds 'file', which"),
+        ("picture.tflite --input=pictures --output=t.parquet", 2, "Replace it by --overwrite, or"),
+        ("picture.tflite --input=pictures --output=uneven", 1, "holds 'a.parquet', which is no"),
         ("picture.tflite --input=pictures --output=array.tflite", 1, "only names that end in"),
         ("picture.tflite --input=pictures --output=d.parquet", 1, "d.parquet: it is a folder"),
         ("picture.tflite --input=pictures --output=no/o.parquet", 1, "the file cannot be written"),

@@ -111,12 +111,21 @@ def test_without_a_part_nothing_stays_behind(
     assert sorted(each.name for each in folder.iterdir()) == ["model.tflite", "x.parquet"]
 
 
-def test_the_old_file_stays_until_the_new_one_is_whole(folder: Path) -> None:
-    Path("out.parquet").write_bytes(b"old")
+@pytest.mark.parametrize("output", ["out.parquet", "out"])
+def test_the_old_table_stays_until_the_new_one_is_whole(
+    output: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert batch(output=output) == 0
+    old = pq.read_table(output)
     with pytest.MonkeyPatch.context() as patch:
         interrupt_part(3, patch, KeyboardInterrupt())
-        assert batch() == 130
-    assert Path("out.parquet").read_bytes() == b"old"
+        assert batch("--overwrite", "--dequantize", output=output) == 130
+    assert pq.read_table(output) == old
+    assert batch("--resume", "--dequantize", output=output) == 2
+    assert f"--output={output}: it exists. Replace it by --overwrite" in capsys.readouterr().err
+    assert batch("--resume", "--overwrite", "--dequantize", output=output) == 0
+    flags = pq.read_table(output).schema.metadata[b"litegpu.flags"]
+    assert b"'dequantize': True" in flags, "it is the new table"
 
 
 def run(*arguments: str, before: str = "") -> subprocess.Popen[str]:

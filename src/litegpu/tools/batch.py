@@ -16,6 +16,7 @@ from litegpu.tools.batch_folder import FileSource, find_files
 from litegpu.tools.batch_output import OutputTable
 from litegpu.tools.batch_page import batch_page
 from litegpu.tools.batch_table import TableSource, find_tables, parquet
+from litegpu.tools.batch_writer import check_output
 from litegpu.tools.console import note, print_table, progress
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
@@ -46,6 +47,7 @@ BATCH_FLAGS = (
         *("output", str, None, "the table: a .parquet file, or else a new folder of parts"),
         metavar="PATH",
     ),
+    Flag("overwrite", bool, False, "replace an output that exists, when the new one is complete"),
     Flag("resume", bool, None, "go on with a run that did not end; false begins it anew"),
     Flag("on_error", str, "record", "of a sample that fails: record, skip, or fail (end the run)"),
     Flag("columns", pairs, None, "columns of inputs: INPUT=COLUMN,...", metavar="TEXT"),
@@ -80,6 +82,7 @@ NOTES = (
 def main(args: argparse.Namespace) -> int:
     """Run the model over all samples; 0 unless none of them has outputs."""
     parquet()
+    steps = engines.Steps()
     _check(args)
     try_to_write("json", args.json)
     prepare_report(args.report)
@@ -92,6 +95,7 @@ def main(args: argparse.Namespace) -> int:
         note(f"One sample at once: {plan.why_single}.")
     source = _source(args, plan)
     source.check(plan)
+    steps.end("load the model, try batches")
     names = output_names(opening.on_cpu(model.content))
     table = OutputTable(args, model, plan, source, names)
     pieces = source.chunks(table.first, engines.chunk_size(plan))
@@ -108,11 +112,14 @@ def main(args: argparse.Namespace) -> int:
         with contextlib.closing(run.results):
             results = progress(run.meter.watch(run.results), "samples", source.count - table.first)
             table.write(results, run.meter)
+        steps.end("start workers, compile kernels", run.meter.begun)
+        steps.end("run the samples")
         table.finish()
+        steps.end("finish the table")
     except BaseException:
         table.leave()
         raise
-    _tell(args, model, plan, table, run.meter)
+    _tell(args, model, plan, table, run.meter, steps)
     return 0 if table.failed < source.count or not source.count else 1
 
 
@@ -158,6 +165,7 @@ def _check(args: argparse.Namespace) -> None:
             )
     if args.on_error not in ON_ERROR:
         raise OptionsError(f"--on_error={args.on_error}: use one of {', '.join(ON_ERROR)}.")
+    check_output(args.output, args.overwrite)
     if not os.path.exists(args.input):
         raise FileError(f"--input={args.input}: there is no such file or folder.")
 
@@ -186,8 +194,9 @@ def _tell(
     plan: engines.BatchPlan,
     table: OutputTable,
     meter: engines.Meter,
+    steps: engines.Steps,
 ) -> None:
-    """Print what was done and how fast."""
+    """Print what was done, how fast, and where all the time went."""
     if not prints_json(args):
         shape = ", ".join(f"{each.name} {_plain(each.type)}" for each in table.schema)
         print(f"{args.output}: {shape}")
@@ -196,6 +205,7 @@ def _tell(
             [(name, str(each)) for name, each in sorted(meter.places.items())],
         )
         meter.print("sample")
+        steps.print()
         print_meaning(model)
     if table.failed:
         note(f"{counted(table.failed, 'sample')} failed.")
@@ -209,10 +219,11 @@ def _tell(
         "failures": [{"name": name, "error": error} for name, error in table.failures],
         "places": dict(meter.places),
         **meter.to_dict(),
+        **steps.to_dict(),
     }
     write_json("json", args.json, found)
     if args.report:
-        write_report(args.report, batch_page(model, plan, table, meter))
+        write_report(args.report, batch_page(model, plan, table, meter, steps))
 
 
 def _plain(kind: Any) -> str:

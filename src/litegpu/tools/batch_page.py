@@ -17,7 +17,11 @@ _MOST_FAILURES = 1000
 
 
 def batch_page(
-    model: FoundModel, plan: engines.BatchPlan, table: OutputTable, meter: engines.Meter
+    model: FoundModel,
+    plan: engines.BatchPlan,
+    table: OutputTable,
+    meter: engines.Meter,
+    steps: engines.Steps,
 ) -> Page:
     """Return what was done and how fast as a page."""
     done = f"{counted(meter.samples, 'sample')} at {meter.rate:.1f} a second"
@@ -25,13 +29,14 @@ def batch_page(
     figures = [
         ("samples", str(meter.samples)),
         ("samples a second", f"{meter.rate:.1f}"),
-        ("seconds", f"{meter.wall_s:.2f}"),
+        ("seconds for samples", f"{meter.wall_s:.2f}"),
+        ("seconds in all", f"{sum(steps.seconds.values()):.2f}"),
         ("samples in an inference", str(plan.batch)),
         ("workers", str(meter.workers)),
         ("overlap of the stages", f"{meter.overlap:.0%}"),
         ("failed", str(table.failed)),
     ]
-    sections: list[Section] = [overview(figures), *stage_sections(meter)]
+    sections: list[Section] = [overview(figures), *stage_sections(meter), _steps(steps)]
     sections.append(
         Table(
             "Where samples ran",
@@ -60,6 +65,11 @@ def stage_sections(meter: engines.Meter) -> list[Section]:
             note="Where all stages overlap, a run is as fast as the slowest one.",
         )
     ]
+
+
+def _steps(steps: engines.Steps) -> Table:
+    rows = [(name, f"{seconds:.2f}") for name, seconds in steps.seconds.items()]
+    return Table("Steps of the run", ("step", ">s"), rows)
 
 
 def _failures(failures: Sequence[tuple[str, str]]) -> Table:

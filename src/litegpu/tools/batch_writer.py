@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from litegpu.errors import FileError
+from litegpu.errors import FileError, OptionsError
 from litegpu.tools.batch_table import parquet
 from litegpu.tools.files import cannot_write
+from litegpu.wording import counted
 
 _ABOUT = "batch.json"
+_PARTS = "part-*.parquet"
 _PART_BYTES = 64 << 20
 _PART_ROWS = 4096
 
@@ -27,6 +29,37 @@ def rows_of_part(row_bytes: int, batch: int) -> int:
     """Return how many samples a part has: whole batches, in bounded memory."""
     most = min(_PART_BYTES // row_bytes, _PART_ROWS)
     return max(most // batch, 1) * batch
+
+
+def check_output(output: str, overwrite: bool) -> None:
+    """Look at what is where a table is to appear.
+
+    Raises:
+        FileError: it is something else than a table.
+        OptionsError: it is a table that was not to be replaced.
+    """
+    path = Path(output)
+    if _is_file(path) and path.is_dir():
+        raise FileError(f"--output={path}: it is a folder. Give the name of a file.")
+    if not _is_file(path) and path.is_file():
+        raise FileError(
+            f"--output={path}: it is a file, and only names that end in .parquet are written as "
+            "files. Give such a name, or that of a new folder."
+        )
+    others = sorted({*path.glob("*")} - {*path.glob(_PARTS)})
+    if others:
+        raise FileError(
+            f"--output={path}: the folder holds {others[0].name!r}, which is no part of a table. "
+            "Give the name of a new folder."
+        )
+    if not overwrite and (path.is_file() or any(path.glob("*"))):
+        raise OptionsError(
+            f"--output={path}: it exists. Replace it by --overwrite, or give another name."
+        )
+
+
+def _is_file(output: Path) -> bool:
+    return output.suffix.lower() == ".parquet"
 
 
 class PartedTable:
@@ -45,8 +78,7 @@ class PartedTable:
         """
         self._output = Path(output)
         self._folder = Path(f"{output.rstrip('/' + os.sep)}.partial")
-        self._is_file = self._output.suffix.lower() == ".parquet"
-        self._refuse_what_is_there()
+        self._is_file = _is_file(self._output)
         with self._writing():
             if self._folder.exists() and resume is False:
                 shutil.rmtree(self._folder)
@@ -84,7 +116,9 @@ class PartedTable:
                 if not self._parts():
                     self.add(schema.empty_table())
                 (self._folder / _ABOUT).unlink()
-                if self._output.is_dir():  # empty, or replacing it would have been refused
+                for old in self._output.glob(_PARTS):  # see check_output
+                    old.unlink()
+                if self._output.is_dir():
                     self._output.rmdir()
                 os.replace(self._folder, self._output)
 
@@ -101,24 +135,12 @@ class PartedTable:
             found.append(part)
         return found
 
-    def _refuse_what_is_there(self) -> None:
-        if self._is_file and self._output.is_dir():
-            raise FileError(f"--output={self._output}: it is a folder. Give the name of a file.")
-        if not self._is_file and self._output.is_file():
-            raise FileError(
-                f"--output={self._output}: it is a file, and only names that end in .parquet are "
-                "written as files. Give such a name, or that of a new folder."
-            )
-        if not self._is_file and self._output.is_dir() and any(self._output.iterdir()):
-            raise FileError(
-                f"--output={self._output}: the folder is not empty. Name a new one, or remove it."
-            )
-
     def _check(self, about: dict[str, Any], resume: bool | None) -> None:
         if not resume:
             raise FileError(
-                f"{self._folder} holds {len(self._parts())} parts of a run that did not end. Go on "
-                "with it by --resume, or begin anew by --resume=false, which removes them."
+                f"{self._folder} holds {counted(len(self._parts()), 'part')} of a run that did not "
+                "end. Go on with it by --resume, or begin anew by --resume=false, which removes "
+                "what is there."
             )
         try:
             before = json.loads((self._folder / _ABOUT).read_text(encoding="utf-8"))

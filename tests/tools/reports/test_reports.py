@@ -286,8 +286,9 @@ def test_batch(tmp_path: Path) -> None:
     command = ["batch", str(model), f"--input={inputs}", f"--output={tmp_path / 'out.parquet'}"]
     assert cli.main([*command, f"--report={page}"]) == 0
     text, _ = read(page)
-    assert headings(text)[:3] == [
+    assert headings(text)[:4] == [
         "Stages, each by itself",
+        "Steps of the run",
         "Where samples ran",
         "Samples that failed",
     ]

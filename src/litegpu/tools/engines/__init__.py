@@ -36,7 +36,7 @@ from litegpu.tools.engines.jobs import (
 )
 from litegpu.tools.engines.places import places
 from litegpu.tools.engines.planning import plan
-from litegpu.tools.engines.stages import Meter, Run, Stage
+from litegpu.tools.engines.stages import Meter, Run, Stage, Steps
 from litegpu.tools.flags import Flag, at_least, positive
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Run",
     "Settings",
     "Stage",
+    "Steps",
     "Tensor",
     "chunk_size",
     "chunks",

@@ -99,6 +99,11 @@ class Meter:
         ]
 
     @property
+    def begun(self) -> float:
+        """When the first preparation began, in seconds since the epoch; infinite before that."""
+        return self._begun
+
+    @property
     def rate(self) -> float:
         """Samples a second of the whole run."""
         return self.samples / self.wall_s if self.wall_s else 0.0
@@ -157,6 +162,30 @@ class Meter:
                 "went by while workers began, or waited for each other."
             )
         )
+
+
+class Steps:
+    """How long each step of a tool took, one after the other, from when this was made."""
+
+    def __init__(self) -> None:
+        """Begin the first step."""
+        self._begun = time.time()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, name: str, at: float = math.inf) -> None:
+        """End a step now, or earlier: at some seconds since the epoch."""
+        end = max(min(at, time.time()), self._begun)
+        self.seconds[name] = end - self._begun
+        self._begun = end
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the seconds of all steps, and of each, for JSON."""
+        return {"total_seconds": sum(self.seconds.values()), "steps": self.seconds}
+
+    def print(self) -> None:
+        """Print a table of the steps."""
+        rows = [*self.seconds.items(), ("in all", sum(self.seconds.values()))]
+        print_table(("step", ">s"), [(name, f"{seconds:.2f}") for name, seconds in rows])
 
 
 @dataclass(frozen=True)
