@@ -42,6 +42,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@find src -name '*.py' | xargs wc -l | awk '$$1 > 500 && $$2 != "total" {print "warning: " $$2 " has " $$1 " lines"}'
 
 format: setup
 	$(BIN)/ruff check --fix .

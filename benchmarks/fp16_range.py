@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from litegpu import GpuDelegate, list_devices, partition_kernel
-from litegpu.engine import compile_partition
+from litegpu.engine.partition import compile_partition
 from litegpu.tools.runtime import interpreter
 from litegpu.zoo import resolve_model
 from machine import facts

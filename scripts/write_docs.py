@@ -15,8 +15,8 @@ import layers
 from litegpu.config import VARIABLES
 from litegpu.graph import DType
 from litegpu.kernels.selector import IMPLEMENTATIONS
-from litegpu.ops import all_ops, attributes
-from litegpu.ops.base import Op, Values
+from litegpu.ops import attributes
+from litegpu.ops.base import Op, Values, all_ops
 from litegpu.ops.checks import MAX_RANK
 from litegpu.ops.exact.refused import Refused
 from litegpu.ops.types import MOVED, STORABLE, Types

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from litegpu.version import __version__
@@ -100,24 +101,62 @@ __all__ = [
     "share_opengl_context",
 ]
 
-_HOMES = (
-    *("litegpu.errors", "litegpu.options", "litegpu.costs", "litegpu.report"),
-    *("litegpu.engine.peaks", "litegpu.backends", "litegpu.backends.base"),
-    *("litegpu.backends.opengl", "litegpu.backends.opengl_sharing"),
-    *("litegpu.cache.token", "litegpu.progress"),
-    *("litegpu.profiling", "litegpu.delegate", "litegpu.compiled_model"),
-)
-"""Where the names above come from: imported when one is first used, so that `--help` is fast."""
+_HOMES: Mapping[str, str] = {
+    "Advice": "litegpu.report",
+    "Batcher": "litegpu.compiled_model",
+    "BindingError": "litegpu.errors",
+    "CompilationError": "litegpu.errors",
+    "CompiledModel": "litegpu.compiled_model",
+    "CompiledModelError": "litegpu.errors",
+    "DelegationReport": "litegpu.report",
+    "DeviceInfo": "litegpu.backends.base",
+    "DeviceLostError": "litegpu.errors",
+    "DeviceMemoryError": "litegpu.errors",
+    "Estimate": "litegpu.costs",
+    "ExecutionError": "litegpu.errors",
+    "ExperimentalFlags": "litegpu.options",
+    "ForkedProcessError": "litegpu.errors",
+    "GLBuffer": "litegpu.backends.opengl_sharing",
+    "GpuDelegate": "litegpu.delegate",
+    "GpuDelegateKeywords": "litegpu.options",
+    "GpuDelegateOptions": "litegpu.options",
+    "InferencePreference": "litegpu.options",
+    "InferencePriority": "litegpu.options",
+    "InterpreterError": "litegpu.errors",
+    "InvokeTimeoutError": "litegpu.errors",
+    "KernelProfile": "litegpu.profiling",
+    "LeftOut": "litegpu.report",
+    "LitegpuError": "litegpu.errors",
+    "MissingDependencyError": "litegpu.errors",
+    "ModelError": "litegpu.errors",
+    "ModelFuture": "litegpu.compiled_model",
+    "OpTotal": "litegpu.profiling",
+    "OptionsError": "litegpu.errors",
+    "Partition": "litegpu.report",
+    "PartitionProfile": "litegpu.profiling",
+    "Peaks": "litegpu.engine.peaks",
+    "Profile": "litegpu.profiling",
+    "Progress": "litegpu.progress",
+    "QuantizedSupport": "litegpu.report",
+    "RejectedNode": "litegpu.report",
+    "RunTimeoutError": "litegpu.errors",
+    "Split": "litegpu.costs",
+    "TensorBuffer": "litegpu.compiled_model",
+    "UnsupportedDeviceError": "litegpu.errors",
+    "list_devices": "litegpu.backends",
+    "model_token": "litegpu.cache.token",
+    "share_opengl_context": "litegpu.backends.opengl",
+}
+"""The module of each public name, imported when the name is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for home in map(importlib.import_module, _HOMES):
-            if hasattr(home, name):
-                value = globals()[name] = getattr(home, name)
-                return value
-    if f"{__name__}.{name}" in _HOMES:
-        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+    module = f"{__name__}.{name}"
+    if module in _HOMES.values():
+        return importlib.import_module(module)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from litegpu.engine import CompiledPartition
+from litegpu.engine.compiled import CompiledPartition
 from litegpu.errors import InterpreterError
 from litegpu.graph import DType, Graph, Node
 from litegpu.graph.partition import PartitionChoice

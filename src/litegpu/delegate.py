@@ -13,28 +13,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, progress
-from litegpu.advice import advise
 from litegpu.backends.process import Living
-from litegpu.bound_tensors import bind_tensor
 from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
-from litegpu.exactness import exactness_notes
-from litegpu.graph import Graph
-from litegpu.graph.partition import PartitionChoice, Preview, Subset, extract, private_ends
-from litegpu.held_kernels import kernels_of
-from litegpu.ops.support import check_support
 from litegpu.options import GpuDelegateKeywords, GpuDelegateOptions, make_options
-from litegpu.partition_kernel import PartitionKernel
-from litegpu.profiling import Profile, nothing_to_profile, take_profile
 from litegpu.progress import OnProgress
-from litegpu.report import DelegationReport, Partition, rejected_nodes
 from litegpu.runtime_abi.bridge import NativeDelegate
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.file import ModelFile, ModelSource
-from litegpu.runtime_abi.opcodes import code_of, known_name
-from litegpu.runtime_abi.reader import graph_numbers, loop_contexts, read_graph, thread_count
-from litegpu.runtime_abi.seats import SeatedKernel
-from litegpu.selection import Selection, quantized_support
 from litegpu.wording import counted, printable
+
+if TYPE_CHECKING:
+    # Ops, kernels, passes and the engine are imported when the delegate meets a graph.
+    from litegpu.graph import Graph
+    from litegpu.graph.partition import PartitionChoice, Preview, Subset
+    from litegpu.partition_kernel import PartitionKernel
+    from litegpu.profiling import Profile
+    from litegpu.report import DelegationReport, Partition
+    from litegpu.runtime_abi.seats import SeatedKernel
+    from litegpu.selection import Selection
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -92,7 +88,7 @@ class GpuDelegate:
         self.error: BaseException | None = None
         self._primary: int | None = None
         self._pending: dict[int, dict[tuple[int, ...], PartitionKernel]] = {}
-        self._kernels = Living[PartitionKernel]()
+        self._kernels: Living[PartitionKernel] = Living()
         """Those of all interpreters."""
         self._described: weakref.WeakKeyDictionary[PartitionKernel, Partition]
         self._described = weakref.WeakKeyDictionary()
@@ -157,6 +153,17 @@ class GpuDelegate:
 
     def _apply(self, context: int, preview: Preview) -> list[int]:
         """Choose and compile the partitions of an interpreter's graph."""
+        from litegpu.exactness import exactness_notes
+        from litegpu.graph.partition import private_ends
+        from litegpu.ops.support import check_support
+        from litegpu.runtime_abi.reader import (
+            graph_numbers,
+            loop_contexts,
+            read_graph,
+            thread_count,
+        )
+        from litegpu.selection import Selection
+
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
             self._budget, self._unrolled = ReadBudget(), set()
@@ -192,6 +199,8 @@ class GpuDelegate:
         self, selection: Selection
     ) -> tuple[PartitionChoice, list[tuple[Subset, PartitionKernel]], list[str]]:
         """Compile what can be delegated; what a device refuses is left out, and chosen again."""
+        from litegpu.graph.partition import extract
+
         graph = selection.support.graph
         notes: list[str] = []
         while True:
@@ -227,6 +236,8 @@ class GpuDelegate:
                 self._device = other
 
     def _compile_here(self, graph: Graph, alone: bool) -> PartitionKernel:
+        from litegpu.partition_kernel import PartitionKernel
+
         options = self.options
         return PartitionKernel(
             *(graph, self._device, options.numeric_policy(), self._cache, alone),
@@ -261,6 +272,9 @@ class GpuDelegate:
         it was applied to, ModelError when nothing runs on the GPU (with the reasons), OptionsError
         for `repeats` below 1, ExecutionError when the device fails.
         """
+        from litegpu.held_kernels import kernels_of
+        from litegpu.profiling import nothing_to_profile, take_profile
+
         if interpreter is None:
             kernels = self._living()
         else:
@@ -285,6 +299,9 @@ class GpuDelegate:
         for a tensor that is none of the model's inputs and outputs, or that the CPU reads or
         writes, for a buffer that does not fit it, and for a `stream` on another device.
         """
+        from litegpu.bound_tensors import bind_tensor
+        from litegpu.held_kernels import kernels_of
+
         kernels = kernels_of(interpreter, self, self._kernels, "bind_buffer()")
         bind_tensor(interpreter, kernels, tensor_index, buffer, stream)
 
@@ -322,6 +339,8 @@ class GpuDelegate:
 
     def _prepared(self, kernel: SeatedKernel, error: BaseException | None) -> None:
         """Forget an error that a kernel got over, and report what it is like now."""
+        from litegpu.partition_kernel import PartitionKernel
+
         if error is not None and error is self.error:
             self.error = None
         if isinstance(kernel, PartitionKernel):
@@ -344,6 +363,10 @@ class GpuDelegate:
         partitions: Sequence[Partition],
         notes: Sequence[str],
     ) -> DelegationReport:
+        from litegpu.advice import advise
+        from litegpu.report import DelegationReport, rejected_nodes
+        from litegpu.selection import quantized_support
+
         graph, reasons = selection.support.graph, selection.support.reasons
         costs = selection.costs
         mode = self.options.quantized_mode()
@@ -374,6 +397,8 @@ class GpuDelegate:
         self.report = replace(self.report, subgraphs=(*self.report.subgraphs, report))
 
     def _announce(self, report: DelegationReport) -> None:
+        from litegpu.runtime_abi.opcodes import code_of, known_name
+
         if config.debug_level() >= 1:
             _log.info("%s", report)
         if not report.rejected:

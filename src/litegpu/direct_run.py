@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from litegpu.backends.buffers import Buffer, HostBuffer
 from litegpu.backends.execution import Event, Submission
-from litegpu.engine import CompiledPartition
+from litegpu.engine.compiled import CompiledPartition
 from litegpu.partition_kernel import PartitionKernel
 
 

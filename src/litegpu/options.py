@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 from litegpu import config
 from litegpu.backends import named
 from litegpu.cache.store import CacheFolder, default_folder
-from litegpu.engine.tuning import Tuning
+from litegpu.engine.choices import Tuning
 from litegpu.errors import LitegpuError, OptionsError, did_you_mean
 from litegpu.numeric_policy import FP16, FP16_ALL, FP32, NumericPolicy, QuantizedMode
 from litegpu.option_values import (

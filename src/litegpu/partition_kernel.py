@@ -12,12 +12,16 @@ from litegpu import progress
 from litegpu.backends.base import Device
 from litegpu.backends.buffers import Buffer, HostBuffer, check_device
 from litegpu.backends.execution import without_streams
-from litegpu.cache import CacheFolder, Wanted, find_or_compile, wait_for
+from litegpu.cache.improving import wait_for
+from litegpu.cache.partitions import Wanted, find_or_compile
+from litegpu.cache.store import CacheFolder
 from litegpu.costs import Estimate
-from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.engine.choices import Tuning
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.engine.partition import compile_partition
 from litegpu.engine.peaks import Peaks
 from litegpu.engine.profile import PartitionProfile, profile_partition
-from litegpu.engine.tuning import Tuner, Tuning
+from litegpu.engine.tuning import Tuner
 from litegpu.errors import BindingError, InterpreterError, ModelError
 from litegpu.graph import DType, Graph
 from litegpu.graph.partition import sources, with_shapes

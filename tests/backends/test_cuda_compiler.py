@@ -19,9 +19,9 @@ from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.codegen import KernelText
 from litegpu.codegen.cuda import CUDADialect
-from litegpu.engine import compile_partition
 from litegpu.engine.layout import assign
 from litegpu.engine.lowering import Constants
+from litegpu.engine.partition import compile_partition
 from litegpu.engine.program import build_program
 from litegpu.numeric_policy import FP32
 from paper_device import DEVICE, PaperDevice

@@ -13,7 +13,7 @@ import pytest
 from litegpu.backends.program import BufferRange, Span
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
-from litegpu.engine import compile_partition
+from litegpu.engine.partition import compile_partition
 from litegpu.graph import DType, Graph
 from litegpu.numeric_policy import FP16_ALL
 from paper_device import DEVICE, PaperDevice

@@ -22,7 +22,8 @@ from litegpu.backends.opencl import OpenCLDevice
 from litegpu.cache.artifact import Artifact
 from litegpu.cache.checks import check
 from litegpu.cache.store import KEY, ArtifactStore, DamagedError, entries, read
-from litegpu.engine import CompiledPartition, compile_partition
+from litegpu.engine.compiled import CompiledPartition
+from litegpu.engine.partition import compile_partition
 from litegpu.errors import CompilationError
 from litegpu.graph import Graph
 from litegpu.options import InferencePriority

@@ -80,7 +80,7 @@ def test_a_network_of_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
         graphs.append(found.graph)
         return found
 
-    monkeypatch.setattr("litegpu.delegate.check_support", noted)
+    monkeypatch.setattr("litegpu.ops.support.check_support", noted)
     interpreter(zoo.load("zoo:mobilenet_v1_1.0_224"), GpuDelegate(last_delegate_node_index=0))
     total = sum(work_of(graphs[0], node).flops for node in graphs[0].nodes)
     assert total == pytest.approx(2 * 569e6, rel=0.01)

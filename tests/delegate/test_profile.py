@@ -268,7 +268,7 @@ def test_a_delegate_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise RuntimeError("the tables are gone")
 
-    monkeypatch.setattr("litegpu.delegate.read_graph", failing)
+    monkeypatch.setattr("litegpu.runtime_abi.reader.read_graph", failing)
     delegate = GpuDelegate()
     target = interpreter(chain(["ABS"]), delegate)
     with pytest.raises(InterpreterError, match=r"this delegate \(the tables are gone\)"):

@@ -207,7 +207,7 @@ def test_what_is_kept_becomes_better(
 
 
 def cuda_wait(executable: Any) -> bool:
-    from litegpu.cache import wait_for
+    from litegpu.cache.improving import wait_for
 
     return wait_for(executable, 60)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from litegpu import ExecutionError, GpuDelegate
-from litegpu.engine import CompiledPartition
+from litegpu.engine.compiled import CompiledPartition
 from litegpu.options import InferencePreference
 from small_models import assert_close, chain, interpreter, random, reference, run
 

@@ -22,12 +22,12 @@ from litegpu.backends.execution import Executable, Profiler
 from litegpu.backends.private_files import Folder
 from litegpu.backends.program import Program
 from litegpu.engine import tuning
-from litegpu.engine.choices import Choices
+from litegpu.engine.choices import Choices, Tuning
 from litegpu.engine.compiled import PlacedPartition
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.selected import place
 from litegpu.engine.target import DeviceTarget
-from litegpu.engine.tuning import Tuner, Tuning, fastest
+from litegpu.engine.tuning import Tuner, fastest
 from litegpu.graph import Graph
 from litegpu.numeric_policy import FP32
 from litegpu.options import ExperimentalFlags, InferencePreference

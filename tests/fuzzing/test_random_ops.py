@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cases.base import LARGE, SMALL, Case, Scale
 from dice import Drawn, Seeded
 from litegpu import backends
-from litegpu.ops import all_ops
+from litegpu.ops.base import all_ops
 from magnitudes import SCALES, problems
 from op_runner import MODES, Mode, problem_of, run, write
 from random_cases import CUSTOM_FAMILIES, FAMILIES, Family

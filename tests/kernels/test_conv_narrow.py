@@ -21,7 +21,7 @@ from cuda_emulator import INFO, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.buffers import Bindings
 from litegpu.codegen import HALF_MAX
-from litegpu.engine import compile_partition
+from litegpu.engine.partition import compile_partition
 from litegpu.graph import DType, EpilogueOp, Graph, Node
 from litegpu.kernels.cuda import conv_narrow
 from litegpu.kernels.cuda.conv_narrow.patch import NarrowProblem

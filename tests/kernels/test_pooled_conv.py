@@ -16,8 +16,8 @@ from comparing import mismatch
 from cuda_emulator import INFO, ORDERS, EmulatedBackend, EmulatedDevice, needs_emulator
 from litegpu import backends
 from litegpu.backends.buffers import Bindings
-from litegpu.engine import compile_partition
 from litegpu.engine.layout import assign
+from litegpu.engine.partition import compile_partition
 from litegpu.engine.program import BuiltProgram, build_program
 from litegpu.graph import EpilogueOp, Graph, Node
 from litegpu.kernels.cuda import conv_narrow

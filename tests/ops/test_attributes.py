@@ -13,7 +13,8 @@ import cases
 from cases.base import Case
 from litegpu.graph import Graph, Node
 from litegpu.graph.partition import Subset
-from litegpu.ops import all_ops, attributes, find
+from litegpu.ops import attributes
+from litegpu.ops.base import all_ops, find
 from litegpu.ops.support import check_support
 from litegpu.runtime_abi import bridge
 from litegpu.runtime_abi.params import PARAMS

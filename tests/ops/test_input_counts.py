@@ -9,7 +9,7 @@ import pytest
 from cases.rejected import Rejected
 from cases.rejected.base import IMAGE, Tensor
 from cases.rejected.quantized import IMAGE as QUANTIZED_IMAGE
-from litegpu.ops import all_ops
+from litegpu.ops.base import all_ops
 from litegpu.ops.support import check_support
 
 COUNTS = {

@@ -18,7 +18,7 @@ from cases.base import Case
 from litegpu import backends
 from litegpu.backends import webgpu
 from litegpu.backends.base import DeviceInfo
-from litegpu.ops import all_ops
+from litegpu.ops.base import all_ops
 from litegpu.option_values import PRECISIONS
 from op_runner import MODES, Mode, Outcome, groups, problem_of, run, write
 

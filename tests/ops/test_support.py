@@ -10,7 +10,7 @@ import pytest
 from fuzzing.mutations import pack, parse
 from litegpu import GpuDelegate
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
-from litegpu.ops import all_ops
+from litegpu.ops.base import all_ops
 from litegpu.ops.support import check_support
 from litegpu.ops.work import states_of, work_of
 from litegpu.tools import runtime

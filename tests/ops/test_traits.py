@@ -12,8 +12,7 @@ from cases import TABLE
 from litegpu import GpuDelegate, backends
 from litegpu.engine import partition
 from litegpu.graph import ABSENT, Graph, Node
-from litegpu.ops import all_ops
-from litegpu.ops.base import Op, all_facts, facts_of, has
+from litegpu.ops.base import Op, all_facts, all_ops, facts_of, has
 from litegpu.ops.conv_2d import ConvAttributes
 from litegpu.ops.traits import Trait
 from litegpu.ops.window import Window

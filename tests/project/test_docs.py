@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from litegpu.ops import all_ops
+from litegpu.ops.base import all_ops
 from places import ROOT
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from litegpu import GpuDelegate
-from litegpu.ops import find
+from litegpu.ops.base import find
 from litegpu.option_values import Precision
 from litegpu.zoo.writer import ModelWriter
 from small_models import (

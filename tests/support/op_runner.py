@@ -22,10 +22,10 @@ from comparing import mismatch
 from litegpu import GpuDelegate, partition_kernel
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.codegen import HALF_MAX, HALF_TINY, Storage
-from litegpu.engine import CompiledPartition, compile_partition
 from litegpu.engine.choices import Choices
-from litegpu.engine.compiled import PlacedPartition
+from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.layout import Layout
+from litegpu.engine.partition import compile_partition
 from litegpu.engine.program import BuiltProgram
 from litegpu.engine.target import DeviceTarget
 from litegpu.graph import Node

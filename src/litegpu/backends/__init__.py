@@ -6,23 +6,42 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from litegpu import config
 from litegpu.backends.base import Backend, Device, DeviceInfo
-from litegpu.backends.cuda import CUDABackend
-from litegpu.backends.opencl import OpenCLBackend
-from litegpu.backends.opengl import OpenGLBackend
 from litegpu.backends.packages import damaged
 from litegpu.backends.process import refuse_if_forked
-from litegpu.backends.webgpu import WebGPUBackend
 from litegpu.errors import LitegpuError, OptionsError, UnsupportedDeviceError, did_you_mean
 
 _log = logging.getLogger("litegpu")
 
-BACKENDS: Mapping[str, Backend] = {
-    backend.name: backend
-    for backend in (CUDABackend(), OpenCLBackend(), WebGPUBackend(), OpenGLBackend())
+TITLES: Mapping[str, str] = {
+    "cuda": "CUDA",
+    "opencl": "OpenCL",
+    "webgpu": "WebGPU",
+    "opengl": "OpenGL",
 }
+"""How people write the names of the backends; in order of preference."""
+
+
+class _Backends(Mapping[str, Backend]):
+    """The backends by name. `litegpu.backends.NAME` is imported when one is first used."""
+
+    def __getitem__(self, name: str) -> Backend:
+        if name not in TITLES:
+            raise KeyError(name)
+        backend: Backend = import_module(f"{__name__}.{name}").BACKEND
+        return backend
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TITLES)
+
+    def __len__(self) -> int:
+        return len(TITLES)
+
+
+BACKENDS: Mapping[str, Backend] = _Backends()
 """In order of preference."""
 SHORT: Mapping[str, str] = {"cl": "opencl", "gl": "opengl"}
 """Shorter names for some of them."""
@@ -31,8 +50,6 @@ ALIASES: Mapping[str, str] = {"metal": "Metal", "vulkan": "Vulkan", "d3d12": "Di
 ANY = ("auto", "gpu")
 """Names that ask for no backend in particular, as None does."""
 _NO_GPU = ("cpu", "xnnpack", "tpu", "npu")
-TITLES: Mapping[str, str] = {backend.name: backend.title for backend in BACKENDS.values()}
-"""How people write their names."""
 
 
 @dataclass(frozen=True, slots=True)

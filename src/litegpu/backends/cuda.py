@@ -123,6 +123,7 @@ def _own_context(index: int) -> Any:
     return cu.CUcontext(context.value)
 
 
+BACKEND = CUDABackend()
 _opened = OpenDevices(CUDABackend.title, _open)
 
 

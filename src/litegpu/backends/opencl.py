@@ -83,6 +83,7 @@ def _open(index: int) -> OpenCLDevice:
     return OpenCLDevice(_describe(index, device), device)
 
 
+BACKEND = OpenCLBackend()
 _opened = OpenDevices(OpenCLBackend.title, _open)
 
 

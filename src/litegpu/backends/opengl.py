@@ -133,6 +133,7 @@ def _open(index: int) -> OpenGLDevice:
     return OpenGLDevice(index, context, partial(_describe, number=index))
 
 
+BACKEND = OpenGLBackend()
 _opened = OpenDevices(OpenGLBackend.title, _open)
 
 

@@ -94,6 +94,7 @@ def _open(index: int) -> WebGPUDevice:
     return WebGPUDevice(_describe(index, adapter), adapter)
 
 
+BACKEND = WebGPUBackend()
 _opened = OpenDevices(WebGPUBackend.title, _open)
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 _T = TypeVar("_T")
+
+
+class Tuning(enum.Enum):
+    """What decides among candidates."""
+
+    ESTIMATED = "the ops' own estimates"
+    CACHED = "what was measured before and kept; estimates for the rest"
+    MEASURED = "what was kept; measurements for the rest"
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from litegpu import progress
 from litegpu.backends.base import Compilation, DeviceInfo
 from litegpu.backends.disk_cache import DiskCache
 from litegpu.backends.private_files import Folder
-from litegpu.engine.choices import Choices
+from litegpu.engine.choices import Choices, Tuning
 from litegpu.engine.compiled import CompiledPartition, PlacedPartition
 from litegpu.engine.program import BuiltProgram
 from litegpu.errors import LitegpuError
@@ -33,14 +32,6 @@ _MOST_DIGITS = 4
 
 Seconds = Mapping[str, float]
 """The time of all launches that were chosen for a problem, by the problem's text."""
-
-
-class Tuning(enum.Enum):
-    """What decides among candidates."""
-
-    ESTIMATED = "the ops' own estimates"
-    CACHED = "what was measured before and kept; estimates for the rest"
-    MEASURED = "what was kept; measurements for the rest"
 
 
 class Tuner:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -291,8 +294,17 @@ def add(op: OpFacts) -> None:
     _REGISTRY[op.name] = op
 
 
+@cache
+def _import_ops() -> None:
+    """Import every module of this package, so that each registers its ops."""
+    package = __name__.rpartition(".")[0]
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+
+
 def facts_of(name: str) -> OpFacts:
     """Return what is known of an operation, whether it has kernels or not."""
+    _import_ops()
     return _REGISTRY.get(name, _UNKNOWN)
 
 
@@ -317,6 +329,7 @@ def get(name: str) -> Op:
 
 def all_facts() -> Iterator[OpFacts]:
     """Yield all that is known of operations, by name, of those without kernels, too."""
+    _import_ops()
     return (op for _, op in sorted(_REGISTRY.items()))
 
 
