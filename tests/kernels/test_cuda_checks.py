@@ -126,6 +126,33 @@ def test_faults_are_found(message: str, body: str) -> None:
         run_on_few(body)
 
 
+COPIED = "    copy_async((uint4 *)({}), (const uint4 *)src, 16);\n"
+BEGUN = "    if (LOCAL_X == 0) gate_begin((unsigned long long *)(scratch + 64), 1);\n"
+MATRIX = "    unsigned int a[4];\n    load_matrix(a, scratch + LOCAL_X * 4);\n"
+UNCHECKED = {
+    "written, outside of all arrays: byte 256 of shared memory of block 0": LONG,
+    "written, outside of all arrays: byte -4 of": LONG.replace("LOCAL_X + 1", "LOCAL_X - 1"),
+    "outside of all arrays: byte 256 of shared memory, thread 63": COPIED.format(
+        "scratch + LOCAL_X / 63 * 64"
+    ),
+    "not aligned: byte 4 of shared memory, thread 5": COPIED.format("scratch + LOCAL_X / 5"),
+    "no shared memory: byte .* of memory, modulo 256, thread 0": COPIED.format("dst"),
+    "outside of all arrays: byte 256 of shared memory, thread 16": MATRIX,
+    "outside of all arrays: byte 256 of shared memory, thread 0": BEGUN,
+    "a barrier is overwritten: byte 8 of shared memory": GATED.replace("scratch;", "scratch + 1;"),
+}
+"""What is found even where nothing looks at every access."""
+
+
+@pytest.mark.parametrize("number", range(len(UNCHECKED)), ids=[*UNCHECKED])
+def test_shared_memory_has_bounds_on_every_device(number: int) -> None:
+    bodies = enumerate(UNCHECKED.values())
+    texts = [kernel(f"k{n}", body, vector=False, shared=SCRATCH) for n, body in bodies]
+    launch = Launch(f"k{number}", (cell(4), cell(1)), (FLOATS, 1, 1), GROUP)
+    with pytest.raises(AssertionError, match=f"k{number}: {[*UNCHECKED][number]}"):
+        run(ready(EmulatedDevice(), program(texts, [launch], [1], [4])), [floats()])
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -226,6 +253,14 @@ SENT = """\
         (", 128)", ", 124)", "-4 bytes were not sent, or too many"),
         ("if (LOCAL_X == 0)", "if (false)", "threads wait for others"),
         ("LOCAL_X < 32) send", "LOCAL_X < 16) send", "threads wait for others"),
+        ("GROUP_X ^ 1", "GROUP_X + 1", "no block of the cluster: byte 2 of"),
+        (
+            "send(scratch +",
+            "send(scratch + 33 +",
+            "outside of all arrays: byte 256 of shared memory",
+        ),
+        ("scratch + 48)", "scratch + 64)", "outside of all arrays: byte 256 of shared memory"),
+        ("send(scratch +", "send(scratch + 32 +", "a barrier is overwritten: byte 192 of shared"),
     ],
 )
 def test_what_blocks_send_each_other(old: str, new: str, fault: str, order: int) -> None:

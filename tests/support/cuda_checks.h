@@ -39,7 +39,7 @@ static struct {
     Range buffers[MOST_RANGES], regions[2], arrays[MOST_RANGES];  // arrays: offsets in a block's memory
     int buffer_count, array_count, block_count;
     Cell *arena_cells;             // of the first region
-    char *shared;                  // the memory of the blocks of a cluster, one after the other
+    char *shared;                  // the memory of the blocks of a cluster, with a guard after each, and before
     size_t block_bytes;            // from one to the next
     bool gone[MOST_BLOCKS];
     unsigned short wanted[MOST_BLOCKS];  // barriers before which a block must not end
@@ -51,11 +51,14 @@ static struct {
 } checks;
 
 static void yield();
+static int my_number();  // of a thread, in its cluster
+
+// Bytes after the memory of each block, and before the first, that nobody may touch. They read as NaN.
+static const long GUARD = 1 << 15;
 
 // Ends the launch: the thread never goes on.
-UNCHECKED static void fault(const char *what, const char *kind, size_t place) {
-    snprintf(checks.fault, sizeof checks.fault, "%s: byte %zu of %s, thread %d", what, place, kind,
-             checks.visitor->place[THREAD]);
+UNCHECKED static void fault(const char *what, const char *kind, long place) {
+    snprintf(checks.fault, sizeof checks.fault, "%s: byte %ld of %s, thread %d", what, place, kind, my_number());
     yield();
 }
 // The smallest scope that holds both.
@@ -119,21 +122,42 @@ UNCHECKED static bool found(const Range *ranges, int count, const char *p, int s
         if (p >= ranges[i].begin && p + size <= ranges[i].end && (ranges[i].writable || !writes)) return true;
     return false;
 }
+// A place in the memory of a block of the cluster, or in the guards.
+struct SharedPlace { int block; long at; };
+UNCHECKED static bool is_shared(const char *p) {
+    return p >= checks.shared - GUARD && p < checks.shared + checks.block_count * checks.block_bytes;
+}
+UNCHECKED static SharedPlace shared_place(const char *p) {
+    const int block = p < checks.shared ? 0 : (int)((p - checks.shared) / checks.block_bytes);
+    return {block, p - checks.shared - block * (long)checks.block_bytes};
+}
+UNCHECKED static bool in_arrays(long at, int size, bool writes) {
+    return at >= 0 && found(checks.arrays, checks.array_count, (const char *)at, size, writes);
+}
+// What an instruction accesses of shared memory and of no other: this is checked on all devices.
+UNCHECKED static void touch_shared(const void *place, int size, bool writes) {
+    if (!checks.shared) return;
+    const char *const p = (const char *)place;
+    if (!is_shared(p)) return fault("no shared memory", "memory, modulo 256", (long)((size_t)p % 256));
+    const SharedPlace found = shared_place(p);
+    if (found.at % size) return fault("not aligned", "shared memory", found.at);
+    if (!in_arrays(found.at, size, writes)) fault("outside of all arrays", "shared memory", found.at);
+}
 UNCHECKED static void touch(const void *place, int size, bool writes) {
     if (!checks.visitor) return;
     const char *const p = (const char *)place;
-    if (p >= checks.shared && p < checks.shared + checks.block_count * checks.block_bytes) {
-        const size_t at = (p - checks.shared) % checks.block_bytes;
-        const int block = (int)((p - checks.shared) / checks.block_bytes);
+    if (is_shared(p)) {
+        const SharedPlace here = shared_place(p);
+        const long at = here.at;
+        const int block = here.block;
         if (at % size) return fault("not aligned", "shared memory", at);
+        if (!in_arrays(at, size, writes)) return fault("outside of all arrays", "shared memory", at);
         const unsigned short passed = checks.visitor->passed[CLUSTER];
         if (block != checks.visitor->place[BLOCK]) {
             if (!passed) return fault("its block may not have begun", "shared memory", at);
             if (checks.wanted[block] <= passed) checks.wanted[block] = passed + 1;
         }
         if (checks.gone[block]) return fault("its block has ended", "shared memory", at);
-        if (!found(checks.arrays, checks.array_count, (const char *)at, size, writes))
-            return fault("outside of all arrays", "shared memory", at);
         return visit(checks.shared_cells + (p - checks.shared - at) / 2, at, size, writes, false, "shared memory", p);
     }
     for (int r = 0; r < 2; ++r) {

@@ -138,6 +138,7 @@ inline std::vector<Fiber> fibers;
 inline std::vector<Block> blocks;
 inline std::vector<char> memory;
 inline std::vector<Visitor> visitors;
+static const unsigned long long BARRIER_HERE = 0xba441e4ba441e4ull;
 static Meeting cluster_meeting;
 static Fiber *me;
 static int threads_per_block;
@@ -186,6 +187,7 @@ template <class Work> static void barrier(Scope scope, Meeting &meeting, int cou
     go_on(scope, meeting.gone);
 }
 
+static int my_number() { return (int)(me - fibers.data()); }
 static Block &my_block() { return blocks[me->rank]; }
 static Fiber *warp_of(const Fiber *f) { return &fibers[f->rank * threads_per_block + f->warp * 32]; }
 static char *shared_memory(size_t offset) { return my_block().memory + offset; }
@@ -238,8 +240,20 @@ static float __shfl_sync(unsigned int, float value, int lane) {
 static void __syncwarp() { barrier(WARP, my_block().warps[me->warp], 32, [] {}); }
 // Gates count what was passed as barriers do; that a thread waits for another is told by which has passed
 // more, so that of those who never met some races are not seen.
-static void gate_begin(unsigned long long *gate, int arrivals) { my_block().gates[gate] = {arrivals, arrivals, 0}; }
+// A gate or an inbox takes up the memory where it lies: nothing else may be written there.
+UNCHECKED static void barrier_begin(unsigned long long *place) {
+    touch_shared(place, sizeof *place, true);
+    *place = BARRIER_HERE;
+}
+UNCHECKED static void barrier_used(const unsigned long long *place) {
+    if (*place != BARRIER_HERE) fault("a barrier is overwritten", "shared memory", (const char *)place - my_block().memory);
+}
+static void gate_begin(unsigned long long *gate, int arrivals) {
+    barrier_begin(gate);
+    my_block().gates[gate] = {arrivals, arrivals, 0};
+}
 static void gate_arrive(unsigned long long *gate) {
+    barrier_used(gate);
     __syncwarp();
     ++moves;
     Gate &g = my_block().gates.at(gate);
@@ -250,6 +264,7 @@ static void gate_arrive(unsigned long long *gate) {
     go_on(BLOCK, Passed());  // what it does from now on is not before what others do
 }
 static void gate_wait(unsigned long long *gate, int odd) {
+    barrier_used(gate);
     const Gate &g = my_block().gates.at(gate);
     while ((int)(g.round & 1) == odd) yield();
     ++moves;
@@ -264,6 +279,7 @@ static Index3 blockDim, gridDim;
 // What the cache holds is not emulated.
 static void read_ahead(const char *, unsigned long long) {}
 static void load_matrix(unsigned int (&a)[4], const void *row) {
+    touch_shared(row, 16, false);
     me->row = row;
     me->matrix = a;
     Fiber *const lanes = warp_of(me);
@@ -353,6 +369,7 @@ static void multiply_tf32(float (&d)[4], const unsigned int (&a)[4], unsigned in
 }
 
 static void copy_async(uint4 *to, const uint4 *from, int bytes) {
+    touch_shared(to, sizeof *to, true);
     touch(to, sizeof *to, true);  // it may arrive at once, too
     if (me->copies.empty()) me->copies.emplace_back();
     me->copies.back().push_back({to, bytes ? *from : uint4{}});
@@ -377,6 +394,10 @@ UNCHECKED static const unsigned short *operand(unsigned long long described, int
     at ^= at >> 7 & 3 ? (at >> 7 & 3) << 4 : 0;
     return (const unsigned short *)(my_block().memory + at);
 }
+static void touch_operand(const void *place) {
+    touch_shared(place, 16, false);
+    touch_fenced(place, 16);
+}
 static unsigned long long matrix_at(const void *place) {
     const size_t at = (const char *)place - my_block().memory;
     return at >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
@@ -385,8 +406,8 @@ static unsigned long long matrix_at(const void *place) {
 static void touch_operands(const Product &p) {
     const int thread = me->warp % 4 * 32 + me->lane;
     for (int k = 0; k < 16; k += 8) {
-        if (!p.words && thread < 64) touch_fenced(operand(p.a, thread, k), 16);
-        for (int column = thread; column < p.columns; column += 128) touch_fenced(operand(p.b, column, k), 16);
+        if (!p.words && thread < 64) touch_operand(operand(p.a, thread, k));
+        for (int column = thread; column < p.columns; column += 128) touch_operand(operand(p.b, column, k));
     }
 }
 template <int N>
@@ -473,17 +494,22 @@ template <class T> static void store_if(bool wanted, T *p, T v) { if (wanted) *p
 
 static void cluster_wait() { barrier(CLUSTER, cluster_meeting, (int)fibers.size(), [] {}); }
 static void cluster_arrive() {}  // no program does anything between arriving and waiting that counts
-static char *remote(const void *local, int block) {
+static char *remote(const void *local, int block, int size) {
+    touch_shared(local, size, true);
+    if ((unsigned int)block >= blocks.size()) fault("no block of the cluster", "the memory of block", block);
     return blocks[block].memory + ((const char *)local - my_block().memory);
 }
 template <class T> static void store_remote(const void *local, int block, T v, bool wanted = true) {
-    if (wanted) *(T *)remote(local, block) = v;
+    if (wanted) *(T *)remote(local, block, sizeof v) = v;
 }
 // What is sent is there at once; whoever waits goes on when all of it is.
 static void inbox_begin(unsigned long long *inbox) {
-    if (me->thread.x == 0) my_block().inboxes[inbox] = Inbox();
+    if (me->thread.x != 0) return;
+    barrier_begin(inbox);
+    my_block().inboxes[inbox] = Inbox();
 }
 static void inbox_expect(unsigned long long *inbox, int bytes) {
+    barrier_used(inbox);
     Inbox &mine = my_block().inboxes.at(inbox);
     mine.missing += bytes;
     mine.told = true;
@@ -491,9 +517,9 @@ static void inbox_expect(unsigned long long *inbox, int bytes) {
 }
 template <class Sent> static void send(const void *local, int block, Sent v, unsigned long long *inbox, bool wanted = true) {
     if (!wanted) return;
-    *(Sent *)remote(local, block) = v;
+    *(Sent *)remote(local, block, sizeof v) = v;
     ++moves;
-    const auto found = blocks[block].inboxes.find(remote(inbox, block));
+    const auto found = blocks[block].inboxes.find(remote(inbox, block, sizeof *inbox));
     if (found == blocks[block].inboxes.end()) {
         if (!checks.fault[0]) snprintf(checks.fault, sizeof checks.fault, "block %d has no inbox there yet", block);
         return;
@@ -507,6 +533,7 @@ static void inbox_wait(unsigned long long *inbox) {
     const auto &all = my_block().inboxes;
     while (!all.count(inbox) || !all.at(inbox).told || all.at(inbox).missing > 0) yield();
     ++moves;
+    barrier_used(inbox);
     go_on(CLUSTER, all.at(inbox).come);
 }
 static float raised(float low, float v) { return v < low ? low : v; }
@@ -567,7 +594,6 @@ struct Places {
 
 static void look_at(const Places &places, int cluster, size_t block_bytes) {
     static std::vector<Cell> cells;
-    checks.block_count = cluster;
     checks.buffer_count = places.buffer_count;
     checks.array_count = places.array_count;
     if (cluster > MOST_BLOCKS || places.buffer_count > MOST_RANGES || places.array_count > MOST_RANGES) abort();
@@ -575,7 +601,6 @@ static void look_at(const Places &places, int cluster, size_t block_bytes) {
     for (unsigned int i = 0; i < places.array_count; ++i) checks.arrays[i] = places.arrays[i];
     for (int r = 0; r < 2; ++r) checks.regions[r] = places.regions[r];
     checks.shared = blocks[0].memory;
-    checks.block_bytes = block_bytes;
     cells.resize(block_bytes * cluster / 2);
     checks.shared_cells = cells.data();
     checks.visitors = visitors.data();
@@ -624,6 +649,38 @@ static void run_all() {
     }
 }
 
+// The bytes in the memory of a block, and in the guard after it, that belong to no array.
+struct Gap { long begin, end; };
+static std::vector<Gap> gaps_of(const Places *places, size_t shared) {
+    std::vector<char> used(shared, places == nullptr);
+    for (unsigned int i = 0; places && i < places->array_count; ++i)
+        for (size_t at = (size_t)places->arrays[i].begin; at < (size_t)places->arrays[i].end; ++at) used[at] = 1;
+    std::vector<Gap> gaps;
+    for (long at = 0; at < (long)shared; ++at) {
+        if (used[at]) continue;
+        if (at == 0 || used[at - 1]) gaps.push_back({at, at});
+        gaps.back().end = at + 1;
+    }
+    gaps.push_back({(long)shared, (long)checks.block_bytes});
+    return gaps;
+}
+// Whether threads wrote there, or before the first block, if nothing else was found: they hold what they held.
+static void look_at_gaps(const std::vector<Gap> &gaps) {
+    static const std::vector<char> untouched(1 << 18, (char)0xff);
+    const auto look = [](const Block &block, Gap gap) {
+        for (long at = gap.begin; at < gap.end && !checks.fault[0]; at += (long)untouched.size()) {
+            long stop = std::min(gap.end, at + (long)untouched.size());
+            if (!memcmp(block.memory + at, untouched.data(), stop - at)) continue;
+            while (block.memory[at] == (char)0xff) ++at;
+            snprintf(checks.fault, sizeof checks.fault, "written, outside of all arrays: byte %ld of shared memory of block %d",
+                     at, (int)(&block - blocks.data()));
+        }
+    };
+    look(blocks[0], {-GUARD, 0});
+    for (const Block &block : blocks)
+        for (const Gap &gap : gaps) look(block, gap);
+}
+
 // Returns what was wrong, or an empty text.
 static const char *launch(void (*kernel)(void **), void **given, const unsigned int *grid,
                           const unsigned int *local, int cluster, size_t shared, const Places *places) {
@@ -635,9 +692,12 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
     const int warps = (threads_per_block + 31) / 32;
     fibers.assign(cluster * threads_per_block, Fiber());
     blocks.assign(cluster, Block());
-    const size_t block_bytes = (shared + 1023) & ~(size_t)1023;
-    memory.resize(block_bytes * cluster + 1024);
-    char *const start = (char *)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023);
+    const size_t block_bytes = ((shared + 1023) & ~(size_t)1023) + GUARD;
+    memory.resize(block_bytes * cluster + GUARD + 1024);
+    char *const start = (char *)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023) + GUARD;
+    checks.block_count = cluster;
+    checks.block_bytes = block_bytes;
+    checks.shared = nullptr;
     for (Block &block : blocks) {
         block.memory = start + block_bytes * (&block - blocks.data());
         block.warps.resize(warps);
@@ -651,14 +711,15 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
     checks.fault[0] = 0;
     looked_at = places != nullptr;
     if (places) look_at(*places, cluster, block_bytes);
+    const std::vector<Gap> gaps = gaps_of(places, shared);
     for (unsigned int z = 0; z < grid[2]; ++z)
         for (unsigned int y = 0; y < grid[1]; y += cluster)
             for (unsigned int x = 0; x < grid[0]; ++x) {
                 cluster_meeting = Meeting();
                 ++checks.run;
+                memset(start - GUARD, 0xff, block_bytes * cluster + GUARD);  // NaN
                 for (Block &block : blocks) {
                     block.ended = 0;
-                    memset(block.memory, 0xff, shared);  // NaN
                     block.all = Meeting();
                     for (Meeting &each : block.some) each = Meeting();
                     block.gates.clear();
@@ -687,6 +748,7 @@ static const char *launch(void (*kernel)(void **), void **given, const unsigned 
                     f.stack_pointer = frame - 6;
                 }
                 run_all();
+                look_at_gaps(gaps);
                 for (Block &block : blocks)
                     for (const auto &inbox : block.inboxes)
                         if (inbox.second.missing && !checks.fault[0])

@@ -57,6 +57,13 @@ template <int M, int N> __device__ __forceinline__ void sums_done(int4 (&d)[M][N
         for (int j = 0; j < N; ++j)
             asm volatile("" : "+r"(d[i][j].x), "+r"(d[i][j].y), "+r"(d[i][j].z), "+r"(d[i][j].w) :: "memory");
 }
+template <int M, int N> __device__ __forceinline__ void sums_done(float4 (&d)[M][N]) {
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+            asm volatile("" : "+f"(d[i][j].x), "+f"(d[i][j].y), "+f"(d[i][j].z), "+f"(d[i][j].w) :: "memory");
+}
 // A number that stays in a register: the compiler would rather compute it again in each turn of a loop.
 __device__ __forceinline__ int in_register(int v) {
     asm volatile("" : "+r"(v));

@@ -92,7 +92,7 @@ def _problem_of(spec: ConvSpec, middle: Depthwise, expand: Expand, target: Targe
     return SplitProblem(
         inputs=math.prod(expand.window.kernel) * round_up(spec.src.channels, 4),
         middle=middle.shape,
-        outputs=spec.dst.channels,
+        outputs=spec.dst.channel_blocks * 4,
         window=middle.window,
         parts=2 if spec.src.dtype is DType.FLOAT32 else 1,
         weight_parts=(parts_of(expand.weights, target), last),
@@ -162,6 +162,8 @@ def _kernel(
         "EXPANDED_AT": tile.expanded_at,
         "OPERAND_AT": tile.operand_at,
         "SUMS_AT": tile.sums_at,
+        "ALL": tile.all_sums,
+        "EACH": tile.each_sums,
         "EARLY": tile.early,
         "RANGED": problem.ranged,
         "SPLIT_A": problem.parts > 1,

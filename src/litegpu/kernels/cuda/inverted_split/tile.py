@@ -60,6 +60,7 @@ class SplitProblem:
     middle: Shape4
     """What the depthwise convolution makes [N, H, W, C]; it reads as many channels."""
     outputs: int
+    """Channels that are stored, zero padding included."""
     window: Window
     parts: int
     """Halves that a value of the image is split into."""
@@ -235,10 +236,18 @@ class SplitTile(Tile):
         return self.operand_at + self.m_tiles * STEP * (self.groups * STEP + 8) // 4
 
     @property
+    def all_sums(self) -> int:
+        """Blocks of 4 sums of a patch."""
+        return math.prod(self.patch) * self.problem.outputs // 4
+
+    @property
+    def each_sums(self) -> int:
+        """Those that each block of a cluster adds up."""
+        return -(-self.all_sums // self.depth)
+
+    @property
     def shared_bytes(self) -> int:
-        sums = math.prod(self.patch) * -(-self.problem.outputs // 4)
-        each = -(-sums // self.depth) * self.depth
-        return 16 * (self.sums_at + each + (self.depth > 1))
+        return 16 * (self.sums_at + self.each_sums * self.depth + (self.depth > 1))
 
     def min_blocks(self, target: TileTarget) -> int:
         return self.resident
