@@ -70,6 +70,17 @@ def fully_convolutional(shape: Shape = (1, 9, 7, 3), *, float16_weights: bool = 
     return writer.build()
 
 
+def two_signatures(shape: Shape = (1, 2, 3)) -> bytes:
+    """Return a model that two signatures call by other names."""
+    writer = ModelWriter()
+    a, b = writer.input(shape, name="a"), writer.input(shape, name="b")
+    difference = writer.op("SUB", [a, b], [shape])
+    writer.output(difference)
+    writer.signature("minus", {"x": a, "y": b}, {"z": difference})
+    writer.signature("less", {"from": a, "what": b}, {"rest": difference})
+    return writer.build()
+
+
 def with_subgraphs(model: bytes, *others: bytes) -> bytes:
     """Return `model` with the graphs of `others` as its subgraphs 1, 2 and so on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,12 @@ def fitting(tensor: Tensor, given: Array, keep: bool = False) -> Array:
     return array.copy() if keep and np.may_share_memory(array, given) else array
 
 
-def check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise CompiledModelError unless a shape is the tensor's."""
+def check_shape(tensor: Tensor, shape: tuple[int, ...], remedy: Callable[[], str]) -> None:
+    """Raise CompiledModelError, with the remedy, unless a shape is the tensor's."""
     if shape != tensor.shape:
         raise CompiledModelError(
-            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given "
-            f"{[*shape]}. Use that shape, or resize_input_tensor."
+            f"Input '{tensor.key}' has the shape {[*tensor.shape]}, and was given {[*shape]}. "
+            f"{remedy()}"
         )
 
 
@@ -46,7 +47,8 @@ def _converted(tensor: Tensor, given: Array) -> Array:
         return given.astype(target)
     if not np.can_cast(source, target, "same_kind"):
         raise CompiledModelError(
-            f"Input '{tensor.key}' is {target}, and was given {source}. Convert it."
+            f"Input '{tensor.key}' is {target}, and was given {source}. "
+            f"{_how_to_convert(tensor, source)}"
         )
     with np.errstate(over="ignore"):  # it is an error below
         array = given.astype(target)
@@ -56,6 +58,24 @@ def _converted(tensor: Tensor, given: Array) -> Array:
         if lost.size:
             raise _refused(tensor, lost[0], "where that is infinite")
     return array
+
+
+def is_quantized(tensor: Tensor) -> bool:
+    """Return whether a tensor stores integers that stand for real numbers."""
+    return tensor.quantization[0] > 0 and tensor.dtype.kind in _INTEGERS
+
+
+def _how_to_convert(tensor: Tensor, source: np.dtype[Any]) -> str:
+    if source.kind == "f" and is_quantized(tensor):
+        scale, zero_point = tensor.quantization
+        limits = np.iinfo(tensor.dtype)
+        return (
+            "Compile the model with quantize=True: its calls then take and return real numbers. Or "
+            f"store them yourself: np.clip(np.rint(x / {scale:.9g}) + {zero_point}, {limits.min}, "
+            f"{limits.max}).astype(np.{tensor.dtype})."
+        )
+    numbers = "np.real(x)" if source.kind == "c" else "x"
+    return f"Convert it: {numbers}.astype({tensor.dtype.name!r})."
 
 
 def _refused(tensor: Tensor, value: object, why: str) -> CompiledModelError:

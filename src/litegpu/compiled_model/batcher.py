@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from litegpu.compiled_model.arrays import Array, fitting
+from litegpu.compiled_model.arrays import Array
 from litegpu.compiled_model.call import ordered
 from litegpu.compiled_model.fitting import count
 from litegpu.compiled_model.future import AwaitedFuture
@@ -142,9 +142,15 @@ class Batcher:
         self._model.check_process()
         if self._closed:
             raise _closed()
-        given = [np.asarray(each) for each in ordered(self._inputs, inputs, named)]
-        rows = _rows(self._max_batch, self._inputs, given)
-        arrays = [fitting(*pair, keep=True) for pair in zip(self._inputs, given, strict=True)]
+        conversion, tensors = self._model._conversion, self._inputs
+        given = [
+            conversion.array(number, *pair)
+            for number, pair in enumerate(
+                zip(tensors, ordered(tensors, inputs, named), strict=True)
+            )
+        ]
+        rows = _rows(self._max_batch, tensors, given)
+        arrays = [conversion.fitting(*pair, keep=True) for pair in zip(tensors, given, strict=True)]
         future = AwaitedFuture()
         self._requests.put(_Request(arrays, rows, future))
         # `close` may have come since: after the end of the thread nobody would answer. What is put
@@ -293,7 +299,10 @@ def _answer(
     ends = [*accumulate(each.rows for each in batch)]
     keys = [tensor.key for tensor in model.signature.outputs]
     for request, end in zip(batch, ends, strict=True):
-        found = [buffer.array[end - request.rows : end].copy() for buffer in outputs]
+        found = [
+            model._conversion.result(tensor, buffer.array[end - request.rows : end].copy())
+            for tensor, buffer in zip(model.signature.outputs, outputs, strict=True)
+        ]
         request.future.set_result(
             found[0] if len(found) == 1 else dict(zip(keys, found, strict=True))
         )

@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from litegpu.adopted_memory import adopted
 from litegpu.backends.buffers import Buffer, HostBuffer, MemoryKind
-from litegpu.compiled_model.arrays import Array, check_shape, fitting
+from litegpu.compiled_model.arrays import Array, check_shape
 from litegpu.compiled_model.contexts import ModelContext, Run, content
+from litegpu.compiled_model.conversion import Conversion
 from litegpu.compiled_model.fitting import check
 from litegpu.compiled_model.instance import Instance
-from litegpu.compiled_model.signatures import Tensor
+from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
 from litegpu.tensor_buffer import KINDS, TensorBuffer
+from litegpu.wording import counted
 
 if TYPE_CHECKING:
     from litegpu.compiled_model.pieces import Pieces
 
 
+Remedy = Callable[[int, tuple[int, ...]], str]
+"""Tells what to do about a shape that an input, by its number, does not have."""
+
+
 class Call:
-    """The buffers of one call of a model's first signature."""
+    """The buffers of one call of a signature."""
 
     def __init__(
         self,
-        tensors: Sequence[Tensor],
-        inputs: Sequence[Any],
-        named: Mapping[str, Any],
+        index: int,
+        signature: Signature,
+        given: Sequence[Any],
+        conversion: Conversion,
+        remedy: Remedy,
+        *,
         keep: bool = False,
+        by_name: bool = False,
     ) -> None:
-        """Take arrays in order and by name; with `keep` copies of those that could change.
+        """Take what each input of signature `index` is given.
 
-        Raises CompiledModelError for those that do not fit.
+        With `keep` arrays that could change are copied, with `by_name` one result is a dict, too.
+        Raises CompiledModelError for what does not fit.
         """
-        given = ordered(tensors, inputs, named)
-        self._inputs = [_source(*pair, keep) for pair in zip(tensors, given, strict=True)]
+        self._index, self._conversion = index, conversion
+        self._remedy, self._by_name = remedy, by_name
+        self._inputs = [
+            self._source(number, *pair, keep)
+            for number, pair in enumerate(zip(signature.inputs, given, strict=True))
+        ]
         self._tensors: Sequence[Tensor] = ()
         self._outputs: list[Any] = []
+
+    def _source(self, number: int, tensor: Tensor, data: Any, keep: bool) -> Array | TensorBuffer:
+        """Return what an input is read from, a copy if others may change it and `keep`."""
+        if isinstance(data, TensorBuffer):
+            return data
+        remedy = partial(self._remedy, number)
+        if not isinstance(data, _NO_DEVICE) and adopted(data) is not None:
+            buffer = TensorBuffer.of(data)
+            check_shape(tensor, buffer.shape, partial(remedy, buffer.shape))
+            return buffer
+        array = self._conversion.array(number, tensor, data)
+        check_shape(tensor, array.shape, partial(remedy, array.shape))
+        return self._conversion.fitting(tensor, array, keep)
 
     def run_on(self, context: ModelContext, pieces: Pieces | None = None) -> Run:
         """Return the run of this call on a context, in pieces unless a device has its inputs.
@@ -46,11 +75,12 @@ class Call:
         Raises CompiledModelError or BindingError.
         """
         instance = context.instance
-        signature = instance.signatures[0]
+        signature = instance.signatures[self._index]
         # Again, for the model may have been resized since: only now its shapes stay.
-        for tensor, source in zip(signature.inputs, self._inputs, strict=True):
+        for number, source in enumerate(self._inputs):
             if isinstance(source, np.ndarray):
-                check_shape(tensor, source.shape)
+                remedy = partial(self._remedy, number, source.shape)
+                check_shape(signature.inputs[number], source.shape, remedy)
         self._tensors = signature.outputs
         for tensor in self._tensors:
             refuse_strings(tensor)
@@ -65,7 +95,9 @@ class Call:
             for tensor, source in zip(signature.inputs, self._inputs, strict=True)
         ]
         self._outputs = [np.empty(tensor.shape, tensor.dtype) for tensor in self._tensors]
-        return (pieces or context).on_arrays(arrays, self._outputs)
+        if pieces is not None:
+            return pieces.on_arrays(arrays, self._outputs)
+        return context.on_arrays(self._index, arrays, self._outputs)
 
     def _buffers(self) -> list[TensorBuffer]:
         return [
@@ -78,40 +110,58 @@ class Call:
             new_buffer(tensor, context.instance, kind, zeros=False) for tensor in self._tensors
         ]
         self._outputs = results if kind == "device" else [each.array for each in results]
-        return context.prepared(0, buffers, results, None)
+        return context.prepared(self._index, buffers, results, None)
 
     def results(self) -> Any:
         """Return what the call returns, after its run."""
-        if len(self._outputs) == 1:
-            return self._outputs[0]
-        keys = [tensor.key for tensor in self._tensors]
-        return dict(zip(keys, self._outputs, strict=True))
+        results = [
+            self._conversion.result(tensor, found) if isinstance(found, np.ndarray) else found
+            for tensor, found in zip(self._tensors, self._outputs, strict=True)
+        ]
+        if len(results) == 1 and not self._by_name:
+            return results[0]
+        return dict(zip((tensor.key for tensor in self._tensors), results, strict=True))
+
+
+_NO_DEVICE = (np.ndarray, list, tuple, int, float, str, bytes, bytearray, type(None))
+"""Types of what never lies on a device."""
 
 
 def ordered(
     tensors: Sequence[Tensor], inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Any]:
-    """Return what is given for each tensor. Raises CompiledModelError unless each is, once."""
-    later = [tensor.key for tensor in tensors[len(inputs) :]]
-    if len(inputs) > len(tensors) or sorted(later) != sorted(named):
+    """Return what is given for each tensor, in order, by name, or in one dict of names.
+
+    Names are those of the signature, or of tensors. Raises CompiledModelError unless each input is
+    given once.
+    """
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        named, inputs = {**inputs[0], **named}, ()
+    keys = [tensor.key for tensor in tensors]
+    if not named and len(inputs) == len(keys):
+        return [*inputs]
+    if len(inputs) > len(keys):
         raise CompiledModelError(
-            f"The model takes {[tensor.key for tensor in tensors]}, each once; it was given "
-            f"{len(inputs)} in order and {sorted(named)} by name."
+            f"The model takes {counted(len(keys), 'input')}, {keys}, and was given {len(inputs)}. "
+            "Give each once; several rows are one array."
         )
-    return [*inputs, *(named[key] for key in later)]
-
-
-def _source(tensor: Tensor, data: Any, keep: bool) -> Array | TensorBuffer:
-    """Return what an input of a call is read from, a copy if others may change it and `keep`."""
-    if isinstance(data, TensorBuffer):
-        return data
-    if not isinstance(data, (np.ndarray, list, tuple, int, float)) and adopted(data) is not None:
-        buffer = TensorBuffer.of(data)
-        check_shape(tensor, buffer.shape)
-        return buffer
-    given = np.asarray(data)
-    check_shape(tensor, given.shape)
-    return fitting(tensor, given, keep)
+    also = {tensor.name: tensor.key for tensor in tensors}
+    given = dict(zip(keys, inputs, strict=False))
+    for name, data in named.items():
+        key = name if name in keys else also.get(name)
+        if key is None:
+            raise CompiledModelError(
+                f"The model has no input '{name}'.{did_you_mean(str(name), keys)}"
+            )
+        if key in given:
+            raise CompiledModelError(f"Input '{key}' is given twice. Give it once.")
+        given[key] = data
+    if missing := [key for key in keys if key not in given]:
+        raise CompiledModelError(
+            f"The model takes {keys}, and was not given {missing}. Give all in this order, or by "
+            f"name: model({{{', '.join(f'{key!r}: ...' for key in keys)}}})."
+        )
+    return [given[key] for key in keys]
 
 
 def refuse_strings(tensor: Tensor) -> None:

@@ -53,7 +53,8 @@ class ModelContext:
         self._on_kernels: dict[int | None, KernelContext] = {}
         """By the numbers of the graphs."""
         self._runs = KeptRuns[DirectRun]()
-        self._on_arrays: _ArrayRun | None = None
+        self._on_arrays: dict[int, _ArrayRun] = {}
+        """By the numbers of signatures."""
         self._threads: ThreadPoolExecutor | None = None
         self._watcher: ThreadPoolExecutor | None = None
         self._lock = threading.RLock()
@@ -99,22 +100,21 @@ class ModelContext:
             self._runs.keep(key, run, (*inputs, *outputs))
         return run
 
-    def on_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> Run:
-        """Return the run of the first signature on arrays of the host that fit its tensors.
+    def on_arrays(self, index: int, inputs: Sequence[Array], outputs: list[Array]) -> Run:
+        """Return the run of a signature on arrays of the host that fit its tensors.
 
         An interpreter gives arrays of its own, which are then in the place of `outputs`.
         """
-        if self._on_arrays is None:
-            signature = self.instance.signatures[0]
+        signature, moving = self.instance.signatures[index], self._on_arrays.get(index)
+        if moving is None:
             if not self.instance.runs_directly(signature):
                 return self._interpreted(
                     signature, lambda: inputs, partial(_replace, signature, outputs)
                 )
-            self._on_arrays = _ArrayRun(signature)
-        moving = self._on_arrays
+            moving = self._on_arrays[index] = _ArrayRun(signature)
         moving.take(inputs, outputs)
         if moving.run is None:
-            moving.run = self._direct(self.instance.signatures[0], moving.inputs, moving.outputs)
+            moving.run = self._direct(signature, moving.inputs, moving.outputs)
         return moving.run
 
     def prepared(
@@ -188,7 +188,7 @@ class ModelContext:
     def forget(self) -> None:
         """Forget all prepared runs: shapes have changed."""
         self._runs.clear()
-        self._on_arrays = None
+        self._on_arrays.clear()
 
     def close(self) -> None:
         """Release what is this context's alone."""

@@ -7,18 +7,23 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from litegpu.compiled_model import remedies
 from litegpu.compiled_model.accelerators import wanted
 from litegpu.compiled_model.arrays import Array
-from litegpu.compiled_model.call import Call
-from litegpu.compiled_model.contexts import ContextPool, ModelContext, Run
+from litegpu.compiled_model.call import Call, ordered
+from litegpu.compiled_model.contexts import ModelContext, Run
+from litegpu.compiled_model.conversion import Conversion
 from litegpu.compiled_model.fitting import check_open, count
 from litegpu.compiled_model.future import ModelFuture
-from litegpu.compiled_model.instance import Instance
+from litegpu.compiled_model.loading import content_of, contexts_of, picture_keywords, with_pictures
 from litegpu.compiled_model.pieces import Pieces
 from litegpu.compiled_model.tensors import ModelTensors
-from litegpu.delegate import GpuDelegate
-from litegpu.errors import CompiledModelError, ForkedProcessError, ModelError
-from litegpu.pictures import KEYWORDS, with_picture_input
+from litegpu.errors import (
+    CompiledModelError,
+    ForkedProcessError,
+    MissingDependencyError,
+    ModelError,
+)
 from litegpu.tensor_buffer import TensorBuffer, stream_number
 from litegpu.tools import runtime
 from litegpu.zoo import resolve_model
@@ -50,21 +55,18 @@ class CompiledModel(ModelTensors):
         *,
         contexts: int = 1,
         pieces: int = 1,
+        quantize: bool = False,
         **delegate: Any,
     ) -> None:
         """Compile the bytes of a .tflite file; see from_buffer."""
-        content, pieces = _content_of(content), count("pieces", pieces)
+        content, pieces = content_of(content), count("pieces", pieces)
         requested = wanted(hardware_accel, options)
-        if picture := {name: delegate.pop(name) for name in KEYWORDS if name in delegate}:
-            if "input_format" not in picture:
-                raise CompiledModelError(
-                    f"{', '.join(picture)}: these are for pictures. Give their input_format, too, "
-                    "such as 'rgb8'."
-                )
-            try:
-                content = with_picture_input(content, **picture)
-            except ModelError as error:
-                raise CompiledModelError(str(error)) from error
+        picture = picture_keywords(delegate)
+        if picture:
+            content = with_pictures(content, picture)
+        self._conversion = Conversion(
+            quantize, picture.get("input_format"), picture.get("input", 0)
+        )
         if delegate and not requested.gpu:
             names = ", ".join(delegate)
             raise CompiledModelError(f"{names}: these are for the GPU, which was not asked for.")
@@ -74,7 +76,7 @@ class CompiledModel(ModelTensors):
         self._pid = os.getpid()
         gpu = delegate if requested.gpu else None
         self._source = (content, gpu, requested.threads)
-        super().__init__(_contexts(self._source, contexts))
+        super().__init__(contexts_of(self._source, contexts), len(content))
         self._pieces: Pieces | None = None
         if pieces > 1:
             try:
@@ -97,7 +99,9 @@ class CompiledModel(ModelTensors):
             content = resolve_model(os.fspath(model_path))
         except ModelError as error:
             raise CompiledModelError(str(error)) from error
-        return cls(content, hardware_accel, environment, options, **delegate)
+        model = cls(content, hardware_accel, environment, options, **delegate)
+        model._name = os.fspath(model_path)
+        return model
 
     @classmethod
     def from_buffer(
@@ -114,6 +118,7 @@ class CompiledModel(ModelTensors):
         the CPU the rest. Further keywords are those of GpuDelegate: `backend="cuda"`,
         `precision="fp16"`, `cache=True`; or, with `input_format`, those of
         `pictures.with_picture_input`: the model then takes a picture's bytes.
+        With `quantize=True` calls take and return real numbers where tensors store quantized ones.
         `environment` is kept for whoever asks for it. `contexts` is how many runs may be in flight:
         each has memory for activations of its own, and all share the weights where the GPU has the
         whole model. With `pieces` runs on memory of the host are cut into so many shares of the
@@ -139,7 +144,8 @@ class CompiledModel(ModelTensors):
             raise CompiledModelError(str(error)) from error
         other = copy.copy(self)
         other._source, other._pieces = (changed, gpu, threads), None
-        ModelTensors.__init__(other, _contexts(other._source, contexts))
+        ModelTensors.__init__(other, contexts_of(other._source, contexts), len(changed))
+        other._name = self._name
         try:
             for number, (now, stated) in enumerate(
                 zip(self.signature.inputs, other.signature.inputs, strict=True)
@@ -197,7 +203,22 @@ class CompiledModel(ModelTensors):
                 "The shapes of a model in pieces stay as they are. Compile it without `pieces` to "
                 "resize its inputs."
             )
-        super()._resize(index, number, shape, strict)
+        try:
+            super()._resize(index, number, shape, strict)
+        except CompiledModelError as error:
+            given = (self._signature(index), number, tuple(shape), strict)
+            remedy = remedies.for_resize(*given, self._why_not_rows)
+            raise CompiledModelError(f"{error} {remedy}") from error
+
+    def _why_not_rows(self, rows: int) -> str:
+        """Return why `at_batch` cannot compile the model for so many rows; nothing where it can."""
+        try:
+            with_batch(self._source[0], rows)
+        except MissingDependencyError:
+            return ""  # at_batch says what to install
+        except ModelError as error:
+            return str(error)
+        return ""
 
     # Runs
 
@@ -281,29 +302,59 @@ class CompiledModel(ModelTensors):
         ordered = [[given[t.key] for t in tensors] for tensors, given, _ in sides]
         self.run_by_index(self.get_signature_index(signature_key), ordered[0], ordered[1], stream)
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Run the first signature on arrays; return a new one, or a dict of several by name.
+    def __call__(
+        self, *inputs: Any, signature: str | None = None, by_name: bool = False, **named: Any
+    ) -> Any:
+        """Run a signature on arrays; return a new one, or a dict of several by name.
 
-        Arrays are given in order or by name, and are of the tensors' types or become so safely.
-        Those that lie on a GPU, as PyTorch's may, are read there, and results are then
-        TensorBuffers on the device. TensorBuffers are taken as they are.
+        Arrays are given in order, by name, or in one dict of names, and are of the tensors' types
+        or become so safely. `signature` is the name of one, None the first; `by_name` makes a dict
+        of one result, too. Inputs that are called like these are given in a dict. Arrays that lie
+        on a GPU, as PyTorch's may, are read there, and results are then TensorBuffers on the
+        device. TensorBuffers are taken as they are. A model that was compiled with `input_format`
+        takes pictures: paths, the bytes of files, PIL images, or a list of one for each row; they
+        are cropped and resized as by `litegpu run`.
 
-        Raises CompiledModelError for other shapes: `resize_input_tensor` changes them.
+        Raises CompiledModelError, with what to do, for other shapes, types and names, and FileError
+        for a picture that cannot be read.
         """
-        call = Call(self.signature.inputs, inputs, named)
+        call = self._call(inputs, named, signature, by_name)
         self.check_process()
         self._pool.use(lambda context: self._call_run(context, call)())
         return call.results()
 
-    def submit(self, *inputs: Any, **named: Any) -> ModelFuture:
+    def submit(
+        self, *inputs: Any, signature: str | None = None, by_name: bool = False, **named: Any
+    ) -> ModelFuture:
         """Begin a call; `result` of what this returns waits for what the call returns.
 
         Arrays of the host that were given may change at once; those of a device belong to the run
         until its end. As many runs are in flight as there are `contexts`; one more waits for the
         oldest. Raises for inputs as the call does; a run that fails tells its own future.
         """
-        call = Call(self.signature.inputs, inputs, named, keep=True)
+        call = self._call(inputs, named, signature, by_name, keep=True)
         return self._submitted(lambda context: self._call_run(context, call), call.results)
+
+    def _call(
+        self,
+        inputs: Sequence[Any],
+        named: Mapping[str, Any],
+        key: str | None,
+        by_name: bool,
+        keep: bool = False,
+    ) -> Call:
+        signature = self.signature if key is None else self._named(key)
+        index = 0 if key is None else self.get_signature_index(key)
+
+        def remedy(number: int, shape: tuple[int, ...]) -> str:
+            return remedies.for_call(
+                self._signature(index), index, number, shape, self._why_not_rows
+            )
+
+        given = ordered(signature.inputs, inputs, named)
+        return Call(
+            *(index, signature, given, self._conversion, remedy), keep=keep, by_name=by_name
+        )
 
     def _call_run(self, context: ModelContext, call: Call) -> Run:
         self._open()
@@ -311,7 +362,7 @@ class CompiledModel(ModelTensors):
 
     def _submit_arrays(self, inputs: Sequence[Array], outputs: list[Array]) -> ModelFuture:
         """Begin a run of the first signature on arrays of the host that fit its tensors."""
-        return self._submitted(lambda context: context.on_arrays(inputs, outputs), lambda: None)
+        return self._submitted(lambda context: context.on_arrays(0, inputs, outputs), lambda: None)
 
     def check_process(self) -> None:
         """Raise ForkedProcessError in a child of the process that compiled the model."""
@@ -320,36 +371,3 @@ class CompiledModel(ModelTensors):
                 "This model was compiled before the process was forked. Compile it in the "
                 'child; start children with multiprocessing.get_context("spawn").'
             )
-
-
-def _content_of(model_data: Any) -> bytes:
-    """Return bytes, whatever has them. Raises CompiledModelError for what is none."""
-    try:
-        return model_data if isinstance(model_data, bytes) else memoryview(model_data).tobytes()
-    except TypeError as error:
-        raise CompiledModelError(
-            f"A {type(model_data).__name__} is no content of a .tflite file. Give its bytes, "
-            "or its path to from_file."
-        ) from error
-
-
-_Source = tuple[bytes, Mapping[str, Any] | None, int | None]
-"""A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
-
-
-def _contexts(source: _Source, wanted: int) -> ContextPool:
-    number = count("contexts", wanted)
-    main = _instance(*source)
-    if all(map(main.runs_directly, main.signatures)):
-        instances = [main] * number
-    else:
-        instances = [main, *(_instance(*source) for _ in range(number - 1))]
-    return ContextPool(ModelContext(*each) for each in zip(instances, range(number), strict=True))
-
-
-def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None) -> Instance:
-    delegate = GpuDelegate(**gpu) if gpu is not None else None
-    try:
-        return Instance(runtime.interpreter(content, delegate, threads), delegate)
-    except ModelError as error:
-        raise CompiledModelError(str(error)) from error

@@ -29,11 +29,25 @@ class Tensor:
     index: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    stated: tuple[int, ...]
+    """The shape in the file; -1 stands for a size that it leaves open."""
+    quantization: tuple[float, int] = (0.0, 0)
+    """Scale and zero point; the scale is 0 where there is no single one."""
 
     @property
     def nbytes(self) -> int:
         """Its bytes as it is now."""
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def states(self, shape: Sequence[int]) -> bool:
+        """Return whether the file permits a shape: it differs where sizes are open at most."""
+        return len(shape) == len(self.stated) and all(
+            stated in (-1, size) for stated, size in zip(self.stated, shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        """Return name, type and shape: ``input float32 [1, 224, 224, 3]``."""
+        return f"{self.key} {self.dtype.name} {[*self.shape]}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return its details as LiteRT has them."""
@@ -103,7 +117,7 @@ class MainSignature(Signature):
             self._interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:
             self._undo(number)
-            raise _refused(self.inputs[number], error, shape) from error
+            raise _rejected(self.inputs[number], _sentence(error), shape) from error
         self.refresh()
 
     def _undo(self, number: int) -> None:
@@ -141,18 +155,14 @@ class OtherSignature(Signature):
     def resize(self, number: int, shape: Sequence[int], strict: bool) -> None:
         """Give an input another shape. See Signature.resize."""
         tensor = self.inputs[number]
-        stated = self._runner.get_input_details()[tensor.key]["shape_signature"]
-        fits = len(stated) == len(shape) and all(
-            size in (-1, new) for size, new in zip(stated, shape, strict=True)
-        )
-        if strict and not fits:
-            raise _refused(tensor, ValueError(f"it states {[*map(int, stated)]}."), shape)
+        if strict and not tensor.states(shape):
+            raise _rejected(tensor, f"The model states {[*tensor.stated]}.", shape)
         shapes = [shape if each is tensor else each.shape for each in self.inputs]
         try:
             # The runner takes shapes from what it runs on.
             self.run([np.zeros(n, t.dtype) for n, t in zip(shapes, self.inputs, strict=True)])
         except (ValueError, MemoryError) as error:
-            raise _refused(tensor, error, shape) from error
+            raise _rejected(tensor, _sentence(error), shape) from error
         self.refresh()
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -195,15 +205,22 @@ def _ordered(details: Mapping[str, Mapping[str, Any]]) -> list[Tensor]:
 
 
 def _tensor(key: str, detail: Mapping[str, Any]) -> Tensor:
-    shape = tuple(int(size) for size in detail["shape"])
-    return Tensor(key, detail["name"], int(detail["index"]), np.dtype(detail["dtype"]), shape)
-
-
-def _refused(tensor: Tensor, error: Exception, shape: Sequence[int]) -> CompiledModelError:
-    return CompiledModelError(
-        f"The input '{tensor.key}' cannot have the shape {[*shape]}: {_sentence(error)} Use one "
-        "that the model permits, or strict=False where it states another."
+    shape, stated = (tuple(map(int, detail[name])) for name in ("shape", "shape_signature"))
+    scale, zero_point = detail["quantization"]
+    return Tensor(
+        key,
+        detail["name"],
+        int(detail["index"]),
+        np.dtype(detail["dtype"]),
+        shape,
+        stated if len(stated) == len(shape) else shape,
+        (float(scale), int(zero_point)),
     )
+
+
+def _rejected(tensor: Tensor, why: str, shape: Sequence[int]) -> CompiledModelError:
+    """Return the error for a shape that an input cannot have; CompiledModel adds a remedy."""
+    return CompiledModelError(f"The input '{tensor.key}' cannot have the shape {[*shape]}: {why}")
 
 
 def _failed(key: str, error: Exception) -> LitegpuError:

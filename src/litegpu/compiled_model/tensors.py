@@ -5,24 +5,85 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from litegpu import notebook
 from litegpu.compiled_model.call import new_buffer
 from litegpu.compiled_model.contexts import ContextPool
 from litegpu.compiled_model.fitting import at, called, requirements, sizes
 from litegpu.compiled_model.instance import Instance
 from litegpu.compiled_model.signatures import Signature, Tensor
 from litegpu.errors import CompiledModelError, did_you_mean
+from litegpu.profiling import Profile
 from litegpu.report import DelegationReport
 from litegpu.tensor_buffer import TensorBuffer
+from litegpu.wording import printable, shown_size
 
 
 class ModelTensors:
     """The part of CompiledModel that runs nothing."""
 
-    def __init__(self, pool: ContextPool) -> None:
-        """Tell of the model whose contexts these are."""
+    def __init__(self, pool: ContextPool, nbytes: int) -> None:
+        """Tell of the model whose contexts these are, from so many bytes."""
         self._pool = pool
         self._main: Instance = pool.all[0].instance
         self._closed = False
+        self._name = f"of {shown_size(nbytes)}"
+
+    def __repr__(self) -> str:
+        name = printable(self._name)
+        if self._closed:
+            return f"<CompiledModel {name}: closed>"
+        sides = (self.signature.inputs, self.signature.outputs)
+        inputs, outputs = (printable(", ".join(map(str, tensors))) for tensors in sides)
+        return f"<CompiledModel {name} {self._place()}; {inputs} -> {outputs}>"
+
+    def _repr_html_(self) -> str:
+        """Return tables for notebooks."""
+        title = notebook.paragraph(f"CompiledModel {self._name}", bold=True)
+        if self._closed:
+            return title + notebook.paragraph("closed")
+        tensors = notebook.table(
+            ("signature", "", "name", "type", "shape"),
+            [
+                (each.key, side, tensor.key, tensor.dtype.name, str([*tensor.shape]))
+                for each in self._open()
+                for side, tensors in (("input", each.inputs), ("output", each.outputs))
+                for tensor in tensors
+            ],
+        )
+        report = self.report
+        place = report._repr_html_() if report else notebook.paragraph(self._place())
+        return title + tensors + place
+
+    def _place(self) -> str:
+        delegate = self._main.delegate
+        if delegate is None:
+            return "on the CPU"
+        report = delegate.report
+        nodes = (
+            f": {len(report.delegated_nodes)} of {report.total_nodes} nodes on the GPU"
+            if report
+            else ""
+        )
+        return f"on {delegate.device.title}, {delegate.precision}{nodes}"
+
+    def profile(self, *, repeats: int = 20, peaks: bool = True) -> Profile:
+        """Measure where the time goes: what GpuDelegate.profile returns, times in seconds.
+
+        All runs come to their end before, and none begins meanwhile. `invoke_seconds` is a whole
+        run by the interpreter; of several `contexts` the first is measured.
+
+        Raises CompiledModelError for a model without a GPU, and what GpuDelegate.profile raises.
+        """
+        self._open()
+        delegate, interpreter = self._main.delegate, self._main.interpreter
+        if delegate is None:
+            raise CompiledModelError(
+                "profile() measures the GPU, which was not asked for. Compile the model without "
+                "hardware_accel, or with GPU in it."
+            )
+        return self._pool.use_all(
+            lambda: delegate.profile(interpreter, repeats=repeats, peaks=peaks)
+        )
 
     @property
     def report(self) -> DelegationReport | None:

@@ -53,6 +53,21 @@ def open_picture(path: str) -> Image.Image:
     return decode_picture(path, path)
 
 
+def read_picture(picture: str | os.PathLike[str] | bytes | Image.Image) -> Image.Image:
+    """Return the picture of a path, of a file's bytes, or of PIL as `open_picture` does.
+
+    Raises:
+        FileError: it is no readable picture, or has too many pixels.
+        MissingDependencyError: pillow is not installed.
+    """
+    if isinstance(picture, str | os.PathLike):
+        return open_picture(os.fspath(picture))
+    if isinstance(picture, bytes | bytearray):
+        return decode_picture(io.BytesIO(picture), f"{len(picture)} bytes")
+    _require_pillow()
+    return _as_rgb(_upright(picture.copy()))
+
+
 def decode_picture(file: str | IO[bytes], name: str) -> Image.Image:
     """Return the picture in a file as `open_picture` does; errors call it `name`.
 

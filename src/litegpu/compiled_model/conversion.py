@@ -1,0 +1,153 @@
+"""What a call is given, as what tensors store, and back: arrays, real numbers, pictures."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from litegpu.compiled_model.arrays import Array, fitting, is_quantized
+from litegpu.compiled_model.signatures import Tensor
+from litegpu.errors import CompiledModelError
+from litegpu.pictures.formats import FORMATS, NV12
+from litegpu.tools import images
+from litegpu.tools.runtime import dequantised
+
+_PICTURE_AXES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How calls of a model convert their arguments and results."""
+
+    quantize: bool = False
+    """Whether calls take and return real numbers where tensors store quantized ones."""
+    input_format: str | None = None
+    """That of pictures, see `pictures.with_picture_input`; None where no input takes any."""
+    picture_input: int | str = 0
+    """The number or name of the input that takes pictures."""
+
+    def array(self, number: int, tensor: Tensor, data: Any) -> Array:
+        """Return what an input is given as an array, of whatever shape and type of numbers.
+
+        Pictures (paths, bytes of files, PIL images, or a list of them) become
+        [pictures, height, width, channels]. Raises CompiledModelError for what holds no numbers,
+        and FileError for a picture that cannot be read.
+        """
+        if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
+            return data
+        pictures = data if isinstance(data, list | tuple) and data else [data]
+        if all(map(_is_picture, pictures)):
+            return np.concatenate([self._pixels(number, tensor, each) for each in pictures])
+        try:
+            array = np.asarray(data)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise CompiledModelError(
+                f"Input '{tensor.key}' was given a {type(data).__name__} that is no array: "
+                f"{str(error).rstrip('.')}. Give numbers of the shape {[*tensor.shape]}."
+            ) from error
+        if array.dtype.hasobject or array.dtype.kind in "SUV":
+            shown = "None" if data is None else f"a {type(data).__name__} without numbers"
+            raise CompiledModelError(
+                f"Input '{tensor.key}' is {tensor.dtype} {[*tensor.shape]}, and was given {shown}. "
+                "Give an array of numbers of that shape."
+            )
+        return array
+
+    def fitting(self, tensor: Tensor, given: Array, keep: bool = False) -> Array:
+        """Return an array as the tensor stores it; with `keep` never the given memory.
+
+        With `quantize`, arrays of the tensor's own type hold what is stored, and all others real
+        numbers. Raises CompiledModelError for a type or a value that would become another one.
+        """
+        if not self.quantize or not is_quantized(tensor) or given.dtype == tensor.dtype:
+            return fitting(tensor, given, keep)
+        if given.dtype.kind not in "iuf":
+            raise CompiledModelError(
+                f"Input '{tensor.key}' takes real numbers, and was given {given.dtype}. Give "
+                "floats."
+            )
+        return quantized(tensor, given)
+
+    def result(self, tensor: Tensor, stored: Array) -> Array:
+        """Return an output as a call returns it: with `quantize` as real numbers, float32."""
+        if not self.quantize or not is_quantized(tensor):
+            return stored
+        return dequantised(stored, {"quantization": tensor.quantization})
+
+    def _pixels(self, number: int, tensor: Tensor, picture: Any) -> Array:
+        """Return a picture as pixels, [1, height, width, channels].
+
+        It is cropped around its centre and resized to the input's height and width where the model
+        states these, as by `litegpu run`.
+        """
+        if self.input_format is None or self.picture_input not in (number, tensor.key, tensor.name):
+            raise CompiledModelError(_no_pictures(tensor, picture))
+        if self.input_format == NV12:
+            raise CompiledModelError(
+                f"Input '{tensor.key}' takes NV12, as cameras give it, and was given "
+                f"{_shown(picture)}. Give its bytes as an array, or compile the model with "
+                'input_format="rgb8".'
+            )
+        rgb = images.read_picture(picture)
+        sizes = [
+            now if stated > 0 else own
+            for now, stated, own in zip(
+                tensor.shape[1:3], tensor.stated[1:3], rgb.size[::-1], strict=True
+            )
+        ]
+        shape = (1, *sizes, tensor.shape[3])
+        detail = {"name": tensor.key, "dtype": tensor.dtype, "shape": shape}
+        pixels = images.to_tensor(rgb, detail)
+        order = FORMATS[self.input_format].rgb
+        if order[0] > order[-1]:
+            pixels = pixels[..., [2, 1, 0, *range(3, pixels.shape[-1])]]
+        return pixels
+
+
+def quantized(tensor: Tensor, real: Array) -> Array:
+    """Return real numbers as a tensor stores them: rounded half away from zero, and clipped.
+
+    Raises CompiledModelError for NaN.
+    """
+    scale, zero_point = tensor.quantization
+    steps = np.asarray(real, np.float32) / np.float32(scale)
+    if np.isnan(steps).any():
+        raise CompiledModelError(
+            f"Input '{tensor.key}' was given NaN, for which {tensor.dtype} has no number. Give "
+            "real numbers."
+        )
+    limits = np.iinfo(tensor.dtype)
+    rounded = np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.float64)
+    stored: Array = np.clip(rounded + zero_point, limits.min, limits.max).astype(tensor.dtype)
+    return stored
+
+
+def _is_picture(data: Any) -> bool:
+    """Return whether something is, or should be, a picture: text, bytes, or an image of PIL."""
+    pillow = sys.modules.get("PIL.Image")
+    kinds = (str, os.PathLike, bytes, bytearray)
+    return isinstance(data, kinds) or (pillow is not None and isinstance(data, pillow.Image))
+
+
+def _shown(picture: Any) -> str:
+    if isinstance(picture, str | os.PathLike):
+        return f"'{os.fspath(picture)}'"
+    return f"{'bytes' if isinstance(picture, bytes | bytearray) else 'a PIL image'}"
+
+
+def _no_pictures(tensor: Tensor, picture: Any) -> str:
+    text = (
+        f"Input '{tensor.key}' takes an array, {tensor.dtype} {[*tensor.shape]}, and was given "
+        f"{_shown(picture)}. "
+    )
+    if len(tensor.shape) != _PICTURE_AXES or tensor.shape[3] not in images.MODES:
+        return f"{text}Give an array of that shape."
+    return (
+        f'{text}Compile the model with input_format="rgb8" (and the `mean` and `std` that it was '
+        "trained with): it then takes paths, the bytes of picture files and PIL images. Or give an "
+        "array of that shape."
+    )

@@ -1,0 +1,79 @@
+"""What a CompiledModel is made from: a file's content, pictures, an interpreter for a context."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from litegpu.compiled_model.contexts import ContextPool, ModelContext
+from litegpu.compiled_model.fitting import count
+from litegpu.compiled_model.instance import Instance
+from litegpu.delegate import GpuDelegate
+from litegpu.errors import CompiledModelError, ModelError, OptionsError, did_you_mean
+from litegpu.options import GpuDelegateOptions
+from litegpu.pictures import KEYWORDS, with_picture_input
+from litegpu.tools import runtime
+
+Source = tuple[bytes, Mapping[str, Any] | None, int | None]
+"""A model's bytes, options of the delegate or None for no GPU, and threads of the CPU."""
+_OWN = ("hardware_accel", "environment", "options", "contexts", "pieces", "quantize")
+_OF_THE_DELEGATE = ("model", "on_progress")
+
+
+def content_of(model_data: Any) -> bytes:
+    """Return bytes, whatever has them. Raises CompiledModelError for what has none."""
+    try:
+        return model_data if isinstance(model_data, bytes) else memoryview(model_data).tobytes()
+    except TypeError as error:
+        raise CompiledModelError(
+            f"from_buffer takes the bytes of a .tflite file, not {model_data!r}. "
+            "CompiledModel.from_file takes its path."
+        ) from error
+
+
+def picture_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Take those that are for pictures out of keywords, and return them.
+
+    Raises OptionsError for keywords that are for nothing, CompiledModelError for those of pictures
+    without their `input_format`.
+    """
+    fields = (each.name for each in dataclasses.fields(GpuDelegateOptions))
+    known = (*_OWN, *KEYWORDS, *_OF_THE_DELEGATE, *fields)
+    for name in keywords:
+        if name not in known:
+            raise OptionsError(f"Unknown option '{name}'.{did_you_mean(name, known)}")
+    picture = {name: keywords.pop(name) for name in KEYWORDS if name in keywords}
+    if picture and "input_format" not in picture:
+        raise CompiledModelError(
+            f"{', '.join(picture)}: these are for pictures. Give their input_format, too, "
+            "such as 'rgb8'."
+        )
+    return picture
+
+
+def with_pictures(content: bytes, keywords: Mapping[str, Any]) -> bytes:
+    """Return the model that takes pictures. Raises CompiledModelError where it cannot."""
+    try:
+        return with_picture_input(content, **keywords)
+    except ModelError as error:
+        raise CompiledModelError(str(error)) from error
+
+
+def contexts_of(source: Source, wanted: int) -> ContextPool:
+    """Compile a model for so many runs in flight. Raises what GpuDelegate and the runtime raise."""
+    number = count("contexts", wanted)
+    main = _instance(*source)
+    if all(map(main.runs_directly, main.signatures)):
+        instances = [main] * number
+    else:
+        instances = [main, *(_instance(*source) for _ in range(number - 1))]
+    return ContextPool(ModelContext(*each) for each in zip(instances, range(number), strict=True))
+
+
+def _instance(content: bytes, gpu: Mapping[str, Any] | None, threads: int | None) -> Instance:
+    delegate = GpuDelegate(**gpu) if gpu is not None else None
+    try:
+        return Instance(runtime.interpreter(content, delegate, threads), delegate)
+    except ModelError as error:
+        raise CompiledModelError(str(error)) from error
