@@ -117,6 +117,7 @@ _HOMES: Mapping[str, str] = {
     "Estimate": "litegpu.costs",
     "ExecutionError": "litegpu.errors",
     "ExperimentalFlags": "litegpu.options",
+    "FileError": "litegpu.errors",
     "ForkedProcessError": "litegpu.errors",
     "GLBuffer": "litegpu.backends.opengl_sharing",
     "GpuDelegate": "litegpu.delegate",
