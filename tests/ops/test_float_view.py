@@ -127,6 +127,24 @@ def test_a_partition_begins_and_ends_among_bytes() -> None:
     assert np.abs(got.astype(int) - expected).mean() < 2
 
 
+def test_float16_constants_for_the_cpu_make_no_partition() -> None:
+    """One that the CPU rounds, say: no kernel would be in it."""
+    writer = ModelWriter()
+    x = writer.input(SHAPE, "int8", quantization=HALF)
+    weights = writer.constant(np.ones(SHAPE, np.float16))
+    wide = writer.op("DEQUANTIZE", [weights], [SHAPE], version=2)
+    rounded = writer.op(CPU_ONLY, [wide], [SHAPE])
+    y = writer.op("QUANTIZE", [rounded], [SHAPE], dtype="int8", quantization=HALF)
+    writer.output(
+        writer.op("ADD", [x, y], [SHAPE], options={}, version=2, dtype="int8", quantization=HALF)
+    )
+    delegate = GpuDelegate(quantized="float", min_nodes_per_partition=1, max_delegated_partitions=5)
+    interpreter(writer.build(), delegate)
+    assert delegate.error is None
+    assert delegate.report is not None
+    assert 0 not in delegate.report.delegated_nodes
+
+
 def test_weights_of_bytes_with_real_activations() -> None:
     writer = ModelWriter()
     x = writer.input((2, 8))

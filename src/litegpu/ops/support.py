@@ -41,11 +41,14 @@ def check_support(graph: Graph, quantized: QuantizedMode | None = "exact") -> Su
 
 
 def _with_shapes_of(graph: Graph, view: Graph) -> Graph:
-    """Return a graph with the shapes, and the constants, that are known of its view in floats."""
+    """Return a graph with the shapes, and the constants, that are known of its view in floats.
+
+    A float32 tensor may be a float16 constant there, of a DEQUANTIZE that needs no kernel.
+    """
     values = {
-        v: replace(value, shape=view.values[v].shape)
-        if view.values[v].dtype is not value.dtype
-        else view.values[v]
+        v: view.values[v]
+        if value.dtype in (view.values[v].dtype, DType.FLOAT32)
+        else replace(value, shape=view.values[v].shape)
         for v, value in graph.values.items()
     }
     return replace(graph, values=values)
