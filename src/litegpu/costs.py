@@ -131,7 +131,7 @@ class CostPolicy:
     """Delegates what is faster so, the partitions that save most first.
 
     A software device never saves time: there nothing is declined, so that all that a GPU could run
-    can be tried on it.
+    can be tried on it, and the partitions come first that have most work.
     """
 
     def __init__(self, costs: CostModel, software: bool) -> None:
@@ -139,8 +139,9 @@ class CostPolicy:
         self._software = software
 
     def benefit(self, subset: Subset) -> float:
-        """Return the seconds that an invoke saves."""
-        return self._costs.estimate(subset).saved_seconds
+        """Return the seconds that an invoke saves; on a software device, what the CPU needs."""
+        found = self._costs.estimate(subset)
+        return found.cpu_seconds if self._software else found.saved_seconds
 
     def reason_against(self, subset: Subset) -> str:
         """Return why a partition is not worth it, or an empty text."""
@@ -169,6 +170,21 @@ class NodeCountPolicy:
         if len(subset.nodes) >= self._least:
             return ""
         return f"Fewer nodes than min_nodes_per_partition={self._least}."
+
+
+class NothingPolicy:
+    """Delegates nothing, for one reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def benefit(self, subset: Subset) -> float:
+        """Return the same for all."""
+        return 0.0
+
+    def reason_against(self, subset: Subset) -> str:
+        """Return the reason."""
+        return self._reason
 
 
 class RequiredNodes:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from litegpu import backends, config, progress
 from litegpu.backends.process import Living
-from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError
+from litegpu.errors import ForkedProcessError, InterpreterError, LitegpuError, ModelError
 from litegpu.options import GpuDelegateKeywords, GpuDelegateOptions, make_options
 from litegpu.progress import OnProgress
 from litegpu.runtime_abi.bridge import NativeDelegate
-from litegpu.runtime_abi.budget import ReadBudget
-from litegpu.runtime_abi.file import ModelFile, ModelSource
+from litegpu.runtime_abi.file import ModelSource
 from litegpu.wording import counted, printable
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from litegpu.profiling import Profile
     from litegpu.report import DelegationReport, Partition
     from litegpu.runtime_abi.seats import SeatedKernel
+    from litegpu.runtime_abi.subgraphs import Subgraphs
     from litegpu.selection import Selection
 
 if sys.version_info >= (3, 11):
@@ -95,8 +95,8 @@ class GpuDelegate:
         self._on_progress = progress.checked(on_progress)
         self._closed = False
         self._pid = os.getpid()
-        self._budget = ReadBudget()
-        self._unrolled: set[int] = set()
+        self._subgraphs: Subgraphs
+        """Those of the interpreter that applies the delegate."""
         self._native = NativeDelegate(self, self.device.backend)
 
     def __reduce__(
@@ -156,34 +156,25 @@ class GpuDelegate:
         from litegpu.exactness import exactness_notes
         from litegpu.graph.partition import private_ends
         from litegpu.ops.support import check_support
-        from litegpu.runtime_abi.reader import (
-            graph_numbers,
-            loop_contexts,
-            read_graph,
-            thread_count,
-        )
+        from litegpu.runtime_abi.reader import thread_count
         from litegpu.selection import Selection
 
         if self._primary is None:
             self._primary, self.error, self.report = context, None, None
-            self._budget, self._unrolled = ReadBudget(), set()
-        if context in self._unrolled:
-            return []  # the body of a loop that runs in a partition
-        file = None if self.model is None else ModelFile.open(self.model)
-        if context == self._primary:
-            self._numbers = graph_numbers(context, file)
-        graph = read_graph(context, self._budget, file)
+            self._read(context)
+        if self._subgraphs.is_unrolled(context):
+            return []
+        graph = self._subgraphs.take(context)
         support = check_support(graph, self.options.quantized_mode())
-        selection = Selection(*(support, self.options, self.device, thread_count(context), preview))
+        on_cpu = (thread_count(context), preview, self._subgraphs.runs(context))
+        selection = Selection(support, self.options, self.device, *on_cpu)
         with progress.watching(self._on_progress):
             choice, kernels, notes = self._compile_chosen(selection)
         if self.options.quantized_mode() == "exact":
             notes += exactness_notes(graph, choice)
         self._pending[context] = {subset.nodes: kernel for subset, kernel in kernels}
-        parts = [
-            kernel.describe(subset.nodes, selection.costs.estimate(subset))
-            for subset, kernel in kernels
-        ]
+        estimate = selection.costs.estimate
+        parts = [kernel.describe(subset.nodes, estimate(subset)) for subset, kernel in kernels]
         if context == self._primary:
             for subset, kernel in kernels:
                 kernel.bindable = private_ends(graph, subset)
@@ -191,9 +182,19 @@ class GpuDelegate:
         report = self._make_report(selection, choice, kernels, parts, notes)
         self._announce(report)
         self._publish(report, primary=context == self._primary)
-        delegated = [index for subset, _ in kernels for index in subset.nodes]
-        self._unrolled.update(loop_contexts(context, graph, delegated))
-        return delegated
+        self._subgraphs.unroll(context, nodes := [n for subset, _ in kernels for n in subset.nodes])
+        return nodes
+
+    def _read(self, context: int) -> None:
+        """Read the graphs of a model, while they all are as in its file."""
+        from litegpu.runtime_abi.subgraphs import Subgraphs
+
+        self._subgraphs = Subgraphs(context)
+        try:
+            self._subgraphs.read(self.model)
+        except ModelError as error:
+            self._fail(error)
+            _log.warning("No loop will run on the GPU: %s", error)
 
     def _compile_chosen(
         self, selection: Selection
@@ -317,7 +318,7 @@ class GpuDelegate:
     def _take_kernel(self, context: int, subset: Subset) -> PartitionKernel:
         """Hand over the kernel compiled for a subset."""
         kernel = self._pending[context].pop(subset.nodes)
-        kernel.number = self._numbers.get(context)
+        kernel.number = self._subgraphs.numbers.get(context)
         kernel.home = self._primary or context
         self._kernels.add(kernel)
         kernel.changed = weakref.WeakMethod(self._changed)
@@ -368,7 +369,6 @@ class GpuDelegate:
         from litegpu.selection import quantized_support
 
         graph, reasons = selection.support.graph, selection.support.reasons
-        costs = selection.costs
         mode = self.options.quantized_mode()
         quantized = quantized_support(graph, selection.support, mode)
         return DelegationReport(
@@ -380,7 +380,7 @@ class GpuDelegate:
             rejected=rejected_nodes(graph, reasons),
             partitions=tuple(partitions),
             left_out=selection.left_out(choice),
-            split=costs.split(choice.delegated),
+            split=selection.costs.split(choice.delegated),
             advice=advise(
                 *(selection, choice, [kernel.compiled for _, kernel in kernels]),
                 *(self.options.numeric_policy(), quantized[1:] if mode else ()),
@@ -391,10 +391,9 @@ class GpuDelegate:
 
     def _publish(self, report: DelegationReport, primary: bool) -> None:
         """Make a report the delegate's own; those on subgraphs become parts of it."""
-        if primary or self.report is None:
-            self.report = report
-            return
-        self.report = replace(self.report, subgraphs=(*self.report.subgraphs, report))
+        if self.report is not None and not primary:
+            report = replace(self.report, subgraphs=(*self.report.subgraphs, report))
+        self.report = report
 
     def _announce(self, report: DelegationReport) -> None:
         from litegpu.runtime_abi.opcodes import code_of, known_name
@@ -406,11 +405,9 @@ class GpuDelegate:
         for code in sorted({code_of(node.op) for node in report.rejected}):
             _log.warning("WARNING: op code #%d cannot be handled by this delegate.", code)
         reasons = {f"{known_name(node.op)}: {node.reason}" for node in report.rejected}
-        lines = sorted(map(printable, reasons))
         _log.warning(
             "Following operations are not supported by GPU delegate:\n%s\n%s",
-            "\n".join(lines),
-            report.summary(),
+            *("\n".join(sorted(map(printable, reasons))), report.summary()),
         )
         if not report.partitions:
             for line in report.left_lines():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from litegpu.backends.base import DeviceInfo
-from litegpu.costs import CostModel, CostPolicy, NodeCountPolicy, RequiredNodes
+from litegpu.costs import CostModel, CostPolicy, NodeCountPolicy, NothingPolicy, RequiredNodes
 from litegpu.graph import Graph
 from litegpu.graph.partition import (
     Candidates,
@@ -23,6 +23,7 @@ from litegpu.ops.work import states_of
 from litegpu.options import QUANTIZED_MODES, GpuDelegateOptions
 from litegpu.report import LeftOut, QuantizedSupport, rejected_nodes
 from litegpu.runtime_abi.opcodes import CUSTOM, code_of
+from litegpu.runtime_abi.subgraphs import Runs
 
 
 class Selection:
@@ -35,8 +36,13 @@ class Selection:
         device: DeviceInfo,
         threads: int,
         preview: Preview,
+        runs: Runs = Runs.INVOKED,
     ) -> None:
-        """Take a checked graph, and how many threads the CPU has for its part of it."""
+        """Take a checked graph, how many threads the CPU has for its part of it, and how it runs.
+
+        What other graphs call must be worth it, even if the GPU can run all of it: its caller is on
+        the CPU, and copies for each call.
+        """
         self.support = support
         self.preview = preview
         graph = support.graph
@@ -49,9 +55,14 @@ class Selection:
         self._limit = max(options.max_delegated_partitions, 1)
         self.costs = CostModel(graph, device.backend, threads)
         least = options.min_nodes_per_partition
-        policy: PartitionPolicy = (
-            CostPolicy(self.costs, device.software) if least is None else NodeCountPolicy(least)
-        )
+        self._called = runs is not Runs.INVOKED
+        policy: PartitionPolicy
+        if least is not None:
+            policy = NodeCountPolicy(least)
+        elif runs is Runs.ONCE:
+            policy = NothingPolicy("It runs only once, which is over before it could be compiled.")
+        else:
+            policy = CostPolicy(self.costs, device.software and not self._called)
         # The runtime itself has no kernels for most custom operations: without a delegate that
         # takes them it refuses the model.
         custom = [node.index for node in graph.nodes if code_of(node.op) == CUSTOM]
@@ -61,7 +72,8 @@ class Selection:
         """Choose partitions; as if some `more` nodes were supported, or the limit another one."""
         supported = self.supported.union(more)
         candidates = Candidates(
-            self.support.graph, supported, self._folded & supported, self._states
+            *(self.support.graph, supported, self._folded & supported, self._states),
+            called=self._called,
         )
         return choose(
             candidates, self.preview, self._policy, self._limit if limit is None else limit

@@ -147,6 +147,20 @@ def test_a_software_device_takes_what_a_gpu_could_run(monkeypatch: pytest.Monkey
     assert report_of(delegate).delegated_nodes == ([0] if delegate.device.software else [])
 
 
+def test_a_software_device_takes_the_most_work() -> None:
+    """All partitions are a loss by the estimates there, and the smallest the smallest."""
+    delegate = GpuDelegate()
+    interpreter(small_and_large(), delegate)
+    report = report_of(delegate)
+    assert [part.nodes for part in report.partitions] == [(6, 7)]
+    assert [(each.nodes, each.reason) for each in report.left_out] == [
+        (
+            (0, 1, 2, 3, 4),
+            "Others are worth more, and max_delegated_partitions=1 allows no further one.",
+        )
+    ]
+
+
 def test_threads_of_the_cpu_count() -> None:
     """With eight threads the CPU is several times as fast, which the estimate knows."""
     found = []

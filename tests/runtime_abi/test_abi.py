@@ -42,6 +42,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "AVERAGE_POOL_2D": ("TfLitePoolParams", 24),
     "BATCH_MATMUL": ("TfLiteBatchMatMulParams", 3),
     "BIDIRECTIONAL_SEQUENCE_LSTM": ("TfLiteBidirectionalSequenceLSTMParams", 16),
+    "CALL_ONCE": ("TfLiteCallOnceParams", 4),
     "CAST": ("TfLiteCastParams", 8),
     "CONCATENATION": ("TfLiteConcatenationParams", 8),
     "CONV_2D": ("TfLiteConvParams", 24),
@@ -55,6 +56,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "FULLY_CONNECTED": ("TfLiteFullyConnectedParams", 12),
     "GATHER": ("TfLiteGatherParams", 8),
     "GELU": ("TfLiteGeluParams", 1),
+    "IF": ("TfLiteIfParams", 8),
     "L2_NORMALIZATION": ("TfLiteActivationParams", 4),
     "L2_POOL_2D": ("TfLitePoolParams", 24),
     "LEAKY_RELU": ("TfLiteLeakyReluParams", 4),
@@ -90,6 +92,7 @@ PARAMS_LAYOUT: dict[str, tuple[str, int]] = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": ("TfLiteUnidirectionalSequenceLSTMParams", 16),
     "UNIDIRECTIONAL_SEQUENCE_RNN": ("TfLiteSequenceRNNParams", 12),
     "UNPACK": ("TfLiteUnpackParams", 8),
+    "STABLEHLO_COMPOSITE": ("TfLiteStablehloCompositeParams", 16),
     "WHILE": ("TfLiteWhileParams", 8),
 }
 """C struct of each op, and the bytes of it that are read."""
@@ -99,6 +102,7 @@ LEFT_OUT = {
     "TfLiteFullyConnectedParams": "quantized_bias_type",
     "TfLiteTransposeConvParams": "quantized_bias_type",
     "TfLitePoolParams": "computed",
+    "TfLiteStablehloCompositeParams": "attributes",
 }
 """C structs of which only the fields before the named one are mirrored."""
 

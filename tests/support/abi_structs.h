@@ -164,3 +164,11 @@ typedef struct {
 } TfLiteSequenceRNNParams;
 typedef struct { int num, axis; } TfLiteUnpackParams;
 typedef struct { int cond_subgraph_index, body_subgraph_index; } TfLiteWhileParams;
+typedef struct { int then_subgraph_index, else_subgraph_index; } TfLiteIfParams;
+typedef struct { int init_subgraph_index; } TfLiteCallOnceParams;
+typedef struct {
+  const char *name;
+  int32_t subgraph_index;
+  const uint8_t *attributes;
+  size_t attributes_size;
+} TfLiteStablehloCompositeParams;

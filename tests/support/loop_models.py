@@ -12,25 +12,46 @@ Carried = tuple[TensorRef, ...]
 Body = Callable[[ModelWriter, Carried], Sequence[TensorRef]]
 
 
-def loop(
-    writer: ModelWriter, carried: Carried, body: Body, passes: int | None, counter: int = 0
-) -> Carried:
-    """Add a loop that runs while carried value `counter` is below a number of passes.
+def loop_graphs(
+    writer: ModelWriter, like: Carried, body: Body, passes: int | None, counters: Sequence[int]
+) -> tuple[int, int]:
+    """Add the graphs of a loop that carries such values, and return their numbers."""
+    condition, graph = writer.subgraph(), writer.subgraph()
+    carried, inside = (tuple(g.input(v.shape, v.dtype) for v in like) for g in (condition, graph))
+    limit = carried[-1] if passes is None else condition.constant(passes, np.int32)
+    going, *others = (
+        condition.op("LESS", [carried[counter], limit], [()], dtype=bool) for counter in counters
+    )
+    for other in others:
+        going = condition.op("LOGICAL_AND", [going, other], [()], dtype=bool)
+    condition.output(going)
+    graph.output(*body(graph, inside))
+    return condition.number, graph.number
 
-    Without `passes`, the last carried value says how many there are.
-    """
-    graphs = writer.subgraph(), writer.subgraph()
-    inputs = [tuple(g.input(ref.shape, ref.dtype) for ref in carried) for g in graphs]
-    limit = inputs[0][-1] if passes is None else graphs[0].constant(passes, np.int32)
-    graphs[0].output(graphs[0].op("LESS", [inputs[0][counter], limit], [()], dtype=bool))
-    graphs[1].output(*body(graphs[1], inputs[1]))
+
+def run_loop(writer: ModelWriter, carried: Carried, graphs: tuple[int, int]) -> Carried:
+    """Add a loop whose condition and body are graphs of these numbers."""
     return writer.multi(
         "WHILE",
         carried,
         [ref.shape for ref in carried],
-        options={"cond_subgraph_index": graphs[0].number, "body_subgraph_index": graphs[1].number},
+        options=dict(zip(("cond_subgraph_index", "body_subgraph_index"), graphs, strict=True)),
         dtypes=[ref.dtype for ref in carried],
     )
+
+
+def loop(
+    writer: ModelWriter,
+    carried: Carried,
+    body: Body,
+    passes: int | None,
+    counters: Sequence[int] = (0,),
+) -> Carried:
+    """Add a loop that runs while carried values, the `counters`, are below a number of passes.
+
+    Without `passes`, the last carried value says how many there are.
+    """
+    return run_loop(writer, carried, loop_graphs(writer, carried, body, passes, counters))
 
 
 def counted(writer: ModelWriter, counter: TensorRef) -> TensorRef:
@@ -117,4 +138,4 @@ def recurrent(
     rows = writer.constant(np.zeros((steps, batch, units), np.float32))
     zeros = writer.constant(np.zeros((batch, units), np.float32))
     states = (zeros,) if gru else (zeros, zeros)
-    return loop(writer, (start, start, rows, *states, x), body, steps)[2]
+    return loop(writer, (start, start, rows, *states, x), body, steps, counters=(0, 1))[2]

@@ -50,13 +50,15 @@ class Candidates:
     """What there is to choose from.
 
     `folded` are the supported nodes that need no kernel, for their results are constants. `states`
-    are the values that a node changes although they are its inputs.
+    are the values that a node changes although they are its inputs. Of a graph
+    that others have `called`, the whole must be worth it as any part must.
     """
 
     graph: Graph
     supported: Collection[int]
     folded: Collection[int] = ()
     states: Collection[int] = ()
+    called: bool = False
 
 
 def choose(
@@ -66,13 +68,13 @@ def choose(
 
     Folded nodes join the partition that reads them, but never make a partition of their own. One
     that the CPU reads too joins only if its result is small, for the partition hands it out at each
-    invoke. A whole graph is taken however many partitions the runtime makes of it, and is not
-    judged.
+    invoke. A whole graph is taken however many partitions the runtime makes of it, unless
+    others call it.
     """
     graph, folded = candidates.graph, candidates.folded
     plan = [node.index for node in graph.nodes]
     real = set(candidates.supported).difference(folded)
-    if real and len(real) + len(folded) == len(plan):
+    if real and len(real) + len(folded) == len(plan) and not candidates.called:
         choice = PartitionChoice(tuple(s for s in preview(plan) if real & set(s.nodes)))
     else:
         choice = _best(plan, real, preview, policy, max_partitions)

@@ -48,17 +48,6 @@ class ModelFile:
         except (OSError, ValueError) as error:
             raise ModelError(f"The delegate's model '{source}' cannot be read: {error}.") from error
 
-    def graphs(self) -> int:
-        """Return how many graphs the file has, 0 for what is no file.
-
-        >>> ModelFile.open(b"").graphs()
-        0
-        """
-        try:
-            return self._at_most(self._field(self._at(0), _SUBGRAPHS))
-        except (struct.error, IndexError):
-            return 0
-
     def ends(self, index: int, nodes: Sequence[Node]) -> Ends | None:
         """Return the inputs and outputs of graph `index`, which has these nodes.
 

@@ -24,6 +24,7 @@ _KINDS: Mapping[str, Any] = {
     "int32": ctypes.c_int32,
     "float": ctypes.c_float,
     "bool": ctypes.c_bool,
+    "address": ctypes.c_size_t,
     "dims": ctypes.c_int32 * _MAX_DIMENSIONS,
     "padding": ctypes.c_int32,
     "mirror": ctypes.c_int32,
@@ -77,6 +78,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
         *_fields("bool", "merge_outputs", "time_major"),
         *_ASYMMETRIC,
     ),
+    "CALL_ONCE": _fields("int32", "init_subgraph_index"),
     "CAST": _fields("int32", "in_data_type", "out_data_type"),
     "CONCATENATION": (*_AXIS, *_ACTIVATION),
     "CONV_2D": (*_PADDING, *_STRIDES, *_ACTIVATION, *_DILATIONS),
@@ -105,6 +107,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     ),
     "GATHER": (*_AXIS, *_fields("int32", "batch_dims")),
     "GELU": _fields("bool", "approximate"),
+    "IF": _fields("int32", "then_subgraph_index", "else_subgraph_index"),
     "L2_NORMALIZATION": _ACTIVATION,
     "L2_POOL_2D": _POOL,
     "LEAKY_RELU": _fields("float", "alpha"),
@@ -153,6 +156,7 @@ PARAMS: Mapping[str, tuple[Field, ...]] = {
     ),
     "UNIDIRECTIONAL_SEQUENCE_RNN": (*_fields("bool", "time_major"), *_ACTIVATION, *_ASYMMETRIC),
     "UNPACK": (*_fields("int32", "num"), *_AXIS),
+    "STABLEHLO_COMPOSITE": (*_fields("address", "name"), *_fields("int32", "subgraph_index")),
     "WHILE": _fields("int32", "cond_subgraph_index", "body_subgraph_index"),
 }
 """Fields of each op's struct, in C order, as (name, kind); ops without parameters are absent."""
@@ -174,12 +178,17 @@ def read_params(op_name: str, address: int | None) -> dict[str, ParamValue]:
 
     Paddings, activations and mirror modes come as lower-case names ("same", "relu6",
     "reflect"; a number without a name stays an int), arrays as tuples of their used elements.
+    Addresses are left out.
     Empty when `address` is null or the op has no parameters.
     """
     if not address or op_name not in PARAMS:
         return {}
     struct = STRUCTURES[op_name].from_address(address)
-    values = {name: _convert(kind, getattr(struct, name)) for name, kind in PARAMS[op_name]}
+    values = {
+        name: _convert(kind, getattr(struct, name))
+        for name, kind in PARAMS[op_name]
+        if kind != "address"
+    }
     for name in _COUNTS.keys() & values.keys():
         count: Any = values.pop(_COUNTS[name])
         used: Any = values[name]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from litegpu.errors import InterpreterError, ModelError
+from litegpu.errors import InterpreterError
 from litegpu.graph import ABSENT, DType, Graph, Node, Quantization, Value
 from litegpu.runtime_abi.budget import ReadBudget
 from litegpu.runtime_abi.enums import DTYPES, AllocationType, QuantizationType
-from litegpu.runtime_abi.file import Ends, ModelFile
 from litegpu.runtime_abi.opcodes import CUSTOM, name_of
 from litegpu.runtime_abi.params import read_params
 from litegpu.runtime_abi.sparse import densify, read_sparsity
@@ -32,7 +29,6 @@ from litegpu.runtime_abi.structs import (
 UPGRADE = "Known to work are ai-edge-litert 1.0 and newer, and tflite-runtime 2.14."
 """What a user can do when the runtime refuses."""
 
-_LOOP_GRAPHS = ("cond_subgraph_index", "body_subgraph_index")
 _MOST_ELEMENTS = 1 << 40
 _TENSOR_SIZE = ctypes.sizeof(TfLiteTensor)
 
@@ -56,100 +52,25 @@ def thread_count(context: int) -> int:
     return max(TfLiteContext.from_address(context).recommended_num_threads, 1)
 
 
-def read_graph(
-    context: int, budget: ReadBudget | None = None, file: ModelFile | None = None
-) -> Graph:
+def read_graph(context: int, budget: ReadBudget | None = None) -> Graph:
     """Read all nodes of the execution plan and all tensors they touch.
 
     `budget` is what may be read of the whole model; this graph has one of its own if there is none.
-    Only with its `file` can loops be read, too.
     Raises InterpreterError when the runtime refuses, ModelError when the budget is used up.
 
     Constants are views of the runtime's memory: they must not outlive the interpreter. Inputs
     and outputs of the graph are left empty, for a delegate does not see them.
     """
     budget = budget or ReadBudget()
-    graph = _read(context, budget)
-    if file is None:
-        return graph
-    nodes = (_with_graphs(context, node, budget, file) for node in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
-
-
-def loop_contexts(context: int, graph: Graph, nodes: Collection[int]) -> set[int]:
-    """Return the contexts of the graphs that only the loops among some nodes run."""
-
-    def contexts(inside: bool) -> set[int]:
-        loops = (n for n in graph.nodes if n.op == "WHILE" and (n.index in nodes) is inside)
-        indices = {node.params[name] for node in loops for name in _LOOP_GRAPHS}
-        with contextlib.ExitStack() as stack:
-            return {stack.enter_context(_subgraph(context, index)) for index in indices}
-
-    return contexts(True) - contexts(False)
-
-
-def graph_numbers(context: int, file: ModelFile | None) -> dict[int, int]:
-    """Return the numbers of a model's graphs by their contexts; `context` is that of graph 0.
-
-    Only the model's file tells how many there are.
-    """
-    found = {context: 0}
-    for number in range(1, file.graphs() if file is not None else 0):
-        with _subgraph(context, number) as other:
-            if not other:
-                break
-            found[other] = number
-    return found
-
-
-def _read(
-    context: int, budget: ReadBudget, file: ModelFile | None = None, number: int = 0
-) -> Graph:
-    """Read a graph; its ends, too, if it is that number of a file. Raises ModelError if not."""
     nodes = tuple(_read_node(context, index, budget) for index in execution_plan(context))
-    ends: Ends | None = ((), ()) if file is None else file.ends(number, nodes)
-    if ends is None:
-        raise ModelError(
-            f"The delegate's model has no such graph {number} as the interpreter's. "
-            "Give the delegate the file that the interpreter loads."
-        )
     used = {v for node in nodes for v in (*node.inputs, *node.outputs) if v != ABSENT}
-    values = _read_values(context, used.union(*ends), budget)
+    values = read_values(context, used, budget)
     stored = (value.data for value in values.values() if value.data is not None)
     budget.ranges((array.ctypes.data, array.nbytes) for array in stored)
-    return Graph(values, nodes, *ends)
+    return Graph(values, nodes, (), ())
 
 
-def _with_graphs(context: int, node: Node, budget: ReadBudget, file: ModelFile) -> Node:
-    """Return a node with the graphs that it runs, if it is a WHILE and they can be read.
-
-    Loops in these have none: what runs in a partition is not nested.
-    """
-    indices = [node.params[name] for name in _LOOP_GRAPHS] if node.op == "WHILE" else []
-    graphs = []
-    for index in indices:
-        with _subgraph(context, index) as other:
-            if not other:
-                return node
-            graphs.append(_read(other, budget, file, index))
-    return replace(node, graphs=tuple(graphs))
-
-
-@contextlib.contextmanager
-def _subgraph(context: int, index: int) -> Iterator[int]:
-    """Let another graph of the model be read; yields its context, 0 when refused."""
-    struct, found = TfLiteContext.from_address(context), ctypes.c_void_p()
-    status = struct.AcquireSubgraphContext(context, index, ctypes.byref(found))
-    if status or not found.value or found.value == context:
-        yield 0  # a loop of itself, too: to release it would end the reading of this graph
-        return
-    try:
-        yield found.value
-    finally:
-        struct.ReleaseSubgraphContext(context, index)
-
-
-def _read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:
+def read_values(context: int, indices: Iterable[int], budget: ReadBudget) -> dict[int, Value]:
     """Read tensors by index; those that the model does not have are left out."""
     struct = TfLiteContext.from_address(context)
     present = sorted(index for index in set(indices) if 0 <= index < struct.tensors_size)

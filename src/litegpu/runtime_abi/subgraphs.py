@@ -1,0 +1,187 @@
+"""The graphs of a model, read before a delegate changes any, and how each comes to run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from litegpu.errors import ModelError
+from litegpu.graph import Graph, Node
+from litegpu.runtime_abi import reader
+from litegpu.runtime_abi.budget import ReadBudget
+from litegpu.runtime_abi.file import ModelFile, ModelSource
+from litegpu.runtime_abi.structs import REPORT_ERROR, TfLiteContext
+
+_CALLS: Mapping[str, tuple[str, ...]] = {
+    "CALL_ONCE": ("init_subgraph_index",),
+    "IF": ("then_subgraph_index", "else_subgraph_index"),
+    "STABLEHLO_COMPOSITE": ("subgraph_index",),
+    "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
+}
+"""The parameters of operations that name the graphs that they run."""
+
+_Call = tuple[int, int]
+"""The number of a graph, and the index of a node there that runs other graphs."""
+
+
+class Runs(enum.Enum):
+    """How a graph comes to run, which decides what of it is worth delegating."""
+
+    INVOKED = enum.auto()
+    """Once an invoke: the main graph, or that of another signature."""
+    CALLED = enum.auto()
+    """By a node of another graph (WHILE, IF, a composite), perhaps many times an invoke."""
+    ONCE = enum.auto()
+    """Once in the life of an interpreter."""
+
+
+class Subgraphs:
+    """The graphs of a model as they are before a delegate replaces nodes.
+
+    The runtime applies a delegate to one graph after the other. The body of a loop may come before
+    the graph that has the loop: when that graph is read, the body is no longer what the file says.
+    """
+
+    def __init__(self, context: int) -> None:
+        """Know the main graph, by its context, and nothing of any."""
+        self.numbers = {context: 0}
+        """The number of each graph in the model, by its context."""
+        self._context = context
+        self._budget = ReadBudget()
+        self._graphs = dict[int, Graph]()
+        """By number; those that were taken are gone."""
+        self._bodies = dict[int, Graph]()
+        """Conditions and bodies of loops, with their inputs and outputs."""
+        self._callers = dict[int, set[_Call]]()
+        self._in_invokes = set[int]()
+        self._unrolled = set[_Call]()
+
+    def read(self, source: ModelSource | None) -> None:
+        """Read all graphs; one that cannot be read is left out.
+
+        Only the model's file states the inputs and outputs of a loop's graphs: without it no loop
+        can be unrolled. Raises ModelError, after all else is done, for a file that cannot be read
+        and for that of another model.
+        """
+        self._read(0, self._context)
+        for number in itertools.count(1):
+            with _acquired(self._context, number) as other:
+                if not other:
+                    break
+                self.numbers[other] = number
+                self._read(number, other)
+        for number, graph in self._graphs.items():
+            for node in graph.nodes:
+                for called in _called(node):
+                    self._callers.setdefault(called, set()).add((number, node.index))
+        self._in_invokes = self._find_in_invokes()
+        loops = (_called(node) for node in self._nodes(self._graphs) if node.op == "WHILE")
+        numbers = sorted({number for called in loops for number in called if number})
+        if source is not None and numbers:
+            file = ModelFile.open(source)
+            self._bodies = {n: self._body(n, file) for n in numbers if n in self._graphs}
+
+    def _read(self, number: int, context: int) -> None:
+        with contextlib.suppress(ModelError):  # its own turn will say why
+            self._graphs[number] = reader.read_graph(context, self._budget)
+
+    def _nodes(self, numbers: Collection[int]) -> Iterator[Node]:
+        """Yield the nodes of some graphs."""
+        return (node for n in numbers if n in self._graphs for node in self._graphs[n].nodes)
+
+    def _body(self, number: int, file: ModelFile) -> Graph:
+        """Return a graph with its inputs and outputs. Raises ModelError if the file lacks it."""
+        graph = self._graphs[number]
+        ends = file.ends(number, graph.nodes)
+        if ends is None:
+            raise ModelError(
+                f"The delegate's model has no such graph {number} as the interpreter's. "
+                "Give the delegate the file that the interpreter loads."
+            )
+        passed = {v for each in ends for v in each} - graph.values.keys()
+        with _acquired(self._context, number) as context:
+            passed_values = reader.read_values(context, passed, self._budget)
+        return Graph({**graph.values, **passed_values}, graph.nodes, *ends)
+
+    def _find_in_invokes(self) -> set[int]:
+        """Return the graphs that run in invokes, which those do not that CALL_ONCE alone names."""
+        found = set[int]()
+        new = {number for number in self._graphs if not number or number not in self._callers}
+        while new:
+            found |= new
+            called = (_called(node) for node in self._nodes(new) if node.op != "CALL_ONCE")
+            new = {number for numbers in called for number in numbers} - found
+        return found
+
+    def take(self, context: int) -> Graph:
+        """Return the graph of a context, and keep it no longer. Raises what read_graph raises.
+
+        Its loops have their conditions and bodies. Loops in these have none: what runs in a
+        partition is not nested.
+        """
+        graph = self._graphs.pop(self.numbers.get(context, -1), None)
+        found = self._with_bodies(graph or reader.read_graph(context, self._budget))
+        if not self._graphs:
+            self._bodies.clear()
+        return found
+
+    def _with_bodies(self, graph: Graph) -> Graph:
+        nodes = []
+        for node in graph.nodes:
+            bodies = [self._bodies.get(n) for n in _called(node)] if node.op == "WHILE" else []
+            known = tuple(body for body in bodies if body is not None)
+            nodes.append(replace(node, graphs=known) if len(known) == len(bodies) else node)
+        return replace(graph, nodes=tuple(nodes))
+
+    def runs(self, context: int) -> Runs:
+        """Return how a graph comes to run; one that was not read may be called often."""
+        number = self.numbers.get(context)
+        if number is None:
+            return Runs.CALLED
+        if number not in self._in_invokes:
+            return Runs.ONCE
+        return Runs.CALLED if number and number in self._callers else Runs.INVOKED
+
+    def unroll(self, context: int, nodes: Collection[int]) -> None:
+        """Take note of the nodes of a graph that a delegate runs: loops among them call no more."""
+        self._unrolled.update((self.numbers.get(context, -1), index) for index in nodes)
+
+    def is_unrolled(self, context: int) -> bool:
+        """Whether a graph runs in partitions alone, as part of the loops there."""
+        callers = self._callers.get(self.numbers.get(context, -1), set())
+        return bool(callers) and callers <= self._unrolled
+
+
+def _called(node: Node) -> tuple[int, ...]:
+    """Return the numbers of the graphs that a node runs."""
+    return tuple(node.params[name] for name in _CALLS.get(node.op, ()) if name in node.params)
+
+
+@contextlib.contextmanager
+def _acquired(context: int, number: int) -> Iterator[int]:
+    """Let another graph of the model be read; yields its context, 0 where there is none.
+
+    The runtime tells an error for that, which would become part of the next one's text.
+    """
+    struct, found = TfLiteContext.from_address(context), ctypes.c_void_p()
+    report = ctypes.c_void_p.from_address(context + _REPORT_ERROR)
+    reporter, report.value = report.value, ctypes.cast(_UNHEARD, ctypes.c_void_p).value
+    try:
+        status = struct.AcquireSubgraphContext(context, number, ctypes.byref(found))
+    finally:
+        report.value = reporter
+    if status or not found.value:
+        yield 0
+        return
+    try:
+        yield found.value
+    finally:
+        struct.ReleaseSubgraphContext(context, number)
+
+
+_REPORT_ERROR = TfLiteContext.ReportError.offset  # type: ignore[attr-defined]
+_UNHEARD = REPORT_ERROR(lambda _context, _text: None)
