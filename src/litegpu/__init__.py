@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         RunTimeoutError,
         UnsupportedDeviceError,
     )
+    from litegpu.model_check import ModelCheck, check
     from litegpu.options import (
         ExperimentalFlags,
         GpuDelegateKeywords,
@@ -82,6 +83,7 @@ __all__ = [
     "LeftOut",
     "LitegpuError",
     "MissingDependencyError",
+    "ModelCheck",
     "ModelError",
     "ModelFuture",
     "OpTotal",
@@ -98,6 +100,7 @@ __all__ = [
     "TensorBuffer",
     "UnsupportedDeviceError",
     "__version__",
+    "check",
     "list_devices",
     "model_token",
     "share_opengl_context",
@@ -131,6 +134,7 @@ _HOMES: Mapping[str, str] = {
     "LeftOut": "litegpu.report",
     "LitegpuError": "litegpu.errors",
     "MissingDependencyError": "litegpu.errors",
+    "ModelCheck": "litegpu.model_check",
     "ModelError": "litegpu.errors",
     "ModelFuture": "litegpu.compiled_model",
     "OpTotal": "litegpu.profiling",
@@ -146,6 +150,7 @@ _HOMES: Mapping[str, str] = {
     "Split": "litegpu.costs",
     "TensorBuffer": "litegpu.compiled_model",
     "UnsupportedDeviceError": "litegpu.errors",
+    "check": "litegpu.model_check",
     "list_devices": "litegpu.backends",
     "model_token": "litegpu.cache.token",
     "share_opengl_context": "litegpu.backends.opengl",

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from litegpu.errors import MissingDependencyError
+import litegpu
+from litegpu import ModelCheck, OptionsError
+from litegpu.errors import MissingDependencyError, ModelError
 from litegpu.graph import Quantization
 from litegpu.tools import cli
 from litegpu.zoo import kinds
@@ -75,6 +77,37 @@ def test_the_file_has_the_type_and_all_reasons(tmp_path: Path) -> None:
     assert (chosen["mode"], chosen["nodes"], chosen["rejected"]) == ("float", 1, [])
     assert other["mode"] == "exact"
     assert other["nodes"] + len(other["rejected"]) == 1
+
+
+def test_the_tool_prints_what_python_returns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    written = tmp_path / "found.json"
+    status, path = check(hybrid(), tmp_path, "--precision=fp16", f"--json={written}")
+    said = capsys.readouterr().out
+    found = litegpu.check(path, precision="half")
+    assert status == 0 and said == f"{found}\n"
+    data = json.loads(written.read_text(encoding="utf-8"))
+    assert data == json.loads(json.dumps(found.to_dict()))
+    html = found._repr_html_()
+    assert f"{path}, dynamic range" in html and "weights as real numbers" in html
+    assert found.report is not None and found.report.summary() in html
+    of_bytes = litegpu.check(path.read_bytes())
+    assert of_bytes.model.endswith(" of bytes") and of_bytes.kind == kinds.DYNAMIC
+    with pytest.raises(ModelError, match="does not exist"):
+        litegpu.check(tmp_path / "none.tflite")
+    with pytest.raises(ModelError, match="The runtime refuses this model"):
+        litegpu.check(b"TFL3")
+    with pytest.raises(OptionsError, match="Unknown precision 'fp8'"):
+        litegpu.check(path, precision="fp8")  # type: ignore[arg-type]
+
+
+def test_a_delegate_that_was_not_applied() -> None:
+    found = ModelCheck("model.tflite", None, None)
+    text = "The delegate was not applied: the whole model runs on the CPU."
+    assert str(found) == text and text in found._repr_html_()
+    assert found.to_dict() == {"model": "model.tflite", "type": None, "report": None}
 
 
 def test_without_the_library_that_reads_files_the_type_is_not_known(
