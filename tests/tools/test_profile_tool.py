@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any("device, with copies" in line for line in lines), "nobody could tell"
 
 
+@pytest.mark.parametrize(
+    ("top", "heading", "kernels"),
+    [
+        (1, "the slowest 1 of 3 kernels: 53% of the time", ["copy"]),
+        (2, "the slowest 2 of 3 kernels: 82% of the time", ["copy", "conv_2d"]),
+        (9, "the slowest 3 of 3 kernels: 100% of the time", ["copy", "conv_2d", "copy"]),
+    ],
+)
+def test_the_slowest_kernels(
+    top: int, heading: str, kernels: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = made_up_profile()
+    (part,) = profile.partitions
+    slow = replace(part.kernels[1], seconds=180e-6)
+    print_profile(replace(profile, partitions=(part, replace(part, kernels=(slow,)))), top)
+    text = capsys.readouterr().out
+    assert heading in text
+    assert "partition 0" not in text
+    table = text[text.index(heading) : text.index("where the time goes")]
+    assert re.findall(r"^(conv_2d|copy) ", table, re.MULTILINE) == kernels
+
+
 def test_tables_without_ceilings(capsys: pytest.CaptureFixture[str]) -> None:
     print_profile(made_up_profile(peaks=False))
     text = capsys.readouterr().out
@@ -89,6 +112,7 @@ def test_another_batch(model: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argument", "status", "message"),
     [
+        ("--top=0", 2, "'0' is not a whole number of at least 1"),
         ("--backend=opengel", 2, "Unknown backend 'opengel'. Did you mean 'opengl'?"),
         ("--device=99", 1, "No device matches '99'"),
         ("--precision=fp8", 2, "Unknown precision 'fp8'"),

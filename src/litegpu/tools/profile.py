@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from litegpu import GpuDelegate, KernelProfile, PartitionProfile, Profile
+from litegpu import GpuDelegate, KernelProfile, Profile
 from litegpu.tools.console import note, print_table, print_text
 from litegpu.tools.delegation import DELEGATE_FLAGS, make_delegate, with_delegate
 from litegpu.tools.files import JSON, prints_json, try_to_write, write_json
@@ -18,13 +18,14 @@ from litegpu.tools.reports.page import REPORT, prepare_report, write_report
 from litegpu.tools.reports.sections import Page
 from litegpu.tools.reports.timing import profile_sections
 from litegpu.tools.runtime import set_batch, set_inputs
-from litegpu.wording import shown_time
+from litegpu.wording import counted, shown_time
 
 ARGUMENTS = {"model": "a .tflite file, a known name, or zoo:NAME"}
 FLAGS = (
     *DELEGATE_FLAGS,
     Flag("batch", positive_int, None, "first dimension of every input (default: the model's own)"),
     Flag("repeats", positive_int, 20, "how often everything is measured; medians are shown"),
+    Flag("top", positive_int, None, "print only the N slowest kernels (default: all, in order)"),
     Flag("peaks", bool, True, "measure what the device can do at most, for the floors"),
     Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
     JSON,
@@ -33,6 +34,7 @@ FLAGS = (
 )
 EXAMPLES = (
     "litegpu profile model.tflite",
+    "litegpu profile model.tflite --top=10",
     "litegpu profile zoo:posenet_mobilenet_v1_257 --batch=4 --trace=trace.json",
     "litegpu profile model.tflite --precision=fp16 --json",
     "litegpu profile model.tflite --report=report.html --export=model_explorer.json",
@@ -61,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
     note(f"model: {model.source}")
     profile = delegate.profile(target, repeats=args.repeats, peaks=args.peaks)
     if not prints_json(args):
-        print_profile(profile)
+        print_profile(profile, args.top)
     write_json("trace", args.trace, profile.to_trace())
     write_json("json", args.json, {"model": model.source, **profile.to_dict()})
     export_times(args.export, model.content, delegate.report, profile)
@@ -92,14 +94,21 @@ def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "their floors", f"{shown_time(profile.floor_seconds)} ({share})"
 
 
-def print_profile(profile: Profile) -> None:
-    """Print the kernels of each partition, where the time goes, and the slowest operations."""
+def print_profile(profile: Profile, top: int | None = None) -> None:
+    """Print the kernels of each partition, where the time goes, and the slowest operations.
+
+    With `top` only the so many slowest kernels of all partitions are printed, the slowest first.
+    """
     print_text(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
     if profile.peaks:
         print_text(_ceilings(profile), "  ")
     total = profile.kernel_seconds
-    for number, part in enumerate(profile.partitions):
-        _print_kernels(number, part, total)
+    if top is None:
+        for number, part in enumerate(profile.partitions):
+            print(f"\npartition {number}")
+            _print_kernels(part.kernels, total)
+    else:
+        _print_slowest(profile, top)
     print_table(("where the time goes", ">µs"), _summary(profile))
     print_table(
         ("operation", ">kernels", ">µs", ">share", ">efficiency"),
@@ -121,14 +130,21 @@ def _ceilings(profile: Profile) -> str:
     return f"measured ceilings: {', '.join(rates)}"
 
 
-def _print_kernels(number: int, part: PartitionProfile, total: float) -> None:
-    print(f"\npartition {number}")
+def _print_slowest(profile: Profile, top: int) -> None:
+    kernels = [kernel for part in profile.partitions for kernel in part.kernels]
+    slowest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:top]
+    share = _percent(sum(kernel.seconds for kernel in slowest), profile.kernel_seconds)
+    print(f"\nthe slowest {len(slowest)} of {counted(len(kernels), 'kernel')}: {share} of the time")
+    _print_kernels(slowest, profile.kernel_seconds)
+
+
+def _print_kernels(kernels: Iterable[KernelProfile], total: float) -> None:
     print_table(
         (
             *("kernel", "operation", ">node", "?output", ">µs", ">share"),
             *("?>GFLOP/s", "?>GB/s", "?>floor µs", ">efficiency"),
         ),
-        [_kernel_row(kernel, total) for kernel in part.kernels],
+        [_kernel_row(kernel, total) for kernel in kernels],
     )
 
 
@@ -151,7 +167,7 @@ def _summary(profile: Profile) -> Iterator[tuple[str, str]]:
     """Yield what takes how long; times that nobody can tell are left out."""
     count = sum(len(part.kernels) for part in profile.partitions)
     times = {
-        f"{count} kernels, each by itself": profile.kernel_seconds,
+        f"{counted(count, 'kernel')}, each by itself": profile.kernel_seconds,
         "their floors": profile.floor_seconds,
         "all kernels as a chain": profile.chain_seconds,
         "device, with copies": profile.device_seconds,
