@@ -220,7 +220,8 @@ def _on_data_movement(
         for each in launches
         if each.template in _DATA_MOVEMENT or not (each.flops or each.has_epilogue)
     ]
-    names = {node.index: node.op for node in selection.support.graph.nodes}
+    # A loop's author did not choose how its passes move rows.
+    names = {node.index: node.op for node in selection.support.graph.nodes if not node.graphs}
     bytes_of, launched = Counter[str](), Counter[str]()
     for launch in movers:
         if launch.node in names:

@@ -22,6 +22,7 @@ from litegpu.runtime_abi import bridge
 from litegpu.tools import cli
 from litegpu.wording import about, counted
 from litegpu.zoo.writer import ModelWriter, TensorRef
+from loop_models import recurrent
 from small_models import (
     CPU_ONLY,
     assert_close,
@@ -225,6 +226,18 @@ def test_kernels_that_are_there_to_move_data() -> None:
     assert "DEPTH_TO_SPACE (1.0 MiB)" in found.text
     assert found.seconds is not None
     assert "moves" not in kinds(advice_on(chain(["EXP", "TANH"], LARGE)))
+
+
+def test_rows_that_a_loop_moves_are_not_the_models_choice() -> None:
+    writer = ModelWriter()
+    x = writer.input((4, 1, 5))
+    writer.output(recurrent(writer, x, 6, gru=False, backward=False, seed=1))
+    model = writer.build()
+    delegate = GpuDelegate(model=model)
+    running = interpreter(model, delegate)
+    assert delegate.report is not None and delegate.report.whole_graph
+    assert "moves" not in kinds(delegate.report.advice)
+    del running
 
 
 @pytest.mark.parametrize(("channels", "share"), [(5, 0.3), (8, 0.0)])

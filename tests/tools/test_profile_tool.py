@@ -53,9 +53,9 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("top", "heading", "kernels"),
     [
-        (1, "the slowest 1 of 3 kernels: 53% of the time", ["copy"]),
-        (2, "the slowest 2 of 3 kernels: 82% of the time", ["copy", "conv_2d"]),
-        (9, "the slowest 3 of 3 kernels: 100% of the time", ["copy", "conv_2d", "copy"]),
+        (1, "the slowest 1 of 3 rows: 53% of the time", ["copy"]),
+        (2, "the slowest 2 of 3 rows: 82% of the time", ["copy", "conv_2d"]),
+        (9, "the slowest 3 of 3 rows: 100% of the time", ["copy", "conv_2d", "copy"]),
     ],
 )
 def test_the_slowest_kernels(
@@ -70,6 +70,24 @@ def test_the_slowest_kernels(
     assert "partition 0" not in text
     table = text[text.index(heading) : text.index("where the time goes")]
     assert re.findall(r"^(conv_2d|copy) ", table, re.MULTILINE) == kernels
+
+
+def test_kernels_of_all_passes_of_a_loop_are_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = made_up_profile()
+    (part,) = profile.partitions
+    first, copy = part.kernels
+    passes = (first, copy, replace(first, seconds=50e-6), copy)
+    print_profile(replace(profile, partitions=(replace(part, kernels=passes),)))
+    lines = [re.sub(r" {2,}", "  ", line) for line in capsys.readouterr().out.splitlines()]
+    start = lines.index("partition 0")
+    assert [line.split("  GFLOP")[0] for line in lines[start + 2 : start + 7]] == [
+        "kernel  operation  node  output  runs  µs  share",
+        lines[start + 3],
+        "conv_2d  CONV_2D  4  1×8×8×16  2  150.0  56%  40.0  26.7  50.0  33%",
+        "copy  COPY  1×8×8×16  1  60.0  22%  0.0  25.0  42%",
+        "copy  COPY  1×8×8×16  1  60.0  22%  0.0  25.0  42%",
+    ]
+    assert "4 kernels, each by itself  270.0" in lines
 
 
 def test_tables_without_ceilings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from litegpu import GpuDelegate, KernelProfile, Profile
 from litegpu.tools.console import note, print_table, print_text
@@ -25,7 +26,12 @@ FLAGS = (
     *DELEGATE_FLAGS,
     Flag("batch", positive_int, None, "first dimension of every input (default: the model's own)"),
     Flag("repeats", positive_int, 20, "how often everything is measured; medians are shown"),
-    Flag("top", positive_int, None, "print only the N slowest kernels (default: all, in order)"),
+    Flag(
+        "top",
+        positive_int,
+        None,
+        "print only the N slowest rows of kernels (default: all, in order)",
+    ),
     Flag("peaks", bool, True, "measure what the device can do at most, for the floors"),
     Flag("trace", str, None, "write a trace for ui.perfetto.dev to this file"),
     JSON,
@@ -97,7 +103,8 @@ def _headline(profile: Profile) -> Iterator[tuple[str, str]]:
 def print_profile(profile: Profile, top: int | None = None) -> None:
     """Print the kernels of each partition, where the time goes, and the slowest operations.
 
-    With `top` only the so many slowest kernels of all partitions are printed, the slowest first.
+    Kernels of one node and shape are one row, as in the passes of a loop. With `top` only so many
+    rows of all partitions are printed, the slowest first.
     """
     print_text(f"litegpu on {profile.device} ({profile.backend}, {profile.precision})")
     if profile.peaks:
@@ -106,7 +113,7 @@ def print_profile(profile: Profile, top: int | None = None) -> None:
     if top is None:
         for number, part in enumerate(profile.partitions):
             print(f"\npartition {number}")
-            _print_kernels(part.kernels, total)
+            _print_kernels(_alike(part.kernels), total)
     else:
         _print_slowest(profile, top)
     print_table(("where the time goes", ">µs"), _summary(profile))
@@ -131,29 +138,51 @@ def _ceilings(profile: Profile) -> str:
 
 
 def _print_slowest(profile: Profile, top: int) -> None:
-    kernels = [kernel for part in profile.partitions for kernel in part.kernels]
-    slowest = sorted(kernels, key=lambda kernel: -kernel.seconds)[:top]
-    share = _percent(sum(kernel.seconds for kernel in slowest), profile.kernel_seconds)
-    print(f"\nthe slowest {len(slowest)} of {counted(len(kernels), 'kernel')}: {share} of the time")
+    rows = [row for part in profile.partitions for row in _alike(part.kernels)]
+    slowest = sorted(rows, key=lambda row: -row[0].seconds)[:top]
+    share = _percent(sum(row.seconds for row, _ in slowest), profile.kernel_seconds)
+    print(f"\nthe slowest {len(slowest)} of {counted(len(rows), 'row')}: {share} of the time")
     _print_kernels(slowest, profile.kernel_seconds)
 
 
-def _print_kernels(kernels: Iterable[KernelProfile], total: float) -> None:
-    print_table(
-        (
-            *("kernel", "operation", ">node", "?output", ">µs", ">share"),
-            *("?>GFLOP/s", "?>GB/s", "?>floor µs", ">efficiency"),
-        ),
-        [_kernel_row(kernel, total) for kernel in kernels],
+def _alike(kernels: Iterable[KernelProfile]) -> list[tuple[KernelProfile, int]]:
+    """Return kernels with how often they run: as one where a loop runs them in each pass, say."""
+    groups: dict[tuple[object, ...], list[KernelProfile]] = {}
+    for number, each in enumerate(kernels):
+        own = number if each.node < 0 else -1
+        groups.setdefault((each.template, each.op, each.node, each.shape, own), []).append(each)
+    return [(_sum(group), len(group)) for group in groups.values()]
+
+
+def _sum(kernels: Sequence[KernelProfile]) -> KernelProfile:
+    floors = [each.floor_seconds for each in kernels]
+    return replace(
+        kernels[0],
+        seconds=sum(each.seconds for each in kernels),
+        flops=sum(each.flops for each in kernels),
+        nbytes=sum(each.nbytes for each in kernels),
+        floor_seconds=None if None in floors else sum(floor or 0.0 for floor in floors),
     )
 
 
-def _kernel_row(kernel: KernelProfile, total: float) -> tuple[str, ...]:
+def _print_kernels(rows: Sequence[tuple[KernelProfile, int]], total: float) -> None:
+    several = any(runs > 1 for _, runs in rows)
+    print_table(
+        (
+            *("kernel", "operation", ">node", "?output", *[">runs"] * several, ">µs", ">share"),
+            *("?>GFLOP/s", "?>GB/s", "?>floor µs", ">efficiency"),
+        ),
+        [_kernel_row(kernel, [str(runs)] * several, total) for kernel, runs in rows],
+    )
+
+
+def _kernel_row(kernel: KernelProfile, runs: Sequence[str], total: float) -> tuple[str, ...]:
     return (
         kernel.template,
         kernel.op,
         str(kernel.node) if kernel.node >= 0 else "",
         "×".join(map(str, kernel.shape)),
+        *runs,
         _us(kernel.seconds),
         _percent(kernel.seconds, total),
         f"{kernel.flops_per_second / 1e9:.1f}" if kernel.flops else "",
