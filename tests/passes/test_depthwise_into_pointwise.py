@@ -9,7 +9,7 @@ import pytest
 
 from litegpu.codegen.storage import Shape4
 from litegpu.engine.target import DeviceTarget
-from litegpu.graph import ABSENT, EpilogueOp, Graph
+from litegpu.graph import ABSENT, DType, EpilogueOp, Graph
 from litegpu.kernels.selector import Fusions
 from litegpu.numeric_policy import FP16
 from litegpu.ops.conv_2d import ConvAttributes
@@ -186,6 +186,18 @@ def test_means_are_computed_inside_too(pool: bool) -> None:
         (RELU,),
     )
     assert (operand.attributes.weights, operand.shape) == (ABSENT, (2, 1, 1, 16))
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_means_of_integers_are_left_alone(pool: bool) -> None:
+    """Their epilogue may end in floats, which a table or a product with the scale gives."""
+    builder = GraphBuilder()
+    graph = builder.graph(builder.conv(_mean(builder, (2, 7, 5, 16), pool), 8))
+    (source,) = graph.inputs
+    integers = replace(graph.values[source], dtype=DType.INT8)
+    graph = replace(graph, values={**graph.values, source: integers})
+    (reason,) = untouched(depthwise_into_pointwise, graph).declined
+    assert reason.endswith("it sums integers")
 
 
 def test_views_between_vanish() -> None:

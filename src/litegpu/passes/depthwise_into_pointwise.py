@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from litegpu.graph import ABSENT, Graph, Node
+from litegpu.graph import ABSENT, DType, Graph, Node
 from litegpu.kernels.selector import Fusions
 from litegpu.ops.base import has
 from litegpu.ops.conv_2d import ConvAttributes, DepthwiseOperand
@@ -99,6 +99,8 @@ def _obstacle(graph: Graph, node: Node, value: int, reader: Node | None) -> str:
     image, result = (graph.values[v].shape4[:3] for v in (value, reader.outputs[0]))
     if reader.op == "CONV_2D" and image != result:
         return f"{label(reader)} pads it"
+    if graph.values[node.inputs[0]].dtype is not DType.FLOAT32:
+        return "it sums integers"
     if value in reader.operands[1:]:
         return f"{label(reader)} reads it twice"
     if not graph.values[attributes.weights].is_constant:
