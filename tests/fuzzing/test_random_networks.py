@@ -11,8 +11,9 @@ import pytest
 from cases.base import Case
 from cases.conv_2d import Conv
 from cases.elementwise import Binary, Unary
+from fuzzing.drawing import draw
 from fuzzing.network import Layer, Network
-from fuzzing.network_oracle import KINDS, NetworkOracle, draw, save, stored
+from fuzzing.network_oracle import KINDS, NetworkOracle, save, stored
 from litegpu.ops import functions
 from litegpu.tools import runtime
 

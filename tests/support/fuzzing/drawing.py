@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cases.attention import Attention
@@ -44,16 +44,18 @@ class Size:
 
 
 SMALL = Size(1 << 13, 1 << 10, 1 << 17, 24, 40, 4)
-LARGE = Size(1_500_000, 250_000, 20_000_000, 200, 400, 64)
+LARGE = Size(1_500_000, 250_000, 100_000_000, 200, 400, 64)
+HUGE = Size(5_000_000, 2_000_000, 300_000_000, 256, 400, 64)
+"""What memory is short for: such values are stored as half at fp16, and some kernels want them."""
 
 
 class Drawing(Dice):
     """Chance for the next layer, whose first input is the current value."""
 
-    def __init__(self, kind: str, seed: int, size: Size) -> None:
+    def __init__(self, kind: str, seed: int) -> None:
         """Draw by a seed."""
-        self._dice, self.size = Seeded(seed), size
-        self.builder = Builder(kind, seed, size.elements)
+        self._dice, self.size = Seeded(seed), size_of(kind, seed)
+        self.builder = Builder(kind, seed, self.size.elements)
         self.current: Key | None = None
         self._first = self._first_shape()
 
@@ -89,7 +91,8 @@ class Drawing(Dice):
     def channels(self) -> int:
         """Draw a number of channels."""
         count = self.spread(1, self.size.channels)
-        return max(count // 8 * 8, 8) if self.flag() and count > 4 else count
+        whole = self.one_of(1, 1, 8, 8, 16, 32)
+        return -(-count // whole) * whole if count > 4 else count
 
     def most_channels(self, each: int) -> int:
         """Draw a number of channels that each take so many products."""
@@ -144,7 +147,8 @@ class Drawing(Dice):
             height = self.spread(min(5, size.side), size.side)
             width = height if self.flag() else self.spread(min(5, size.side), size.side)
             shape = (batch, height, width, self.one_of(3, self.channels(), self.channels()))
-            if math.prod(shape) <= size.first:
+            # Most drawn shapes are too large; those that are left are small ones, mostly.
+            if size.first // self.one_of(2, 8, 100, size.first) <= math.prod(shape) <= size.first:
                 return shape
 
 
@@ -175,7 +179,7 @@ def _conv(
     activation: str | None = None,
 ) -> None:
     image = net.image()
-    dilation = net.pair(1, 4) if net.rarely(6) and stride == (1, 1) else (1, 1)
+    dilation = net.pair(1, 4) if net.rarely(6) and stride == (1, 1) and not filters else (1, 1)
     groups = net.divisor(image[3]) if net.rarely(8) and not filters else 1
     case = Conv(
         image=image,
@@ -228,14 +232,14 @@ def inverted(net: Drawing) -> None:
     start, image = net.current, net.image()
     expanded = min(image[3] * net.one_of(2, 3, 4, 6), net.size.channels)
     activation = net.one_of("RELU6", "RELU6", "RELU", "NONE")
-    size = net.one_of(1, 1, 1, 3)
+    size = 3 if net.rarely(8) else 1
     _conv(net, (size, size), filters=expanded, activation=activation)
-    if net.rarely(4):
+    if net.rarely(8):
         net.add(Unary(op="HARD_SWISH", shape=net.value))
     kernel = net.one_of(3, 3, 5, net.number(2, 7))
     stride = net.one_of((1, 1), (1, 1), (2, 2))
     _depthwise(net, (kernel, kernel), stride, activation=activation)
-    if net.rarely(3):
+    if net.rarely(5):
         squeeze(net)
     residual = start is not None and net.value[:3] == image[:3] and net.flag()
     _conv(net, (1, 1), filters=image[3] if residual else net.channels(), activation="NONE")
@@ -471,23 +475,36 @@ def element(net: Drawing) -> None:
     net.one_of(*_ELEMENTS)(net)
 
 
-BLOCKS: tuple[Grow, ...] = (
-    *(convolution, convolution, convolution, depthwise, inverted, inverted, separable, residual),
-    *(squeeze, transposed, dense, normalization, attention, pool, resize, mirrored, activation),
-    *(lstm, move, move, move, element, element, element),
+_LAYERS: tuple[Grow, ...] = (convolution, depthwise, transposed, pool, resize, mirrored)
+_REST: tuple[Grow, ...] = (
+    *(squeeze, transposed, dense, normalization, attention, lstm, resize, mirrored, activation),
+    *(move, move, move, element, element, element),
 )
+STYLES: tuple[tuple[Grow, ...], ...] = (
+    # Networks for images: convolutions and blocks of them, and now and then anything.
+    (
+        *(convolution, convolution, convolution, depthwise, inverted, inverted, separable),
+        *(separable, residual, residual, squeeze, pool, *_LAYERS, activation, move, element),
+    ),
+    # Transformers.
+    (*(attention, attention, normalization, dense, dense, activation, convolution, move, element),),
+    # Anything.
+    (*_LAYERS, *_REST, *_REST, convolution, inverted, separable, residual),
+)
+"""Blocks that a network is made of, by its kind."""
 
 _TRIES = 4
 
 
-def draw(kind: str, seed: int, size: Size) -> Builder:
+def draw(kind: str, seed: int) -> Builder:
     """Draw a network of 3 to 10 layers or blocks, seldom up to 25."""
-    net = Drawing(kind, seed, size)
+    net = Drawing(kind, seed)
     wanted = net.number(3, 25 if net.rarely(10) else 10)
+    blocks = net.one_of(STYLES[0], STYLES[0], STYLES[0], *STYLES)
     for _ in range(wanted * _TRIES):
         net.choose_source()
         try:
-            net.one_of(*BLOCKS)(net)
+            net.one_of(*blocks)(net)
         except UnfitError:
             continue
         if len(net.builder.layers) >= wanted:
@@ -497,4 +514,12 @@ def draw(kind: str, seed: int, size: Size) -> Builder:
     return net.builder
 
 
-SIZES: Mapping[str, Size] = {"small": SMALL, "large": LARGE}
+_HUGE = 8
+"""One of so many large networks is huge."""
+
+
+def size_of(kind: str, seed: int) -> Size:
+    """Return how large a network of a kind is."""
+    if kind.startswith("small"):
+        return SMALL
+    return LARGE if seed % _HUGE else HUGE
