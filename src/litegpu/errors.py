@@ -136,15 +136,15 @@ def _likeness(word: str, choice: str) -> float:
     word, choice = word.removeprefix("--"), choice.removeprefix("--")
     whole = difflib.SequenceMatcher(None, word, choice).ratio()
     length = len(word)
-    part = max(
-        difflib.SequenceMatcher(None, word, end).ratio()
-        for end in (choice[:length], choice[-length:])
-    )
+    beginning = choice[:length] if length >= _SHORTEST_BEGINNING else ""
+    end = choice[-length:] if length >= _SHORTEST_END else ""
+    part = max(difflib.SequenceMatcher(None, word, each).ratio() for each in (beginning, end))
     return max(
         whole if whole >= _LEAST_WHOLE else 0.0,
-        part * _PART_COUNTS if part >= _LEAST_PART and length > 2 else 0.0,
+        part * _PART_COUNTS if part >= _LEAST_PART else 0.0,
     )
 
 
 _LEAST_WHOLE, _LEAST_PART = 0.6, 0.8
+_SHORTEST_BEGINNING, _SHORTEST_END = 5, 3
 _PART_COUNTS = 0.95
